@@ -2,45 +2,37 @@
 
     python recipes/headline/docstrings.py --output_dir DIR
 
-Writes `DIR/train.jsonl` and `DIR/test.jsonl`, one `{"source": ..., "target": ..., "package": ...}` a line. No package
-has rows in both. The files are parsed, never imported, so mining runs none of the packages' code.
+Writes `DIR/train.jsonl` and `DIR/test.jsonl`, with no package in both. Files are parsed, never imported.
 """
 
 import argparse
 import ast
 import json
-import os
 import re
-import sys
 import sysconfig
+import textwrap
 import warnings
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from inspect import cleandoc
-from itertools import zip_longest
+from itertools import chain, takewhile
 from pathlib import Path
 
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
-
-MAX_FILE_BYTES = 1_000_000  # larger files are generated tables: slow to parse, nothing to read
+Row = dict[str, str]
 TARGET_CHARS, JOINED_CHARS, BODY_WORDS = (10, 80), 100, (15, 120)
 # Site-packages lies inside the standard library when there is no virtual environment; vendored copies repeat packages.
 SKIPPED_DIRS = {"__pycache__", "test", "tests", "idle_test", "site-packages", "dist-packages", "_vendor", "vendored"}
-
 HEADER = re.compile(
-    r"(args|arguments|parameters?|params|attributes|returns?|yields?|raises|warns|warnings?|examples?|usages?|notes?"
+    r"(?i:args|arguments|parameters?|params|attributes|returns?|yields?|raises|warns|warnings?|examples?|usages?|notes?"
     r"|references?|see also|keyword arg\w*|inputs?|outputs?|methods|properties|shape|todo|tips?|important|version\w*"
-    r"|expected \w+|other parameters|explanation|doctests?|tests?|options|syntax|copyright|authors?|licen[sc]e)\b"
-    r"( ?\([^)]*\))?( ?:.*|\s*)",
-    re.IGNORECASE,
+    r"|expected \w+|explanation|doctests?|tests?|options|copyright|authors?|licen[sc]e)( ?\([^)]*\))?( ?:.*)?"
 )
-# Doctests, underlines, fields, directives, fences, tables, list items, markup: prose has ended.
-NOT_PROSE = re.compile(r">>>|([-=~^*#+_.`])\1{2,}|[:@]\w+[^:`]*:(?!`)|\.\. |[|+<\[{$#%]|([-*•]|\(?(\d+|[a-zA-Z])[.)]) |\S+::$")
-CODE = re.compile(r"[=|<>{}\[\]\\^$#@]|->|\w\((?!s\))\w|::|https?:|\w+\.\w+\(|\b(copyright|licen[sc]e|todo|fixme)\b", re.I)
-UNDERLINE = re.compile(r"\s*([-=~^*#])\1{2,}\s*")
-SENTENCE_END = re.compile(r"""[.!?][)\]"'`*]*$""")
+# Indented lines, doctests, underlines, fields, directives, fences, tables, markup and list items: the prose has ended.
+NOT_PROSE = re.compile(r"\s|>>>|([-=~^*#+_.`])\1{2,}|[:@]\w+[^:`]*:(?!`)|\.\. |[|+<\[{$#%]|([-*•]|\(?\w\d?[.)]) ")
+CODE = re.compile(r"[=|<>{}\[\]\\^$#@]|~~|---|\*\*\*|\w\((?!s\))\w|::|https?:|(?i:copyright|licen[sc]e\b|todo|fixme)")
 WORD = re.compile(r"[\W_]*[A-Za-z]+([-'’][A-Za-z]+)*[\W_]*")
 
 
@@ -48,23 +40,18 @@ def is_prose(text: str, min_share: float) -> bool:
     """Whether at least `min_share` of the words are plain words and nothing in `text` looks like code."""
     words = text.split()
     plain = sum(WORD.fullmatch(word) is not None for word in words)
-    return plain >= max(3.0, min_share * len(words)) and CODE.search(text) is None
+    return plain >= max(3, min_share * len(words)) and CODE.search(text) is None
 
 
 def body_of(lines: Sequence[str]) -> str:
     """Return the prose paragraphs at the start of `lines`, as many as fit in a body, joined by a space."""
-    paragraphs: list[list[str]] = [[]]
-    for line, following in zip_longest(lines, lines[1:], fillvalue=""):
-        if line[:1].isspace() or HEADER.fullmatch(line) or NOT_PROSE.match(line) or UNDERLINE.fullmatch(following):
-            break
-        paragraphs[-1].extend(line.split())
-        if not line:
-            paragraphs.append([])
+    prose = takewhile(lambda line: not (NOT_PROSE.match(line) or HEADER.fullmatch(line)), lines)
     body: list[str] = []
-    for words in filter(None, paragraphs):
-        text = " ".join(words)
+    for paragraph in filter(None, map(str.strip, "\n".join(prose).split("\n\n"))):
+        words = paragraph.split()
         # A paragraph that does not end like a sentence is a heading, or leads to the list or the code left out.
-        if len(body) + len(words) > BODY_WORDS[1] or not SENTENCE_END.search(text) or not is_prose(text, 0.8):
+        sentence = paragraph.rstrip(")\"'`*").endswith((".", "!", "?"))
+        if not sentence or len(body) + len(words) > BODY_WORDS[1] or not is_prose(paragraph, 0.8):
             break
         body += words
     return " ".join(body)
@@ -75,10 +62,9 @@ def pair_of(docstring: str) -> tuple[str, str] | None:
     lines = [line.rstrip() for line in cleandoc(docstring).splitlines()]
     end = lines.index("") if "" in lines else len(lines)
     target = " ".join(" ".join(lines[:end]).split())
-    low, high = TARGET_CHARS
-    if not low <= len(target) <= (high if end == 1 else JOINED_CHARS) or target.endswith((":", ",")):
+    if not TARGET_CHARS[0] <= len(target) <= (TARGET_CHARS[1] if end == 1 else JOINED_CHARS):
         return None
-    if not target[0].isalpha() or HEADER.fullmatch(target) or not is_prose(target, 0.7):
+    if not target[0].isalpha() or target[-1] in ":," or HEADER.fullmatch(target) or not is_prose(target, 0.7):
         return None
     source = body_of(lines[end:])
     return (source, target) if len(source.split()) >= BODY_WORDS[0] else None
@@ -87,55 +73,77 @@ def pair_of(docstring: str) -> tuple[str, str] | None:
 def docstrings_in(node: ast.AST) -> Iterator[str]:
     """Yield the docstrings of `node` and of what is defined in it."""
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-        docstring = ast.get_docstring(node, clean=False)
-        if docstring:
-            yield docstring
+        yield ast.get_docstring(node, clean=False) or ""
     # Definitions are statements, so expressions (nearly all of the tree) need no visit.
-    for field in ("body", "orelse", "handlers", "finalbody"):
-        children = getattr(node, field, None)
-        for child in children if isinstance(children, list) else []:
-            yield from docstrings_in(child)
+    for child in chain(*(getattr(node, field, ()) for field in ("body", "orelse", "handlers", "finalbody"))):
+        yield from docstrings_in(child)
 
 
 def python_files(root: Path) -> Iterator[tuple[str, Path]]:
-    """Yield (top-level package name, path) of the files worth parsing under `root`."""
-    for folder, subfolders, names in os.walk(root):
-        subfolders[:] = sorted(name for name in subfolders if name not in SKIPPED_DIRS)
-        for name in sorted(names):
-            path = Path(folder, name)
-            if name.endswith(".py") and not name.startswith("test_") and path.stat().st_size <= MAX_FILE_BYTES:
-                yield path.relative_to(root).parts[0].removesuffix(".py"), path
+    """Yield (top-level package name, path) of the files worth reading under `root`."""
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root).parts
+        if SKIPPED_DIRS.isdisjoint(parts):
+            yield parts[0].removesuffix(".py"), path
 
 
-def mine(paths: Iterable[str | Path] | None = None, progress: bool = True) -> list[dict[str, str]]:
-    """
-    Mine the docstrings of all the Python files under some folders.
-
-    Args:
-        paths (`Iterable[str | Path]`, *optional*):
-            Folders whose children are packages. Defaults to the standard library and the site-packages.
-        progress (`bool`, *optional*, defaults to `True`):
-            Whether to show a progress bar, on terminals only.
-
-    Returns:
-        `list[dict[str, str]]`: Sorted rows with the keys `"source"`, `"target"` and `"package"`.
-    """
-    if paths is None:
-        paths = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
-    roots = list(dict.fromkeys(Path(path).resolve() for path in paths))
-    files = [file for root in roots for file in python_files(root)]
-    rows: dict[str, dict[str, str]] = {}
+def mine(paths: Iterable[str | Path] | None = None, progress: bool = True) -> list[Row]:
+    """Return the sorted pairs of the packages in the folders `paths` (default: standard library, site-packages)."""
+    folders = [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")] if paths is None else paths
+    files = [file for root in dict.fromkeys(Path(path).resolve() for path in folders) for file in python_files(root)]
+    rows: dict[str, Row] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # parsing warns about the invalid escapes in other people's strings
         for package, path in tqdm(files, desc="Mining docstrings", unit="file", disable=None if progress else True):
             try:
-                text = path.read_text(encoding="utf-8-sig")
-                if '"""' not in text and "'''" not in text:
-                    continue
-                found = list(docstrings_in(ast.parse(text)))
+                # Larger files are generated tables: slow to parse, nothing to read.
+                text = path.read_text(encoding="utf-8-sig") if path.stat().st_size < 1_000_000 else ""
+                # Parsing is most of the time, so a file whose raw strings hold no pair is not parsed.
+                promising = any(map(pair_of, re.split("\"\"\"|'''", text)[1::2]))
+                found = list(docstrings_in(ast.parse(text))) if promising else []
             except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
                 continue  # templates, other encodings, code for other versions of Python
             for source, target in filter(None, map(pair_of, found)):
                 folded = re.sub(r"[\W\d_]+", " ", f"{target} {source}".lower())
                 rows.setdefault(folded, {"source": source, "target": target, "package": package})
+    if not rows:
+        raise ValueError(
+            f"Mining needs docstrings with a one-line summary and {BODY_WORDS[0]} words of prose after it: got none "
+            f"in {len(files)} Python files. Pass folders that hold packages, for example a site-packages folder."
+        )
     return sorted(rows.values(), key=lambda row: (row["package"], row["target"], row["source"]))
+
+
+def split_by_package(rows: Sequence[Row], test_share: float = 0.1) -> tuple[list[Row], list[Row]]:
+    """Split `rows` into (train, test) with whole packages, and about `test_share` of the rows, in test."""
+    counts = Counter(row["package"] for row in rows)
+    if len(counts) < 2:
+        raise ValueError(f"Splitting needs rows from 2 packages: got {len(counts)}. Mine more folders.")
+    held_out, size = set(), 0
+    for package in sorted(counts, key=lambda name: (zlib.crc32(name.encode()), name)):
+        # One giant package must neither be most of the test rows nor carry them far over the share.
+        most = min(0.05 * len(rows), 1.2 * test_share * len(rows) - size)
+        if size < test_share * len(rows) and counts[package] <= most:
+            held_out.add(package)
+            size += counts[package]
+    held_out = held_out or {min(counts, key=lambda name: (counts[name], name))}
+    return [r for r in rows if r["package"] not in held_out], [r for r in rows if r["package"] in held_out]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Mine (body, summary) pairs from the installed docstrings.")
+    parser.add_argument("--output_dir", type=Path, required=True, help="Folder for train.jsonl and test.jsonl.")
+    output_dir = parser.parse_args().output_dir
+    train, test = split_by_package(rows := mine())
+    output_dir.mkdir(parents=True, exist_ok=True)
+    for name, part in (("train", train), ("test", test)):
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in part)
+        (output_dir / f"{name}.jsonl").write_text(text, encoding="utf-8")
+    lengths = sorted(len(row["target"]) for row in rows)
+    marks = ", ".join(f"{mark}%: {lengths[mark * (len(lengths) - 1) // 100]}" for mark in (5, 25, 50, 75, 95))
+    print(f"{len(rows)} pairs: {len(train)} train, {len(test)} test\ntarget characters: {marks}")
+    print(textwrap.fill("held-out packages: " + ", ".join(sorted({row["package"] for row in test})), width=100))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""Arguments of the recipes: one YAML file is one run, and the command line wins over it."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+from transformers import HfArgumentParser
+
+
+@dataclass
+class ModelArguments:
+    """The model to train: a saved one to go on with, or the shape of a new one."""
+
+    model_name_or_path: str | None = field(default=None, metadata={"help": "Length-controlled checkpoint to go on with"})
+    family: str = field(default="marian", metadata={"help": "New model: marian or bart", "choices": ["marian", "bart"]})
+    length_encoding: str = field(default="ldpe", metadata={"help": "ldpe, lrpe, pre, or none for the plain model"})
+    absolute_positions: bool = field(default=False, metadata={"help": "Keep absolute positions too (+PE)"})
+    length_unit: str = field(default="character", metadata={"help": "token or character"})
+    layers: int = field(default=6, metadata={"help": "Encoder layers, and as many decoder layers"})
+    d_model: int = field(default=512, metadata={"help": "Width of the model"})
+    attention_heads: int = field(default=8, metadata={"help": "Attention heads of each layer"})
+    ffn_dim: int = field(default=2048, metadata={"help": "Width of the feed-forward layers"})
+    dropout: float = field(default=0.1, metadata={"help": "Dropout"})
+    activation_function: str = field(default="relu", metadata={"help": "Activation of the feed-forward layers"})
+    tokenizer_name_or_path: str | None = field(default=None, metadata={"help": "Tokenizer; one is trained without it"})
+    vocab_size: int = field(default=16_000, metadata={"help": "Subwords of a tokenizer trained here"})
+    target_vocabulary: str = field(default="character", metadata={"help": "character or shared, see the tokenizer helper"})
+
+
+@dataclass
+class DataArguments:
+    """The text: a `load_dataset` name, or local json, jsonl, csv or parquet files (.gz too)."""
+
+    dataset_name: str | None = field(default=None, metadata={"help": "Name for datasets.load_dataset"})
+    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration"})
+    train_file: str | None = field(default=None, metadata={"help": "Local training file"})
+    validation_file: str | None = field(default=None, metadata={"help": "Local validation file"})
+    test_file: str | None = field(default=None, metadata={"help": "Local test file"})
+    source_column: str = field(default="source", metadata={"help": "Column of the input text"})
+    target_column: str = field(default="target", metadata={"help": "Column of the text to write"})
+    group_column: str | None = field(
+        default=None, metadata={"help": "Rows of one group never come to stand in two splits, e.g. package"}
+    )
+    group_separator: str | None = field(
+        default=None, metadata={"help": "The group is the part of group_column before it, e.g. '-' for package families"}
+    )
+    validation_share: float = field(default=0.02, metadata={"help": "Share cut from train where no validation is given"})
+    test_share: float = field(default=0.02, metadata={"help": "Share cut from train where no test is given; 0 for none"})
+    max_source_length: int = field(default=256, metadata={"help": "Tokens; longer sources are cut, and counted"})
+    max_target_length: int = field(default=256, metadata={"help": "Tokens; rows with longer targets are dropped, and counted"})
+    max_validation_rows: int | None = field(default=None, metadata={"help": "Evaluate on the first so many rows"})
+    max_test_rows: int | None = field(default=None, metadata={"help": "Test on the first so many rows"})
+    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenising"})
+
+
+@dataclass
+class EvaluationArguments:
+    """What is done after training."""
+
+    average_checkpoints: int = field(default=1, metadata={"help": "Average the weights of the last so many checkpoints"})
+    test_lengths: list[int] = field(default_factory=list, metadata={"help": "Test at each of these lengths"})
+    rouge_max_bytes: int | None = field(default=None, metadata={"help": "Cut outputs to so many bytes (75 in DUC)"})
+
+
+def parse_arguments(classes: Sequence[type], argv: Sequence[str] | None = None, description: str | None = None) -> tuple:
+    """
+    Parse `[file.yaml] [--key value ...]` into one instance of each dataclass.
+
+    Args:
+        classes (`Sequence[type]`): Dataclasses, `Seq2SeqTrainingArguments` among them.
+        argv (`Sequence[str]`, *optional*): Defaults to the command line.
+
+    Returns:
+        `tuple` of one instance for each class: YAML over defaults, the command line over YAML.
+
+    Raises:
+        `ValueError`: for a YAML that is no mapping, or keys that no class has, each named.
+        `SystemExit`: for an unknown command-line option, as argparse does.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    parser = HfArgumentParser(classes, description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    if argv and argv[0].endswith((".yaml", ".yml")):
+        _set_defaults(parser, Path(argv.pop(0)), classes)
+    return parser.parse_args_into_dataclasses(args=argv)
+
+
+def _set_defaults(parser: HfArgumentParser, path: Path, classes: Sequence[type]) -> None:
+    values: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} must hold `key: value` lines, got {type(values).__name__}")
+    known = {f.name for cls in classes for f in fields(cls) if f.init}
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise ValueError(f"{path} has unknown keys: {', '.join(unknown)}; `--help` lists the known ones")
+    # argparse converts only string defaults by an option's type: '1e-3' is a string to YAML and a float here
+    parser.set_defaults(**{key: str(value) if isinstance(value, float) else value for key, value in values.items()})
+    for action in parser._actions:
+        if action.dest in values:
+            action.required = False

@@ -1,0 +1,44 @@
+"""Finding, averaging and checking the checkpoints of a training run."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from transformers.trainer_utils import get_last_checkpoint
+
+
+def last_checkpoint(output_dir: str) -> str | None:
+    """The newest `checkpoint-<step>` folder of a run, or `None`."""
+    return get_last_checkpoint(output_dir) if Path(output_dir).is_dir() else None
+
+
+def average_checkpoints(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
+    """
+    Mean of the weights of several checkpoints of one run (Vaswani et al. 2017, section 6.1, averages the last five).
+
+    Args:
+        folders (`Sequence[str]`): Folders that hold a `model.safetensors`, oldest first.
+
+    Returns:
+        `dict[str, torch.Tensor]`: a state dict. Floats are averaged in float32 and keep their dtype; integers, such as
+        the unit table, are taken from the last folder.
+
+    Raises:
+        `ValueError`: without folders, or when they hold different tensors.
+    """
+    if not folders:
+        raise ValueError("there is no checkpoint to average; save some: save_steps=, save_total_limit=")
+    total: dict[str, torch.Tensor] = {}
+    for folder in folders:
+        state = load_file(Path(folder, "model.safetensors"))
+        if total and state.keys() != total.keys():
+            raise ValueError(f"{folder} holds other tensors than {folders[0]}; average checkpoints of one run")
+        for name, tensor in state.items():
+            total[name] = total[name] + tensor.float() if name in total and tensor.is_floating_point() else (
+                tensor.float() if tensor.is_floating_point() else tensor
+            )
+    return {
+        name: (total[name] / len(folders)).to(tensor.dtype) if tensor.is_floating_point() else tensor
+        for name, tensor in state.items()
+    }

@@ -1,0 +1,175 @@
+"""Rows in, token ids out: loading, splitting by group, tokenising, and a report of what was dropped."""
+
+import logging
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from datasets import Dataset, DatasetDict, load_dataset
+from datasets.exceptions import DatasetGenerationError
+
+from .arguments import DataArguments
+
+
+logger = logging.getLogger(__name__)
+
+_LOADER_OF_SUFFIX = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
+
+
+@dataclass
+class RowReport:
+    """What became of a split's rows."""
+
+    split: str
+    rows: int = 0
+    empty: int = 0
+    target_too_long: int = 0
+    source_cut: int = 0
+
+    @property
+    def kept(self) -> int:
+        return self.rows - self.empty - self.target_too_long
+
+    def __str__(self):
+        return (
+            f"{self.split}: {self.rows:,} rows, {self.empty:,} dropped for an empty text, {self.target_too_long:,} for a "
+            f"target over the limit, {self.kept:,} kept, {self.source_cut:,} of them with the source cut to the limit"
+        )
+
+
+def load_splits(args: DataArguments) -> DatasetDict:
+    """
+    Load train, validation and test rows with string columns `source` and `target`.
+
+    A split that is not given is cut from train: by a hash of the row's group (`args.group_column`), so that groups never
+    mix and the split is the same on every machine, or without groups by a hash of the source.
+
+    Raises:
+        `FileNotFoundError`: for a file that is not there.
+        `ValueError`: without any data, for an unknown file type, an unreadable file, a missing column, or no rows.
+    """
+    if args.dataset_name is not None:
+        splits = dict(load_dataset(args.dataset_name, args.dataset_config_name))
+        files = dict.fromkeys(splits, args.dataset_name)
+    else:
+        files = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
+        files = {name: path for name, path in files.items() if path is not None}
+        splits = {name: _load_file(path) for name, path in files.items()}
+    if "train" not in splits:
+        raise ValueError("there is nothing to train on; give train_file=rows.jsonl, or dataset_name= with a train split")
+    for name, rows in splits.items():
+        columns = {"source_column": args.source_column, "target_column": args.target_column}
+        if args.group_column is not None:
+            columns["group_column"] = args.group_column
+        for option, column in columns.items():
+            if column not in rows.column_names:
+                raise ValueError(
+                    f"{files[name]} has no column {column!r}, only {', '.join(rows.column_names)}; name the right one "
+                    f"with {option}="
+                )
+        if len(rows) == 0:
+            raise ValueError(f"{files[name]} has no rows")
+    cuts = {"validation": args.validation_share, "test": args.test_share}
+    cuts = {name: share for name, share in cuts.items() if name not in splits and share > 0}
+    if cuts:
+        splits |= _split(splits["train"], cuts, args)
+    for name, limit in (("validation", args.max_validation_rows), ("test", args.max_test_rows)):
+        if name in splits and limit is not None:
+            splits[name] = splits[name].select(range(min(limit, len(splits[name]))))
+    return DatasetDict(
+        {
+            name: rows.select_columns([args.source_column, args.target_column]).rename_columns(
+                {args.source_column: "source", args.target_column: "target"}
+                if (args.source_column, args.target_column) != ("source", "target")
+                else {}
+            )
+            for name, rows in splits.items()
+            if name in ("train", "validation", "test")
+        }
+    )
+
+
+def _load_file(path: str) -> Dataset:
+    file = Path(path)
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no data file {path}")
+    suffix = Path(file.stem).suffix if file.suffix == ".gz" else file.suffix
+    if suffix not in _LOADER_OF_SUFFIX:
+        raise ValueError(f"{path} must end in {', '.join(_LOADER_OF_SUFFIX)} (or these and .gz), got {file.suffix!r}")
+    try:
+        return load_dataset(_LOADER_OF_SUFFIX[suffix], data_files=str(file), split="train")
+    except (DatasetGenerationError, ValueError) as error:
+        cause = error.__cause__ or error
+        raise ValueError(f"{path} could not be read as {suffix[1:]}: {cause}; mend or remove the broken row") from error
+
+
+def _split(rows: Dataset, shares: dict[str, float], args: DataArguments) -> dict[str, Dataset]:
+    if sum(shares.values()) >= 1:
+        raise ValueError(f"the shares cut from train must add up to less than 1, got {shares}")
+    column = args.group_column or args.source_column
+    members: dict[str, list[int]] = {name: [] for name in [*shares, "train"]}
+    for i, value in enumerate(rows[column]):
+        group = str(value)
+        if args.group_column is not None and args.group_separator:
+            group = group.split(args.group_separator, 1)[0]
+        point = zlib.crc32(group.encode("utf-8")) / 2**32  # uniform in [0, 1)
+        for name, share in shares.items():
+            if point < share:
+                members[name].append(i)
+                break
+            point -= share
+        else:
+            members["train"].append(i)
+    for name, indices in members.items():
+        if not indices:
+            raise ValueError(
+                f"cutting {shares} from {len(rows)} rows left no rows for {name}; give larger shares, more rows, or "
+                f"files of your own: {name}_file="
+            )
+    return {name: rows.select(indices) for name, indices in members.items()}
+
+
+def tokenize(splits: DatasetDict, tokenizer, args: DataArguments) -> tuple[DatasetDict, list[RowReport]]:
+    """
+    Tokenise with `datasets.map` (cached, `args.preprocessing_num_workers` processes, with a progress bar).
+
+    Rows with an empty text or with a target over `args.max_target_length` tokens are dropped and counted; sources over
+    `args.max_source_length` are cut and counted.
+
+    Returns:
+        `(DatasetDict, list[RowReport])`: columns `input_ids`, `attention_mask`, `labels`; and a report for each split.
+
+    Raises:
+        `ValueError`: when a split keeps no row.
+    """
+
+    def encode(batch):
+        sources, targets = ([(text or "").strip() for text in batch[column]] for column in ("source", "target"))
+        columns = tokenizer(sources, truncation=True, max_length=args.max_source_length)
+        whole = tokenizer(sources)["input_ids"] if sources else []
+        columns["labels"] = tokenizer(text_target=targets)["input_ids"]
+        columns["empty"] = [not (source and target) for source, target in zip(sources, targets, strict=True)]
+        columns["source_cut"] = [len(ids) > args.max_source_length for ids in whole]
+        columns["too_long"] = [len(ids) > args.max_target_length for ids in columns["labels"]]
+        return columns
+
+    tokenized, reports = {}, []
+    for name, rows in splits.items():
+        encoded = rows.map(
+            encode,
+            batched=True,
+            num_proc=args.preprocessing_num_workers,
+            remove_columns=rows.column_names,
+            desc=f"Tokenising {name}",
+        )
+        empty, too_long, cut = (encoded[column][:] for column in ("empty", "too_long", "source_cut"))
+        keep = [i for i in range(len(encoded)) if not empty[i] and not too_long[i]]
+        report = RowReport(name, rows=len(encoded), empty=sum(empty))
+        report.target_too_long = len(encoded) - report.empty - len(keep)
+        report.source_cut = sum(cut[i] for i in keep)
+        logger.warning(str(report)) if report.kept < report.rows else logger.info(str(report))
+        if not keep:
+            raise ValueError(f"no row of {name} is left: {report}; look at the columns and at max_target_length")
+        tokenized[name] = encoded.select(keep).select_columns(["input_ids", "attention_mask", "labels"])
+        reports.append(report)
+    return DatasetDict(tokenized), reports
