@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+
 SCRIPT = Path(__file__).parents[1] / "recipes" / "headline" / "docstrings.py"
 spec = importlib.util.spec_from_file_location("headline_docstrings", SCRIPT)
+assert spec is not None and spec.loader is not None
 miner = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(miner)
 
@@ -81,8 +83,8 @@ def test_pairs_of_a_package(tmp_path):
     write(tmp_path, {"reader/core/lines.py": READER, "single.py": function("Read   lines only once", BODY)})
     assert miner.mine([tmp_path], progress=False) == [
         {
-            "source": "The lines are loaded when they are first asked for. Closing the reader frees them, and a closed "
-            "reader cannot be opened again. A second paragraph of plain prose is part of the body too.",
+            "source": "The lines are loaded when they are first asked for. Closing the reader frees them, and a "
+            "closed reader cannot be opened again. A second paragraph of plain prose is part of the body too.",
             "target": "Keep the lines of one file in memory until the reader is closed.",
             "package": "reader",
         },
@@ -124,7 +126,10 @@ def test_summaries(tmp_path, summary, kept):
     [
         "Returns:\n        The lines of the file that were read.",
         ":param path: the file that the lines are read from, which must exist.",
+        "Note: the file must not be open in another process while it is read.",
         ".. note:: The file stays open.",
+        ".. This is a comment of the markup that no reader of the page sees.",
+        "Speed of the reading\n    ....................",
         "```python\n    read(path)\n    ```",
         "| name | value |",
         "- one item of a list that is not prose.",
@@ -141,13 +146,16 @@ def test_body_ends_before_what_is_not_prose(tmp_path, end):
 
 
 def test_short_and_code_bodies_are_dropped(tmp_path):
+    fourteen_words = "It has one word less than the fifteen words that each body needs here."
+    fifteen_words = "It has just as many words as the fifteen words that each body needs here."
     files = {
-        "a.py": function("Read text files line by line."),
-        "b.py": function("Read the file of a short body.", "It has one word less than the fifteen words that a body needs."),
+        "a.py": function("Read the file of a body that is long enough.", fifteen_words),
+        "b.py": function("Read the file of a short body.", fourteen_words),
         "c.py": function("Read the file of a code body.", "x_1 y_2 z_3 a.b c.d e.f " * 4 + "and few other words."),
         "d.py": 'def f():\n    """Read a file that has no body."""\n',
     }
-    assert [pair[0] for pair in pairs(write(tmp_path, files))] == ["a"]
+    expected = [("a", "Read the file of a body that is long enough.", fifteen_words)]
+    assert pairs(write(tmp_path, files)) == expected
 
 
 def test_copies_count_once(tmp_path):
@@ -155,8 +163,8 @@ def test_copies_count_once(tmp_path):
         "a/one.py": function("Read text files line by line."),
         "a/two.py": function("Read text files line by line."),
         "b.py": function("Read TEXT files  line by line"),
-        "c.py": function("Read 2 text files line by line.", BODY.replace("Every line", "Every 3rd line")),
-        "d.py": function("Read 4 text files line by line.", BODY.replace("Every line", "Every 5rd line")),
+        "c.py": function("Read 2 text files line by line.", BODY.replace("is read once", "is read 3 times")),
+        "d.py": function("Read 4 text files line by line.", BODY.replace("is read once", "is read 5 times")),
     }
     assert [pair[:2] for pair in pairs(write(tmp_path, files))] == [
         ("a", "Read text files line by line."),
@@ -193,7 +201,7 @@ def test_invalid_escapes_do_not_warn(tmp_path):
 
 def test_nothing_found(tmp_path):
     write(tmp_path, {"a.py": "x = 1\n", "b.py": '"""Short."""\n'})
-    with pytest.raises(ValueError, match="got none in 2 Python files. Pass folders"):
+    with pytest.raises(ValueError, match="got none in 2 files. Pass folders"):
         miner.mine([tmp_path], progress=False)
 
 
@@ -227,7 +235,12 @@ def test_split_by_package(sizes):
 
 
 def test_split_is_the_same_everywhere():
-    # By hand: crc32 orders b, c, a; every package is over 5 % of the rows, so the smallest one is held out.
+    # The first four packages by crc32, which must not change with the process, the machine or the release of Python.
+    _, test = miner.split_by_package(rows_of({f"p{i:02}": 1 for i in range(40)}))
+    assert [row["package"] for row in test] == ["p25", "p31", "p35", "p39"]
+
+
+def test_split_of_large_packages_holds_out_the_smallest():
     train, test = miner.split_by_package(rows_of({"a": 6, "b": 3, "c": 5}))
     assert {row["package"] for row in test} == {"b"} and len(train) == 11
 
@@ -238,7 +251,7 @@ def test_split_needs_two_packages():
 
 
 def test_command_line(tmp_path, monkeypatch, capsys):
-    files = {"a.py": function("Read text files line by line."), "b.py": function("Read café files.", BODY + " Café.")}
+    files = {"a.py": function("Read text files line by line."), "b.py": function("Read the lines of cafés.")}
     files["b.py"] += function("Read the other files of the café.")
     root = write(tmp_path / "site", files)
     monkeypatch.setattr(miner.sysconfig, "get_path", lambda name: str(root))
@@ -250,7 +263,7 @@ def test_command_line(tmp_path, monkeypatch, capsys):
     assert outputs[0] == outputs[1]
     train, test = ([json.loads(line) for line in text.decode().splitlines()] for text in outputs[0])
     assert test == [{"source": BODY, "target": "Read text files line by line.", "package": "a"}]
-    assert [row["target"] for row in train] == ["Read café files.", "Read the other files of the café."]
+    assert [row["target"] for row in train] == ["Read the lines of cafés.", "Read the other files of the café."]
     assert "café" in outputs[0][0].decode()
     printed = capsys.readouterr().out
     assert "3 pairs: 2 train, 1 test" in printed and "50%: 29" in printed and "held-out packages: a" in printed

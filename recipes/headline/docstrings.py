@@ -21,6 +21,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
+
 Row = dict[str, str]
 TARGET_CHARS, JOINED_CHARS, BODY_WORDS = (10, 80), 100, (15, 120)
 # Site-packages lies inside the standard library when there is no virtual environment; vendored copies repeat packages.
@@ -108,8 +109,7 @@ def mine(paths: Iterable[str | Path] | None = None, progress: bool = True) -> li
                 rows.setdefault(folded, {"source": source, "target": target, "package": package})
     if not rows:
         raise ValueError(
-            f"Mining needs docstrings with a one-line summary and {BODY_WORDS[0]} words of prose after it: got none "
-            f"in {len(files)} Python files. Pass folders that hold packages, for example a site-packages folder."
+            f"Mining needs summaries with prose after them: got none in {len(files)} files. Pass folders of packages."
         )
     return sorted(rows.values(), key=lambda row: (row["package"], row["target"], row["source"]))
 
