@@ -58,9 +58,10 @@ class DataArguments:
 
 
 @dataclass
-class EvaluationArguments:
-    """What is done after training."""
+class RunArguments:
+    """How the run ends and what is done after training."""
 
+    max_train_minutes: float | None = field(default=None, metadata={"help": "End training after so many minutes"})
     average_checkpoints: int = field(default=1, metadata={"help": "Average the weights of the last so many checkpoints"})
     test_lengths: list[int] = field(default_factory=list, metadata={"help": "Test at each of these lengths"})
     rouge_max_bytes: int | None = field(default=None, metadata={"help": "Cut outputs to so many bytes (75 in DUC)"})

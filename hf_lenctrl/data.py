@@ -54,7 +54,7 @@ def load_splits(args: DataArguments) -> DatasetDict:
     else:
         files = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
         files = {name: path for name, path in files.items() if path is not None}
-        splits = {name: _load_file(path) for name, path in files.items()}
+        splits = {name: load_rows(path) for name, path in files.items()}
     if "train" not in splits:
         raise ValueError("there is nothing to train on; give train_file=rows.jsonl, or dataset_name= with a train split")
     for name, rows in splits.items():
@@ -89,7 +89,14 @@ def load_splits(args: DataArguments) -> DatasetDict:
     )
 
 
-def _load_file(path: str) -> Dataset:
+def load_rows(path: str) -> Dataset:
+    """
+    Rows of a local json, jsonl, csv or parquet file, or one of these with `.gz`.
+
+    Raises:
+        `FileNotFoundError`: for a file that is not there.
+        `ValueError`: for another type of file, or one that cannot be read.
+    """
     file = Path(path)
     if not file.is_file():
         raise FileNotFoundError(f"there is no data file {path}")

@@ -8,14 +8,22 @@ from its last checkpoint when the same command is given again.
 
 import json
 import logging
+import time
 from pathlib import Path
 
 import datasets
 import transformers
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Seq2SeqTrainer, Seq2SeqTrainingArguments, set_seed
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+    set_seed,
+)
 
 import hf_lenctrl
-from hf_lenctrl.arguments import DataArguments, EvaluationArguments, ModelArguments, parse_arguments
+from hf_lenctrl.arguments import DataArguments, RunArguments, ModelArguments, parse_arguments
 from hf_lenctrl.checkpoints import average_checkpoints, last_checkpoint
 from hf_lenctrl.data import load_splits, tokenize
 from hf_lenctrl.data_collator import DataCollatorForLengthControl
@@ -49,7 +57,6 @@ def build_model(args: ModelArguments, tokenizer, max_positions: int):
         "d_model": args.d_model,
         "dropout": args.dropout,
         "activation_function": args.activation_function,
-        "init_std": args.d_model**-0.5 / 2,
         "scale_embedding": True,
         "max_position_embeddings": max_positions,
         "vocab_size": len(tokenizer),
@@ -82,10 +89,25 @@ def build_model(args: ModelArguments, tokenizer, max_positions: int):
     return model
 
 
+class TimeBudget(TrainerCallback):
+    """Ends training in good order once `minutes` are over."""
+
+    def __init__(self, minutes: float):
+        self.seconds = 60 * minutes
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.end = time.monotonic() + self.seconds
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if time.monotonic() >= self.end:
+            logger.info("the time budget is used up at step %d of %d", state.global_step, state.max_steps)
+            control.should_training_stop = True
+
+
 def main(argv=None) -> dict:
     """Run the recipe; returns the metrics that it also writes to `<output_dir>/all_results.json`."""
-    classes = (ModelArguments, DataArguments, EvaluationArguments, Seq2SeqTrainingArguments)
-    model_args, data_args, evaluation_args, args = parse_arguments(classes, argv, __doc__)
+    classes = (ModelArguments, DataArguments, RunArguments, Seq2SeqTrainingArguments)
+    model_args, data_args, run_args, args = parse_arguments(classes, argv, __doc__)
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.INFO)
     transformers.utils.logging.set_verbosity(args.get_process_log_level())
     set_seed(args.seed)
@@ -114,15 +136,17 @@ def main(argv=None) -> dict:
         eval_dataset=tokenized.get("validation"),
         data_collator=collator,
         processing_class=tokenizer,
-        compute_metrics=build_compute_metrics(tokenizer, unit, max_bytes=evaluation_args.rouge_max_bytes),
+        compute_metrics=build_compute_metrics(tokenizer, unit, max_bytes=run_args.rouge_max_bytes),
     )
+    if run_args.max_train_minutes is not None:
+        trainer.add_callback(TimeBudget(run_args.max_train_minutes))
     checkpoint = args.resume_from_checkpoint or last_checkpoint(args.output_dir)
     if checkpoint is not None:
         logger.info("going on from %s", checkpoint)
     result = trainer.train(resume_from_checkpoint=checkpoint)
-    if evaluation_args.average_checkpoints > 1:
+    if run_args.average_checkpoints > 1:
         folders = sorted(Path(args.output_dir).glob("checkpoint-*"), key=lambda p: int(p.name.rsplit("-", 1)[1]))
-        folders = folders[-evaluation_args.average_checkpoints :]
+        folders = folders[-run_args.average_checkpoints :]
         logger.info("averaging %s", ", ".join(folder.name for folder in folders))
         # safetensors leave tied weights and Marian's fixed positions out, so not every name is there
         model.load_state_dict(average_checkpoints(folders), strict=False)
@@ -134,11 +158,11 @@ def main(argv=None) -> dict:
     if "test" not in tokenized:
         return result.metrics
     metrics = dict(result.metrics)
-    for length in [None, *evaluation_args.test_lengths]:
+    for length in [None, *run_args.test_lengths]:
         name = "test" if length is None else f"test_{length}"
         trainer.data_collator = DataCollatorForLengthControl(tokenizer, model=model, length=length)
         trainer.compute_metrics = build_compute_metrics(
-            tokenizer, unit, length=length, max_bytes=evaluation_args.rouge_max_bytes
+            tokenizer, unit, length=length, max_bytes=run_args.rouge_max_bytes
         )
         figures = trainer.predict(tokenized["test"], metric_key_prefix=name).metrics
         trainer.save_metrics(name, figures)  # as soon as it is known

@@ -1,0 +1,30 @@
+# `make demo` and `make test` need nothing but Python 3.10+ and a network that reaches a package index.
+PYTHON ?= python3
+BIN := .venv/bin
+# the tested versions, torch's CPU build where the index has it; CONSTRAINTS= lets pip choose within pyproject's ranges
+CONSTRAINTS ?= -c constraints.txt
+
+.PHONY: demo test quality bench clean
+
+# one stamp: made again when the dependencies change
+.venv/ready: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[dev]'
+	touch $@
+
+demo: .venv/ready
+	$(BIN)/python recipes/headline/demo.py --output_dir demo
+
+test: .venv/ready
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+quality: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/ready
+	$(BIN)/python benchmarks/overhead.py
+
+clean:
+	rm -rf .venv demo runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,117 @@
+"""Cost of length control: training step and beam-5 generation against the stock class of the same shape.
+
+    python benchmarks/overhead.py [--threads 1] [--rounds 15] [--shapes 2x128 6x512]
+
+Both models run in one process, alternating round by round; a round's ratio is controlled / stock, and the figure printed is
+the median over rounds. Generation writes a fixed number of tokens, so both do the same work.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+
+import torch
+import transformers
+from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
+
+import hf_lenctrl
+
+
+FAMILIES = {
+    "bart": (BartConfig, BartForConditionalGeneration, "LenCtrlBartConfig", "LenCtrlBartForConditionalGeneration"),
+    "marian": (MarianConfig, MarianMTModel, "LenCtrlMarianConfig", "LenCtrlMarianMTModel"),
+}
+
+
+def build(family: str, layers: int, d_model: int, vocab_size: int):
+    """A stock model and a controlled one (LDPE + absolute positions, characters) of the same shape."""
+    shape = {"vocab_size": vocab_size, "d_model": d_model, "max_position_embeddings": 512}
+    for side in ("encoder", "decoder"):
+        shape |= {f"{side}_layers": layers, f"{side}_attention_heads": d_model // 64, f"{side}_ffn_dim": 4 * d_model}
+    shape |= {"pad_token_id": 2, "bos_token_id": None, "eos_token_id": 0, "forced_eos_token_id": 0}
+    shape |= {"decoder_start_token_id": 2, "scale_embedding": True}
+    stock_config, stock_class, config_name, class_name = FAMILIES[family]
+    stock = stock_class(stock_config(**shape))
+    config = getattr(hf_lenctrl, config_name)(**shape, absolute_positions=True, length_unit="character")
+    controlled = getattr(hf_lenctrl, class_name)(config)
+    weights = torch.randint(1, 9, (vocab_size, 1)).expand(-1, 2).clone()  # what a subword vocabulary would have
+    weights[:3] = 0
+    controlled.model.decoder.unit_table = hf_lenctrl.UnitTable(weights)
+    controlled.load_state_dict(stock.state_dict(), strict=False)
+    return stock, controlled
+
+
+def train_step(model, optimizer, batch) -> float:
+    """Seconds of one optimiser step."""
+    start = time.perf_counter()
+    model(**batch).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return time.perf_counter() - start
+
+
+def generate(model, batch, tokens: int, **options) -> float:
+    """Seconds of writing `tokens` tokens with beam 5."""
+    start = time.perf_counter()
+    model.generate(**batch, num_beams=5, min_new_tokens=tokens, max_new_tokens=tokens, **options)
+    return time.perf_counter() - start
+
+
+def ratios(stock_run, controlled_run, rounds: int) -> dict[str, float]:
+    """Median over rounds, the order turned round each time."""
+    stock_run(), controlled_run()  # warm up
+    seconds = []
+    for i in range(rounds):
+        runs = (stock_run, controlled_run) if i % 2 == 0 else (controlled_run, stock_run)
+        first, second = runs[0](), runs[1]()
+        seconds.append((first, second) if i % 2 == 0 else (second, first))
+    return {
+        "stock_s": round(statistics.median(s for s, _ in seconds), 4),
+        "controlled_s": round(statistics.median(c for _, c in seconds), 4),
+        "ratio": round(statistics.median(c / s for s, c in seconds), 4),
+    }
+
+
+def main(argv=None) -> None:
+    """Print one JSON line a measurement."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--shapes", nargs="+", default=["2x128", "6x512"], help="layers x d_model")
+    parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=list(FAMILIES))
+    parser.add_argument("--vocab_size", type=int, default=8000)
+    args = parser.parse_args(argv)
+    torch.set_num_threads(args.threads)
+    transformers.utils.logging.set_verbosity_error()
+    machine = {"torch": torch.__version__, "transformers": transformers.__version__, "cores": os.cpu_count()}
+    print(json.dumps(machine | {"machine": platform.machine(), "threads": args.threads, "rounds": args.rounds}))
+    for shape in args.shapes:
+        layers, d_model = map(int, shape.split("x"))
+        for family in args.families:
+            torch.manual_seed(0)
+            stock, controlled = build(family, layers, d_model, args.vocab_size)
+            inputs = {"input_ids": torch.randint(3, args.vocab_size, (16, 60))}
+            batch = inputs | {"labels": torch.randint(3, args.vocab_size, (16, 20))}
+            length = controlled.count_labels(batch["labels"])  # the collator's work, as in a recipe
+            optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-5) for model in (stock, controlled)]
+            result = ratios(
+                lambda: train_step(stock, optimizers[0], batch),
+                lambda: train_step(controlled, optimizers[1], batch | {"length": length}),
+                args.rounds,
+            )
+            print(json.dumps({"family": family, "shape": shape, "task": "training step"} | result), flush=True)
+            stock.eval(), controlled.eval()
+            small = {"input_ids": inputs["input_ids"][:4]}
+            result = ratios(
+                lambda: generate(stock, small, 20),
+                lambda: generate(controlled, small, 20, length=90),
+                args.rounds,
+            )
+            print(json.dumps({"family": family, "shape": shape, "task": "beam-5 generation"} | result), flush=True)
+
+
+if __name__ == "__main__":
+    main()

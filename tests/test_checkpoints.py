@@ -1,0 +1,106 @@
+"""Averaging of checkpoints: tensors written out."""
+
+import pytest
+import torch
+from conftest import build_model
+from safetensors.torch import save_file
+
+from hf_lenctrl.checkpoints import average_checkpoints, last_checkpoint
+
+
+def save(folder, **tensors):
+    folder.mkdir()
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def test_floats_are_averaged(tmp_path):
+    folders = [
+        save(tmp_path / "a", w=torch.tensor([[1.0, 2.0], [3.0, -4.0]]), b=torch.tensor([0.5])),
+        save(tmp_path / "b", w=torch.tensor([[3.0, 2.0], [0.0, 4.0]]), b=torch.tensor([1.0])),
+        save(tmp_path / "c", w=torch.tensor([[5.0, -1.0], [0.0, 3.0]]), b=torch.tensor([0.0])),
+    ]
+    mean = average_checkpoints(folders)
+    assert {name: value.tolist() for name, value in mean.items()} == {"w": [[3.0, 1.0], [1.0, 1.0]], "b": [0.5]}
+    assert mean["w"].dtype == torch.float32
+
+
+def test_integers_are_those_of_the_last_checkpoint(tmp_path):
+    folders = [
+        save(tmp_path / "a", table=torch.tensor([1, 2], dtype=torch.int32), flag=torch.tensor([True])),
+        save(tmp_path / "b", table=torch.tensor([4, 7], dtype=torch.int32), flag=torch.tensor([False])),
+    ]
+    mean = average_checkpoints(folders)
+    assert mean["table"].tolist() == [4, 7] and mean["table"].dtype == torch.int32
+    assert mean["flag"].tolist() == [False] and mean["flag"].dtype == torch.bool
+
+
+# In half precision 256 + 1 + 1 (2048 + 1 + 1) stays what it was, and a third of that is 85.5 (682.5).
+@pytest.mark.parametrize(("dtype", "large", "mean"), [(torch.bfloat16, 256, 86.0), (torch.float16, 2048, 683.5)])
+def test_half_precision_keeps_its_dtype_and_is_summed_in_float32(tmp_path, dtype, large, mean):
+    folders = [save(tmp_path / str(i), w=torch.tensor([v], dtype=dtype)) for i, v in enumerate((large, 1, 1))]
+    result = average_checkpoints(folders)["w"]
+    assert result.dtype == dtype
+    assert result.item() == mean
+
+
+def test_one_checkpoint_is_its_own_mean(tmp_path):
+    weights = torch.randn(50)
+    assert torch.equal(average_checkpoints([save(tmp_path / "a", w=weights)])["w"], weights)
+
+
+def test_paths_may_be_strings(tmp_path):
+    assert average_checkpoints([str(save(tmp_path / "a", w=torch.ones(1)))])["w"].item() == 1.0
+
+
+def test_no_checkpoint_is_refused():
+    with pytest.raises(ValueError, match="no checkpoint to average; save some: save_steps="):
+        average_checkpoints([])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"w": torch.ones(2), "more": torch.ones(2)}, {"v": torch.ones(2)}, {"w": torch.ones(1)}, {"w": torch.ones(3)}],
+    ids=["one more", "another name", "a shape that broadcasts", "another shape"],
+)
+def test_checkpoints_of_another_model_are_refused_by_name(tmp_path, other):
+    folders = [save(tmp_path / "one", w=torch.ones(2)), save(tmp_path / "two", **other)]
+    with pytest.raises(ValueError, match="two holds other tensors than .*one; average checkpoints of one run"):
+        average_checkpoints(folders)
+
+
+def test_a_folder_without_weights_is_named(tmp_path):
+    (tmp_path / "checkpoint-7").mkdir()
+    with pytest.raises(FileNotFoundError, match="checkpoint-7"):
+        average_checkpoints([tmp_path / "checkpoint-7"])
+
+
+def test_the_mean_of_two_saved_models_loads_into_the_model(family, tmp_path):
+    one, two = (build_model(family, seed=seed, length_unit="token") for seed in (1, 2))
+    for name, model in (("one", one), ("two", two)):
+        model.save_pretrained(tmp_path / name)
+    model = build_model(family, seed=3)
+    missing, unexpected = model.load_state_dict(
+        average_checkpoints([tmp_path / "one", tmp_path / "two"]), strict=False
+    )
+    model.tie_weights()
+    assert not unexpected
+    # what safetensors leave out: tied weights, and Marian's fixed positions
+    assert all("embed" in name or name == "lm_head.weight" for name in missing)
+    state, other = one.state_dict(), two.state_dict()
+    for name, value in model.state_dict().items():
+        expected = (state[name] + other[name]) / 2 if value.is_floating_point() else other[name]
+        torch.testing.assert_close(value, expected, rtol=1e-6, atol=1e-7)
+
+
+def test_the_last_checkpoint_is_the_one_of_most_steps(tmp_path):
+    for name in ("checkpoint-5", "checkpoint-40", "checkpoint-100", "checkpoint-final", "tokenizer"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "checkpoint-900").write_text("a file")
+    assert last_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-100")
+
+
+@pytest.mark.parametrize("folder", ["empty", "missing"])
+def test_without_checkpoints_there_is_no_last_one(tmp_path, folder):
+    (tmp_path / "empty").mkdir()
+    assert last_checkpoint(str(tmp_path / folder)) is None

@@ -1,0 +1,161 @@
+"""Tests of the configurations: defaults, saving and loading, and every rule with its message."""
+
+import json
+import math
+
+import pytest
+from conftest import build_model
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, BartConfig, MarianConfig
+
+from hf_lenctrl import LenCtrlBartConfig, LenCtrlMarianConfig
+from hf_lenctrl.configuration_lenctrl import check_length
+
+
+CONFIGS = {"bart": LenCtrlBartConfig, "marian": LenCtrlMarianConfig}
+BASES = {"bart": BartConfig, "marian": MarianConfig}
+
+
+@pytest.fixture
+def config_class(family):
+    return CONFIGS[family]
+
+
+def test_fields_have_the_documented_defaults(family, config_class):
+    config = config_class()
+    assert config.length_encoding == "ldpe"
+    assert config.absolute_positions is False
+    assert config.length_unit == "token"
+    assert config.length is None
+    assert config.model_type == f"lenctrl_{family}"
+
+
+def test_base_fields_keep_the_base_models_defaults(family, config_class):
+    own, base = config_class().to_dict(), BASES[family]().to_dict()
+    different = {name for name in own.keys() | base.keys() if own.get(name) != base.get(name)}
+    # only the fields of length control, the type and the note for trust_remote_code
+    assert different <= {"length_encoding", "absolute_positions", "length_unit", "model_type", "auto_map"}
+    assert isinstance(config_class(), BASES[family])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"length_encoding": "lrpe", "absolute_positions": True, "length_unit": "character", "length": 75},
+        {"length_encoding": "pre", "length": 1},
+        {"length_encoding": "none", "absolute_positions": True},
+    ],
+)
+def test_a_saved_config_loads_as_it_was_through_autoconfig(config_class, fields, tmp_path):
+    config = config_class(d_model=48, decoder_layers=3, **fields)
+    config.save_pretrained(tmp_path)
+    loaded = AutoConfig.from_pretrained(tmp_path)
+    assert type(loaded) is config_class
+    names = ("length_encoding", "absolute_positions", "length_unit", "length", "d_model", "decoder_layers")
+    expected = {"length_encoding": "ldpe", "absolute_positions": False, "length_unit": "token", "length": None}
+    expected |= {"d_model": 48, "decoder_layers": 3, **fields}
+    assert {name: getattr(loaded, name) for name in names} == expected
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"length_encoding": "sinus"}, "length_encoding must be one of ldpe, lrpe, pre, none, got 'sinus'"),
+        ({"length_encoding": "LDPE"}, "length_encoding must be one of ldpe, lrpe, pre, none, got 'LDPE'"),
+        ({"length_unit": "sentence"}, "length_unit must be one of token, character, got 'sentence'"),
+        ({"length": 0}, "length must be at least 1, got 0; pass length=75"),
+        ({"length": -3}, "length must be at least 1, got -3; pass length=75"),
+        (
+            {"length_encoding": "none"},
+            "length_encoding='none' with absolute_positions=False leaves the decoder without any position; "
+            "pass absolute_positions=True",
+        ),
+        (
+            {"length_encoding": "none", "absolute_positions": True, "length": 5},
+            "length=5 has no effect with length_encoding='none'; choose one of ldpe, lrpe, pre or leave length out",
+        ),
+    ],
+)
+def test_a_broken_rule_is_named_with_its_value(config_class, fields, message):
+    with pytest.raises(StrictDataclassError, match=message):
+        config_class(**fields)
+
+
+@pytest.mark.parametrize("length", [True, False, "75", 7.5, 75.0, math.nan, [75]], ids=repr)
+def test_a_length_that_is_no_int_is_refused(config_class, length):
+    with pytest.raises(StrictDataclassError, match="(?s)field 'length'.*expected int, got " + type(length).__name__):
+        config_class(length=length)
+
+
+@pytest.mark.parametrize(
+    "name, value, message",
+    [
+        ("length_encoding", None, "Field 'length_encoding' expected str, got NoneType"),
+        ("length_encoding", 3, "Field 'length_encoding' expected str, got int"),
+        ("length_unit", 1, "Field 'length_unit' expected str, got int"),
+        ("absolute_positions", "yes", "Field 'absolute_positions' expected bool, got str"),
+        ("absolute_positions", 1, "Field 'absolute_positions' expected bool, got int"),
+        ("absolute_positions", None, "Field 'absolute_positions' expected bool, got NoneType"),
+    ],
+)
+def test_a_field_of_another_type_is_refused(config_class, name, value, message):
+    with pytest.raises(StrictDataclassError, match=message):
+        config_class(**{name: value})
+
+
+@pytest.mark.parametrize("length", [1, 75, 10**6])
+def test_check_length_accepts_integers_from_one(length):
+    check_length(length)
+
+
+@pytest.mark.parametrize("length, kind", [(True, "bool"), (7.0, "float"), (math.nan, "float"), ("75", "str")])
+def test_check_length_refuses_what_is_no_int(length, kind):
+    with pytest.raises(TypeError, match=rf"length must be an int of at least 1, got .*\({kind}\); pass length=75"):
+        check_length(length)
+
+
+@pytest.mark.parametrize("length", [0, -1])
+def test_check_length_refuses_less_than_one(length):
+    with pytest.raises(ValueError, match=f"length must be at least 1, got {length}"):
+        check_length(length)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"length_encoding": "sinus"}, "length_encoding must be one of .* got 'sinus'"),
+        ({"length_unit": "line"}, "length_unit must be one of .* got 'line'"),
+        ({"length": 0}, "length must be at least 1, got 0"),
+        ({"length": "75"}, "field 'length'"),
+    ],
+)
+def test_a_config_file_that_breaks_a_rule_is_not_loaded(config_class, change, message, tmp_path):
+    config_class().save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), **change}), encoding="utf-8")
+    with pytest.raises(StrictDataclassError, match=message):
+        AutoConfig.from_pretrained(tmp_path)
+
+
+@pytest.fixture
+def saved_model(family, tmp_path):
+    build_model(family).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_length_given_to_from_pretrained_is_stored_and_saved(saved_model, tmp_path):
+    model = AutoModelForSeq2SeqLM.from_pretrained(saved_model, length=75)
+    assert model.config.length == 75
+    model.save_pretrained(tmp_path / "again")
+    assert AutoConfig.from_pretrained(tmp_path / "again").length == 75
+    assert AutoConfig.from_pretrained(saved_model).length is None
+
+
+@pytest.mark.parametrize(
+    "length, message",
+    [(0, "length must be at least 1, got 0"), (True, "got bool"), ("75", "got str"), (math.nan, "got float")],
+)
+def test_a_wrong_length_given_to_from_pretrained_is_an_error(saved_model, length, message):
+    with pytest.raises(StrictDataclassError, match=message):
+        AutoModelForSeq2SeqLM.from_pretrained(saved_model, length=length)

@@ -1,0 +1,173 @@
+"""Batches with lengths: ids and counts written out."""
+
+import pickle
+
+import pytest
+import torch
+from conftest import SOURCES, TARGETS, build_model
+from torch.utils.data import DataLoader
+from transformers import BartTokenizer
+
+from hf_lenctrl import DataCollatorForLengthControl
+
+
+@pytest.fixture(scope="module")
+def byte_level_tokenizer():
+    """Byte-level BPE of ten entries; Ġ is the space."""
+    vocab = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "<mask>": 4, "a": 5, "b": 6, "Ġ": 7, "Ġa": 8, "ab": 9}
+    return BartTokenizer(vocab=vocab, merges=[("Ġ", "a"), ("a", "b")])
+
+
+FEATURES = [
+    {"input_ids": [0, 5, 2], "attention_mask": [1, 1, 1], "labels": [0, 9, 8, 6, 2]},  # <s>"ab" " a" "b"</s>
+    {"input_ids": [0, 2], "attention_mask": [1, 1], "labels": [0, 6, 2]},  # <s>"b"</s>
+]
+LENGTHS = {"token": [3, 1], "character": [5, 1]}
+
+
+@pytest.mark.parametrize("unit", LENGTHS)
+def test_a_batch_is_padded_and_gets_lengths(byte_level_tokenizer, unit):
+    batch = DataCollatorForLengthControl(byte_level_tokenizer, length_unit=unit)(FEATURES)
+    assert {name: value.tolist() for name, value in batch.items()} == {
+        "input_ids": [[0, 5, 2], [0, 2, 1]],
+        "attention_mask": [[1, 1, 1], [1, 1, 0]],
+        "labels": [[0, 9, 8, 6, 2], [0, 6, 2, -100, -100]],
+        "length": LENGTHS[unit],
+    }
+    assert batch["length"].dtype == torch.long and batch["length"].shape == (2,)
+
+
+# TARGETS: 17, 33, 24, 29, 23 and 25 characters long
+@pytest.mark.parametrize("name", ["shared_tokenizer", "character_tokenizer"])
+def test_sentencepiece_targets_count_their_characters(request, name):
+    tokenizer = request.getfixturevalue(name)
+    features = tokenizer(text_target=TARGETS)["input_ids"]
+    batch = DataCollatorForLengthControl(tokenizer, length_unit="character")(
+        [{"input_ids": [0], "labels": labels} for labels in features]
+    )
+    assert batch["length"].tolist() == [17, 33, 24, 29, 23, 25]
+
+
+def test_a_token_of_a_character_vocabulary_is_a_character(character_tokenizer):
+    labels = character_tokenizer(text_target=TARGETS)["input_ids"]
+    batch = DataCollatorForLengthControl(character_tokenizer, length_unit="token")(
+        [{"input_ids": [0], "labels": ids} for ids in labels]
+    )
+    assert batch["length"].tolist() == [17, 33, 24, 29, 23, 25]
+
+
+@pytest.mark.parametrize("padding", [-1, 1], ids=["minus one", "the pad token"])
+def test_another_label_padding_does_not_count(byte_level_tokenizer, padding):
+    batch = DataCollatorForLengthControl(byte_level_tokenizer, length_unit="character", label_pad_token_id=padding)(
+        FEATURES
+    )
+    assert batch["labels"].tolist() == [[0, 9, 8, 6, 2], [0, 6, 2, padding, padding]]
+    assert batch["length"].tolist() == [5, 1]
+
+
+def test_padding_to_a_multiple_does_not_count(byte_level_tokenizer):
+    batch = DataCollatorForLengthControl(byte_level_tokenizer, length_unit="token", pad_to_multiple_of=8)(FEATURES)
+    assert batch["labels"].shape == batch["input_ids"].shape == (2, 8)
+    assert batch["length"].tolist() == [3, 1]
+
+
+# BART starts decoding with EOS = 2 and pads with 1, Marian starts with its padding, 2 in these models
+@pytest.mark.parametrize(
+    ("family", "decoder_ids"),
+    [("bart", [[2, 0, 9, 8, 6], [2, 0, 6, 2, 1]]), ("marian", [[2, 0, 9, 8, 6], [2, 0, 6, 2, 2]])],
+)
+def test_a_model_makes_decoder_input_ids(byte_level_tokenizer, family, decoder_ids):
+    model = build_model(family, vocab_size=10)
+    batch = DataCollatorForLengthControl(byte_level_tokenizer, model=model)(FEATURES)
+    assert batch["decoder_input_ids"].tolist() == decoder_ids
+    assert batch["length"].tolist() == [3, 1]
+
+
+def test_the_unit_is_that_of_the_model_unless_it_is_given(byte_level_tokenizer):
+    model = build_model("bart", vocab_size=10, length_unit="character")
+    assert DataCollatorForLengthControl(byte_level_tokenizer, model=model)(FEATURES)["length"].tolist() == [5, 1]
+    token = DataCollatorForLengthControl(byte_level_tokenizer, model=model, length_unit="token")
+    assert token(FEATURES)["length"].tolist() == [3, 1]
+
+
+def test_a_fixed_length_is_asked_of_every_example(byte_level_tokenizer):
+    batch = DataCollatorForLengthControl(byte_level_tokenizer, length_unit="token", length=40)(FEATURES)
+    assert batch["length"].tolist() == [40, 40] and batch["length"].dtype == torch.long
+
+
+@pytest.mark.parametrize("length", [None, 40])
+def test_a_model_without_length_encoding_gets_no_length(family, byte_level_tokenizer, length):
+    model = build_model(family, vocab_size=10, length_encoding="none", absolute_positions=True)
+    batch = DataCollatorForLengthControl(byte_level_tokenizer, model=model, length=length)(FEATURES)
+    assert set(batch) == {"input_ids", "attention_mask", "labels", "decoder_input_ids"}
+    model(**batch)
+
+
+@pytest.mark.parametrize("unit", ["token", "character"])
+def test_lengths_are_those_the_model_counts_from_labels(family, shared_tokenizer, unit):
+    fields = {"pad_token_id": 2, "bos_token_id": None, "eos_token_id": 0, "forced_eos_token_id": 0}
+    model = build_model(family, vocab_size=len(shared_tokenizer), length_unit=unit, **fields)
+    model.set_unit_table(shared_tokenizer)
+    generator = torch.Generator().manual_seed(0)
+    features = [
+        {"input_ids": [0], "labels": [*torch.randint(3, len(shared_tokenizer), (n,), generator=generator).tolist(), 0]}
+        for n in (1, 4, 9, 30)
+    ]
+    batch = DataCollatorForLengthControl(shared_tokenizer, model=model)(features)
+    assert batch["length"].tolist() == model.count_labels(batch["labels"]).tolist()
+    assert unit == "character" or batch["length"].tolist() == [1, 4, 9, 30]
+
+
+def test_the_batch_trains_the_model_at_its_lengths(family, byte_level_tokenizer):
+    model = build_model(family, vocab_size=10)
+    batch = DataCollatorForLengthControl(byte_level_tokenizer, model=model)(FEATURES)
+    loss = model(**batch).loss
+    torch.testing.assert_close(loss, model(**{**batch, "length": [3, 1]}).loss, rtol=0, atol=0)
+    assert loss != model(**{**batch, "length": [3, 2]}).loss
+
+
+def test_a_collator_survives_pickling(byte_level_tokenizer):
+    # worker processes that are spawned get a pickled copy
+    collator = DataCollatorForLengthControl(byte_level_tokenizer, length_unit="character", length=7)
+    batch = pickle.loads(pickle.dumps(collator))(FEATURES)
+    assert batch["labels"].tolist() == [[0, 9, 8, 6, 2], [0, 6, 2, -100, -100]]
+    assert batch["length"].tolist() == [7, 7]
+
+
+def test_workers_of_a_data_loader_collate(family, shared_tokenizer):
+    fields = {"pad_token_id": 2, "bos_token_id": None, "eos_token_id": 0, "forced_eos_token_id": 0}
+    model = build_model(family, vocab_size=len(shared_tokenizer), length_unit="character", **fields)
+    rows = [
+        {**shared_tokenizer(source), "labels": shared_tokenizer(text_target=target)["input_ids"]}
+        for source, target in zip(SOURCES, TARGETS, strict=True)
+    ]
+    loader = DataLoader(
+        rows, batch_size=2, num_workers=2, collate_fn=DataCollatorForLengthControl(shared_tokenizer, model=model)
+    )
+    assert [batch["length"].tolist() for batch in loader] == [[17, 33], [24, 29], [23, 25]]
+
+
+# Bad input
+
+
+@pytest.mark.parametrize("length", [None, 40])
+def test_a_target_that_counts_nothing_is_refused(byte_level_tokenizer, length):
+    collator = DataCollatorForLengthControl(byte_level_tokenizer, length_unit="character", length=length)
+    with pytest.raises(ValueError, match=r"every target must hold at least one character, got \[5, 0\]"):
+        collator([FEATURES[0], {**FEATURES[1], "labels": [0, 2]}])
+
+
+def test_a_collator_that_knows_no_unit_is_refused(byte_level_tokenizer):
+    with pytest.raises(ValueError, match="length_unit is not known; pass length_unit='token' or 'character', or mod"):
+        DataCollatorForLengthControl(byte_level_tokenizer)
+
+
+def test_an_unknown_unit_is_refused(byte_level_tokenizer):
+    with pytest.raises(ValueError, match="'token' or 'character', got 'line'"):
+        DataCollatorForLengthControl(byte_level_tokenizer, length_unit="line")
+
+
+@pytest.mark.parametrize(("length", "error"), [(0, ValueError), (-3, ValueError), (2.5, TypeError), (True, TypeError)])
+def test_a_fixed_length_that_is_none_is_refused(byte_level_tokenizer, length, error):
+    with pytest.raises(error, match=f"length must be .*at least 1, got {length}"):
+        DataCollatorForLengthControl(byte_level_tokenizer, length_unit="token", length=length)

@@ -1,0 +1,432 @@
+"""Generation with a length: a small trained model whose right output can be counted out, and random models."""
+
+import copy
+import functools
+
+import pytest
+import torch
+from conftest import MARIAN, TARGETS, build_model
+from transformers import GenerationConfig
+
+from hf_lenctrl import UnitTable
+
+
+ENCODINGS = ["ldpe", "lrpe", "pre"]
+
+# The trained model's task: the source starts with a letter of a cyclic alphabet, the target spells on from it.
+FIRST, LETTERS, LONGEST = 4, 20, 30
+
+
+def spelled(letter: int, count: int) -> list[int]:
+    return [FIRST + (letter - FIRST + i) % LETTERS for i in range(count)]
+
+
+@functools.cache
+def trained_speller(family, **fields):
+    model = build_model(family, vocab_size=FIRST + LETTERS, encoder_layers=1, dropout=0.0, **fields).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 5e-3, total_steps=300)
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(300):
+        source = torch.randint(FIRST, FIRST + LETTERS, (32, 4), generator=draw)
+        mask = (torch.arange(4) < torch.randint(1, 5, (32, 1), generator=draw)).long()
+        length = torch.randint(1, LONGEST + 1, (32, 1), generator=draw)
+        t = torch.arange(LONGEST + 1)
+        letters = (source[:, :1] - FIRST + t) % LETTERS + FIRST
+        labels = torch.where(t < length, letters, torch.where(t == length, model.config.eos_token_id, -100))
+        source = source.masked_fill(mask == 0, model.config.pad_token_id)
+        model(source, attention_mask=mask, labels=labels).loss.backward()
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    return model.eval()
+
+
+@pytest.fixture
+def speller(family):
+    return copy.deepcopy(trained_speller(family))
+
+
+@pytest.fixture
+def inputs(speller):
+    """Three sources of different lengths, padded; they start with the letters 5, 9 and 20."""
+    pad = speller.config.pad_token_id
+    return {
+        "input_ids": torch.tensor([[5, 11, 7, 8], [9, pad, pad, pad], [20, 6, pad, pad]]),
+        "attention_mask": torch.tensor([[1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0]]),
+    }
+
+
+def expected(model, lengths, letters=(5, 9, 20), copies=1):
+    """Decoder start, the letters, EOS, padding."""
+    config = model.config
+    rows = [
+        [config.decoder_start_token_id, *spelled(letter, n), config.eos_token_id]
+        for letter, n in zip(letters, lengths, strict=True)
+        for _ in range(copies)
+    ]
+    width = max(map(len, rows))
+    return [row + [config.pad_token_id] * (width - len(row)) for row in rows]
+
+
+# One letter for each unit asked for
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_output_has_the_length_asked_for(speller, inputs, num_beams):
+    for n in (1, 2, 7, 19, 30):
+        assert speller.generate(**inputs, num_beams=num_beams, length=n).tolist() == expected(speller, [n] * 3)
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_each_row_of_a_batch_has_its_own_length(speller, inputs, num_beams):
+    for lengths in ([3, 25, 11], [30, 1, 2]):
+        output = speller.generate(**inputs, num_beams=num_beams, length=lengths)
+        assert output.tolist() == expected(speller, lengths)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fields", [{"length_encoding": "ldpe", "absolute_positions": True}, {"length_encoding": "pre"}], ids=["ldpe_pe", "pre"]
+)
+def test_other_encodings_learn_to_stop_at_the_length(family, fields):
+    model = trained_speller(family, **fields)
+    source = torch.tensor([[5], [9], [20]])
+    for lengths in ([7, 7, 7], [3, 25, 11], [30, 1, 2]):
+        assert model.generate(source, length=lengths).tolist() == expected(model, lengths)
+        assert model.generate(source, num_beams=4, length=lengths).tolist() == expected(model, lengths)
+
+
+def test_sampling_has_the_length_asked_for_and_follows_the_seed(speller, inputs):
+    options = {"do_sample": True, "temperature": 0.3, "length": [3, 25, 11]}
+    torch.manual_seed(0)
+    assert speller.generate(**inputs, **options).tolist() == expected(speller, [3, 25, 11])
+    outputs = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        outputs.append(speller.generate(**inputs, **{**options, "temperature": 5.0}).tolist())
+    assert outputs[0] == outputs[1] != outputs[2]
+
+
+def test_several_returned_samples_each_have_their_rows_length(speller, inputs):
+    torch.manual_seed(0)
+    output = speller.generate(**inputs, do_sample=True, temperature=0.3, num_return_sequences=3, length=[3, 25, 11])
+    assert output.tolist() == expected(speller, [3, 25, 11], copies=3)
+
+
+def test_several_returned_beams_start_with_the_best_one(speller, inputs):
+    out = speller.generate(
+        **inputs,
+        num_beams=4,
+        num_return_sequences=2,
+        length=[3, 25, 11],
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    assert out.sequences.shape[0] == 6
+    width = 27  # start, 25 letters, EOS
+    assert out.sequences[::2, :width].tolist() == expected(speller, [3, 25, 11])
+    assert (out.sequences_scores[::2] > out.sequences_scores[1::2]).all()
+
+
+# The forms of length
+
+
+def test_every_form_of_a_length_gives_the_same_output(speller, inputs):
+    for length in (7, [7, 7, 7], (7, 7, 7), torch.tensor([7, 7, 7]), torch.tensor([7, 7, 7], dtype=torch.int32)):
+        assert speller.generate(**inputs, length=length).tolist() == expected(speller, [7, 7, 7])
+
+
+def test_default_of_the_config_holds_and_a_given_length_beats_it(speller, inputs):
+    speller.config.length = 7
+    assert speller.generate(**inputs).tolist() == expected(speller, [7, 7, 7])
+    assert speller.generate(**inputs, length=4).tolist() == expected(speller, [4, 4, 4])
+    assert speller.generate(**inputs, length=[2, 3, 4]).tolist() == expected(speller, [2, 3, 4])
+
+
+def test_a_call_changes_neither_config_nor_generation_config(speller, inputs):
+    before = speller.config.to_dict(), speller.generation_config.to_dict()
+    speller.generate(**inputs, length=[3, 25, 11], num_beams=2)
+    assert (speller.config.to_dict(), speller.generation_config.to_dict()) == before
+    with pytest.raises(ValueError, match="no length was given"):
+        speller.generate(**inputs)
+
+
+def test_unknown_arguments_are_still_refused(speller, inputs):
+    with pytest.raises(ValueError, match="lenght"):
+        speller.generate(**inputs, length=5, lenght=5)
+
+
+# The ways to run it
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("options", [{"use_cache": False}, {"cache_implementation": "static"}], ids=["uncached", "static"])
+def test_output_does_not_depend_on_the_cache(speller, inputs, options, num_beams):
+    output = speller.generate(**inputs, num_beams=num_beams, length=[3, 25, 11], **options)
+    assert output.tolist() == expected(speller, [3, 25, 11])
+
+
+@pytest.mark.slow
+def test_compiled_forward_with_a_static_cache_gives_the_same_output(speller, inputs):
+    torch.compiler.reset()
+    plain = speller.forward
+    compiled = torch.compile(plain, backend="aot_eager")
+    calls = []
+
+    # `generate` reads the signature of forward, which this keeps
+    @functools.wraps(plain)
+    def forward(*args, **kwargs):
+        calls.append(kwargs["decoder_input_ids"].shape)
+        return compiled(*args, **kwargs)
+
+    speller.forward = forward
+    output = speller.generate(**inputs, length=[3, 9, 6], cache_implementation="static")
+    assert output.tolist() == expected(speller, [3, 9, 6])
+    assert calls == [(3, 1)] * 10  # one token a step, for nine letters and EOS
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_bfloat16_model_has_the_length_asked_for(speller, inputs, num_beams):
+    output = speller.bfloat16().generate(**inputs, num_beams=num_beams, length=[3, 25, 11])
+    assert output.tolist() == expected(speller, [3, 25, 11])
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_letters_of_a_decoder_prompt_count(speller, num_beams):
+    start = speller.config.decoder_start_token_id
+    prompt = torch.tensor([[start, 5, 6, 7], [start, 9, 10, 11]])
+    output = speller.generate(
+        torch.tensor([[5], [9]]), decoder_input_ids=prompt, num_beams=num_beams, length=[4, 12]
+    )
+    assert output.tolist() == expected(speller, [4, 12], letters=(5, 9))
+
+
+def test_padding_before_a_decoder_prompt_does_not_count(speller):
+    start, pad = speller.config.decoder_start_token_id, speller.config.pad_token_id
+    prompt = torch.tensor([[start, 5, 6, 7], [pad, pad, start, 9]])
+    output = speller.generate(
+        torch.tensor([[5], [9]]),
+        decoder_input_ids=prompt,
+        decoder_attention_mask=torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]]),
+        length=[4, 12],
+    )
+    assert output[0, :6].tolist() == expected(speller, [4], letters=[5])[0]
+    assert output[1, 2:].tolist() == expected(speller, [12], letters=[9])[0]
+
+
+def test_encoder_outputs_and_embeddings_do_as_source_ids_do(speller, inputs):
+    mask = inputs["attention_mask"]
+    encoded = speller.get_encoder()(**inputs)
+    output = speller.generate(encoder_outputs=encoded, attention_mask=mask, length=[3, 25, 11])
+    assert output.tolist() == expected(speller, [3, 25, 11])
+    output = speller.generate(encoder_outputs=encoded, attention_mask=mask, length=7, num_beams=2)
+    assert output.tolist() == expected(speller, [7, 7, 7])
+    embeds = speller.model.encoder.embed_tokens(inputs["input_ids"]) * getattr(speller.model.encoder, "embed_scale", 1)
+    output = speller.generate(inputs_embeds=embeds, attention_mask=mask, length=[3, 25, 11])
+    assert output.tolist() == expected(speller, [3, 25, 11])
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("absolute_positions", [True, False])
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_row_gets_in_a_batch_what_it_gets_alone(family, encoding, absolute_positions, num_beams):
+    fields = {"length_encoding": encoding, "absolute_positions": absolute_positions}
+    model = build_model(family, **fields, init_std=0.2, tie_word_embeddings=False).double()  # no near tie can flip
+    pad = model.config.pad_token_id
+
+    def ids_and_scores(source, length, mask=None):
+        options = {"num_beams": num_beams, "max_new_tokens": 12, "return_dict_in_generate": True, "output_scores": True}
+        out = model.generate(source, attention_mask=mask, length=length, **options)
+        scores = out.sequences_scores if num_beams > 1 else torch.stack(out.scores, 1).amax(-1).sum(-1)
+        return out.sequences.tolist(), scores
+
+    rows, lengths = [[11, 12, 13, 14], [21], [31, 32]], [2, 9, 40]
+    source = torch.tensor([row + [pad] * (4 - len(row)) for row in rows])
+    mask = (torch.arange(4) < torch.tensor([[4], [1], [2]])).long()
+    batch, scores = ids_and_scores(source, lengths, mask)
+    for i, row in enumerate(rows):
+        alone, score = ids_and_scores(torch.tensor([row]), lengths[i])
+        assert batch[i] == alone[0] + [pad] * (len(batch[i]) - len(alone[0]))
+        torch.testing.assert_close(scores[i : i + 1], score, atol=1e-5, rtol=1e-5)
+    _, swapped = ids_and_scores(source, lengths[::-1], mask)
+    changed = (swapped - scores).abs() > 1e-3
+    assert changed.tolist() == [True, False, True]  # the middle row keeps its length
+
+
+# What the decoder is told at each step
+
+
+def watch(model, monkeypatch):
+    """Running rows with the progress and length that the decoder gets for them, one entry a step."""
+    steps, running = [], []
+    prepare = model.prepare_inputs_for_generation
+
+    def note_rows(input_ids, **kwargs):
+        running.append(input_ids.tolist())
+        return prepare(input_ids, **kwargs)
+
+    def note_inputs(module, args, kwargs):
+        steps.append((running[-1], kwargs["progress"].tolist(), kwargs["length"].tolist()))
+
+    monkeypatch.setattr(model, "prepare_inputs_for_generation", note_rows)
+    model.model.decoder.register_forward_pre_hook(note_inputs, with_kwargs=True)
+    return steps
+
+
+MODES = {
+    "greedy": {},
+    "beams": {"num_beams": 4},
+    "samples": {"do_sample": True, "num_return_sequences": 3},
+    "sampled beams": {"do_sample": True, "num_beams": 3, "num_return_sequences": 2},
+}
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES.keys())
+def test_progress_of_each_step_is_the_length_of_the_text_so_far(family, shared_tokenizer, monkeypatch, mode, use_cache):
+    fields = {**MARIAN, "vocab_size": len(shared_tokenizer), "length_unit": "character"}
+    model = build_model(family, **fields, init_std=0.2, tie_word_embeddings=False)
+    model.set_unit_table(shared_tokenizer)
+    steps = watch(model, monkeypatch)
+    source = shared_tokenizer(TARGETS[:2], padding=True, return_tensors="pt")
+    torch.manual_seed(0)
+    model.generate(**source, **mode, length=[10, 20], max_new_tokens=8, use_cache=use_cache)
+    assert len(steps) == 8
+    copies = len(steps[0][0]) // 2
+    reordered = False
+    for (before, _, _), (rows, _, _) in zip(steps, steps[1:], strict=False):
+        reordered |= [row[:-1] for row in rows] != before
+    assert reordered == ("num_beams" in mode)  # else nothing here would see a progress that stays behind its beam
+    for t, (rows, progress, length) in enumerate(steps):
+        assert length == [10] * copies + [20] * copies
+        for row, told in zip(rows, progress, strict=True):
+            prefixes = range(t + 1, t + 2) if use_cache else range(1, t + 2)
+            assert told == [len(shared_tokenizer.decode(row[:n], skip_special_tokens=True)) for n in prefixes]
+    assert len({row[-1] for row in steps[-1][1]}) > 1  # rows had written different numbers of characters
+
+
+def test_special_tokens_do_not_count_as_progress(family, monkeypatch):
+    model = build_model(family, length=9)
+    steps = watch(model, monkeypatch)
+    start, eos, pad = (model.config.decoder_start_token_id, model.config.eos_token_id, model.config.pad_token_id)
+    prompt = torch.tensor([[start, 30, pad, 31, eos, 32], [start, 40, 41, 42, 43, 44]])
+    model.generate(torch.tensor([[11], [12]]), decoder_input_ids=prompt, max_new_tokens=1)
+    assert steps[0][1] == [[0, 1, 1, 2, 2, 3], [0, 1, 2, 3, 4, 5]]
+
+
+def test_forced_bos_of_bart_counts_nothing(monkeypatch):
+    model = build_model("bart")
+    steps = watch(model, monkeypatch)
+    model.generate(torch.tensor([[11, 12]]), length=5, max_new_tokens=4, forced_bos_token_id=0)
+    assert steps[1][0] == [[2, 0]]
+    assert [progress for _, progress, _ in steps] == [[[0]], [[0]], [[1]], [[2]]]
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_character_model_gives_the_same_output_without_cache(family, shared_tokenizer, num_beams):
+    fields = {**MARIAN, "vocab_size": len(shared_tokenizer), "length_unit": "character"}
+    model = build_model(family, **fields, init_std=0.2, tie_word_embeddings=False).double()
+    model.set_unit_table(shared_tokenizer)
+    source = shared_tokenizer(TARGETS[:3], padding=True, return_tensors="pt")
+    options = {"num_beams": num_beams, "length": [10, 20, 30], "max_new_tokens": 15}
+    cached = model.generate(**source, **options)
+    assert torch.equal(cached, model.generate(**source, **options, use_cache=False))
+    assert torch.equal(cached, model.generate(**source, **options, cache_implementation="static"))
+
+
+# The limit on new tokens
+
+
+@pytest.fixture
+def endless(family):
+    """A model that never ends by itself, so that what comes out is the limit."""
+    model = build_model(family)
+    model.final_logits_bias[0, model.config.eos_token_id] = -1e4
+    return model
+
+
+SOURCE = torch.tensor([[11, 12], [21, 22]])
+
+
+@pytest.mark.parametrize("fields", [{"max_length": 20}, {"max_new_tokens": 5}, {"max_length": 20, "max_new_tokens": 5}])
+@pytest.mark.parametrize("config", [None, GenerationConfig(num_beams=2)], ids=["alone", "generation_config"])
+def test_limits_of_the_models_generation_config_cut_no_output(speller, inputs, fields, config):
+    # Seq2SeqTrainer writes the library's default of 20 into model.generation_config
+    speller.generation_config.update(**fields)
+    output = speller.generate(**inputs, generation_config=config, length=[3, 30, 11])
+    assert output.tolist() == expected(speller, [3, 30, 11])
+
+
+def test_without_a_limit_of_the_caller_there_is_room_for_more_than_the_length(endless):
+    for length in (1, 40, [3, 40]):
+        longest = max(length) if isinstance(length, list) else length
+        assert endless.generate(SOURCE, length=length).shape[1] > 1 + longest + 20
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_limit_of_the_caller_is_respected(endless, num_beams):
+    endless.generation_config.max_length = 20
+    options = {"length": 10, "num_beams": num_beams}
+    assert endless.generate(SOURCE, max_new_tokens=3, **options).shape == (2, 4)
+    assert endless.generate(SOURCE, max_new_tokens=35, **options).shape == (2, 36)
+    assert endless.generate(SOURCE, max_length=6, **options).shape == (2, 6)
+    for config in (GenerationConfig(max_new_tokens=3), GenerationConfig(max_length=4)):
+        assert endless.generate(SOURCE, config, **options).shape == (2, 4)
+        assert endless.generate(SOURCE, generation_config=config, **options).shape == (2, 4)
+    assert endless.generate(SOURCE, GenerationConfig(max_length=4), max_new_tokens=8, **options).shape == (2, 9)
+
+
+def test_limit_of_the_caller_counts_after_a_prompt(endless):
+    prompt = torch.tensor([[2, 30, 31], [2, 40, 41]])
+    assert endless.generate(SOURCE, decoder_input_ids=prompt, max_new_tokens=4, length=10).shape == (2, 7)
+    assert endless.generate(SOURCE, decoder_input_ids=prompt, length=10).shape[1] > 3 + 10 + 20
+
+
+def test_length_beyond_the_positions_is_refused_with_absolute_positions(family):
+    model = build_model(family, absolute_positions=True, max_position_embeddings=16)
+    model.final_logits_bias[0, model.config.eos_token_id] = -1e4
+    model.generate(SOURCE, length=15)
+    for length in (16, [3, 16], torch.tensor([16, 3])):
+        with pytest.raises(ValueError, match=r"length=16 needs at least 17 decoder positions, the model has 16"):
+            model.generate(SOURCE, length=length)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_longest_output_that_the_positions_hold_is_not_cut(family, num_beams):
+    model = build_model(family, absolute_positions=True, max_position_embeddings=16)
+    eos = model.config.eos_token_id
+
+    def stop_at_length(input_ids, scores):
+        scores[:, :4] = -1e4  # special tokens
+        if input_ids.shape[1] == 16:  # decoder start and 15 tokens: the last position, which predicts EOS
+            scores[:, eos] = 1e4
+        return scores
+
+    output = model.generate(SOURCE, length=15, num_beams=num_beams, logits_processor=[stop_at_length])
+    assert output.shape == (2, 17)
+    assert (output[:, 1:16] >= 4).all()
+    assert output[:, 16].tolist() == [eos, eos]
+
+
+def test_positions_needed_are_counted_by_the_largest_token(family):
+    model = build_model(family, absolute_positions=True, max_position_embeddings=16, length_unit="character")
+    model.model.decoder.unit_table = UnitTable(torch.tensor([[0, 0]] * 4 + [[2, 3]] * 56))
+    assert model.generate(SOURCE, length=45, max_new_tokens=2).shape[1] == 3  # 15 tokens of 3 characters
+    with pytest.raises(ValueError, match=r"length=46 needs at least 17 decoder positions, the model has 16"):
+        model.generate(SOURCE, length=46, max_new_tokens=2)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_running_past_the_positions_is_a_clear_error_with_absolute_positions(family, num_beams):
+    model = build_model(family, absolute_positions=True, max_position_embeddings=16)
+    model.final_logits_bias[0, model.config.eos_token_id] = -1e4
+    with pytest.raises(ValueError, match=r"positions.* 16"):
+        model.generate(SOURCE, length=5, num_beams=num_beams, max_new_tokens=30)
+
+
+def test_any_length_is_fine_without_absolute_positions(family):
+    model = build_model(family, max_position_embeddings=16)
+    model.final_logits_bias[0, model.config.eos_token_id] = -1e4
+    for options in ({}, {"num_beams": 2}, {"use_cache": False}):
+        assert model.generate(SOURCE, length=20, **options).shape[1] > 1 + 20 + 20

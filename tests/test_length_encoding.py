@@ -1,0 +1,232 @@
+"""Tests of the encodings against independent values of the papers' equations and against their properties."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_lenctrl.length_encoding import ldpe, lrpe, pre, sinusoidal
+
+
+LENGTH_ENCODINGS = [ldpe, lrpe, pre]
+GOLDEN_FILE = Path(__file__).parents[2] / "shared" / "golden" / "paper_equations.npz"
+
+# Whole vectors from paper_equations.npz: key, encoding, progress (or position), length, values in float64
+CORNERS = [
+    ("corner_d1_LDPE_pos3_len5", ldpe, 3, 5, [0.909297426826]),
+    ("corner_d1_LRPE_pos3_len5", lrpe, 3, 5, [0.141120008060]),
+    ("corner_d2_LDPE_pos3_len5", ldpe, 3, 5, [0.909297426826, -0.416146836547]),
+    ("corner_d2_LRPE_pos3_len5", lrpe, 3, 5, [0.141120008060, -0.989992496600]),
+    (
+        "corner_d7_PE_pos3",
+        None,
+        3,
+        None,
+        [0.14112000806, -0.9899924966, 0.214232190053, 0.976782764357, 0.015537798772, 0.999879281118, 0.001118277883],
+    ),
+    (
+        "corner_d7_LDPE_pos3_len5",
+        ldpe,
+        3,
+        5,
+        [0.909297426826, -0.416146836547, 0.143440636703, 0.989658922934, 0.010358764093, 0.999946346564]
+        + [0.000745518675],
+    ),
+    (
+        "corner_d7_LRPE_pos3_len5",
+        lrpe,
+        3,
+        5,
+        [0.14112000806, -0.9899924966, 0.948173505885, -0.317753053073, 0.930560671335, 0.366137729501]
+        + [0.685361033898],
+    ),
+    (
+        "corner_d8_LDPE_pos3_len10p5",
+        ldpe,
+        3,
+        10.5,
+        [0.937999976775, 0.346635317835, 0.681638760023, 0.731688868874, 0.074929707273, 0.997188818112]
+        + [0.007499929688, 0.999971875132],
+    ),
+    (
+        "corner_d8_LRPE_pos3_len10p5",
+        lrpe,
+        3,
+        10.5,
+        [0.14112000806, -0.9899924966, 0.995417070547, -0.095628738696, 0.799114058994, 0.601179441363]
+        + [0.491938675509, 0.870629852198],
+    ),
+]
+
+# Single entries from the same file, PE_d*, LDPE_d* and LRPE_d*: encoding, progress, length, dim, column, value
+ENTRIES = [
+    (None, 26, None, 512, 256, 0.257080551892),
+    (None, 4999, None, 8, 7, 0.282703119517),
+    (ldpe, 27, 75, 64, 30, 0.597267858100),
+    (ldpe, 1023, 5000, 8, 5, -0.479506125101),
+    (ldpe, 1024, 10, 512, 256, 0.655785060857),  # past the length
+    (ldpe, 4999, 1, 8, 2, 0.282853768777),
+    (lrpe, 26, 75, 512, 256, 0.138920492562),
+    (lrpe, 4999, 5000, 8, 7, -0.525498326167),
+    (lrpe, 27, 1, 64, 63, -0.292138808734),
+    (lrpe, 4999, 3, 8, 2, -0.230969864102),  # past the length
+]
+
+
+def tolerance(progress: float, length: float | None) -> float:
+    """What float32 can keep of an angle: the argument is rounded before the sine is taken."""
+    return 5e-7 * (1 + max(progress, length or 0))
+
+
+def encode(encoding, progress: float, length: float | None, dim: int) -> torch.Tensor:
+    """One vector; no `encoding` means PE of the position."""
+    if encoding is None:
+        return sinusoidal(torch.tensor([[progress]]), dim)[0, 0]
+    return encoding(torch.tensor([[progress]]), torch.tensor([[length]]), dim)[0, 0]
+
+
+@pytest.mark.parametrize("key, encoding, progress, length, expected", CORNERS, ids=[row[0] for row in CORNERS])
+def test_vectors_match_the_papers_equations(key, encoding, progress, length, expected):
+    actual = encode(encoding, progress, length, len(expected))
+    torch.testing.assert_close(actual, torch.tensor(expected), rtol=0, atol=tolerance(progress, length))
+
+
+@pytest.mark.parametrize("encoding, progress, length, dim, column, expected", ENTRIES)
+def test_entries_match_the_papers_equations(encoding, progress, length, dim, column, expected):
+    assert abs(float(encode(encoding, progress, length, dim)[column]) - expected) <= tolerance(progress, length)
+
+
+@pytest.mark.skipif(not GOLDEN_FILE.is_file(), reason="shared/golden/paper_equations.npz is not beside the repository")
+@pytest.mark.parametrize("dim", [8, 64, 512])
+def test_every_golden_value_is_matched(dim):
+    np = pytest.importorskip("numpy")
+    golden = np.load(GOLDEN_FILE)
+    position = torch.from_numpy(golden[f"pos_d{dim}"])  # (P,)
+    length = torch.from_numpy(golden[f"len_d{dim}"])  # (L,)
+    progress = position.expand(len(length), -1)  # (L, P)
+    for name, actual, reach in [
+        ("PE", sinusoidal(position, dim), position),
+        ("LDPE", ldpe(progress, length.unsqueeze(1), dim), torch.maximum(progress, length.unsqueeze(1))),
+        ("LRPE", lrpe(progress, length.unsqueeze(1), dim), torch.maximum(progress, length.unsqueeze(1))),
+    ]:
+        difference = (actual.double() - torch.from_numpy(golden[f"{name}_d{dim}"])).abs()  # (..., dim)
+        assert difference.shape[-1] == dim
+        assert bool((difference <= 5e-7 * (1 + reach).unsqueeze(-1)).all()), name
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 7, 8, 512])
+@pytest.mark.parametrize("progress, length", [(0, 9), (3, 4), (2, 75), (75, 75), (80, 75), (4999, 5000)])
+def test_pre_matches_its_formula(progress, length, dim):
+    # Botcazou et al. 2026: sin and cos of r * d/2 * x_j with x_j = 2 floor(j / 2) / d, r clamped to [0, 1]
+    ratio = min(progress / length, 1.0)
+    angles = [ratio * dim / 2 * (2 * (j // 2) / dim) for j in range(dim)]
+    expected = [math.cos(angle) if j % 2 else math.sin(angle) for j, angle in enumerate(angles)]
+    # the angle grows to dim / 2, and float32 rounds it
+    torch.testing.assert_close(
+        encode(pre, progress, length, dim), torch.tensor(expected), rtol=0, atol=5e-7 * (1 + dim)
+    )
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 7, 512])
+@pytest.mark.parametrize("encoding", LENGTH_ENCODINGS)
+def test_no_progress_length_or_width_is_out_of_range(encoding, dim):
+    progress = torch.tensor([[0, 1, 2, 74, 75, 76, 5000, 100_000]] * 3)
+    length = torch.tensor([[1], [75], [5000]])
+    actual = encoding(progress, length, dim)
+    assert actual.shape == (3, 8, dim)
+    assert actual.dtype == torch.float32
+    assert bool(actual.isfinite().all())
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float64"])
+@pytest.mark.parametrize("encoding", LENGTH_ENCODINGS)
+def test_any_dtype_gives_the_same_float32(encoding, dtype):
+    progress, length = torch.tensor([[0, 1, 2, 3, 5]]), torch.tensor([[3]])
+    dtype = getattr(torch, dtype)
+    actual = encoding(progress.to(dtype), length.to(dtype), 6)
+    assert actual.dtype == torch.float32
+    torch.testing.assert_close(actual, encoding(progress.float(), length.float(), 6), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_lengths_are_subtracted_in_float32(dtype):
+    # 2048 and 0.5 are exact in both types, their difference in neither
+    dtype = getattr(torch, dtype)
+    actual = ldpe(torch.tensor([[0.5]], dtype=dtype), torch.tensor([[2048.0]], dtype=dtype), 2)[0, 0]
+    expected = torch.tensor([math.sin(2047.5), math.cos(2047.5)])
+    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance(0, 2048))
+
+
+@pytest.mark.parametrize("dim", [0, -4])
+def test_width_below_one_is_an_error(dim):
+    progress, length = torch.tensor([[0, 1]]), torch.tensor([[2]])
+    for call in (lambda: sinusoidal(progress, dim), *(lambda f=f: f(progress, length, dim) for f in LENGTH_ENCODINGS)):
+        with pytest.raises(ValueError, match=f"dim must be at least 1, got {dim}; pass the model's d_model"):
+            call()
+
+
+progresses = st.lists(st.integers(0, 5000), min_size=1, max_size=5)
+lengths = st.integers(1, 5000)
+dims = st.integers(1, 33)
+START = [0.0, 1.0] * 17  # sin 0, cos 0, sin 0, ...
+
+
+@settings(deadline=None)
+@given(progresses, lengths, dims)
+def test_ldpe_is_pe_of_the_remaining_length(progress, length, dim):
+    remaining = torch.tensor([[length - p for p in progress]])
+    actual = ldpe(torch.tensor([progress]), torch.tensor([[length]]), dim)
+    torch.testing.assert_close(actual, sinusoidal(remaining, dim), rtol=0, atol=0)
+
+
+@settings(deadline=None)
+@given(lengths, dims)
+def test_ldpe_at_the_length_is_zeros_and_ones(length, dim):
+    assert encode(ldpe, length, length, dim).tolist() == START[:dim]
+
+
+@settings(deadline=None)
+@given(lengths, dims)
+def test_lrpe_and_pre_at_no_progress_are_zeros_and_ones(length, dim):
+    assert encode(lrpe, 0, length, dim).tolist() == START[:dim]
+    assert encode(pre, 0, length, dim).tolist() == START[:dim]
+
+
+@settings(deadline=None)
+@given(st.integers(0, 300), st.integers(1, 300), st.integers(1, 40), dims)
+def test_pre_depends_on_the_ratio_alone(progress, length, factor, dim):
+    actual = encode(pre, factor * progress, factor * length, dim)
+    assert actual.tolist() == encode(pre, progress, length, dim).tolist()
+
+
+@settings(deadline=None)
+@given(lengths, st.integers(0, 5000), dims)
+def test_pre_stands_still_beyond_the_length(length, beyond, dim):
+    expected = [math.cos(j // 2) if j % 2 else math.sin(j // 2) for j in range(dim)]
+    actual = encode(pre, length + beyond, length, dim)
+    torch.testing.assert_close(actual, torch.tensor(expected), rtol=0, atol=1e-6)
+    assert actual.tolist() == encode(pre, length, length, dim).tolist()
+
+
+@settings(deadline=None)
+@given(st.sampled_from(LENGTH_ENCODINGS), progresses, lengths, dims)
+def test_values_lie_within_one(encoding, progress, length, dim):
+    assert float(encoding(torch.tensor([progress]), torch.tensor([[length]]), dim).abs().max()) <= 1.0
+
+
+@settings(deadline=None)
+@given(st.sampled_from(LENGTH_ENCODINGS), st.data(), dims)
+def test_a_row_in_a_batch_is_what_it_is_alone(encoding, data, dim):
+    width = data.draw(st.integers(1, 5))
+    rows = data.draw(st.lists(st.lists(st.integers(0, 5000), min_size=width, max_size=width), min_size=2, max_size=4))
+    length = torch.tensor(data.draw(st.lists(lengths, min_size=len(rows), max_size=len(rows)))).unsqueeze(1)  # (B, 1)
+    progress = torch.tensor(rows)  # (B, T)
+    batch = encoding(progress, length, dim)  # (B, T, dim)
+    for i in range(len(rows)):
+        # a vectorised sine or power may differ from the scalar one in its last bit
+        reach = torch.maximum(progress[i], length[i]).unsqueeze(-1)
+        difference = (batch[i] - encoding(progress[i : i + 1], length[i : i + 1], dim)[0]).abs()
+        assert bool((difference <= 5e-7 * (1 + reach)).all())

@@ -1,0 +1,574 @@
+"""Forward and training of the length-controlled models, held against the untouched Hugging Face classes."""
+
+import inspect
+import math
+
+import pytest
+import torch
+from conftest import MARIAN, SHAPE, TARGETS, build_model
+from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
+
+import hf_lenctrl
+
+
+STOCK = {"bart": (BartConfig, BartForConditionalGeneration), "marian": (MarianConfig, MarianMTModel)}
+ENCODINGS = ["ldpe", "lrpe", "pre"]
+
+SOURCE = torch.tensor([[11, 12, 13, 14, 15], [21, 22, 23, 24, 25]])
+# <s> is BART's forced BOS, which like every special token counts zero; Marian has none.
+DECODER_IDS = {
+    "bart": torch.tensor([[2, 0, 31, 32, 33], [2, 0, 41, 42, 43]]),
+    "marian": torch.tensor([[2, 30, 31, 32, 33], [2, 40, 41, 42, 43]]),
+}
+PROGRESS = {"bart": [[0, 0, 1, 2, 3], [0, 0, 1, 2, 3]], "marian": [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]}
+EOS = {"bart": 2, "marian": 0}
+
+
+def stock_twin(family, model, **fields):
+    """The Hugging Face model of the same shape and weights; also the weights that only one of the two has."""
+    config_class, model_class = STOCK[family]
+    base = {**SHAPE, **MARIAN, "scale_embedding": True} if family == "marian" else SHAPE
+    stock = model_class(config_class(**{**base, **fields})).eval()
+    missing, unexpected = stock.load_state_dict(model.state_dict(), strict=False)
+    return stock, missing, unexpected
+
+
+def paper_encoding(name, progress, length, dim):
+    """Takase & Okazaki 2019, eq. 3-6, and Botcazou et al. 2026, entry by entry in float64."""
+
+    def angle(p, wanted, i):
+        if name == "ldpe":
+            return (wanted - p) / 10000 ** (2 * i / dim)
+        if name == "lrpe":
+            return p / wanted ** (2 * i / dim)
+        return min(p / wanted, 1) * i
+
+    return torch.tensor(
+        [
+            [[(math.cos if j % 2 else math.sin)(angle(p, wanted, j // 2)) for j in range(dim)] for p in row]
+            for row, wanted in zip(progress, length, strict=True)
+        ],
+        dtype=torch.float64,
+    )
+
+
+def paper_logits(family, model, encoding, decoder_ids, progress, length, **fields):
+    """Logits of the stock model, whose decoder is handed scaled embeddings + encoding in place of token ids."""
+    stock, _, _ = stock_twin(family, model, **fields)
+    decoder = stock.model.decoder
+    if not model.config.absolute_positions:
+        torch.nn.init.zeros_(decoder.embed_positions.weight)
+    scale = math.sqrt(model.config.d_model) if model.config.scale_embedding else 1.0
+    embeds = decoder.embed_tokens.weight[decoder_ids].double() * scale
+    embeds = embeds + paper_encoding(encoding, progress, length, model.config.d_model)
+    if family == "marian":
+        embeds = embeds / scale  # the stock decoder scales what it is given
+    return stock(SOURCE, decoder_inputs_embeds=embeds.float()).logits
+
+
+def logits(model, length=None, **kwargs):
+    decoder_ids = DECODER_IDS[model.config.model_type.removeprefix("lenctrl_")]
+    return model(SOURCE, decoder_input_ids=decoder_ids, length=length, **kwargs).logits
+
+
+# Parity with the base classes
+
+
+@pytest.mark.parametrize("scale_embedding", [True, False])
+def test_without_encoding_loss_logits_and_states_are_those_of_the_stock_model(family, scale_embedding):
+    fields = {"scale_embedding": scale_embedding}
+    model = build_model(family, length_encoding="none", absolute_positions=True, **fields)
+    stock, missing, unexpected = stock_twin(family, model, **fields)
+    assert (missing, unexpected) == ([], ["model.decoder.unit_table.weights"])
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    labels = torch.tensor([[31, 32, 33, EOS[family]], [41, EOS[family], -100, -100]])
+    ours = model(SOURCE, attention_mask=mask, labels=labels, output_hidden_states=True)
+    theirs = stock(SOURCE, attention_mask=mask, labels=labels, output_hidden_states=True)
+    assert torch.equal(ours.loss, theirs.loss)
+    assert torch.equal(ours.logits, theirs.logits)
+    assert len(ours.decoder_hidden_states) == len(theirs.decoder_hidden_states) == 3
+    assert all(map(torch.equal, ours.decoder_hidden_states, theirs.decoder_hidden_states))
+    assert all(map(torch.equal, ours.encoder_hidden_states, theirs.encoder_hidden_states))
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("scale_embedding", [True, False])
+def test_without_encoding_generated_ids_are_those_of_the_stock_model(family, scale_embedding, num_beams):
+    fields = {"scale_embedding": scale_embedding, "init_std": 0.2, "tie_word_embeddings": False}
+    model = build_model(family, length_encoding="none", absolute_positions=True, **fields)
+    stock, _, _ = stock_twin(family, model, **fields)
+    ours = model.generate(SOURCE, num_beams=num_beams, max_new_tokens=12)
+    assert torch.equal(ours, stock.generate(SOURCE, num_beams=num_beams, max_new_tokens=12))
+    assert not torch.equal(ours[0], ours[1])  # the random weights do look at the source
+
+
+@pytest.mark.parametrize("scale_embedding", [True, False])
+@pytest.mark.parametrize("absolute_positions", [True, False])
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_logits_follow_the_papers_equations(family, encoding, absolute_positions, scale_embedding):
+    fields = {"scale_embedding": scale_embedding}
+    model = build_model(family, length_encoding=encoding, absolute_positions=absolute_positions, init_std=0.2, **fields)
+    expected = paper_logits(family, model, encoding, DECODER_IDS[family], PROGRESS[family], [3, 17], **fields)
+    torch.testing.assert_close(logits(model, [3, 17]), expected, atol=2e-5, rtol=1e-5)
+    assert not torch.allclose(logits(model, [4, 17])[0], expected[0], atol=1e-3)
+
+
+def test_forward_takes_every_argument_of_the_stock_forward_and_length(family):
+    # Trainer drops dataset columns and `generate` refuses arguments that the signature does not name
+    ours = inspect.signature(build_model(family).forward).parameters
+    theirs = inspect.signature(STOCK[family][1].forward).parameters
+    assert set(theirs) - {"self"} <= set(ours)
+    assert list(ours)[: len(theirs) - 2] == list(theirs)[1:-1]  # same order, so positional calls mean the same
+    assert "length" in ours
+
+
+def test_attentions_are_recorded_as_by_the_stock_model(family):
+    model = build_model(family, attn_implementation="eager")
+    out = model(SOURCE, decoder_input_ids=DECODER_IDS[family], length=4, output_attentions=True)
+    for recorded in (out.encoder_attentions, out.decoder_attentions, out.cross_attentions):
+        assert [a.shape for a in recorded] == [(2, 2, 5, 5)] * 2
+
+
+def test_tuple_output_starts_with_loss_and_logits(family):
+    model = build_model(family)
+    labels = torch.tensor([[31, 32, EOS[family]], [41, 42, EOS[family]]])
+    named = model(SOURCE, labels=labels)
+    loss, scores = model(SOURCE, labels=labels, return_dict=False)[:2]
+    assert torch.equal(loss, named.loss)
+    assert torch.equal(scores, named.logits)
+
+
+def test_base_model_gives_the_hidden_states_under_the_heads_logits(family):
+    model = build_model(family)
+    hidden = model.model(SOURCE, decoder_input_ids=DECODER_IDS[family], length=[3, 5]).last_hidden_state
+    assert torch.equal(model.lm_head(hidden) + model.final_logits_bias, logits(model, [3, 5]))
+
+
+def test_embeddings_are_tied_as_in_the_stock_model(family):
+    model = build_model(family)
+    inner = model.model
+    assert model.lm_head.weight is inner.shared.weight
+    assert inner.encoder.embed_tokens.weight is inner.shared.weight
+    assert inner.decoder.embed_tokens.weight is inner.shared.weight
+
+
+def test_marian_with_two_vocabularies_counts_in_the_target_vocabulary():
+    model = build_model("marian", share_encoder_decoder_embeddings=False, vocab_size=60, decoder_vocab_size=9)
+    assert model.model.encoder.embed_tokens.weight.shape == (60, 32)
+    assert model.model.decoder.embed_tokens.weight.shape == (9, 32)
+    assert model.model.decoder.unit_table.weights.shape == (9, 2)
+    labels = torch.tensor([[8, 7, 0], [6, 0, -100]])
+    assert model.count_labels(labels).tolist() == [2, 1]
+    assert model(SOURCE, labels=labels).logits.shape == (2, 3, 9)
+
+
+def test_state_dict_holds_decoder_positions_only_with_absolute_positions(family):
+    name = "model.decoder.embed_positions.weight"
+    assert name not in build_model(family).state_dict()
+    assert name in build_model(family, absolute_positions=True).state_dict()
+    assert "model.encoder.embed_positions.weight" in build_model(family).state_dict()
+
+
+# The forms of length
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_every_form_of_a_length_gives_the_same_logits(family, encoding):
+    model = build_model(family, length_encoding=encoding)
+    expected = logits(model, 3)
+    assert torch.equal(logits(model, [3, 3]), expected)
+    assert torch.equal(logits(model, (3, 3)), expected)
+    for dtype in (torch.int64, torch.int32, torch.int16, torch.uint8):
+        assert torch.equal(logits(model, torch.tensor([3, 3], dtype=dtype)), expected)
+    assert torch.equal(logits(build_model(family, length_encoding=encoding, length=3)), expected)
+    assert not torch.allclose(logits(model, 4), expected, atol=1e-4)
+
+
+def test_length_is_counted_from_labels(family):
+    model = build_model(family)
+    eos = EOS[family]
+    labels = torch.tensor([[31, 32, 33, 34, eos], [41, 42, eos, -100, -100]])
+    assert model.count_labels(labels).tolist() == [4, 2]
+    assert torch.equal(model(SOURCE, labels=labels).logits, model(SOURCE, labels=labels, length=[4, 2]).logits)
+
+
+def test_explicit_length_beats_labels_and_labels_beat_the_default(family):
+    model, without = build_model(family, length=7), build_model(family)
+    labels = torch.tensor([[31, 32, 33, 34], [41, 42, 43, 44]])
+
+    def wanted(length):
+        return without(SOURCE, labels=labels, length=length).logits
+
+    assert not torch.allclose(wanted(4), wanted(7), atol=1e-4)
+    assert torch.equal(model(SOURCE, labels=labels).logits, wanted(4))
+    assert torch.equal(model(SOURCE, labels=labels, length=9).logits, wanted(9))
+    assert torch.equal(logits(model), logits(without, 7))
+    assert torch.equal(logits(model, 9), logits(without, 9))
+
+
+def test_a_call_leaves_no_length_behind(family):
+    model = build_model(family)
+    first = logits(model, 3)
+    logits(model, 9)
+    assert torch.equal(logits(model, 3), first)
+    with pytest.raises(ValueError, match="no length was given"):
+        logits(model)
+
+
+def test_encoder_takes_no_notice_of_length(family):
+    encoder = build_model(family).get_encoder()
+    plain = encoder(SOURCE).last_hidden_state
+    assert torch.equal(encoder(SOURCE, length=5, progress=torch.zeros(2, 5)).last_hidden_state, plain)
+
+
+# Rows of a batch, precision
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("absolute_positions", [True, False])
+def test_a_row_gets_in_a_padded_batch_what_it_gets_alone(family, encoding, absolute_positions):
+    model = build_model(family, length_encoding=encoding, absolute_positions=absolute_positions, init_std=0.2)
+    eos, pad = EOS[family], model.config.pad_token_id
+    sources = [[11, 12, 13, 14, 15], [21, 22], [16, 17, 18]]
+    targets = [[31, eos], [41, 42, 43, 44, 45, 46, eos], [51, 52, 53, eos]]
+    source = torch.tensor([row + [pad] * (5 - len(row)) for row in sources])
+    mask = torch.tensor([[1] * len(row) + [0] * (5 - len(row)) for row in sources])
+    labels = torch.tensor([row + [-100] * (7 - len(row)) for row in targets])
+    batch = model(source, attention_mask=mask, labels=labels)
+    losses = []
+    for i, target in enumerate(targets):
+        alone = model(torch.tensor([sources[i]]), labels=torch.tensor([target]))
+        torch.testing.assert_close(batch.logits[i, : len(target)], alone.logits[0], atol=1e-5, rtol=0)
+        losses.append(alone.loss * len(target))
+    torch.testing.assert_close(batch.loss, sum(losses) / 13, atol=1e-5, rtol=0)  # 2 + 7 + 4 labels
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_models_stay_finite_and_close_to_float32(family, dtype, encoding):
+    model = build_model(family, length_encoding=encoding, init_std=0.2).to(dtype)
+    decoder_ids = torch.full((4, 40), 31)
+    decoder_ids[:, 0] = 2
+    # shorter than the decoder ids, next to them, and far beyond what half precision counts in steps of one
+    length = [1, 40, 4001, 1_000_000]
+    source = SOURCE.repeat(2, 1)
+    low = model(source, decoder_input_ids=decoder_ids, length=length).logits
+    assert low.dtype == dtype
+    assert torch.isfinite(low).all()
+    full = model.float()(source, decoder_input_ids=decoder_ids, length=length).logits
+    assert (low.float() - full).abs().max() < 0.05 * full.abs().max()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_models_give_finite_gradients(family, dtype):
+    model = build_model(family, length_encoding="lrpe").to(dtype).train()
+    model(SOURCE, labels=torch.tensor([[31, EOS[family]], [41, EOS[family]]])).loss.backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+
+
+def test_decoder_ids_may_run_past_the_length(family):
+    model = build_model(family, init_std=0.2)
+    expected = paper_logits(family, model, "ldpe", DECODER_IDS[family], PROGRESS[family], [1, 2])
+    torch.testing.assert_close(logits(model, [1, 2]), expected, atol=2e-5, rtol=1e-5)
+
+
+def test_decoder_ids_beyond_the_position_table_need_no_position_without_absolute_positions(family):
+    model = build_model(family, max_position_embeddings=8)
+    decoder_ids = torch.full((2, 20), 31)
+    assert model(SOURCE, decoder_input_ids=decoder_ids, length=20).logits.shape == (2, 20, 60)
+
+
+def test_decoder_ids_beyond_the_position_table_are_refused_with_absolute_positions(family):
+    model = build_model(family, max_position_embeddings=8, absolute_positions=True)
+    assert model(SOURCE, decoder_input_ids=torch.full((2, 8), 31), length=20).logits.shape == (2, 8, 60)
+    with pytest.raises(ValueError, match=r"9 .*positions.* 8"):
+        model(SOURCE, decoder_input_ids=torch.full((2, 9), 31), length=20)
+
+
+# Training
+
+
+def test_gradient_checkpointing_changes_neither_loss_nor_gradients(family):
+    labels = torch.tensor([[31, 32, 33, EOS[family]], [41, EOS[family], -100, -100]])
+    losses, gradients = [], []
+    for checkpointing in (False, True):
+        model = build_model(family, length_encoding="lrpe", dropout=0.0).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+            assert model.model.decoder.gradient_checkpointing
+        loss = model(SOURCE, labels=labels).loss
+        loss.backward()
+        losses.append(loss)
+        gradients.append({name: p.grad for name, p in model.named_parameters()})
+    assert torch.equal(*losses)
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        assert (gradient is None) == (gradients[1][name] is None), name
+        if gradient is not None:
+            torch.testing.assert_close(gradient, gradients[1][name], atol=1e-7, rtol=1e-5)
+    assert gradients[0]["model.shared.weight"][31].abs().sum() > 0  # an id that only the decoder reads
+    assert gradients[0]["model.shared.weight"][11].abs().sum() > 0  # one that only the encoder reads
+
+
+def test_absolute_positions_of_bart_are_trained_beside_the_encoding():
+    model = build_model("bart", absolute_positions=True).train()
+    model(SOURCE, labels=torch.tensor([[31, 2], [41, 2]])).loss.backward()
+    gradient = model.model.decoder.embed_positions.weight.grad
+    assert gradient is not None
+    # BART's table starts with two unused rows
+    assert [bool(row.any()) for row in gradient[:5]] == [False, False, True, True, False]
+
+
+def test_training_steps_lower_the_loss_and_leave_the_unit_table_alone(family):
+    model = build_model(family, dropout=0.0).train()
+    table = model.model.decoder.unit_table.weights.clone()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    labels = torch.tensor([[31, 32, 33, EOS[family]], [41, EOS[family], -100, -100]])
+    losses = []
+    for _ in range(10):
+        loss = model(SOURCE, labels=labels).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[1] != losses[0]
+    assert losses[-1] < 0.5 * losses[0]
+    assert torch.equal(model.model.decoder.unit_table.weights, table)
+    assert "model.decoder.unit_table.weights" not in dict(model.named_parameters())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_fresh_model_compiles_to_one_graph_with_the_same_logits(family, backend):
+    torch.compiler.reset()
+    model = build_model(family, encoder_layers=1, decoder_layers=1)
+    compiled = torch.compile(model, fullgraph=True, backend=backend)
+    calls = [{"decoder_input_ids": DECODER_IDS[family], "length": torch.tensor([3, 5])}]
+    if backend == "eager":  # each form is a graph of its own
+        calls += [{**calls[0], "length": [4, 6]}, {**calls[0], "length": 7}]
+        calls += [{"labels": torch.tensor([[31, 32, 33, EOS[family]], [41, EOS[family], -100, -100]])}]
+    for kwargs in calls:
+        # the compiled model first: the plain call must not prepare anything for it
+        compiled_logits = compiled(SOURCE, **kwargs).logits
+        torch.testing.assert_close(compiled_logits, model(SOURCE, **kwargs).logits, atol=1e-6, rtol=1e-5)
+
+
+# Steps with a cache, embeddings in place of ids
+
+
+def test_cached_steps_with_progress_give_the_logits_of_one_pass(family):
+    model = build_model(family, init_std=0.2)
+    expected = logits(model, [3, 17])
+    decoder_ids, progress = DECODER_IDS[family], torch.tensor(PROGRESS[family])
+    cache, steps = None, []
+    for t in range(5):
+        out = model(
+            SOURCE,
+            decoder_input_ids=decoder_ids[:, t : t + 1],
+            progress=progress[:, t : t + 1],
+            length=[3, 17],
+            past_key_values=cache,
+            use_cache=True,
+        )
+        cache = out.past_key_values
+        steps.append(out.logits)
+    torch.testing.assert_close(torch.cat(steps, 1), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_cached_step_without_progress_is_refused(family):
+    model = build_model(family)
+    cache = model(SOURCE, decoder_input_ids=DECODER_IDS[family], length=5, use_cache=True).past_key_values
+    with pytest.raises(ValueError, match=r"progress cannot be counted from the last token.*generate\(\)"):
+        model(SOURCE, decoder_input_ids=torch.tensor([[7], [8]]), length=5, past_key_values=cache)
+
+
+def test_decoder_embeddings_need_progress_and_then_do_as_ids_do(family):
+    model = build_model(family)
+    embeds = model.model.decoder.embed_tokens(DECODER_IDS[family])
+    with pytest.raises(ValueError, match="progress cannot be counted from decoder_inputs_embeds"):
+        model(SOURCE, decoder_inputs_embeds=embeds, length=5)
+    out = model(SOURCE, decoder_inputs_embeds=embeds, progress=torch.tensor(PROGRESS[family]), length=5)
+    assert torch.equal(out.logits, logits(model, 5))
+
+
+def test_encoder_embeddings_and_outputs_do_as_source_ids_do(family):
+    model = build_model(family)
+    expected = logits(model, 5)
+    embeds = model.model.encoder.embed_tokens(SOURCE)
+    if family == "marian":  # its encoder scales ids, not embeddings; BART's embedding itself scales
+        embeds = embeds * math.sqrt(32)
+    decoder_ids = DECODER_IDS[family]
+    assert torch.equal(model(inputs_embeds=embeds, decoder_input_ids=decoder_ids, length=5).logits, expected)
+    encoded = model.get_encoder()(SOURCE)
+    assert torch.equal(model(encoder_outputs=encoded, decoder_input_ids=decoder_ids, length=5).logits, expected)
+
+
+# Characters
+
+
+@pytest.fixture
+def character_model(family, shared_tokenizer):
+    """Model over the shared vocabulary, its unit table not yet filled."""
+    return build_model(family, **MARIAN, vocab_size=len(shared_tokenizer), length_unit="character", init_std=0.2)
+
+
+def test_character_lengths_are_those_of_the_texts(character_model, shared_tokenizer):
+    character_model.set_unit_table(shared_tokenizer)
+    labels = shared_tokenizer(text_target=TARGETS, padding=True, return_tensors="pt")["input_ids"]
+    labels = labels.masked_fill(labels == shared_tokenizer.pad_token_id, -100)
+    wanted = [17, 33, 24, 29, 23, 25]
+    assert [len(text) for text in TARGETS] == wanted
+    assert character_model.count_labels(labels).tolist() == wanted
+    source = SOURCE.repeat(3, 1)
+    counted, given = (character_model(source, labels=labels, length=length).logits for length in (None, wanted))
+    assert torch.equal(counted, given)
+
+
+def test_character_progress_is_the_length_of_the_decoded_prefix(family, character_model, shared_tokenizer):
+    character_model.set_unit_table(shared_tokenizer)
+    rows = [[2, *shared_tokenizer(text_target=text)["input_ids"][:4]] for text in TARGETS[:2]]
+    progress = [
+        [len(shared_tokenizer.decode(row[:t], skip_special_tokens=True)) for t in range(1, 6)] for row in rows
+    ]
+    assert progress[0][0] == 0
+    assert progress[0][-1] > 4  # subwords write more than a character each, or the unit would not show
+    fields = {**MARIAN, "vocab_size": len(shared_tokenizer)}
+    decoder_ids = torch.tensor(rows)
+    expected = paper_logits(family, character_model, "ldpe", decoder_ids, progress, [17, 33], **fields)
+    result = character_model(SOURCE, decoder_input_ids=decoder_ids, length=[17, 33]).logits
+    torch.testing.assert_close(result, expected, atol=2e-5, rtol=1e-5)
+
+
+def test_unfilled_character_table_is_refused_in_training_and_generation(character_model):
+    for call in (
+        lambda: character_model(SOURCE, labels=torch.tensor([[31], [41]])),
+        lambda: character_model(SOURCE, decoder_input_ids=torch.tensor([[2], [2]]), length=5),
+        lambda: character_model.generate(SOURCE, length=5),
+    ):
+        with pytest.raises(ValueError, match=r"no table of units.*set_unit_table\(tokenizer\)"):
+            call()
+
+
+def test_tokenizer_of_another_vocabulary_is_refused(character_model, shared_tokenizer, character_tokenizer):
+    theirs, ours = len(character_tokenizer.target_encoder), len(shared_tokenizer)
+    assert theirs != ours
+    with pytest.raises(ValueError, match=rf"vocabulary has {theirs} entries, the decoder's embedding {ours}"):
+        character_model.set_unit_table(character_tokenizer)
+    with pytest.raises(ValueError, match="no table of units"):  # and nothing was filled on the way
+        character_model(SOURCE, decoder_input_ids=torch.tensor([[2], [2]]), length=5)
+
+
+def test_new_tokens_are_counted_after_the_embeddings_were_resized(family, tmp_path):
+    model = build_model(family)
+    model.resize_token_embeddings(70)
+    labels = torch.tensor([[65, 69, 31, EOS[family]]])
+    assert model.count_labels(labels).tolist() == [3]
+    expected = model(SOURCE[:1], labels=labels).logits
+    assert expected.shape == (1, 4, 70)
+    assert model.model.decoder.unit_table.weights.shape == (70, 2)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(type(model).from_pretrained(tmp_path)(SOURCE[:1], labels=labels).logits, expected)
+
+
+def test_new_target_tokens_of_marian_with_two_vocabularies_are_counted():
+    model = build_model("marian", share_encoder_decoder_embeddings=False, vocab_size=60, decoder_vocab_size=9)
+    model.resize_token_embeddings(70)  # the source side, which counts nothing
+    assert model.model.decoder.unit_table.weights.shape == (9, 2)
+    model.resize_decoder_token_embeddings(12)
+    labels = torch.tensor([[8, 11, 0]])
+    assert model.count_labels(labels).tolist() == [2]
+    assert model(torch.tensor([[69]]), labels=labels).logits.shape == (1, 3, 12)
+
+
+def test_new_tokens_of_a_character_model_have_to_be_counted_again(character_model, shared_tokenizer):
+    character_model.set_unit_table(shared_tokenizer)
+    character_model.resize_token_embeddings(len(shared_tokenizer) + 1)
+    with pytest.raises(ValueError, match=r"no table of units.*set_unit_table\(tokenizer\)"):
+        character_model(SOURCE, labels=SOURCE)
+
+
+# Bad input
+
+
+BAD_LENGTHS = {
+    "zero": (0, ValueError, "length must be at least 1, got 0"),
+    "negative": (-3, ValueError, "length must be at least 1, got -3"),
+    "float": (5.0, TypeError, r"length must be an int of at least 1, got 5\.0 \(float\)"),
+    "nan": (math.nan, TypeError, "length must be an int of at least 1, got nan"),
+    "bool": (True, TypeError, r"got True \(bool\)"),
+    "string": ("5", TypeError, r"got '5' \(str\)"),
+    "empty list": ([], ValueError, r"each of the 2 examples.*got shape \(0,\)"),
+    "short list": ([5], ValueError, r"each of the 2 examples.*got shape \(1,\)"),
+    "long list": ([5, 6, 7], ValueError, r"each of the 2 examples.*got shape \(3,\)"),
+    "list with zero": ([5, 0], ValueError, "at least 1.*got 0"),
+    "list with bool": ([5, True], TypeError, r"got True \(bool\)"),
+    "list with float": ([5, 6.5], TypeError, r"got 6\.5 \(float\)"),
+    "list with None": ([5, None], TypeError, r"got None \(NoneType\)"),
+    "list in list": ([[5], [6]], TypeError, r"got \[5\] \(list\)"),
+    "float tensor": (torch.tensor([5.0, 6.0]), TypeError, r"integer tensor, got dtype torch\.float32"),
+    "bool tensor": (torch.tensor([True, True]), TypeError, r"integer tensor, got dtype torch\.bool"),
+    "scalar tensor": (torch.tensor(5), ValueError, r"each of the 2 examples.*got shape \(\)"),
+    "short tensor": (torch.tensor([5]), ValueError, r"each of the 2 examples.*got shape \(1,\)"),
+    "column tensor": (torch.tensor([[5], [6]]), ValueError, r"each of the 2 examples.*got shape \(2, 1\)"),
+    "tensor with zero": (torch.tensor([30, 0]), ValueError, r"at least 1 for every example, got \[30, 0\]"),
+    "tensor with negative": (torch.tensor([-1, 30]), ValueError, r"at least 1 for every example, got \[-1, 30\]"),
+}
+
+
+@pytest.mark.parametrize("call", ["forward", "labels", "generate", "beams"])
+@pytest.mark.parametrize("length, error, message", BAD_LENGTHS.values(), ids=BAD_LENGTHS.keys())
+def test_bad_length_is_refused(family, length, error, message, call):
+    model = build_model(family, length=8)  # a default must not stand in for a bad length
+    with pytest.raises(error, match=message):
+        if call == "forward":
+            model(SOURCE, decoder_input_ids=DECODER_IDS[family], length=length)
+        elif call == "labels":
+            model(SOURCE, labels=SOURCE, length=length)
+        else:
+            model.generate(SOURCE, length=length, num_beams=3 if call == "beams" else 1)
+
+
+@pytest.mark.parametrize("labels", [[[31, 32], [-100, -100]], [[31, 32], [EOS["bart"], -100]]])
+def test_labels_without_units_are_refused(labels):
+    with pytest.raises(ValueError, match=r"at least one token, got \[2, 0\]; drop the rows"):
+        build_model("bart")(SOURCE, labels=torch.tensor(labels))
+
+
+def test_labels_that_are_all_padding_are_refused(family):
+    with pytest.raises(ValueError, match=r"at least one token, got \[0, 0\]; drop the rows"):
+        build_model(family)(SOURCE, labels=torch.full((2, 4), -100))
+
+
+@pytest.mark.parametrize("call", ["forward", "generate"])
+def test_without_any_length_the_error_shows_the_two_ways_to_give_one(family, call):
+    model = build_model(family)
+    with pytest.raises(ValueError, match=r"no length was given.*generate\(\*\*inputs, length=75\).*from_pretrained\(path, length=75\)"):
+        if call == "forward":
+            logits(model)
+        else:
+            model.generate(SOURCE)
+
+
+@pytest.mark.parametrize("call", ["forward", "generate"])
+def test_length_for_a_model_without_length_encoding_is_refused(family, call):
+    model = build_model(family, length_encoding="none", absolute_positions=True)
+    with pytest.raises(ValueError, match="length was given to a model with length_encoding='none'"):
+        if call == "forward":
+            logits(model, 5)
+        else:
+            model.generate(SOURCE, length=5)
+
+
+def test_a_default_set_to_a_bad_value_is_refused_when_it_is_used(family):
+    model = build_model(family)
+    model.config.length = 0
+    for call in (lambda: logits(model), lambda: model.generate(SOURCE)):
+        with pytest.raises(ValueError, match="length must be at least 1, got 0"):
+            call()
+
+
+def test_public_classes_are_the_ones_tested():
+    assert isinstance(build_model("bart"), hf_lenctrl.LenCtrlBartForConditionalGeneration)
+    assert isinstance(build_model("bart").model, hf_lenctrl.LenCtrlBartModel)
+    assert isinstance(build_model("marian"), hf_lenctrl.LenCtrlMarianMTModel)
+    assert isinstance(build_model("marian").model, hf_lenctrl.LenCtrlMarianModel)

@@ -1,0 +1,113 @@
+"""README's code runs, its commands name things that exist, and its outputs are what comes out."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import build_model
+
+import hf_lenctrl
+
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.S)
+
+
+def run(code: str, cwd: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, env={**_environment(), "HF_HUB_OFFLINE": "1"}
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def _environment() -> dict:
+    import os
+
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def code_block(containing: str) -> tuple[str, str]:
+    """A python block and the text block after it, the output it claims."""
+    for (kind, code), following in zip(BLOCKS, [*BLOCKS[1:], ("", "")], strict=True):
+        if kind == "python" and containing in code:
+            return code, following[1]
+    raise AssertionError(f"README has no python block with {containing!r}")
+
+
+def test_first_example_runs_on_a_saved_model(tmp_path, shared_tokenizer):
+    code, claimed = code_block("demo/model")
+    model = build_model("marian", vocab_size=len(shared_tokenizer), length_unit="character")
+    model.set_unit_table(shared_tokenizer)
+    model.save_pretrained(tmp_path / "demo" / "model")
+    shared_tokenizer.save_pretrained(tmp_path / "demo" / "model")
+    printed = run(code, tmp_path).splitlines()
+    # an untrained model's text is another; the form is the README's: one line each, led by its length
+    assert len(printed) == len(claimed.splitlines()) == 3
+    assert all(re.match(r"\d+ ", line) for line in claimed.splitlines())
+    assert len(code.strip().splitlines()) <= 10
+
+
+def test_claimed_lengths_of_the_first_example_are_those_of_its_texts():
+    _, claimed = code_block("demo/model")
+    for line in claimed.splitlines():
+        length, text = line.split(" ", 1)
+        assert len(text) == int(length)
+
+
+def test_training_example_prints_what_the_readme_says(tmp_path):
+    code, claimed = code_block("DataCollatorForLengthControl(tokenizer")
+    assert run(code, tmp_path) == claimed
+
+
+def test_every_path_in_the_docs_exists():
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        for path in re.findall(r"\b(?:hf_lenctrl|recipes|benchmarks|docs|tests)/[\w./*-]*\w", text):
+            assert list(ROOT.glob(path)), f"{page.name} names {path}, which does not exist"
+        for link in re.findall(r"\]\((?!http)([^)#]+)\)", text):
+            assert (page.parent / link).exists(), f"{page.name} links to {link}, which does not exist"
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_every_make_target_in_the_docs_exists():
+    for page in (README, (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")):
+        for target in re.findall(r"\bmake ([a-z]+)", page):
+            done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True)
+            assert done.returncode == 0, f"make {target}: {done.stderr}"
+
+
+@pytest.mark.slow
+def test_recipe_commands_of_the_readme_run(tmp_path):
+    """Both commands as printed, with a small run's options added to the training."""
+    rows = ROOT / "tests" / "conftest.py"  # its texts
+    import json
+
+    from conftest import SOURCES, TARGETS
+
+    assert rows.exists()
+    pairs = [{"source": f"{s} Number {i}.", "target": f"{t} {i}", "package": f"{i}-x"} for i in range(40) for s, t in zip(SOURCES, TARGETS, strict=True)]
+    (tmp_path / "headlines.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
+    (tmp_path / "texts.txt").write_text("\n".join(SOURCES))
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"source": s, "budget": 12}) + "\n" for s in SOURCES))
+    small = "--max_steps 2 --save_steps 1 --eval_steps 2 --d_model 32 --ffn_dim 32 --attention_heads 2 --vocab_size 150 --test_lengths 20 --max_test_rows 4 --max_validation_rows 4 --generation_num_beams 1 --validation_share 0.2 --test_share 0.2"
+    commands = [line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines() if line.startswith("python ")]
+    assert len(commands) == 3
+    for command in commands:
+        words = command.split()
+        words = [sys.executable, *(str(ROOT / w) if w.startswith("recipes/") else w for w in words[1:])]
+        if "train_seq2seq" in command:
+            words += small.split()
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, env=_environment())
+        assert done.returncode == 0, done.stderr[-3000:]
+    outputs = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [row["source"] for row in outputs] == SOURCES
+    assert all(row["requested"] == 40 and row["length"] == len(row["output"]) for row in outputs)
+
+
+def test_version_is_the_one_in_the_citation():
+    assert f"version: {hf_lenctrl.__version__}" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")

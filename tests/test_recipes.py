@@ -1,0 +1,753 @@
+"""The recipes, run for real on small models: training, evaluation, resuming, and generation from files."""
+
+import importlib.machinery
+import json
+import os
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import datasets
+import pytest
+import torch
+from conftest import SOURCES, TARGETS, build_model
+from safetensors.torch import load_file
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel
+
+import hf_lenctrl
+from hf_lenctrl.arguments import ModelArguments
+
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def load_script(name: str):
+    """Recipes are scripts, not a package."""
+    loader = importlib.machinery.SourceFileLoader(name, str(ROOT / "recipes" / f"{name}.py"))
+    module = types.ModuleType(name)
+    module.__file__ = loader.path
+    loader.exec_module(module)
+    return module
+
+
+train_seq2seq = load_script("train_seq2seq")
+generate = load_script("generate")
+
+# 120 rows of 60 packages, about 12 of them to be cut for each of validation and test
+ROWS = [
+    {
+        "source": f"{source} This is part {i} of it.",
+        "target": f"{target} {i}",
+        "package": f"{target.replace(' ', '')[:12]}{i // 2}-{i}",
+    }
+    for i in range(20)
+    for source, target in zip(SOURCES, TARGETS, strict=True)
+]
+TINY = {
+    "d_model": 32,
+    "layers": 1,
+    "attention_heads": 2,
+    "ffn_dim": 32,
+    "vocab_size": 150,
+    "group_column": "package",
+    "group_separator": "-",
+    "validation_share": 0.1,
+    "test_share": 0.1,
+    "per_device_train_batch_size": 8,
+    "learning_rate": 1e-3,
+    "lr_scheduler_type": "constant",
+    "predict_with_generate": True,
+    "report_to": "none",
+    "disable_tqdm": True,
+    "use_cpu": True,
+}
+ONLY_TRAIN = {"validation_share": 0, "test_share": 0}
+
+
+def as_options(values: dict) -> list[str]:
+    items = ((key, value if isinstance(value, list) else [value]) for key, value in values.items())
+    return [word for key, words in items for word in (f"--{key}", *map(str, words))]
+
+
+def write_rows(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def train(output_dir: Path, **options) -> dict:
+    """Run the training recipe on ROWS."""
+    rows = options.pop("rows", ROWS)
+    file = write_rows(output_dir.with_suffix(".jsonl"), rows)
+    return train_seq2seq.main(as_options({"train_file": file, "output_dir": output_dir, **TINY, **options}))
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def assert_same_weights(one: Path, two: Path):
+    first, second = weights(one), weights(two)
+    assert first.keys() == second.keys()
+    assert [name for name in first if not torch.equal(first[name], second[name])] == []
+
+
+def load(folder: Path):
+    return AutoModelForSeq2SeqLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+
+
+def steps_of(folder: Path) -> int:
+    """Training steps that the newest checkpoint has seen."""
+    states = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=lambda path: int(path.parent.name[11:]))
+    return json.loads(states[-1].read_text())["global_step"]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets_cache")
+
+
+# Training
+
+FIGURES = {"variance", "mae", "exact", "over", "settings"} | {
+    f"{rouge}_{part}" for rouge in ("rouge1", "rouge2", "rougeL") for part in ("recall", "f1")
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """One run with all that a YAML of recipes/headline asks for, small; its folder and the metrics it returned."""
+    folder = tmp_path_factory.mktemp("run") / "ldpe"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder.parent / "datasets_cache")
+        metrics = train(
+            folder,
+            max_steps=6,
+            label_smoothing_factor=0.1,
+            eval_strategy="steps",
+            eval_steps=3,
+            save_steps=2,
+            save_total_limit=2,
+            average_checkpoints=2,
+            max_test_rows=5,
+            generation_num_beams=2,
+            test_lengths=[5, 9],
+            rouge_max_bytes=20,
+        )
+    return folder, metrics
+
+
+def test_the_results_hold_every_metric_under_its_name(run):
+    folder, metrics = run
+    written = json.loads((folder / "all_results.json").read_text())
+    assert {f"{name}_{figure}" for name in ("test", "test_5", "test_9") for figure in FIGURES} <= written.keys()
+    assert "train_loss" in written
+    assert {name: written[name] for name in metrics} == metrics
+    for name in ("test", "test_5", "test_9"):
+        one = json.loads((folder / f"{name}_results.json").read_text())
+        assert all(key.startswith(f"{name}_") or key == "epoch" for key in one)
+        assert {key: written[key] for key in one} == one
+
+
+def test_the_settings_stand_beside_the_results(run):
+    _, metrics = run
+    assert metrics["test_settings"].startswith("length: characters against the reference; ROUGE: rouge_score ")
+    assert metrics["test_5_settings"].startswith("length: characters against 5; ")
+    assert "truncation=20 bytes" in metrics["test_9_settings"]
+
+
+def test_the_model_is_evaluated_by_generation_during_training(run):
+    folder, _ = run
+    history = json.loads((folder / "checkpoint-6" / "trainer_state.json").read_text())["log_history"]
+    evaluations = {entry["step"]: entry for entry in history if "eval_loss" in entry}
+    assert list(evaluations) == [3, 6]
+    assert all({f"eval_{figure}" for figure in FIGURES} <= entry.keys() for entry in evaluations.values())
+
+
+def test_the_saved_weights_are_the_mean_of_the_last_checkpoints(run):
+    folder, _ = run
+    assert sorted(path.name for path in folder.glob("checkpoint-*")) == ["checkpoint-4", "checkpoint-6"]
+    four, six, saved = weights(folder / "checkpoint-4"), weights(folder / "checkpoint-6"), weights(folder)
+    assert saved.keys() == six.keys()
+    for name, value in saved.items():
+        expected = (four[name] + six[name]) / 2 if value.is_floating_point() else six[name]
+        torch.testing.assert_close(value, expected, rtol=1e-6, atol=1e-7)
+    assert any(not torch.equal(saved[name], six[name]) for name in saved)
+
+
+def test_the_saved_folder_loads_and_writes_at_a_length(run):
+    model, tokenizer = load(run[0])
+    assert isinstance(model, hf_lenctrl.LenCtrlMarianMTModel) and tokenizer.separate_vocabs
+    assert (model.config.length_encoding, model.config.length_unit) == ("ldpe", "character")
+    inputs = tokenizer(SOURCES[:2], return_tensors="pt", padding=True)
+    short, long = (model.generate(**inputs, length=length, num_beams=2) for length in (5, [30, 30]))
+    assert short.shape[0] == long.shape[0] == 2
+    assert tokenizer.batch_decode(short) != tokenizer.batch_decode(long)
+
+
+def test_the_metrics_are_those_of_the_saved_model(run):
+    # what was tested is what was saved: after averaging, at the asked length, on the rows of the test split
+    folder, metrics = run
+    model, tokenizer = load(folder)
+    args = hf_lenctrl.arguments.DataArguments(
+        train_file=str(folder.with_suffix(".jsonl")),
+        max_test_rows=5,
+        **{key: TINY[key] for key in ("group_column", "group_separator", "validation_share", "test_share")},
+    )
+    rows = hf_lenctrl.data.load_splits(args)["test"]
+    inputs = tokenizer(rows["source"][:], return_tensors="pt", padding=True)
+    texts = tokenizer.batch_decode(model.generate(**inputs, length=5, num_beams=2), skip_special_tokens=True)
+    assert len(texts) == 5
+    assert metrics["test_5_mae"] == pytest.approx(sum(abs(len(text) - 5) for text in texts) / 5)
+
+
+def test_a_checkpoint_is_a_model_of_its_own(run):
+    model, tokenizer = load(run[0] / "checkpoint-4")
+    assert model.generate(**tokenizer(SOURCES[:1], return_tensors="pt"), length=5).shape[0] == 1
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_training_loss_is_label_smoothed_at_the_length_of_the_labels(tmp_path, smoothing):
+    # All rows in one batch and a learning rate of zero: the saved model is the one the loss was measured on.
+    rows = ROWS[:8]
+    metrics = train(
+        tmp_path / "run",
+        rows=rows,
+        max_steps=1,
+        learning_rate=0,
+        dropout=0,
+        label_smoothing_factor=smoothing,
+        **ONLY_TRAIN,
+    )
+    model, tokenizer = load(tmp_path / "run")
+    losses = []
+    for row in rows:
+        labels = torch.tensor([tokenizer(text_target=row["target"])["input_ids"]])
+        inputs = tokenizer(row["source"], return_tensors="pt")
+        start = torch.cat([torch.tensor([[tokenizer.pad_token_id]]), labels[:, :-1]], dim=1)
+        logits = model(**inputs, decoder_input_ids=start, length=len(row["target"])).logits
+        log_p = logits.log_softmax(-1)
+        wanted = log_p.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        losses.append(-(1 - smoothing) * wanted - smoothing * log_p.mean(-1))
+    assert metrics["train_loss"] == pytest.approx(torch.cat(losses, dim=1).mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({"length_encoding": "lrpe"}, "LenCtrlMarianMTModel"),
+        ({"target_vocabulary": "shared", "length_encoding": "pre", "length_unit": "token"}, "LenCtrlMarianMTModel"),
+        ({"family": "bart", "target_vocabulary": "shared"}, "LenCtrlBartForConditionalGeneration"),
+        (
+            {"family": "bart", "target_vocabulary": "shared", "length_encoding": "none", "absolute_positions": True},
+            "LenCtrlBartForConditionalGeneration",
+        ),
+        ({"length_encoding": "none", "absolute_positions": True}, "LenCtrlMarianMTModel"),
+    ],
+    ids=["lrpe", "shared-pre-tokens", "bart-shared", "bart-none", "none"],
+)
+def test_every_kind_of_model_trains_is_tested_and_loads(tmp_path, options, kind):
+    metrics = train(tmp_path / "run", max_steps=1, max_test_rows=2, test_lengths=[6], **options)
+    assert {f"{name}_{figure}" for name in ("test", "test_6") for figure in FIGURES} <= metrics.keys()
+    model, tokenizer = load(tmp_path / "run")
+    assert type(model).__name__ == kind
+    for name in ("length_encoding", "length_unit", "absolute_positions"):
+        assert getattr(model.config, name) == options.get(name, getattr(ModelArguments(), name))
+    assert getattr(tokenizer, "separate_vocabs", False) == (options.get("target_vocabulary") != "shared")
+    length = {} if options.get("length_encoding") == "none" else {"length": 7}
+    ids = model.generate(**tokenizer(SOURCES[:1], return_tensors="pt"), **length)
+    assert isinstance(tokenizer.decode(ids[0], skip_special_tokens=True), str)
+
+
+@pytest.mark.parametrize("family", ["marian", "bart"])
+def test_outputs_of_the_plain_model_are_not_cut_at_the_default_of_20_tokens(tmp_path, monkeypatch, family):
+    # A baseline that cannot write past 20 characters is none. The library's default is `max_length=20`.
+    train(
+        tmp_path / "run",
+        family=family,
+        target_vocabulary="shared",
+        length_encoding="none",
+        absolute_positions=True,
+        max_target_length=50,
+        max_steps=1,
+        max_test_rows=2,
+        eval_strategy="steps",  # after an evaluation the Trainer writes defaults into the generation config
+        eval_steps=1,
+    )
+    model, tokenizer = load(tmp_path / "run")
+    model.final_logits_bias[:, tokenizer.eos_token_id] = -1e4  # never wants to end
+    ids = model.generate(**tokenizer(SOURCES[:1], return_tensors="pt"))
+    assert ids.shape[1] >= 50
+
+
+def test_the_yaml_of_a_recipe_runs(tmp_path):
+    file = write_rows(tmp_path / "rows.jsonl", ROWS)
+    sizes = {key: TINY[key] for key in ("d_model", "layers", "ffn_dim", "vocab_size", "disable_tqdm", "use_cpu")}
+    shares = {"validation_share": 0.1, "test_share": 0.1}
+    more = {"max_steps": 2, "save_steps": 1, "eval_steps": 2, "attention_heads": 2, "max_test_rows": 3}
+    options = {"train_file": file, "output_dir": tmp_path / "run", **sizes, **shares, **more}
+    yaml = str(ROOT / "recipes" / "headline" / "lrpe_pe_small.yaml")
+    metrics = train_seq2seq.main([yaml, *as_options(options)])
+    assert {"test_mae", "test_20_mae", "test_40_mae", "test_60_mae"} <= metrics.keys()
+    model, _ = load(tmp_path / "run")
+    assert (model.config.length_encoding, model.config.absolute_positions) == ("lrpe", True)
+
+
+@pytest.mark.parametrize("family", ["marian", "bart"])
+def test_a_new_model_has_the_shape_of_the_arguments(family, shared_tokenizer):
+    args = ModelArguments(
+        family=family, layers=3, d_model=48, attention_heads=4, ffn_dim=80, dropout=0.2, activation_function="gelu"
+    )
+    args.absolute_positions = True
+    model = train_seq2seq.build_model(args, shared_tokenizer, max_positions=777)
+    config = model.config
+    assert (config.encoder_layers, config.decoder_layers, config.d_model) == (3, 3, 48)
+    assert (config.encoder_attention_heads, config.decoder_attention_heads) == (4, 4)
+    assert (config.encoder_ffn_dim, config.decoder_ffn_dim) == (80, 80)
+    assert (config.dropout, config.activation_function, config.max_position_embeddings) == (0.2, "gelu", 777)
+    assert (config.absolute_positions, config.length_encoding, config.length_unit) == (True, "ldpe", "character")
+    assert config.pad_token_id == 2 and config.eos_token_id == 0 and config.vocab_size == len(shared_tokenizer)
+    # the table is that of the tokenizer: "small text editor" is 17 characters
+    assert model.count_labels(torch.tensor([shared_tokenizer(text_target=TARGETS[0])["input_ids"]])).tolist() == [17]
+
+
+def test_accumulated_gradients_weigh_as_one_batch(tmp_path):
+    # The Trainer takes a model whose forward has **kwargs for one that scales its loss by `num_items_in_batch`.
+    whole, parts = (
+        train(
+            tmp_path / f"batch{size}",
+            rows=ROWS[:8],
+            max_steps=1,
+            dropout=0,
+            per_device_train_batch_size=size,
+            gradient_accumulation_steps=8 // size,
+            **ONLY_TRAIN,
+        )["train_loss"]
+        for size in (8, 2)
+    )
+    assert parts == pytest.approx(whole, rel=0.05)
+
+
+# Going on
+
+
+def test_a_run_that_was_stopped_and_resumed_equals_one_that_was_not(tmp_path):
+    options = {"save_steps": 3, **ONLY_TRAIN}
+    train(tmp_path / "whole", max_steps=6, **options)
+    train(tmp_path / "parts", max_steps=3, **options)
+    assert steps_of(tmp_path / "parts") == 3
+    train(tmp_path / "parts", max_steps=6, **options)
+    assert steps_of(tmp_path / "parts") == 6
+    assert_same_weights(tmp_path / "whole", tmp_path / "parts")
+    assert not torch.equal(  # and training has not stood still
+        weights(tmp_path / "whole" / "checkpoint-3")["model.decoder.layers.0.fc1.weight"],
+        weights(tmp_path / "whole")["model.decoder.layers.0.fc1.weight"],
+    )
+
+
+def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path):
+    options = {
+        "max_steps": 6,
+        "save_steps": 3,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "train_sampling_strategy": "group_by_length",
+        "validation_share": 0.1,
+        "test_share": 0,
+    }
+    train(tmp_path / "whole", **options)
+    for name in ("checkpoint-3", "tokenizer"):  # what stood there when it was killed in step 4
+        shutil.copytree(tmp_path / "whole" / name, tmp_path / "killed" / name)
+    train(tmp_path / "killed", **options)
+    assert_same_weights(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_a_finished_run_given_again_is_tested_again_and_not_trained_on(tmp_path):
+    options = {"max_steps": 3, "save_steps": 2, "max_test_rows": 2}
+    first = train(tmp_path / "run", **options)
+    before = weights(tmp_path / "run")
+    again = train(tmp_path / "run", **options)
+    after = weights(tmp_path / "run")
+    assert [name for name in before if not torch.equal(before[name], after[name])] == []
+    assert again["test_mae"] == first["test_mae"]
+
+
+def test_training_goes_on_from_a_named_model_and_its_tokenizer(run, tmp_path):
+    # a learning rate of zero leaves what was loaded
+    train(tmp_path / "next", model_name_or_path=run[0], max_steps=1, learning_rate=0, **ONLY_TRAIN)
+    assert_same_weights(run[0], tmp_path / "next")
+    tokenizers = [AutoTokenizer.from_pretrained(folder) for folder in (run[0], tmp_path / "next")]
+    assert tokenizers[0].get_vocab() == tokenizers[1].get_vocab()
+
+
+def test_a_named_model_learns(run, tmp_path):
+    train(tmp_path / "next", model_name_or_path=run[0], max_steps=1, **ONLY_TRAIN)
+    before, after = weights(run[0]), weights(tmp_path / "next")
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_tokenizer_may_be_that_of_another_run(run, tmp_path):
+    train(tmp_path / "next", tokenizer_name_or_path=run[0], max_steps=1, rows=ROWS[:8], **ONLY_TRAIN)
+    tokenizers = [AutoTokenizer.from_pretrained(folder) for folder in (run[0], tmp_path / "next")]
+    assert tokenizers[0].target_encoder == tokenizers[1].target_encoder
+    assert not (tmp_path / "next" / "tokenizer").exists()
+
+
+@pytest.mark.parametrize("average", [1, 2])
+def test_a_run_out_of_time_ends_early_and_is_saved(tmp_path, average):
+    # no checkpoint was due yet; averaging must not lose the work
+    options = {"max_steps": 50, "max_train_minutes": 1e-9, "average_checkpoints": average, "max_test_rows": 2}
+    metrics = train(tmp_path / "run", **options)
+    assert 0 < metrics["epoch"] < 0.2  # one of some 12 steps an epoch
+    assert "test_mae" in metrics
+    model, tokenizer = load(tmp_path / "run")
+    assert model.generate(**tokenizer(SOURCES[:1], return_tensors="pt"), length=5).shape[0] == 1
+
+
+def test_a_run_out_of_time_goes_on_when_it_is_given_again(tmp_path):
+    for steps in (1, 2):
+        train(tmp_path / "run", max_steps=50, max_train_minutes=1e-9, **ONLY_TRAIN)
+        assert steps_of(tmp_path / "run") == steps
+
+
+# Bad input, told before any training
+
+
+@pytest.mark.parametrize("lengths", [[0], [20, -5]])
+def test_a_test_length_under_one_is_refused_before_training(tmp_path, lengths):
+    with pytest.raises(ValueError, match=f"at least 1, got {lengths[-1]}"):
+        train(tmp_path / "run", max_steps=1, test_lengths=lengths)
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_bart_with_two_vocabularies_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="target_vocabulary"):
+        train(tmp_path / "run", family="bart", target_vocabulary="character", max_steps=1)
+
+
+def test_a_model_without_length_control_is_refused_by_name(tmp_path, shared_tokenizer):
+    model = MarianMTModel(MarianConfig(**foreign_shape(shared_tokenizer)))
+    model.save_pretrained(tmp_path / "foreign")
+    shared_tokenizer.save_pretrained(tmp_path / "foreign")
+    with pytest.raises(ValueError, match="foreign"):
+        train(tmp_path / "run", model_name_or_path=tmp_path / "foreign", max_steps=1)
+
+
+def foreign_shape(tokenizer) -> dict:
+    layers = {f"{side}_{key}": n for side in ("encoder", "decoder") for key, n in LAYER.items()}
+    ids = {"pad_token_id": 2, "eos_token_id": 0, "decoder_start_token_id": 2, "forced_eos_token_id": 0}
+    return {"vocab_size": len(tokenizer), "d_model": 32, **layers, **ids}
+
+
+LAYER = {"layers": 1, "attention_heads": 2, "ffn_dim": 32}
+
+
+# Several processes
+
+
+def launch(script: Path, *options, tmp_path: Path) -> subprocess.CompletedProcess:
+    """
+    `accelerate launch` with two processes on the CPU. Its `--cpu` starts one process only; `--multi_gpu` starts two,
+    and the script's own `--use_cpu` lets them talk over gloo.
+    """
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    command += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "HF_DATASETS_CACHE": str(tmp_path / "datasets_cache"),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        # elsewhere the launcher would look for the settings of this machine
+        "HF_HOME": str(tmp_path / "home"),
+    }
+    return subprocess.run(
+        [*command, str(script), *options], env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.mark.slow
+def test_two_processes_train_evaluate_and_save_one_model(tmp_path):
+    file = write_rows(tmp_path / "rows.jsonl", ROWS)
+    options = {
+        "train_file": file,
+        "output_dir": tmp_path / "run",
+        **TINY,
+        "max_steps": 2,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "save_steps": 1,
+        "average_checkpoints": 2,
+        "test_lengths": 5,
+        "generation_num_beams": 2,
+    }
+    done = launch(ROOT / "recipes" / "train_seq2seq.py", *as_options(options), tmp_path=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    written = json.loads((tmp_path / "run" / "all_results.json").read_text())
+    assert {f"{name}_{figure}" for name in ("test", "test_5") for figure in FIGURES} <= written.keys()
+    history = json.loads((tmp_path / "run" / "checkpoint-2" / "trainer_state.json").read_text())["log_history"]
+    assert any("eval_mae" in entry for entry in history)
+    # of about 96 rows two processes take 16 a step, which is a sixth of an epoch; one process would take 8
+    assert 0.28 < written["epoch"] < 0.42
+    # an untrained model over 37 letters: ln 37 = 3.6 a letter, not twice as much
+    assert 3 < written["train_loss"] < 5
+    model, tokenizer = load(tmp_path / "run")
+    assert model.generate(**tokenizer(SOURCES[:1], return_tensors="pt"), length=5).shape[0] == 1
+
+
+@pytest.mark.slow
+def test_processes_run_out_of_time_together(tmp_path):
+    # One process that goes on while another has stopped waits for it for ever.
+    script = tmp_path / "out_of_time.py"
+    script.write_text(
+        "import sys\n"
+        f"sys.path.insert(0, {str(ROOT / 'recipes')!r})\n"
+        "from train_seq2seq import TimeBudget\n"
+        "from transformers import TrainerControl, TrainerState, TrainingArguments\n"
+        f"args = TrainingArguments(output_dir={str(tmp_path)!r}, use_cpu=True)\n"
+        "assert args.world_size == 2\n"
+        "budget = TimeBudget(0 if args.process_index == 1 else 60)\n"
+        "state, control = TrainerState(), TrainerControl()\n"
+        "budget.on_train_begin(args, state, control)\n"
+        "budget.on_step_end(args, state, control)\n"
+        "print('stops', control.should_training_stop)\n"
+    )
+    done = launch(script, tmp_path=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split().count("True") == 2, done.stdout
+
+
+# Generation from files
+
+
+@pytest.fixture(scope="module", params=["character", "shared"])
+def saved(request, tmp_path_factory):
+    """An untrained model that counts characters, saved with its tokenizer."""
+    tokenizer = request.getfixturevalue(f"{request.param}_tokenizer")
+    fields = {"vocab_size": len(tokenizer), "length_unit": "character", "init_std": 0.5}
+    if request.param == "character":
+        fields |= {"decoder_vocab_size": len(tokenizer.target_encoder), "share_encoder_decoder_embeddings": False}
+    model = build_model("marian", seed=5, **fields)
+    return save(model, tokenizer, tmp_path_factory.mktemp("saved"))
+
+
+@pytest.fixture(scope="module")
+def plain(shared_tokenizer, tmp_path_factory):
+    """An untrained model without length control."""
+    fields = {"length_encoding": "none", "absolute_positions": True, "length_unit": "character", "init_std": 0.5}
+    model = build_model("marian", seed=5, vocab_size=len(shared_tokenizer), **fields)
+    return save(model, shared_tokenizer, tmp_path_factory.mktemp("plain"))
+
+
+def save(model, tokenizer, folder: Path) -> Path:
+    model.set_unit_table(tokenizer)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def write_texts(model: Path, input_file: Path, *options) -> list[dict]:
+    """Run the generation recipe."""
+    output_file = input_file.with_name("out.jsonl")
+    words = ["--model", str(model), "--input_file", str(input_file), "--output_file", str(output_file)]
+    generate.main([*words, "--num_beams", "2", *map(str, options)])  # a later --num_beams wins
+    with output_file.open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+BUDGETS = [9, 30, 4, 9, 17, 1]
+
+
+def test_lines_of_text_are_written_at_one_length(saved, tmp_path):
+    file = tmp_path / "in.txt"
+    file.write_text("\n".join(SOURCES) + "\n", encoding="utf-8")
+    rows = write_texts(saved, file, "--length", 12, "--batch_size", 4)
+    assert [row["source"] for row in rows] == SOURCES
+    assert all(list(row) == ["source", "requested", "output", "length"] for row in rows)
+    assert [row["requested"] for row in rows] == [12] * 6
+    assert [row["length"] for row in rows] == [len(row["output"]) for row in rows]
+
+
+@pytest.mark.parametrize("options", [(), ("--batch_size", 2)])
+def test_every_row_is_written_at_its_own_length_in_the_order_of_the_file(saved, tmp_path, options):
+    rows = [{"text": source, "budget": n} for source, n in zip(SOURCES, BUDGETS, strict=True)]
+    file = write_rows(tmp_path / "in.jsonl", rows)
+    columns = ("--length_column", "budget", "--source_column", "text")
+    written = write_texts(saved, file, *columns, "--num_beams", 1, *options)
+    assert [row["source"] for row in written] == SOURCES
+    assert [row["requested"] for row in written] == BUDGETS
+    assert [row["length"] for row in written] == [len(row["output"]) for row in written]
+    # Each text is what the model writes for that source at that length. It does not know how to end, and the limit of
+    # a batch is that of its longest request, so alone it may be stopped earlier.
+    model, tokenizer = load(saved)
+    for row in written:
+        ids = model.generate(**tokenizer(row["source"], return_tensors="pt"), length=row["requested"])
+        alone = tokenizer.decode(ids[0], skip_special_tokens=True)
+        assert len(alone) >= 30 and row["output"].startswith(alone)
+    assert len({row["output"][:30] for row in written}) >= 3  # so that a mix-up would show
+
+
+def test_the_figures_of_the_run_are_printed(saved, tmp_path, capsys):
+    file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES])
+    rows = write_texts(saved, file, "--length", 12)
+    differences = [len(row["output"]) - 12 for row in rows]
+    assert f"mae {sum(map(abs, differences)) / 6:.3f}" in capsys.readouterr().err
+
+
+def test_a_length_of_the_model_is_used_where_none_is_given(saved, tmp_path):
+    model, tokenizer = load(saved)
+    model.config.length = 8
+    folder = save(model, tokenizer, tmp_path / "default")
+    file = write_rows(tmp_path / "in.jsonl", [{"source": SOURCES[0]}])
+    assert write_texts(folder, file)[0]["requested"] == 8
+
+
+def test_a_plain_model_needs_no_length(plain, tmp_path):
+    file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES])
+    rows = write_texts(plain, file)
+    assert [row["source"] for row in rows] == SOURCES
+    assert all(row["requested"] is None and row["length"] == len(row["output"]) for row in rows)
+
+
+def test_a_plain_model_refuses_a_length(plain, tmp_path):
+    file = write_rows(tmp_path / "in.jsonl", [{"source": SOURCES[0]}])
+    with pytest.raises(ValueError, match="length_encoding='none', which cannot use it"):
+        write_texts(plain, file, "--length", 12)
+
+
+def test_tokens_are_counted_where_they_are_the_unit(shared_tokenizer, tmp_path):
+    model = build_model("marian", seed=5, vocab_size=len(shared_tokenizer), init_std=0.5)
+    folder = save(model, shared_tokenizer, tmp_path / "tokens")
+    file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES])
+    for row in write_texts(folder, file, "--length", 6):
+        model, tokenizer = load(folder)
+        ids = model.generate(**tokenizer(row["source"], return_tensors="pt"), length=6, num_beams=2)[0].tolist()
+        assert row["length"] == sum(i not in (0, 2) for i in ids)  # all but EOS and padding
+
+
+def test_only_a_line_break_ends_a_text(saved, tmp_path):
+    # `str.splitlines` breaks at form feeds and at Unicode separators too, which real text holds
+    sources = ["A small\u2028editor.", "A form\x0cfeed.", "A next\x85line."]
+    file = tmp_path / "in.txt"
+    file.write_bytes("\r\n".join(sources).encode())
+    assert [row["source"] for row in write_texts(saved, file, "--length", 5)] == sources
+
+
+def test_the_folder_of_the_output_is_made(saved, tmp_path):
+    file = tmp_path / "in.txt"
+    file.write_text(SOURCES[0])
+    out = tmp_path / "new" / "folder" / "out.jsonl"
+    words = ["--model", str(saved), "--input_file", str(file), "--output_file", str(out), "--length", "5"]
+    generate.main(words)
+    assert len(out.read_text().splitlines()) == 1
+
+
+# Bad input: the model named here does not exist, so each is told before a model is loaded
+
+
+def refuse(tmp_path, rows, *options, name="in.jsonl"):
+    file = tmp_path / name
+    write_rows(file, rows) if isinstance(rows, list) else file.write_text(rows, encoding="utf-8")
+    write_texts(tmp_path / "no_model", file, *options)
+
+
+def test_an_output_that_exists_is_not_overwritten(tmp_path, capsys):
+    (tmp_path / "out.jsonl").write_text("mine")
+    with pytest.raises(SystemExit):
+        refuse(tmp_path, [{"source": "a"}], "--length", 5)
+    assert "out.jsonl exists; remove it or name another file" in capsys.readouterr().err
+    assert (tmp_path / "out.jsonl").read_text() == "mine"
+
+
+def test_two_ways_to_give_a_length_are_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        refuse(tmp_path, [{"source": "a", "n": 5}], "--length", 5, "--length_column", "n")
+    assert "not both" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("empty", ["", " \t", None])
+def test_a_row_without_text_is_named(tmp_path, empty):
+    with pytest.raises(ValueError, match="row 2 of .*in.jsonl has no text; remove it"):
+        refuse(tmp_path, [{"source": "a"}, {"source": empty}], "--length", 5)
+
+
+def test_a_line_without_text_is_named(tmp_path):
+    with pytest.raises(ValueError, match="row 2 of .*in.txt has no text; remove it"):
+        refuse(tmp_path, "one\n\ntwo\n", "--length", 5, name="in.txt")
+
+
+def test_a_source_that_is_no_text_is_named(tmp_path):
+    with pytest.raises(ValueError, match="row 1 of .*in.jsonl"):
+        refuse(tmp_path, [{"source": 7}, {"source": 8}], "--length", 5)
+
+
+@pytest.mark.parametrize(("value", "shown"), [(0, "0"), (-4, "-4"), (2.5, "2.5"), ("ten", "'ten'"), (True, "True")])
+def test_a_bad_length_is_named_with_its_row(tmp_path, value, shown):
+    rows = [{"source": "a", "n": type(value)(1)}, {"source": "b", "n": value}]
+    row = 2 if isinstance(value, int) and value is not True else 1
+    first = shown if row == 2 or value is True else repr(type(value)(1))
+    with pytest.raises(ValueError, match=f"row {row} of .*in.jsonl: the length must be an integer .*got {first}"):
+        refuse(tmp_path, rows, "--length_column", "n")
+
+
+@pytest.mark.parametrize("lengths", [[5, None], [None, 5], [None, None]], ids=str)
+def test_a_missing_length_is_named_with_its_row(tmp_path, lengths):
+    rows = [{"source": "a", "n": n} for n in lengths]
+    row = lengths.index(None) + 1
+    with pytest.raises(ValueError, match=f"row {row} of .*in.jsonl: the length must be an integer .*got None"):
+        refuse(tmp_path, rows, "--length_column", "n")
+
+
+@pytest.mark.parametrize("option", ["--length_column", "--source_column"])
+def test_a_missing_column_is_named(tmp_path, option):
+    with pytest.raises(ValueError, match="in.jsonl has no column 'budget', only source, n"):
+        refuse(tmp_path, [{"source": "a", "n": 3}], option, "budget")
+
+
+def test_text_has_no_length_column(tmp_path):
+    with pytest.raises(ValueError, match="in.txt is plain text and has no column 'n'; use jsonl or --length"):
+        refuse(tmp_path, "one\n", "--length_column", "n", name="in.txt")
+
+
+def test_a_text_file_without_lines_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="in.txt has no rows"):
+        refuse(tmp_path, "", "--length", 5, name="in.txt")
+
+
+def test_no_length_anywhere_is_refused_with_both_ways_to_give_one(saved, tmp_path):
+    file = write_rows(tmp_path / "in.jsonl", [{"source": "a"}])
+    with pytest.raises(ValueError, match="no length was given; pass --length 40, or --length_column"):
+        write_texts(saved, file)
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_model_without_length_control_cannot_be_asked(tmp_path, shared_tokenizer):
+    MarianMTModel(MarianConfig(**foreign_shape(shared_tokenizer))).save_pretrained(tmp_path / "foreign")
+    shared_tokenizer.save_pretrained(tmp_path / "foreign")
+    file = write_rows(tmp_path / "in.jsonl", [{"source": "a"}])
+    with pytest.raises(ValueError, match="foreign"):
+        write_texts(tmp_path / "foreign", file, "--length", 5)
+
+
+def test_a_length_that_the_model_cannot_hold_is_told_before_anything_is_written(
+    monkeypatch, shared_tokenizer, tmp_path
+):
+    fields = {"length_unit": "token", "absolute_positions": True}  # 128 positions
+    model = build_model("marian", vocab_size=len(shared_tokenizer), **fields)
+    folder = save(model, shared_tokenizer, tmp_path / "positions")
+    batches = []
+    original = hf_lenctrl.LenCtrlMarianMTModel.generate
+
+    def counted(self, *args, **kwargs):
+        ids = original(self, *args, **kwargs)
+        batches.append(ids)
+        return ids
+
+    monkeypatch.setattr(hf_lenctrl.LenCtrlMarianMTModel, "generate", counted)
+    rows = [{"source": source, "n": n} for source, n in zip(SOURCES, [5, 6, 500, 7, 8, 9], strict=True)]
+    file = write_rows(tmp_path / "in.jsonl", rows)
+    with pytest.raises(ValueError, match="length=500 needs at least 501 decoder positions, the model has 128"):
+        write_texts(folder, file, "--length_column", "n", "--batch_size", 1)
+    assert not batches  # no hours of work before the error
