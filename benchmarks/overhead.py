@@ -2,8 +2,8 @@
 
     python benchmarks/overhead.py [--threads 1] [--rounds 15] [--shapes 2x128 6x512]
 
-Both models run in one process, alternating round by round; a round's ratio is controlled / stock, and the figure printed is
-the median over rounds. Generation writes a fixed number of tokens, so both do the same work.
+Both models run in one process, alternating round by round; a round's ratio is controlled / stock, and the figure
+printed is the median over rounds. Generation writes a fixed number of tokens, so both do the same work.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import os
 import platform
 import statistics
 import time
+from collections.abc import Iterator
 
 import torch
 import transformers
@@ -28,7 +29,7 @@ FAMILIES = {
 
 def build(family: str, layers: int, d_model: int, vocab_size: int):
     """A stock model and a controlled one (LDPE + absolute positions, characters) of the same shape."""
-    shape = {"vocab_size": vocab_size, "d_model": d_model, "max_position_embeddings": 512}
+    shape: dict = {"vocab_size": vocab_size, "d_model": d_model, "max_position_embeddings": 512}
     for side in ("encoder", "decoder"):
         shape |= {f"{side}_layers": layers, f"{side}_attention_heads": d_model // 64, f"{side}_ffn_dim": 4 * d_model}
     shape |= {"pad_token_id": 2, "bos_token_id": None, "eos_token_id": 0, "forced_eos_token_id": 0}
@@ -75,6 +76,30 @@ def ratios(stock_run, controlled_run, rounds: int) -> dict[str, float]:
     }
 
 
+def measure(family: str, shape: str, vocab_size: int, rounds: int) -> Iterator[tuple[str, dict[str, float]]]:
+    """Training step of 16 pairs (60 and 20 tokens), then beam-5 generation of 20 tokens for 4 sources."""
+    layers, d_model = map(int, shape.split("x"))
+    torch.manual_seed(0)
+    stock, controlled = build(family, layers, d_model, vocab_size)
+    batch = {"input_ids": torch.randint(3, vocab_size, (16, 60)), "labels": torch.randint(3, vocab_size, (16, 20))}
+    with_length = batch | {"length": controlled.count_labels(batch["labels"])}  # the collator's work in a recipe
+    adam, adam_controlled = (torch.optim.AdamW(model.parameters(), lr=1e-5) for model in (stock, controlled))
+    yield (
+        "training step",
+        ratios(
+            lambda: train_step(stock, adam, batch),
+            lambda: train_step(controlled, adam_controlled, with_length),
+            rounds,
+        ),
+    )
+    stock.eval(), controlled.eval()
+    small = {"input_ids": batch["input_ids"][:4]}
+    yield (
+        "beam-5 generation",
+        ratios(lambda: generate(stock, small, 20), lambda: generate(controlled, small, 20, length=90), rounds),
+    )
+
+
 def main(argv=None) -> None:
     """Print one JSON line a measurement."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -89,28 +114,9 @@ def main(argv=None) -> None:
     machine = {"torch": torch.__version__, "transformers": transformers.__version__, "cores": os.cpu_count()}
     print(json.dumps(machine | {"machine": platform.machine(), "threads": args.threads, "rounds": args.rounds}))
     for shape in args.shapes:
-        layers, d_model = map(int, shape.split("x"))
         for family in args.families:
-            torch.manual_seed(0)
-            stock, controlled = build(family, layers, d_model, args.vocab_size)
-            inputs = {"input_ids": torch.randint(3, args.vocab_size, (16, 60))}
-            batch = inputs | {"labels": torch.randint(3, args.vocab_size, (16, 20))}
-            length = controlled.count_labels(batch["labels"])  # the collator's work, as in a recipe
-            optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-5) for model in (stock, controlled)]
-            result = ratios(
-                lambda: train_step(stock, optimizers[0], batch),
-                lambda: train_step(controlled, optimizers[1], batch | {"length": length}),
-                args.rounds,
-            )
-            print(json.dumps({"family": family, "shape": shape, "task": "training step"} | result), flush=True)
-            stock.eval(), controlled.eval()
-            small = {"input_ids": inputs["input_ids"][:4]}
-            result = ratios(
-                lambda: generate(stock, small, 20),
-                lambda: generate(controlled, small, 20, length=90),
-                args.rounds,
-            )
-            print(json.dumps({"family": family, "shape": shape, "task": "beam-5 generation"} | result), flush=True)
+            for task, figures in measure(family, shape, args.vocab_size, args.rounds):
+                print(json.dumps({"family": family, "shape": shape, "task": task} | figures), flush=True)
 
 
 if __name__ == "__main__":

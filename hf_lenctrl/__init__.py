@@ -54,7 +54,14 @@ def __dir__():
 
 def _register() -> None:
     """Enter configs, models and tokenizers into the Auto classes."""
-    from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer, BartTokenizer, MarianTokenizer
+    from transformers import (
+        AutoConfig,
+        AutoModel,
+        AutoModelForSeq2SeqLM,
+        AutoTokenizer,
+        BartTokenizer,
+        MarianTokenizer,
+    )
 
     from . import modeling_lenctrl as models
 

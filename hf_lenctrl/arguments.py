@@ -15,8 +15,12 @@ from transformers import HfArgumentParser
 class ModelArguments:
     """The model to train: a saved one to go on with, or the shape of a new one."""
 
-    model_name_or_path: str | None = field(default=None, metadata={"help": "Length-controlled checkpoint to go on with"})
-    family: str = field(default="marian", metadata={"help": "New model: marian or bart", "choices": ["marian", "bart"]})
+    model_name_or_path: str | None = field(
+        default=None, metadata={"help": "Length-controlled checkpoint to go on with"}
+    )
+    family: str = field(
+        default="marian", metadata={"help": "New model: marian or bart", "choices": ["marian", "bart"]}
+    )
     length_encoding: str = field(default="ldpe", metadata={"help": "ldpe, lrpe, pre, or none for the plain model"})
     absolute_positions: bool = field(default=False, metadata={"help": "Keep absolute positions too (+PE)"})
     length_unit: str = field(default="character", metadata={"help": "token or character"})
@@ -28,7 +32,9 @@ class ModelArguments:
     activation_function: str = field(default="relu", metadata={"help": "Activation of the feed-forward layers"})
     tokenizer_name_or_path: str | None = field(default=None, metadata={"help": "Tokenizer; one is trained without it"})
     vocab_size: int = field(default=16_000, metadata={"help": "Subwords of a tokenizer trained here"})
-    target_vocabulary: str = field(default="character", metadata={"help": "character or shared, see the tokenizer helper"})
+    target_vocabulary: str = field(
+        default="character", metadata={"help": "character or shared, see the tokenizer helper"}
+    )
 
 
 @dataclass
@@ -46,12 +52,19 @@ class DataArguments:
         default=None, metadata={"help": "Rows of one group never come to stand in two splits, e.g. package"}
     )
     group_separator: str | None = field(
-        default=None, metadata={"help": "The group is the part of group_column before it, e.g. '-' for package families"}
+        default=None,
+        metadata={"help": "The group is the part of group_column before it, e.g. '-' for package families"},
     )
-    validation_share: float = field(default=0.02, metadata={"help": "Share cut from train where no validation is given"})
-    test_share: float = field(default=0.02, metadata={"help": "Share cut from train where no test is given; 0 for none"})
+    validation_share: float = field(
+        default=0.02, metadata={"help": "Share cut from train where no validation is given"}
+    )
+    test_share: float = field(
+        default=0.02, metadata={"help": "Share cut from train where no test is given; 0 for none"}
+    )
     max_source_length: int = field(default=256, metadata={"help": "Tokens; longer sources are cut, and counted"})
-    max_target_length: int = field(default=256, metadata={"help": "Tokens; rows with longer targets are dropped, and counted"})
+    max_target_length: int = field(
+        default=256, metadata={"help": "Tokens; rows with longer targets are dropped, and counted"}
+    )
     max_validation_rows: int | None = field(default=None, metadata={"help": "Evaluate on the first so many rows"})
     max_test_rows: int | None = field(default=None, metadata={"help": "Test on the first so many rows"})
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenising"})
@@ -62,12 +75,16 @@ class RunArguments:
     """How the run ends and what is done after training."""
 
     max_train_minutes: float | None = field(default=None, metadata={"help": "End training after so many minutes"})
-    average_checkpoints: int = field(default=1, metadata={"help": "Average the weights of the last so many checkpoints"})
+    average_checkpoints: int = field(
+        default=1, metadata={"help": "Average the weights of the last so many checkpoints"}
+    )
     test_lengths: list[int] = field(default_factory=list, metadata={"help": "Test at each of these lengths"})
     rouge_max_bytes: int | None = field(default=None, metadata={"help": "Cut outputs to so many bytes (75 in DUC)"})
 
 
-def parse_arguments(classes: Sequence[type], argv: Sequence[str] | None = None, description: str | None = None) -> tuple:
+def parse_arguments(
+    classes: Sequence[type], argv: Sequence[str] | None = None, description: str | None = None
+) -> tuple:
     """
     Parse `[file.yaml] [--key value ...]` into one instance of each dataclass.
 
@@ -83,7 +100,9 @@ def parse_arguments(classes: Sequence[type], argv: Sequence[str] | None = None, 
         `SystemExit`: for an unknown command-line option, as argparse does.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    parser = HfArgumentParser(classes, description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser = HfArgumentParser(
+        list(classes), description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
     if argv and argv[0].endswith((".yaml", ".yml")):
         _set_defaults(parser, Path(argv.pop(0)), classes)
     return parser.parse_args_into_dataclasses(args=argv)

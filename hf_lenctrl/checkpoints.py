@@ -30,14 +30,12 @@ def average_checkpoints(folders: Sequence[str | Path]) -> dict[str, torch.Tensor
     if not folders:
         raise ValueError("there is no checkpoint to average; save some: save_steps=, save_total_limit=")
     total: dict[str, torch.Tensor] = {}
-    for folder in folders:
+    for i, folder in enumerate(folders):
         state = load_file(Path(folder, "model.safetensors"))
-        if total and state.keys() != total.keys():
+        if i > 0 and state.keys() != total.keys():
             raise ValueError(f"{folder} holds other tensors than {folders[0]}; average checkpoints of one run")
         for name, tensor in state.items():
-            total[name] = total[name] + tensor.float() if name in total and tensor.is_floating_point() else (
-                tensor.float() if tensor.is_floating_point() else tensor
-            )
+            total[name] = tensor.float() + (total[name] if i > 0 else 0.0)
     return {
         name: (total[name] / len(folders)).to(tensor.dtype) if tensor.is_floating_point() else tensor
         for name, tensor in state.items()

@@ -12,7 +12,9 @@ LENGTH_UNITS = ("token", "character")
 def check_length(length) -> None:
     """Raise unless `length` is a Python `int` of at least 1 (`bool` is none)."""
     if isinstance(length, bool) or not isinstance(length, int):
-        raise TypeError(f"length must be an int of at least 1, got {length!r} ({type(length).__name__}); pass length=75")
+        raise TypeError(
+            f"length must be an int of at least 1, got {length!r} ({type(length).__name__}); pass length=75"
+        )
     if length < 1:
         raise ValueError(f"length must be at least 1, got {length}; pass length=75")
 
@@ -26,8 +28,8 @@ class LengthControlRules:
             (see `hf_lenctrl.length_encoding`), or `"none"` for the base model without length control.
         absolute_positions (`bool`, defaults to `False`): Keep the decoder's own positions and add the length encoding
             ("+PE" in Takase & Okazaki 2019); `False` puts the length encoding in their place.
-        length_unit (`str`, defaults to `"token"`): What is counted: `"token"`, or `"character"` (Unicode code points of
-            the decoded text). Special tokens count zero.
+        length_unit (`str`, defaults to `"token"`): What is counted: `"token"`, or `"character"` (Unicode code points
+            of the decoded text). Special tokens count zero.
         length (`int`, *optional*): Length used when a call gives none.
     """
 

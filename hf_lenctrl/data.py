@@ -32,8 +32,8 @@ class RowReport:
 
     def __str__(self):
         return (
-            f"{self.split}: {self.rows:,} rows, {self.empty:,} dropped for an empty text, {self.target_too_long:,} for a "
-            f"target over the limit, {self.kept:,} kept, {self.source_cut:,} of them with the source cut to the limit"
+            f"{self.split}: {self.rows:,} rows, {self.empty:,} dropped for an empty text, {self.target_too_long:,} "
+            f"for a target over the limit, {self.kept:,} kept, {self.source_cut:,} of these with the source cut"
         )
 
 
@@ -41,8 +41,8 @@ def load_splits(args: DataArguments) -> DatasetDict:
     """
     Load train, validation and test rows with string columns `source` and `target`.
 
-    A split that is not given is cut from train: by a hash of the row's group (`args.group_column`), so that groups never
-    mix and the split is the same on every machine, or without groups by a hash of the source.
+    A split that is not given is cut from train: by a hash of the row's group (`args.group_column`), so that groups
+    never mix and the split is the same on every machine, or without groups by a hash of the source.
 
     Raises:
         `FileNotFoundError`: for a file that is not there.
@@ -52,11 +52,13 @@ def load_splits(args: DataArguments) -> DatasetDict:
         splits = dict(load_dataset(args.dataset_name, args.dataset_config_name))
         files = dict.fromkeys(splits, args.dataset_name)
     else:
-        files = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
-        files = {name: path for name, path in files.items() if path is not None}
+        given = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
+        files = {name: path for name, path in given.items() if path is not None}
         splits = {name: load_rows(path) for name, path in files.items()}
     if "train" not in splits:
-        raise ValueError("there is nothing to train on; give train_file=rows.jsonl, or dataset_name= with a train split")
+        raise ValueError(
+            "there is nothing to train on; give train_file=rows.jsonl, or dataset_name= with a train split"
+        )
     for name, rows in splits.items():
         columns = {"source_column": args.source_column, "target_column": args.target_column}
         if args.group_column is not None:
@@ -107,7 +109,9 @@ def load_rows(path: str) -> Dataset:
         return load_dataset(_LOADER_OF_SUFFIX[suffix], data_files=str(file), split="train")
     except (DatasetGenerationError, ValueError) as error:
         cause = error.__cause__ or error
-        raise ValueError(f"{path} could not be read as {suffix[1:]}: {cause}; mend or remove the broken row") from error
+        raise ValueError(
+            f"{path} could not be read as {suffix[1:]}: {cause}; mend or remove the broken row"
+        ) from error
 
 
 def _split(rows: Dataset, shares: dict[str, float], args: DataArguments) -> dict[str, Dataset]:

@@ -1,7 +1,7 @@
 """Sinusoidal encodings of position, remaining length and length ratio: pure functions of tensors.
 
-Every function maps tensors that broadcast to `(batch_size, sequence_length)` to `(batch_size, sequence_length, dim)` in
-float32, even columns sine and odd columns cosine. Nothing is looked up in a table, so no progress or length is out of range.
+Every function maps tensors that broadcast to `(batch_size, sequence_length)` to `(batch_size, sequence_length, dim)`
+in float32, even columns sine and odd columns cosine. Nothing is looked up in a table, so no length is out of range.
 """
 
 import torch
@@ -92,7 +92,7 @@ def lrpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor
 def pre(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
     r"""
     Progress-ratio encoding: `sin(r i)` and `cos(r i)` with `r = progress / length` clamped to [0, 1]
-    (Botcazou et al. 2026, arXiv 2512.06938). It sees the ratio alone, so a length never met in training is no new input.
+    (Botcazou et al. 2026, arXiv 2512.06938). It sees the ratio alone, so that an unseen length is no new input.
 
     Args:
         progress (`torch.Tensor` of shape `(batch_size, sequence_length)`): Units written before each position.

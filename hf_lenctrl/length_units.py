@@ -55,7 +55,7 @@ class UnitTable(nn.Module):
 
     @classmethod
     def from_config(cls, config, vocab_size: int) -> "UnitTable":
-        """Table that needs no tokenizer: 1 for all but the special ids of `config`; for characters, one to be filled."""
+        """Table without a tokenizer: 1 for all but the special ids of `config`; for characters, one to be filled."""
         if config.length_unit != "token":
             return cls(torch.full((vocab_size, 2), -1, dtype=torch.int32))
         weights = torch.ones(vocab_size, 2, dtype=torch.int32)
@@ -93,13 +93,13 @@ class UnitTable(nn.Module):
             raise ValueError(f"unit must be 'token' or 'character', got {unit!r}")
         return cls(torch.tensor(weights, dtype=torch.int32))
 
-    def progress(self, ids: torch.LongTensor) -> torch.LongTensor:
+    def progress(self, ids: torch.LongTensor) -> torch.Tensor:
         """
         Units written up to and including each position, so that a decoder that reads `ids` learns what stands there
         before it predicts. One gather and two cumulative sums for the batch, no loop over rows.
 
         Args:
-            ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Decoder input ids, special tokens included.
+            ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Decoder input ids with special tokens.
 
         Returns:
             `torch.LongTensor` of shape `(batch_size, sequence_length)`; the last column is the count of the whole row.
@@ -115,7 +115,7 @@ class UnitTable(nn.Module):
         text_before = first.cumsum(-1) > first  # (B, T): something other than white space stands before the token
         return torch.where(text_before, later, first).cumsum(-1)
 
-    def count(self, ids: torch.LongTensor) -> torch.LongTensor:
+    def count(self, ids: torch.LongTensor) -> torch.Tensor:
         """Units of each row: `(batch_size, sequence_length)` -> `(batch_size,)`."""
         return self.progress(ids)[:, -1]
 

@@ -1,4 +1,4 @@
-"""How well lengths were met, and ROUGE: plain functions, `evaluate` metrics that need no Hub, and Trainer's builder."""
+"""How well lengths were met, and ROUGE: plain functions of lengths and texts, and what a Trainer calls."""
 
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -52,8 +52,8 @@ def rouge_metrics(
 
     Args:
         predictions (`Sequence[str]`), references (`Sequence[str]`): Texts, one reference for each prediction.
-        max_bytes (`int`, *optional*): Cut each prediction to so many UTF-8 bytes first (75 in DUC 2004); a character cut
-            in two is left out. References stay whole.
+        max_bytes (`int`, *optional*): Cut each prediction to so many UTF-8 bytes first (75 in DUC 2004); a character
+            cut in two is left out. References stay whole.
         use_stemmer (`bool`, *optional*, defaults to `True`): Porter stems, as ROUGE-1.5.5 `-m`.
 
     Returns:

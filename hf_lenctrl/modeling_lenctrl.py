@@ -1,7 +1,9 @@
-"""Length-controlled BART and Marian: mixins over the untouched Hugging Face classes, and one line of classes a family."""
+"""Length-controlled BART and Marian: mixins over the untouched Hugging Face classes, then the classes of each
+family."""
 
 import torch
 from torch import nn
+from transformers import initialization as init
 from transformers.models.bart.modeling_bart import (
     BartDecoder,
     BartEncoder,
@@ -20,7 +22,7 @@ from .length_encoding import LENGTH_ENCODINGS
 from .length_units import UnitTable
 
 
-def as_length_tensor(length, batch_size: int, device: torch.device) -> torch.LongTensor:
+def as_length_tensor(length, batch_size: int, device: torch.device) -> torch.Tensor:
     """
     Check a requested length and spread it over the batch.
 
@@ -78,9 +80,8 @@ class _UnitTableInit:
     def _init_weights(self, module):
         super()._init_weights(module)
         if isinstance(module, LengthControlledDecoder):
-            default = UnitTable.from_config(module.config, module.unit_table.weights.shape[0])
-            if not getattr(module.unit_table.weights, "_is_hf_initialized", False):
-                module.unit_table.weights.copy_(default.weights)
+            weights = module.unit_table.weights
+            init.copy_(weights, UnitTable.from_config(module.config, weights.shape[0]).weights)  # not if it was loaded
 
 
 class LengthControlledEncoder(_UnitTableInit):
@@ -111,7 +112,7 @@ class LengthControlledDecoder(_UnitTableInit):
         *,
         inputs_embeds: torch.Tensor | None = None,
         past_key_values=None,
-        length: int | list[int] | torch.LongTensor | None = None,
+        length: int | list[int] | torch.Tensor | None = None,
         progress: torch.LongTensor | None = None,
         **kwargs,
     ):
@@ -133,9 +134,7 @@ class LengthControlledDecoder(_UnitTableInit):
                     "length was given to a model with length_encoding='none', which cannot use it; leave it out, or "
                     "build the model with length_encoding='ldpe', 'lrpe' or 'pre'"
                 )
-            return super().forward(
-                input_ids, inputs_embeds=inputs_embeds, past_key_values=past_key_values, **kwargs
-            )
+            return super().forward(input_ids, inputs_embeds=inputs_embeds, past_key_values=past_key_values, **kwargs)
         if progress is None:
             if input_ids is None:
                 raise ValueError(
@@ -151,15 +150,15 @@ class LengthControlledDecoder(_UnitTableInit):
         length = self.config.length if length is None else length
         if length is None:
             raise ValueError(
-                "no length was given; pass it to the call (model.generate(**inputs, length=75), model(..., length=75), "
+                "no length was given; pass it to the call (model.generate(**inputs, length=75), model(..., length=75) "
                 "or labels to count it from) or set a default: from_pretrained(path, length=75)"
             )
-        length = as_length_tensor(length, progress.shape[0], progress.device)  # (B,)
+        lengths = as_length_tensor(length, progress.shape[0], progress.device)  # (B,)
         encode = LENGTH_ENCODINGS[self.config.length_encoding]
-        encoding = encode(progress, length.unsqueeze(1), self.config.d_model)  # (B, T, d), float32
+        encoding = encode(progress, lengths.unsqueeze(1), self.config.d_model)  # (B, T, d), float32
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)  # (B, T, d)
-        # Marian's decoder multiplies whatever embeddings it is given by embed_scale, BART's has done it in embed_tokens
+        # Marian's decoder multiplies the embeddings it is given by embed_scale, BART's did so in embed_tokens
         encoding = encoding / getattr(self, "embed_scale", 1.0)
         return super().forward(
             inputs_embeds=inputs_embeds + encoding.to(inputs_embeds.dtype), past_key_values=past_key_values, **kwargs
@@ -208,7 +207,7 @@ class LengthControlledForConditionalGeneration(_UnitTableInit):
         """Fill the table of units for the decoder's vocabulary; see `LengthControlledModel.set_unit_table`."""
         self.model.set_unit_table(tokenizer)
 
-    # Every name is written out because Trainer keeps the columns and `generate` accepts the arguments that it finds here.
+    # Every name is written out: Trainer keeps the columns and `generate` accepts the arguments that it finds here.
     def forward(
         self,
         input_ids: torch.LongTensor | None = None,
@@ -221,7 +220,7 @@ class LengthControlledForConditionalGeneration(_UnitTableInit):
         decoder_inputs_embeds: torch.Tensor | None = None,
         labels: torch.LongTensor | None = None,
         use_cache: bool | None = None,
-        length: int | list[int] | torch.LongTensor | None = None,
+        length: int | list[int] | torch.Tensor | None = None,
         progress: torch.LongTensor | None = None,
         **kwargs,
     ):
@@ -229,9 +228,9 @@ class LengthControlledForConditionalGeneration(_UnitTableInit):
         The base model's `forward` with two more arguments.
 
         Args:
-            length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Wanted units. Without
-                it they are counted from `labels` (the training rule of Takase & Okazaki 2019, section 3.1), else
-                `config.length` holds.
+            length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Wanted units.
+                Without it they are counted from `labels` (the training rule of Takase & Okazaki 2019, section 3.1),
+                else `config.length` holds.
             progress (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*): See
                 `LengthControlledDecoder.forward`.
 
@@ -256,8 +255,8 @@ class LengthControlledForConditionalGeneration(_UnitTableInit):
             **kwargs,
         )
 
-    def count_labels(self, labels: torch.LongTensor) -> torch.LongTensor:
-        """Units of each row of `labels (batch_size, target_sequence_length)`, -100 for padding; a row must have some."""
+    def count_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """Units of each row of `labels (batch_size, target_sequence_length)`, -100 for padding; never 0."""
         length = self.model.decoder.unit_table.count(labels.masked_fill(labels == -100, self.config.pad_token_id))
         if not torch.compiler.is_compiling() and bool((length < 1).any()):
             raise ValueError(
@@ -271,16 +270,16 @@ class LengthControlledForConditionalGeneration(_UnitTableInit):
         """
         `GenerationMixin.generate` with a length.
 
-        Unless the call sets `max_length` or `max_new_tokens` (itself or in `generation_config`), the limit on new tokens
-        is made from the length and is generous, so that it cuts no output short.
+        Unless the call sets `max_length` or `max_new_tokens` (itself or in `generation_config`), the limit on new
+        tokens is made from the length and is generous, so that it cuts no output short.
 
         Args:
-            length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Wanted units for the
-                whole batch or for each example; defaults to `config.length`.
+            length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Wanted units for
+                the whole batch or for each example; defaults to `config.length`.
 
         Raises:
-            `TypeError`, `ValueError`: for a length that is missing, no integer, under 1, of another size than the batch
-                or more than the decoder's positions can hold.
+            `TypeError`, `ValueError`: for a length that is missing, no integer, under 1, of another size than the
+                batch or more than the decoder's positions can hold.
         """
         if self.config.length_encoding == "none":
             if length is not None:
@@ -321,8 +320,8 @@ class LengthControlledForConditionalGeneration(_UnitTableInit):
         needed = -(-length // max(largest, 1)) + 1  # EOS is predicted one position after the last token
         if needed > positions:
             raise ValueError(
-                f"length={length} needs at least {needed} decoder positions, the model has {positions}; ask for less, or "
-                f"use a model with a larger max_position_embeddings or with absolute_positions=False"
+                f"length={length} needs at least {needed} decoder positions, the model has {positions}; ask for less "
+                f"or use a model with a larger max_position_embeddings or with absolute_positions=False"
             )
         return min(limit, positions)
 

@@ -66,9 +66,9 @@ def generate(model, tokenizer, sources: list[str], lengths: list, *, batch_size:
         for start in range(0, len(order), batch_size):
             indices = order[start : start + batch_size]
             wanted = [lengths[i] for i in indices]
-            inputs = tokenizer(
-                [sources[i] for i in indices], return_tensors="pt", padding=True, truncation=True
-            ).to(model.device)
+            inputs = tokenizer([sources[i] for i in indices], return_tensors="pt", padding=True, truncation=True).to(
+                model.device
+            )
             if wanted[0] is not None:
                 options["length"] = wanted
             ids = model.generate(**inputs, **options)

@@ -1,15 +1,17 @@
 """Train a length-controlled sequence-to-sequence model.
 
-    python recipes/train_seq2seq.py recipes/headline/ldpe_small.yaml --train_file headlines.jsonl --output_dir runs/ldpe
+    python recipes/train_seq2seq.py recipes/headline/ldpe_small.yaml --train_file headlines.jsonl --output_dir
+    runs/ldpe
 
-One YAML file is one run; options on the command line win over it; `--help` lists them all. A run that was stopped goes on
-from its last checkpoint when the same command is given again.
+One YAML file is one run; options on the command line win over it; `--help` lists them all. A run that was stopped
+goes on from its last checkpoint when the same command is given again.
 """
 
 import json
 import logging
 import time
 from pathlib import Path
+from typing import Any
 
 import datasets
 import transformers
@@ -23,7 +25,7 @@ from transformers import (
 )
 
 import hf_lenctrl
-from hf_lenctrl.arguments import DataArguments, RunArguments, ModelArguments, parse_arguments
+from hf_lenctrl.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
 from hf_lenctrl.checkpoints import average_checkpoints, last_checkpoint
 from hf_lenctrl.data import load_splits, tokenize
 from hf_lenctrl.data_collator import DataCollatorForLengthControl
@@ -43,17 +45,21 @@ def load_tokenizer(args: ModelArguments, texts: datasets.Dataset, output_dir: st
     if not (folder / "tokenizer_config.json").is_file():
         logger.info("training a tokenizer: %d source subwords, %s target", args.vocab_size, args.target_vocabulary)
         return train_marian_tokenizer(
-            texts["source"], texts["target"], folder, vocab_size=args.vocab_size, target_vocabulary=args.target_vocabulary
+            texts["source"],
+            texts["target"],
+            folder,
+            vocab_size=args.vocab_size,
+            target_vocabulary=args.target_vocabulary,
         )
     return AutoTokenizer.from_pretrained(folder)
 
 
-def build_model(args: ModelArguments, tokenizer, max_positions: int):
+def build_model(args: ModelArguments, tokenizer, max_positions: int) -> Any:
     """The named checkpoint, or a new model of the given shape for the tokenizer."""
     if args.model_name_or_path is not None:
         return AutoModelForSeq2SeqLM.from_pretrained(args.model_name_or_path)
     separate = getattr(tokenizer, "separate_vocabs", False)
-    shape = {
+    shape: dict[str, Any] = {
         "d_model": args.d_model,
         "dropout": args.dropout,
         "activation_function": args.activation_function,
@@ -74,17 +80,18 @@ def build_model(args: ModelArguments, tokenizer, max_positions: int):
             f"{side}_attention_heads": args.attention_heads,
             f"{side}_ffn_dim": args.ffn_dim,
         }
+    model: Any
     if args.family == "bart":
-        config = hf_lenctrl.LenCtrlBartConfig(**shape, decoder_start_token_id=tokenizer.eos_token_id)
-        model = hf_lenctrl.LenCtrlBartForConditionalGeneration(config)
+        shape |= {"decoder_start_token_id": tokenizer.eos_token_id}
+        model = hf_lenctrl.LenCtrlBartForConditionalGeneration(hf_lenctrl.LenCtrlBartConfig(**shape))
     else:
+        shape |= {"decoder_start_token_id": tokenizer.pad_token_id}
         if separate:
             shape |= {
                 "decoder_vocab_size": len(tokenizer.target_encoder),
                 "share_encoder_decoder_embeddings": False,
             }
-        config = hf_lenctrl.LenCtrlMarianConfig(**shape, decoder_start_token_id=tokenizer.pad_token_id)
-        model = hf_lenctrl.LenCtrlMarianMTModel(config)
+        model = hf_lenctrl.LenCtrlMarianMTModel(hf_lenctrl.LenCtrlMarianConfig(**shape))
     model.set_unit_table(tokenizer)
     return model
 
@@ -157,14 +164,14 @@ def main(argv=None) -> dict:
     # ---------------------------------------------------------------- test
     if "test" not in tokenized:
         return result.metrics
-    metrics = dict(result.metrics)
+    metrics: dict[str, Any] = dict(result.metrics)
     for length in [None, *run_args.test_lengths]:
         name = "test" if length is None else f"test_{length}"
         trainer.data_collator = DataCollatorForLengthControl(tokenizer, model=model, length=length)
         trainer.compute_metrics = build_compute_metrics(
             tokenizer, unit, length=length, max_bytes=run_args.rouge_max_bytes
         )
-        figures = trainer.predict(tokenized["test"], metric_key_prefix=name).metrics
+        figures = trainer.predict(tokenized["test"], metric_key_prefix=name).metrics or {}
         trainer.save_metrics(name, figures)  # as soon as it is known
         logger.info(json.dumps(figures, indent=1))
         metrics |= figures

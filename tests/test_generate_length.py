@@ -87,7 +87,9 @@ def test_each_row_of_a_batch_has_its_own_length(speller, inputs, num_beams):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "fields", [{"length_encoding": "ldpe", "absolute_positions": True}, {"length_encoding": "pre"}], ids=["ldpe_pe", "pre"]
+    "fields",
+    [{"length_encoding": "ldpe", "absolute_positions": True}, {"length_encoding": "pre"}],
+    ids=["ldpe_pe", "pre"],
 )
 def test_other_encodings_learn_to_stop_at_the_length(family, fields):
     model = trained_speller(family, **fields)
@@ -161,7 +163,9 @@ def test_unknown_arguments_are_still_refused(speller, inputs):
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-@pytest.mark.parametrize("options", [{"use_cache": False}, {"cache_implementation": "static"}], ids=["uncached", "static"])
+@pytest.mark.parametrize(
+    "options", [{"use_cache": False}, {"cache_implementation": "static"}], ids=["uncached", "static"]
+)
 def test_output_does_not_depend_on_the_cache(speller, inputs, options, num_beams):
     output = speller.generate(**inputs, num_beams=num_beams, length=[3, 25, 11], **options)
     assert output.tolist() == expected(speller, [3, 25, 11])
@@ -196,9 +200,7 @@ def test_bfloat16_model_has_the_length_asked_for(speller, inputs, num_beams):
 def test_letters_of_a_decoder_prompt_count(speller, num_beams):
     start = speller.config.decoder_start_token_id
     prompt = torch.tensor([[start, 5, 6, 7], [start, 9, 10, 11]])
-    output = speller.generate(
-        torch.tensor([[5], [9]]), decoder_input_ids=prompt, num_beams=num_beams, length=[4, 12]
-    )
+    output = speller.generate(torch.tensor([[5], [9]]), decoder_input_ids=prompt, num_beams=num_beams, length=[4, 12])
     assert output.tolist() == expected(speller, [4, 12], letters=(5, 9))
 
 
@@ -236,7 +238,12 @@ def test_a_row_gets_in_a_batch_what_it_gets_alone(family, encoding, absolute_pos
     pad = model.config.pad_token_id
 
     def ids_and_scores(source, length, mask=None):
-        options = {"num_beams": num_beams, "max_new_tokens": 12, "return_dict_in_generate": True, "output_scores": True}
+        options = {
+            "num_beams": num_beams,
+            "max_new_tokens": 12,
+            "return_dict_in_generate": True,
+            "output_scores": True,
+        }
         out = model.generate(source, attention_mask=mask, length=length, **options)
         scores = out.sequences_scores if num_beams > 1 else torch.stack(out.scores, 1).amax(-1).sum(-1)
         return out.sequences.tolist(), scores
@@ -284,7 +291,9 @@ MODES = {
 
 @pytest.mark.parametrize("use_cache", [True, False])
 @pytest.mark.parametrize("mode", MODES.values(), ids=MODES.keys())
-def test_progress_of_each_step_is_the_length_of_the_text_so_far(family, shared_tokenizer, monkeypatch, mode, use_cache):
+def test_progress_of_each_step_is_the_length_of_the_text_so_far(
+    family, shared_tokenizer, monkeypatch, mode, use_cache
+):
     fields = {**MARIAN, "vocab_size": len(shared_tokenizer), "length_unit": "character"}
     model = build_model(family, **fields, init_std=0.2, tie_word_embeddings=False)
     model.set_unit_table(shared_tokenizer)
@@ -349,7 +358,9 @@ def endless(family):
 SOURCE = torch.tensor([[11, 12], [21, 22]])
 
 
-@pytest.mark.parametrize("fields", [{"max_length": 20}, {"max_new_tokens": 5}, {"max_length": 20, "max_new_tokens": 5}])
+@pytest.mark.parametrize(
+    "fields", [{"max_length": 20}, {"max_new_tokens": 5}, {"max_length": 20, "max_new_tokens": 5}]
+)
 @pytest.mark.parametrize("config", [None, GenerationConfig(num_beams=2)], ids=["alone", "generation_config"])
 def test_limits_of_the_models_generation_config_cut_no_output(speller, inputs, fields, config):
     # Seq2SeqTrainer writes the library's default of 20 into model.generation_config

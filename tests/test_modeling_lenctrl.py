@@ -107,7 +107,9 @@ def test_without_encoding_generated_ids_are_those_of_the_stock_model(family, sca
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_logits_follow_the_papers_equations(family, encoding, absolute_positions, scale_embedding):
     fields = {"scale_embedding": scale_embedding}
-    model = build_model(family, length_encoding=encoding, absolute_positions=absolute_positions, init_std=0.2, **fields)
+    model = build_model(
+        family, length_encoding=encoding, absolute_positions=absolute_positions, init_std=0.2, **fields
+    )
     expected = paper_logits(family, model, encoding, DECODER_IDS[family], PROGRESS[family], [3, 17], **fields)
     torch.testing.assert_close(logits(model, [3, 17]), expected, atol=2e-5, rtol=1e-5)
     assert not torch.allclose(logits(model, [4, 17])[0], expected[0], atol=1e-3)
@@ -427,9 +429,7 @@ def test_character_lengths_are_those_of_the_texts(character_model, shared_tokeni
 def test_character_progress_is_the_length_of_the_decoded_prefix(family, character_model, shared_tokenizer):
     character_model.set_unit_table(shared_tokenizer)
     rows = [[2, *shared_tokenizer(text_target=text)["input_ids"][:4]] for text in TARGETS[:2]]
-    progress = [
-        [len(shared_tokenizer.decode(row[:t], skip_special_tokens=True)) for t in range(1, 6)] for row in rows
-    ]
+    progress = [[len(shared_tokenizer.decode(row[:t], skip_special_tokens=True)) for t in range(1, 6)] for row in rows]
     assert progress[0][0] == 0
     assert progress[0][-1] > 4  # subwords write more than a character each, or the unit would not show
     fields = {**MARIAN, "vocab_size": len(shared_tokenizer)}
@@ -542,7 +542,9 @@ def test_labels_that_are_all_padding_are_refused(family):
 @pytest.mark.parametrize("call", ["forward", "generate"])
 def test_without_any_length_the_error_shows_the_two_ways_to_give_one(family, call):
     model = build_model(family)
-    with pytest.raises(ValueError, match=r"no length was given.*generate\(\*\*inputs, length=75\).*from_pretrained\(path, length=75\)"):
+    with pytest.raises(
+        ValueError, match=r"no length was given.*generate\(\*\*inputs, length=75\).*from_pretrained\(path, length=75\)"
+    ):
         if call == "forward":
             logits(model)
         else:

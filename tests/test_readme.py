@@ -19,7 +19,11 @@ BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.S)
 
 def run(code: str, cwd: Path) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, env={**_environment(), "HF_HUB_OFFLINE": "1"}
+        [sys.executable, "-c", code],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env={**_environment(), "HF_HUB_OFFLINE": "1"},
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
@@ -90,12 +94,22 @@ def test_recipe_commands_of_the_readme_run(tmp_path):
     from conftest import SOURCES, TARGETS
 
     assert rows.exists()
-    pairs = [{"source": f"{s} Number {i}.", "target": f"{t} {i}", "package": f"{i}-x"} for i in range(40) for s, t in zip(SOURCES, TARGETS, strict=True)]
+    pairs = [
+        {"source": f"{s} Number {i}.", "target": f"{t} {i}", "package": f"{i}-x"}
+        for i in range(40)
+        for s, t in zip(SOURCES, TARGETS, strict=True)
+    ]
     (tmp_path / "headlines.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
     (tmp_path / "texts.txt").write_text("\n".join(SOURCES))
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"source": s, "budget": 12}) + "\n" for s in SOURCES))
-    small = "--max_steps 2 --save_steps 1 --eval_steps 2 --d_model 32 --ffn_dim 32 --attention_heads 2 --vocab_size 150 --test_lengths 20 --max_test_rows 4 --max_validation_rows 4 --generation_num_beams 1 --validation_share 0.2 --test_share 0.2"
-    commands = [line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines() if line.startswith("python ")]
+    small = (
+        "--max_steps 2 --save_steps 1 --eval_steps 2 --d_model 32 --ffn_dim 32 --attention_heads 2 --vocab_size 150 "
+        "--test_lengths 20 --max_test_rows 4 --max_validation_rows 4 --generation_num_beams 1 "
+        "--validation_share 0.2 --test_share 0.2"
+    )
+    commands = [
+        line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines() if line.startswith("python ")
+    ]
     assert len(commands) == 3
     for command in commands:
         words = command.split()

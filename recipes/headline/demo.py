@@ -61,8 +61,7 @@ def plot(path: Path, controlled: dict, plain: list[dict]) -> None:
         parts = axes.violinplot(values, [n + shift for n in LENGTHS], widths=4, showmedians=True)
         for name in ("cbars", "cmins", "cmaxes", "cmedians"):
             parts[name].set_color(colour)
-        for body in parts["bodies"]:
-            body.set_facecolor(colour)
+        plt.setp(parts["bodies"], facecolor=colour)
         axes.plot([], [], color=colour, label=label)
     axes.plot(LENGTHS, LENGTHS, "k--", linewidth=0.8, label="what was asked for")
     axes.set(xlabel="requested characters", ylabel="produced characters", xticks=LENGTHS, ylim=(0, 110))
@@ -87,7 +86,14 @@ def main(argv=None) -> None:
     print("2/4 Training the length-controlled model (LDPE + absolute positions)", flush=True)
     train(out / "model", out / "data", ["--max_train_minutes", "5", *args.training_options])
     print("3/4 Training the plain Transformer", flush=True)
-    plain_options = ["--length_encoding", "none", "--tokenizer_name_or_path", str(out / "model"), "--max_train_minutes", "2"]
+    plain_options = [
+        "--length_encoding",
+        "none",
+        "--tokenizer_name_or_path",
+        str(out / "model"),
+        "--max_train_minutes",
+        "2",
+    ]
     train(out / "plain", out / "data", [*plain_options, *args.training_options])
 
     print("4/4 Writing", flush=True)
@@ -112,9 +118,9 @@ def main(argv=None) -> None:
     (out / "figures.json").write_text(json.dumps(figures, indent=1))
     plot(out / "lengths.png", controlled, plain)
     print(f"\nPlot: {out / 'lengths.png'}   model: {out / 'model'}   Next, with .venv/bin/python:\n")
-    print("  import hf_lenctrl; from transformers import AutoModelForSeq2SeqLM, AutoTokenizer")
-    print(f"  tok, model = (A.from_pretrained('{out / 'model'}') for A in (AutoTokenizer, AutoModelForSeq2SeqLM))")
-    print("  print(tok.decode(model.generate(**tok('your text', return_tensors='pt'), length=50)[0], skip_special_tokens=True))")
+    print("  import hf_lenctrl; from transformers import AutoModelForSeq2SeqLM as M, AutoTokenizer as T")
+    print(f"  tok, model = T.from_pretrained('{out / 'model'}'), M.from_pretrained('{out / 'model'}')")
+    print("  print(tok.batch_decode(model.generate(**tok('TEXT', return_tensors='pt'), length=50), True))")
 
 
 if __name__ == "__main__":
