@@ -100,9 +100,8 @@ def parse_arguments(
         `SystemExit`: for an unknown command-line option, as argparse does.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    parser = HfArgumentParser(
-        list(classes), description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    types: Any = list(classes)
+    parser = HfArgumentParser(types, description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     if argv and argv[0].endswith((".yaml", ".yml")):
         _set_defaults(parser, Path(argv.pop(0)), classes)
     return parser.parse_args_into_dataclasses(args=argv)

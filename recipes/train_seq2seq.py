@@ -9,7 +9,6 @@ goes on from its last checkpoint when the same command is given again.
 
 import json
 import logging
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,12 @@ from transformers import (
     AutoTokenizer,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
-    TrainerCallback,
     set_seed,
 )
 
 import hf_lenctrl
 from hf_lenctrl.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
+from hf_lenctrl.callbacks import TimeBudget
 from hf_lenctrl.checkpoints import average_checkpoints, last_checkpoint
 from hf_lenctrl.data import load_splits, tokenize
 from hf_lenctrl.data_collator import DataCollatorForLengthControl
@@ -94,21 +93,6 @@ def build_model(args: ModelArguments, tokenizer, max_positions: int) -> Any:
         model = hf_lenctrl.LenCtrlMarianMTModel(hf_lenctrl.LenCtrlMarianConfig(**shape))
     model.set_unit_table(tokenizer)
     return model
-
-
-class TimeBudget(TrainerCallback):
-    """Ends training in good order once `minutes` are over."""
-
-    def __init__(self, minutes: float):
-        self.seconds = 60 * minutes
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        self.end = time.monotonic() + self.seconds
-
-    def on_step_end(self, args, state, control, **kwargs):
-        if time.monotonic() >= self.end:
-            logger.info("the time budget is used up at step %d of %d", state.global_step, state.max_steps)
-            control.should_training_stop = True
 
 
 def main(argv=None) -> dict:
