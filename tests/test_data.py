@@ -312,15 +312,15 @@ def test_the_report_counts_empty_too_long_and_cut_rows(word_tokenizer):
 def test_the_report_says_what_became_of_the_rows(caplog, word_tokenizer):
     tokenize_rows(MIXED, word_tokenizer, max_source_length=3, max_target_length=3)
     text = (
-        "train: 10 rows, 5 dropped for an empty text, 2 for a target over the limit, 3 kept, 2 of them with the "
-        "source cut to the limit"
+        "train: 10 rows, 5 dropped for an empty text, 2 for a target over the limit, 3 kept, 2 of these with the "
+        "source cut"
     )
     assert [(r.levelname, r.getMessage()) for r in caplog.records if r.name == "hf_lenctrl.data"] == [
         ("WARNING", text)
     ]
     assert str(RowReport("test", rows=32_068, empty=1000, target_too_long=68, source_cut=1234)) == (
         "test: 32,068 rows, 1,000 dropped for an empty text, 68 for a target over the limit, 31,000 kept, 1,234 of "
-        "them with the source cut to the limit"
+        "these with the source cut"
     )
 
 

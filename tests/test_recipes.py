@@ -123,16 +123,19 @@ def run(tmp_path_factory):
         patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder.parent / "datasets_cache")
         metrics = train(
             folder,
-            max_steps=6,
+            max_steps=200,  # two seconds, and enough to learn to count to 36
+            per_device_train_batch_size=16,
+            learning_rate=1e-2,
+            dropout=0,
             label_smoothing_factor=0.1,
             eval_strategy="steps",
-            eval_steps=3,
-            save_steps=2,
+            eval_steps=100,
+            save_steps=50,
             save_total_limit=2,
             average_checkpoints=2,
             max_test_rows=5,
             generation_num_beams=2,
-            test_lengths=[5, 9],
+            test_lengths=[24, 30],
             rouge_max_bytes=20,
         )
     return folder, metrics
@@ -141,10 +144,10 @@ def run(tmp_path_factory):
 def test_the_results_hold_every_metric_under_its_name(run):
     folder, metrics = run
     written = json.loads((folder / "all_results.json").read_text())
-    assert {f"{name}_{figure}" for name in ("test", "test_5", "test_9") for figure in FIGURES} <= written.keys()
+    assert {f"{name}_{figure}" for name in ("test", "test_24", "test_30") for figure in FIGURES} <= written.keys()
     assert "train_loss" in written
     assert {name: written[name] for name in metrics} == metrics
-    for name in ("test", "test_5", "test_9"):
+    for name in ("test", "test_24", "test_30"):
         one = json.loads((folder / f"{name}_results.json").read_text())
         assert all(key.startswith(f"{name}_") or key == "epoch" for key in one)
         assert {key: written[key] for key in one} == one
@@ -153,37 +156,51 @@ def test_the_results_hold_every_metric_under_its_name(run):
 def test_the_settings_stand_beside_the_results(run):
     _, metrics = run
     assert metrics["test_settings"].startswith("length: characters against the reference; ROUGE: rouge_score ")
-    assert metrics["test_5_settings"].startswith("length: characters against 5; ")
-    assert "truncation=20 bytes" in metrics["test_9_settings"]
+    assert metrics["test_24_settings"].startswith("length: characters against 24; ")
+    assert "truncation=20 bytes" in metrics["test_30_settings"]
 
 
 def test_the_model_is_evaluated_by_generation_during_training(run):
     folder, _ = run
-    history = json.loads((folder / "checkpoint-6" / "trainer_state.json").read_text())["log_history"]
+    history = json.loads((folder / "checkpoint-200" / "trainer_state.json").read_text())["log_history"]
     evaluations = {entry["step"]: entry for entry in history if "eval_loss" in entry}
-    assert list(evaluations) == [3, 6]
-    assert all({f"eval_{figure}" for figure in FIGURES} <= entry.keys() for entry in evaluations.values())
+    assert list(evaluations) == [100, 200]
+    for entry in evaluations.values():
+        assert {f"eval_{figure}" for figure in FIGURES} <= entry.keys()
+        rows = entry["eval_runtime"] * entry["eval_samples_per_second"]
+        assert rows < 40  # about 12 rows of 120, as the share says, and not the others
+
+
+def test_a_trained_model_writes_texts_of_the_length_asked_for(run):
+    # references are 19 to 36 characters long; a model that does not look at the length misses by more
+    _, metrics = run
+    assert metrics["test_mae"] < 2
+    assert metrics["test_24_mae"] < 4 and metrics["test_30_mae"] < 4
 
 
 def test_the_saved_weights_are_the_mean_of_the_last_checkpoints(run):
     folder, _ = run
-    assert sorted(path.name for path in folder.glob("checkpoint-*")) == ["checkpoint-4", "checkpoint-6"]
-    four, six, saved = weights(folder / "checkpoint-4"), weights(folder / "checkpoint-6"), weights(folder)
-    assert saved.keys() == six.keys()
+    assert sorted(path.name for path in folder.glob("checkpoint-*")) == ["checkpoint-150", "checkpoint-200"]
+    one, last, saved = (weights(path) for path in (folder / "checkpoint-150", folder / "checkpoint-200", folder))
+    assert saved.keys() == last.keys()
     for name, value in saved.items():
-        expected = (four[name] + six[name]) / 2 if value.is_floating_point() else six[name]
+        expected = (one[name] + last[name]) / 2 if value.is_floating_point() else last[name]
         torch.testing.assert_close(value, expected, rtol=1e-6, atol=1e-7)
-    assert any(not torch.equal(saved[name], six[name]) for name in saved)
+    assert any(not torch.equal(saved[name], last[name]) for name in saved)
 
 
 def test_the_saved_folder_loads_and_writes_at_a_length(run):
     model, tokenizer = load(run[0])
     assert isinstance(model, hf_lenctrl.LenCtrlMarianMTModel) and tokenizer.separate_vocabs
     assert (model.config.length_encoding, model.config.length_unit) == ("ldpe", "character")
-    inputs = tokenizer(SOURCES[:2], return_tensors="pt", padding=True)
-    short, long = (model.generate(**inputs, length=length, num_beams=2) for length in (5, [30, 30]))
-    assert short.shape[0] == long.shape[0] == 2
-    assert tokenizer.batch_decode(short) != tokenizer.batch_decode(long)
+    rows = [ROWS[18], ROWS[20]]
+    inputs = tokenizer([row["source"] for row in rows], return_tensors="pt", padding=True)
+    lengths = [len(row["target"]) for row in rows]
+    assert lengths == [19, 26]
+    texts = tokenizer.batch_decode(model.generate(**inputs, length=lengths), skip_special_tokens=True)
+    assert all(abs(len(text) - n) < 4 for text, n in zip(texts, lengths, strict=True)), texts
+    texts = tokenizer.batch_decode(model.generate(**inputs, length=26), skip_special_tokens=True)
+    assert abs(len(texts[1]) - 26) < 4, texts
 
 
 def test_the_metrics_are_those_of_the_saved_model(run):
@@ -197,13 +214,13 @@ def test_the_metrics_are_those_of_the_saved_model(run):
     )
     rows = hf_lenctrl.data.load_splits(args)["test"]
     inputs = tokenizer(rows["source"][:], return_tensors="pt", padding=True)
-    texts = tokenizer.batch_decode(model.generate(**inputs, length=5, num_beams=2), skip_special_tokens=True)
+    texts = tokenizer.batch_decode(model.generate(**inputs, length=24, num_beams=2), skip_special_tokens=True)
     assert len(texts) == 5
-    assert metrics["test_5_mae"] == pytest.approx(sum(abs(len(text) - 5) for text in texts) / 5)
+    assert metrics["test_24_mae"] == pytest.approx(sum(abs(len(text) - 24) for text in texts) / 5)
 
 
 def test_a_checkpoint_is_a_model_of_its_own(run):
-    model, tokenizer = load(run[0] / "checkpoint-4")
+    model, tokenizer = load(run[0] / "checkpoint-150")
     assert model.generate(**tokenizer(SOURCES[:1], return_tensors="pt"), length=5).shape[0] == 1
 
 
@@ -332,12 +349,14 @@ def test_accumulated_gradients_weigh_as_one_batch(tmp_path):
 # Going on
 
 
-def test_a_run_that_was_stopped_and_resumed_equals_one_that_was_not(tmp_path):
+def test_a_run_that_was_stopped_and_resumed_equals_one_that_was_not(tmp_path, caplog):
     options = {"save_steps": 3, **ONLY_TRAIN}
     train(tmp_path / "whole", max_steps=6, **options)
     train(tmp_path / "parts", max_steps=3, **options)
     assert steps_of(tmp_path / "parts") == 3
-    train(tmp_path / "parts", max_steps=6, **options)
+    with caplog.at_level("INFO", logger="train_seq2seq"):
+        train(tmp_path / "parts", max_steps=6, **options)
+    assert f"going on from {tmp_path / 'parts' / 'checkpoint-3'}" in caplog.text
     assert steps_of(tmp_path / "parts") == 6
     assert_same_weights(tmp_path / "whole", tmp_path / "parts")
     assert not torch.equal(  # and training has not stood still
