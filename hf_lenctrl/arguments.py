@@ -1,6 +1,7 @@
 """Arguments of the recipes: one YAML file is one run, and the command line wins over it."""
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -9,6 +10,8 @@ from typing import Any
 
 import yaml
 from transformers import HfArgumentParser
+
+from .configuration_lenctrl import check_length
 
 
 @dataclass
@@ -81,6 +84,10 @@ class RunArguments:
     test_lengths: list[int] = field(default_factory=list, metadata={"help": "Test at each of these lengths"})
     rouge_max_bytes: int | None = field(default=None, metadata={"help": "Cut outputs to so many bytes (75 in DUC)"})
 
+    def __post_init__(self):
+        for length in self.test_lengths:
+            check_length(length)
+
 
 def parse_arguments(
     classes: Sequence[type], argv: Sequence[str] | None = None, description: str | None = None
@@ -103,20 +110,29 @@ def parse_arguments(
     types: Any = list(classes)
     parser = HfArgumentParser(types, description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     if argv and argv[0].endswith((".yaml", ".yml")):
-        _set_defaults(parser, Path(argv.pop(0)), classes)
-    return parser.parse_args_into_dataclasses(args=argv)
+        argv = [*_options(parser, Path(argv[0]), classes), *argv[1:]]
+    *parsed, rest = parser.parse_args_into_dataclasses(args=argv, return_remaining_strings=True)
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return tuple(parsed)
 
 
-def _set_defaults(parser: HfArgumentParser, path: Path, classes: Sequence[type]) -> None:
-    values: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+def _options(parser: HfArgumentParser, path: Path, classes: Sequence[type]) -> list[str]:
+    """A YAML's values as command-line options, so that both are converted and checked alike."""
+    with path.open(encoding="utf-8") as file:
+        values: Any = yaml.safe_load(file)
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold `key: value` lines, got {type(values).__name__}")
     known = {f.name for cls in classes for f in fields(cls) if f.init}
-    unknown = sorted(set(values) - known)
+    unknown = sorted(str(key) for key in values if key not in known)
     if unknown:
         raise ValueError(f"{path} has unknown keys: {', '.join(unknown)}; `--help` lists the known ones")
-    # argparse converts only string defaults by an option's type: '1e-3' is a string to YAML and a float here
-    parser.set_defaults(**{key: str(value) if isinstance(value, float) else value for key, value in values.items()})
-    for action in parser._actions:
-        if action.dest in values:
-            action.required = False
+    options: list[str] = []
+    for key, value in values.items():
+        if value is None or value == []:
+            parser.set_defaults(**{key: value})  # no option says so
+        elif isinstance(value, list):
+            options = [f"--{key}", *map(str, value), *options]  # before an option, so that it ends there
+        else:
+            options.append(f"--{key}={json.dumps(value) if isinstance(value, dict) else value}")
+    return options

@@ -3,6 +3,7 @@
 import logging
 import time
 
+import torch
 from transformers import TrainerCallback
 
 
@@ -19,6 +20,12 @@ class TimeBudget(TrainerCallback):
         self.end = time.monotonic() + self.seconds
 
     def on_step_end(self, args, state, control, **kwargs):
-        if time.monotonic() >= self.end:
+        over = time.monotonic() >= self.end
+        if args.world_size > 1:  # all stop at the same step, or those that go on wait for the others for ever
+            flag = torch.tensor(float(over), device=args.device)
+            torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
+            over = bool(flag)
+        if over:
             logger.info("the time budget is used up at step %d of %d", state.global_step, state.max_steps)
             control.should_training_stop = True
+            control.should_save = True  # to go on from, and to average

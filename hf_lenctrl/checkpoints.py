@@ -5,12 +5,19 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_callback import TrainerState
 from transformers.trainer_utils import get_last_checkpoint
 
 
 def last_checkpoint(output_dir: str) -> str | None:
     """The newest `checkpoint-<step>` folder of a run, or `None`."""
     return get_last_checkpoint(output_dir) if Path(output_dir).is_dir() else None
+
+
+def trained_steps(checkpoint: str) -> int:
+    """Steps that a checkpoint was trained."""
+    return TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME))).global_step
 
 
 def average_checkpoints(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
@@ -32,7 +39,8 @@ def average_checkpoints(folders: Sequence[str | Path]) -> dict[str, torch.Tensor
     total: dict[str, torch.Tensor] = {}
     for i, folder in enumerate(folders):
         state = load_file(Path(folder, "model.safetensors"))
-        if i > 0 and state.keys() != total.keys():
+        shapes = {name: tensor.shape for name, tensor in state.items()}
+        if i > 0 and shapes != {name: tensor.shape for name, tensor in total.items()}:
             raise ValueError(f"{folder} holds other tensors than {folders[0]}; average checkpoints of one run")
         for name, tensor in state.items():
             total[name] = tensor.float() + (total[name] if i > 0 else 0.0)

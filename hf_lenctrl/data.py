@@ -71,6 +71,13 @@ def load_splits(args: DataArguments) -> DatasetDict:
                 )
         if len(rows) == 0:
             raise ValueError(f"{files[name]} has no rows")
+        for option in ("source_column", "target_column"):
+            kind = getattr(rows.features[columns[option]], "dtype", "other values")
+            if kind not in ("string", "large_string", "null"):
+                raise ValueError(
+                    f"column {columns[option]!r} of {files[name]} must hold text, got {kind}; name the right one with "
+                    f"{option}="
+                )
     cuts = {"validation": args.validation_share, "test": args.test_share}
     cuts = {name: share for name, share in cuts.items() if name not in splits and share > 0}
     if cuts:
@@ -105,13 +112,21 @@ def load_rows(path: str) -> Dataset:
     suffix = Path(file.stem).suffix if file.suffix == ".gz" else file.suffix
     if suffix not in _LOADER_OF_SUFFIX:
         raise ValueError(f"{path} must end in {', '.join(_LOADER_OF_SUFFIX)} (or these and .gz), got {file.suffix!r}")
+    # pandas would take texts such as "NA" and "null" for missing ones
+    options = {"keep_default_na": False} if suffix == ".csv" else {}
     try:
-        return load_dataset(_LOADER_OF_SUFFIX[suffix], data_files=str(file), split="train")
-    except (DatasetGenerationError, ValueError) as error:
+        rows = load_dataset(_LOADER_OF_SUFFIX[suffix], data_files=str(file), split="train", **options)
+        rows.data.validate(full=True)  # the JSON reader does not check that texts are UTF-8
+    except StopIteration:  # from an empty file
+        raise ValueError(f"{path} has no rows") from None
+    except (DatasetGenerationError, ValueError, OSError, EOFError, zlib.error) as error:
         cause = error.__cause__ or error
+        if "corresponds to no data" in str(cause):
+            raise ValueError(f"{path} has no rows") from None
         raise ValueError(
             f"{path} could not be read as {suffix[1:]}: {cause}; mend or remove the broken row"
         ) from error
+    return rows
 
 
 def _split(rows: Dataset, shares: dict[str, float], args: DataArguments) -> dict[str, Dataset]:
@@ -159,7 +174,9 @@ def tokenize(splits: DatasetDict, tokenizer, args: DataArguments) -> tuple[Datas
         columns = tokenizer(sources, truncation=True, max_length=args.max_source_length)
         whole = tokenizer(sources)["input_ids"] if sources else []
         columns["labels"] = tokenizer(text_target=targets)["input_ids"]
-        columns["empty"] = [not (source and target) for source, target in zip(sources, targets, strict=True)]
+        # a target of nothing but unknown letters has no length to train on
+        written = tokenizer.batch_decode(columns["labels"], skip_special_tokens=True)
+        columns["empty"] = [not (source and text.strip()) for source, text in zip(sources, written, strict=True)]
         columns["source_cut"] = [len(ids) > args.max_source_length for ids in whole]
         columns["too_long"] = [len(ids) > args.max_target_length for ids in columns["labels"]]
         return columns

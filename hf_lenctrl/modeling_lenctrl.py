@@ -196,6 +196,9 @@ class LengthControlledModel(_UnitTableInit):
 class LengthControlledForConditionalGeneration(_UnitTableInit):
     """Language-model head with `length` in `forward` and `generate`."""
 
+    # The loss is a mean. Trainer takes the **kwargs of `forward` for a promise to divide it by `num_items_in_batch`
+    # and would multiply gradients by the number of accumulation steps and of processes.
+    accepts_loss_kwargs = False
     model_class: type
 
     def __init__(self, config):

@@ -26,7 +26,9 @@ def read_requests(args: argparse.Namespace) -> tuple[list[str], list[int | None]
     if path.suffix == ".txt":
         if args.length_column is not None:
             raise ValueError(f"{path} is plain text and has no column {args.length_column!r}; use jsonl or --length")
-        sources = path.read_text(encoding="utf-8").splitlines()
+        sources = path.read_text(encoding="utf-8").split("\n")
+        if not sources[-1]:
+            sources.pop()
         lengths: list = [args.length] * len(sources)
     else:
         rows = load_rows(args.input_file)
@@ -36,9 +38,12 @@ def read_requests(args: argparse.Namespace) -> tuple[list[str], list[int | None]
         sources = rows[args.source_column][:]
         lengths = [args.length] * len(sources) if args.length_column is None else rows[args.length_column][:]
     for i, (source, length) in enumerate(zip(sources, lengths, strict=True), start=1):
+        if not isinstance(source, str | None):
+            raise ValueError(f"row {i} of {path} must hold text, got {source!r}; name its column with --source_column")
         if not (source or "").strip():
             raise ValueError(f"row {i} of {path} has no text; remove it")
-        if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
+        given = length is not None or args.length_column is not None
+        if given and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
             raise ValueError(f"row {i} of {path}: the length must be an integer of at least 1, got {length!r}")
     if not sources:
         raise ValueError(f"{path} has no rows")
@@ -59,8 +64,9 @@ def generate(model, tokenizer, sources: list[str], lengths: list, *, batch_size:
     """
     unit = getattr(model.config, "length_unit", "token")
     table = hf_lenctrl.UnitTable.from_tokenizer(tokenizer, unit).to(model.device)
-    # rows of like requested and source length end together and need the least padding
-    order = sorted(range(len(sources)), key=lambda i: (lengths[i] or 0, len(sources[i])))
+    # rows of like requested and source length end together and need the least padding; the longest come first, so that
+    # a length the model cannot hold, or the memory, is told at once
+    order = sorted(range(len(sources)), key=lambda i: (lengths[i] or 0, len(sources[i])), reverse=True)
     results: list[dict] = [{}] * len(sources)
     with tqdm(total=len(sources), desc="Generating", unit="text") as bar:
         for start in range(0, len(order), batch_size):
@@ -99,12 +105,15 @@ def main(argv=None) -> None:
     sources, lengths = read_requests(args)
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     model = AutoModelForSeq2SeqLM.from_pretrained(args.model).eval()
+    if not hasattr(model.config, "length_encoding"):
+        raise ValueError(f"{args.model} holds a {type(model).__name__}, which has no length control")
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     if lengths[0] is None and model.config.length_encoding != "none":
         lengths = [model.config.length] * len(sources)
         if model.config.length is None:
             raise ValueError("no length was given; pass --length 40, or --length_column for a length of each text")
     results = generate(model, tokenizer, sources, lengths, batch_size=args.batch_size, num_beams=args.num_beams)
+    Path(args.output_file).parent.mkdir(parents=True, exist_ok=True)
     with open(args.output_file, "w", encoding="utf-8") as out:
         out.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in results)
     if lengths[0] is not None:

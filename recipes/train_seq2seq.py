@@ -1,7 +1,6 @@
 """Train a length-controlled sequence-to-sequence model.
 
-    python recipes/train_seq2seq.py recipes/headline/ldpe_small.yaml --train_file headlines.jsonl --output_dir
-    runs/ldpe
+    python recipes/train_seq2seq.py recipes/headline/ldpe_small.yaml --train_file rows.jsonl --output_dir runs/ldpe
 
 One YAML file is one run; options on the command line win over it; `--help` lists them all. A run that was stopped
 goes on from its last checkpoint when the same command is given again.
@@ -12,93 +11,19 @@ import logging
 from pathlib import Path
 from typing import Any
 
-import datasets
-import torch
 import transformers
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    Seq2SeqTrainer,
-    Seq2SeqTrainingArguments,
-    set_seed,
-)
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, set_seed
 
-import hf_lenctrl
 from hf_lenctrl.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
 from hf_lenctrl.callbacks import TimeBudget
-from hf_lenctrl.checkpoints import average_checkpoints, last_checkpoint
+from hf_lenctrl.checkpoints import average_checkpoints, last_checkpoint, trained_steps
 from hf_lenctrl.data import load_splits, tokenize
 from hf_lenctrl.data_collator import DataCollatorForLengthControl
 from hf_lenctrl.metrics import build_compute_metrics
-from hf_lenctrl.tokenizer_training import train_marian_tokenizer
+from hf_lenctrl.new_model import build_model, load_tokenizer
 
 
 logger = logging.getLogger("train_seq2seq")
-
-
-def load_tokenizer(args: ModelArguments, texts: datasets.Dataset, output_dir: str):
-    """The named tokenizer, that of the run to go on with, or one trained on the training texts."""
-    folder = Path(output_dir, "tokenizer")
-    name = args.tokenizer_name_or_path or args.model_name_or_path
-    if name is not None:
-        return AutoTokenizer.from_pretrained(name)
-    if not (folder / "tokenizer_config.json").is_file():
-        logger.info("training a tokenizer: %d source subwords, %s target", args.vocab_size, args.target_vocabulary)
-        return train_marian_tokenizer(
-            texts["source"],
-            texts["target"],
-            folder,
-            vocab_size=args.vocab_size,
-            target_vocabulary=args.target_vocabulary,
-        )
-    return AutoTokenizer.from_pretrained(folder)
-
-
-def build_model(args: ModelArguments, tokenizer, max_positions: int) -> Any:
-    """The named checkpoint, or a new model of the given shape for the tokenizer."""
-    if args.model_name_or_path is not None:
-        return AutoModelForSeq2SeqLM.from_pretrained(args.model_name_or_path)
-    separate = getattr(tokenizer, "separate_vocabs", False)
-    shape: dict[str, Any] = {
-        "d_model": args.d_model,
-        "dropout": args.dropout,
-        "activation_function": args.activation_function,
-        "scale_embedding": True,
-        "max_position_embeddings": max_positions,
-        "vocab_size": len(tokenizer),
-        "pad_token_id": tokenizer.pad_token_id,
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "forced_eos_token_id": tokenizer.eos_token_id,
-        "length_encoding": args.length_encoding,
-        "absolute_positions": args.absolute_positions,
-        "length_unit": args.length_unit,
-    }
-    for side in ("encoder", "decoder"):
-        shape |= {
-            f"{side}_layers": args.layers,
-            f"{side}_attention_heads": args.attention_heads,
-            f"{side}_ffn_dim": args.ffn_dim,
-        }
-    model: Any
-    if args.family == "bart":
-        shape |= {"decoder_start_token_id": tokenizer.eos_token_id}
-        model = hf_lenctrl.LenCtrlBartForConditionalGeneration(hf_lenctrl.LenCtrlBartConfig(**shape))
-    else:
-        shape |= {"decoder_start_token_id": tokenizer.pad_token_id}
-        if separate:
-            shape |= {
-                "decoder_vocab_size": len(tokenizer.target_encoder),
-                "share_encoder_decoder_embeddings": False,
-            }
-        model = hf_lenctrl.LenCtrlMarianMTModel(hf_lenctrl.LenCtrlMarianConfig(**shape))
-    model.set_unit_table(tokenizer)
-    # Token embeddings of variance 1 once scaled (Vaswani et al. 2017, section 3.4), as loud as the positions: with
-    # smaller ones the encoder of a post-norm model forgets its words before the decoder has learned to look at them.
-    for embedding in (model.get_encoder().embed_tokens, model.get_decoder().embed_tokens):
-        torch.nn.init.normal_(embedding.weight, std=args.d_model**-0.5)
-        torch.nn.init.zeros_(embedding.weight[tokenizer.pad_token_id])
-    return model
 
 
 def main(argv=None) -> dict:
@@ -114,9 +39,7 @@ def main(argv=None) -> dict:
     with args.main_process_first(desc="tokenizer"):
         tokenizer = load_tokenizer(model_args, splits["train"], args.output_dir)
     with args.main_process_first(desc="tokenising"):
-        tokenized, reports = tokenize(splits, tokenizer, data_args)
-    for report in reports:
-        logger.info(report)
+        tokenized, _ = tokenize(splits, tokenizer, data_args)  # logs what it dropped
 
     # ---------------------------------------------------------------- model
     longest = max(data_args.max_source_length, data_args.max_target_length) + 1
@@ -124,6 +47,8 @@ def main(argv=None) -> dict:
     logger.info("%s with %.1fM parameters", type(model).__name__, model.num_parameters() / 1e6)
     collator = DataCollatorForLengthControl(tokenizer, model=model)
     unit = model.config.length_unit
+    if model.config.length_encoding == "none":
+        model.generation_config.max_length = data_args.max_target_length + 1  # the library's default is 20
 
     # ---------------------------------------------------------------- training
     trainer = Seq2SeqTrainer(
@@ -140,7 +65,15 @@ def main(argv=None) -> dict:
     checkpoint = args.resume_from_checkpoint or last_checkpoint(args.output_dir)
     if checkpoint is not None:
         logger.info("going on from %s", checkpoint)
-    result = trainer.train(resume_from_checkpoint=checkpoint)
+    metrics: dict[str, Any] = {}
+    if checkpoint is not None and 0 < args.max_steps <= trained_steps(checkpoint):
+        logger.info("training is finished")  # Trainer would take one more step
+        model.load_state_dict(average_checkpoints([checkpoint]), strict=False)
+        model.tie_weights()
+    else:
+        metrics |= trainer.train(resume_from_checkpoint=checkpoint).metrics
+        trainer.save_metrics("train", metrics)
+    trainer.accelerator.wait_for_everyone()  # the first process may still be writing or deleting checkpoints
     if run_args.average_checkpoints > 1:
         folders = sorted(Path(args.output_dir).glob("checkpoint-*"), key=lambda p: int(p.name.rsplit("-", 1)[1]))
         folders = folders[-run_args.average_checkpoints :]
@@ -149,12 +82,10 @@ def main(argv=None) -> dict:
         model.load_state_dict(average_checkpoints(folders), strict=False)
         model.tie_weights()
     trainer.save_model()
-    trainer.save_metrics("train", result.metrics)
 
     # ---------------------------------------------------------------- test
     if "test" not in tokenized:
-        return result.metrics
-    metrics: dict[str, Any] = dict(result.metrics)
+        return metrics
     for length in [None, *run_args.test_lengths]:
         name = "test" if length is None else f"test_{length}"
         trainer.data_collator = DataCollatorForLengthControl(tokenizer, model=model, length=length)

@@ -20,7 +20,7 @@ def load_script(path: str):
 
 @pytest.mark.slow
 def test_character_decoder_with_ldpe_meets_every_length_after_200_steps(tmp_path):
-    """Takase & Okazaki 2019, Table 4: variance 0.00 for LDPE with a character decoder; 200 steps of 64 pairs suffice."""
+    """Takase & Okazaki 2019, Table 4, has variance 0.00 for LDPE with a character decoder; 200 steps of 64 suffice."""
     rows = load_script("recipes/headline/docstrings.py").mine([Path(sysconfig.get_path("stdlib"))], progress=False)
     assert len(rows) > 500
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

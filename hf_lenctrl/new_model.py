@@ -1,0 +1,90 @@
+"""The tokenizer and model of a run: those of a checkpoint to go on with, or new ones of a given shape."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from .arguments import ModelArguments
+from .configuration_lenctrl import LenCtrlBartConfig, LenCtrlMarianConfig
+from .modeling_lenctrl import LenCtrlBartForConditionalGeneration, LenCtrlMarianMTModel
+from .tokenizer_training import train_marian_tokenizer
+
+
+logger = logging.getLogger(__name__)
+
+
+def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], output_dir: str):
+    """The named tokenizer, that of the run to go on with, or one trained on the training texts."""
+    folder = Path(output_dir, "tokenizer")
+    name = args.tokenizer_name_or_path or args.model_name_or_path
+    if name is not None:
+        return AutoTokenizer.from_pretrained(name)
+    if not (folder / "tokenizer_config.json").is_file():
+        logger.info("training a tokenizer: %d source subwords, %s target", args.vocab_size, args.target_vocabulary)
+        return train_marian_tokenizer(
+            texts["source"],
+            texts["target"],
+            folder,
+            vocab_size=args.vocab_size,
+            target_vocabulary=args.target_vocabulary,
+        )
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def build_model(args: ModelArguments, tokenizer, max_positions: int) -> Any:
+    """The named checkpoint, or a new model of the given shape for the tokenizer."""
+    model: Any
+    if args.model_name_or_path is not None:
+        model = AutoModelForSeq2SeqLM.from_pretrained(args.model_name_or_path)
+        if not hasattr(model.config, "length_encoding"):
+            raise ValueError(
+                f"{args.model_name_or_path} holds a {type(model).__name__}, which has no length control; name a model "
+                "that this recipe trained, or leave model_name_or_path out for a new one"
+            )
+        return model
+    separate = getattr(tokenizer, "separate_vocabs", False)
+    if separate and args.family == "bart":
+        raise ValueError("family='bart' has one vocabulary for both sides; pass target_vocabulary=shared")
+    shape: dict[str, Any] = {
+        "d_model": args.d_model,
+        "dropout": args.dropout,
+        "activation_function": args.activation_function,
+        "scale_embedding": True,
+        "max_position_embeddings": max_positions,
+        "vocab_size": len(tokenizer),
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "forced_eos_token_id": tokenizer.eos_token_id,
+        "length_encoding": args.length_encoding,
+        "absolute_positions": args.absolute_positions,
+        "length_unit": args.length_unit,
+    }
+    for side in ("encoder", "decoder"):
+        shape |= {
+            f"{side}_layers": args.layers,
+            f"{side}_attention_heads": args.attention_heads,
+            f"{side}_ffn_dim": args.ffn_dim,
+        }
+    if args.family == "bart":
+        shape |= {"decoder_start_token_id": tokenizer.eos_token_id}
+        model = LenCtrlBartForConditionalGeneration(LenCtrlBartConfig(**shape))
+    else:
+        shape |= {"decoder_start_token_id": tokenizer.pad_token_id}
+        if separate:
+            shape |= {
+                "decoder_vocab_size": len(tokenizer.target_encoder),
+                "share_encoder_decoder_embeddings": False,
+            }
+        model = LenCtrlMarianMTModel(LenCtrlMarianConfig(**shape))
+    model.set_unit_table(tokenizer)
+    # Token embeddings of variance 1 once scaled (Vaswani et al. 2017, section 3.4), as loud as the positions: with
+    # smaller ones the encoder of a post-norm model forgets its words before the decoder has learned to look at them.
+    for embedding in (model.get_encoder().embed_tokens, model.get_decoder().embed_tokens):
+        torch.nn.init.normal_(embedding.weight, std=args.d_model**-0.5)
+        torch.nn.init.zeros_(embedding.weight[tokenizer.pad_token_id])
+    return model
