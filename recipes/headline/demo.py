@@ -11,7 +11,6 @@ import json
 import sys
 from pathlib import Path
 
-import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 
@@ -79,7 +78,6 @@ def main(argv=None) -> None:
     parser.add_argument("training_options", nargs="*", help="after --: options for recipes/train_seq2seq.py")
     args = parser.parse_args(argv)
     out = Path(args.output_dir)
-    torch.set_num_threads(max(torch.get_num_threads(), 2))
 
     print("1/4 Mining docstrings of the installed packages", flush=True)
     docstrings.main(["--output_dir", str(out / "data")])

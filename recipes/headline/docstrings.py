@@ -130,10 +130,10 @@ def split_by_package(rows: Sequence[Row], test_share: float = 0.1) -> tuple[list
     return [r for r in rows if r["package"] not in held_out], [r for r in rows if r["package"] in held_out]
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Mine (body, summary) pairs from the installed docstrings.")
     parser.add_argument("--output_dir", type=Path, required=True, help="Folder for train.jsonl and test.jsonl.")
-    output_dir = parser.parse_args().output_dir
+    output_dir = parser.parse_args(argv).output_dir
     train, test = split_by_package(rows := mine())
     output_dir.mkdir(parents=True, exist_ok=True)
     for name, part in (("train", train), ("test", test)):
