@@ -70,7 +70,7 @@ def ldpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor
 
     ```
     """
-    return sinusoidal(length - progress, dim)
+    return sinusoidal(length.float() - progress.float(), dim)  # in half precision the difference would be rounded
 
 
 def lrpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:

@@ -140,7 +140,7 @@ def _character_counter(tokenizer):
 
 def _count_sentencepiece(piece: str) -> tuple[int, int]:
     text = piece.replace("▁", " ")
-    return len(text.lstrip(" ")), len(text)
+    return len(text.lstrip()), len(text)
 
 
 def _count_byte_level(piece: str) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 
+from .configuration_lenctrl import check_length
 from .length_units import UnitTable, count_units
 
 
@@ -48,7 +49,7 @@ def rouge_metrics(
     predictions: Sequence[str], references: Sequence[str], *, max_bytes: int | None = None, use_stemmer: bool = True
 ) -> dict[str, float]:
     """
-    Mean ROUGE-1, 2 and L, recall and F1, in percent, by `rouge_score`.
+    Mean ROUGE-1, 2 and L, recall and F1, in percent, by `rouge_score`, whose words are ASCII letters and digits alone.
 
     Args:
         predictions (`Sequence[str]`), references (`Sequence[str]`): Texts, one reference for each prediction.
@@ -60,10 +61,12 @@ def rouge_metrics(
         `dict[str, float]`: `rouge1_recall`, `rouge1_f1`, and so on.
 
     Raises:
-        `ValueError`: without predictions, or when the two differ in number.
+        `ValueError`: without predictions, when the two differ in number, or for `max_bytes` under 1.
     """
     from rouge_score.rouge_scorer import RougeScorer
 
+    if max_bytes is not None and max_bytes < 1:
+        raise ValueError(f"max_bytes must be at least 1, got {max_bytes}; leave it out to keep predictions whole")
     if len(predictions) != len(references) or len(predictions) == 0:
         raise ValueError(f"each prediction needs one reference, got {len(predictions)} and {len(references)}")
     names = ("rouge1", "rouge2", "rougeL")
@@ -99,6 +102,8 @@ def build_compute_metrics(
     Returns:
         `Callable`: From `EvalPrediction` to the figures of `length_metrics` and `rouge_metrics`, with their settings.
     """
+    if length is not None:
+        check_length(length)
     table = UnitTable.from_tokenizer(tokenizer, length_unit)
 
     def measure(ids) -> tuple[list[str], list[int]]:
