@@ -78,6 +78,9 @@ class RunArguments:
     """How the run ends and what is done after training."""
 
     max_train_minutes: float | None = field(default=None, metadata={"help": "End training after so many minutes"})
+    overshoot_share: float = field(
+        default=0.0, metadata={"help": "Share of training pairs that teach to stop once the length is passed"}
+    )
     average_checkpoints: int = field(
         default=1, metadata={"help": "Average the weights of the last so many checkpoints"}
     )

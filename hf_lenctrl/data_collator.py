@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import torch
 from transformers import DataCollatorForSeq2Seq
 
 from .configuration_lenctrl import check_length
@@ -16,6 +17,11 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
     Args:
         length_unit (`str`, *optional*): `"token"` or `"character"`; by default that of `model.config`.
         length (`int`, *optional*): Ask every example for this length instead, to evaluate at one length.
+        overshoot_share (`float`, *optional*, defaults to 0.0): Share of the examples, drawn anew for each batch, that
+            teach to stop late rather than never: they are given a length shorter than their target's (uniform from 1),
+            and wherever the target has reached or passed it the label is EOS; elsewhere they have no label. A model
+            that never saw a used-up length may otherwise run on for ever once it stepped over it. For training only;
+            needs `model`.
 
     Returns (when called):
         The parent's batch and `length (torch.LongTensor of shape (batch_size,))`. A model with
@@ -36,6 +42,7 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
 
     length_unit: str | None = None
     length: int | None = None
+    overshoot_share: float = 0.0
     unit_table: UnitTable = field(init=False, repr=False)
 
     def __post_init__(self):
@@ -46,6 +53,10 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
             raise ValueError("length_unit is not known; pass length_unit='token' or 'character', or model=")
         if self.length is not None:
             check_length(self.length)
+        if not 0 <= self.overshoot_share < 1:
+            raise ValueError(f"overshoot_share must be at least 0 and under 1, got {self.overshoot_share}")
+        if self.overshoot_share > 0 and self.model is None:
+            raise ValueError("overshoot_share needs the decoder's input ids; pass model= as well")
         self.controlled = getattr(config, "length_encoding", None) != "none"
         self.unit_table = UnitTable.from_tokenizer(self.tokenizer, self.length_unit)
 
@@ -62,4 +73,15 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
                 "before training (hf_lenctrl.data.tokenize does)"
             )
         batch["length"] = length if self.length is None else length.new_full(length.shape, self.length)
+        return self._overshoot(batch) if self.overshoot_share > 0 else batch
+
+    def _overshoot(self, batch):
+        length, labels = batch["length"], batch["labels"]
+        chosen = (torch.rand(length.shape) < self.overshoot_share) & (length > 1)  # (B,)
+        shorter = 1 + (torch.rand(length.shape) * (length - 1)).long()  # (B,), 1 ... length - 1
+        late = self.unit_table.progress(batch["decoder_input_ids"]) >= shorter.unsqueeze(1)  # (B, T)
+        padding = self.label_pad_token_id
+        stop = torch.where(late & (labels != padding), self.tokenizer.eos_token_id, padding)  # (B, T)
+        batch["labels"] = torch.where(chosen.unsqueeze(1), stop, labels)
+        batch["length"] = torch.where(chosen, shorter, length)
         return batch

@@ -73,8 +73,14 @@ class _NoPositions(nn.Module):
         return torch.zeros((), device=position_ids.device)
 
 
-class _UnitTableInit:
-    """Initial unit table for checkpoints that bring none, whichever class the weights are loaded into."""
+class _KeepsUnitTable:
+    """Unit table of new models, of checkpoints that bring none, and after the embeddings were resized."""
+
+    def resize_token_embeddings(self, *args, **kwargs):
+        """The base model's method; tokens new to a character model must be counted again: `set_unit_table`."""
+        embeddings = super().resize_token_embeddings(*args, **kwargs)
+        self.get_decoder().resize_unit_table()
+        return embeddings
 
     @torch.no_grad()
     def _init_weights(self, module):
@@ -84,14 +90,14 @@ class _UnitTableInit:
             init.copy_(weights, UnitTable.from_config(module.config, weights.shape[0]).weights)  # not if it was loaded
 
 
-class LengthControlledEncoder(_UnitTableInit):
+class LengthControlledEncoder(_KeepsUnitTable):
     """Encoder that leaves length to the decoder: `generate` and the models hand both the same keyword arguments."""
 
     def forward(self, *args, length=None, progress=None, **kwargs):
         return super().forward(*args, **kwargs)
 
 
-class LengthControlledDecoder(_UnitTableInit):
+class LengthControlledDecoder(_KeepsUnitTable):
     """
     Decoder that adds a length encoding to its token embeddings.
 
@@ -105,6 +111,14 @@ class LengthControlledDecoder(_UnitTableInit):
         self.unit_table = UnitTable.from_config(config, self.embed_tokens.num_embeddings)
         if not config.absolute_positions:
             self.embed_positions = _NoPositions()
+
+    def resize_unit_table(self) -> None:
+        """Give the unit table as many entries as the embedding has, new ones as in `UnitTable.from_config`."""
+        old, size = self.unit_table.weights, self.embed_tokens.num_embeddings
+        if old.shape[0] != size:
+            new = UnitTable.from_config(self.config, size).to(old.device)
+            new.weights[: len(old)] = old[:size]
+            self.unit_table = new
 
     def forward(
         self,
@@ -126,8 +140,18 @@ class LengthControlledDecoder(_UnitTableInit):
                 last token alone, and a call with embeddings instead of ids must bring it.
 
         Raises:
-            `ValueError`: without any length, or where progress can neither be counted nor was given.
+            `ValueError`: without any length, where progress can neither be counted nor was given, or past the last
+                absolute position.
         """
+        if self.config.absolute_positions and not torch.compiler.is_compiling():
+            tokens = (input_ids if inputs_embeds is None else inputs_embeds).shape[1]  # type: ignore[union-attr]
+            seen = 0 if past_key_values is None else past_key_values.get_seq_length()
+            if seen + tokens > self.config.max_position_embeddings:
+                raise ValueError(
+                    f"the decoder was given {seen + tokens} tokens, its absolute positions end at "
+                    f"{self.config.max_position_embeddings}; ask for less, or use a model with a larger "
+                    "max_position_embeddings or with absolute_positions=False"
+                )
         if self.config.length_encoding == "none":
             if length is not None:
                 raise ValueError(
@@ -165,7 +189,7 @@ class LengthControlledDecoder(_UnitTableInit):
         )
 
 
-class LengthControlledModel(_UnitTableInit):
+class LengthControlledModel(_KeepsUnitTable):
     """Encoder and decoder of the classes named by the family, in the base model's place."""
 
     encoder_class: type
@@ -193,7 +217,7 @@ class LengthControlledModel(_UnitTableInit):
         self.decoder.unit_table = table
 
 
-class LengthControlledForConditionalGeneration(_UnitTableInit):
+class LengthControlledForConditionalGeneration(_KeepsUnitTable):
     """Language-model head with `length` in `forward` and `generate`."""
 
     # The loss is a mean. Trainer takes the **kwargs of `forward` for a promise to divide it by `num_items_in_batch`
@@ -326,7 +350,7 @@ class LengthControlledForConditionalGeneration(_UnitTableInit):
                 f"length={length} needs at least {needed} decoder positions, the model has {positions}; ask for less "
                 f"or use a model with a larger max_position_embeddings or with absolute_positions=False"
             )
-        return min(limit, positions)
+        return min(limit, positions + 1)  # the last token is never read
 
     def prepare_inputs_for_generation(self, input_ids, **kwargs):
         """Add progress, counted over the whole running sequence, which beam search has already reordered."""
@@ -383,12 +407,22 @@ class LenCtrlMarianModel(LengthControlledModel, MarianModel):
     encoder_class = LenCtrlMarianEncoder
     decoder_class = LenCtrlMarianDecoder
 
+    def resize_decoder_token_embeddings(self, *args, **kwargs):
+        embeddings = super().resize_decoder_token_embeddings(*args, **kwargs)
+        self.decoder.resize_unit_table()
+        return embeddings
+
 
 class LenCtrlMarianMTModel(LengthControlledForConditionalGeneration, MarianMTModel):
     """`MarianMTModel` whose `forward` and `generate` take `length`."""
 
     config_class = LenCtrlMarianConfig
     model_class = LenCtrlMarianModel
+
+    def resize_decoder_token_embeddings(self, *args, **kwargs):
+        embeddings = super().resize_decoder_token_embeddings(*args, **kwargs)
+        self.model.decoder.resize_unit_table()
+        return embeddings
 
 
 # `save_pretrained` then ships this file and those it imports, for `trust_remote_code=True` without the package

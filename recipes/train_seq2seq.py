@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, set_seed
+from transformers import Seq2SeqTrainingArguments, set_seed
 
 from hf_lenctrl.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
-from hf_lenctrl.callbacks import TimeBudget
 from hf_lenctrl.checkpoints import average_checkpoints, last_checkpoint, trained_steps
 from hf_lenctrl.data import load_splits, tokenize
 from hf_lenctrl.data_collator import DataCollatorForLengthControl
 from hf_lenctrl.metrics import build_compute_metrics
 from hf_lenctrl.new_model import build_model, load_tokenizer
+from hf_lenctrl.training import LengthControlTrainer, TimeBudget
 
 
 logger = logging.getLogger("train_seq2seq")
@@ -45,18 +45,18 @@ def main(argv=None) -> dict:
     longest = max(data_args.max_source_length, data_args.max_target_length) + 1
     model = build_model(model_args, tokenizer, max_positions=max(512, longest))
     logger.info("%s with %.1fM parameters", type(model).__name__, model.num_parameters() / 1e6)
-    collator = DataCollatorForLengthControl(tokenizer, model=model)
     unit = model.config.length_unit
     if model.config.length_encoding == "none":
         model.generation_config.max_length = data_args.max_target_length + 1  # the library's default is 20
 
     # ---------------------------------------------------------------- training
-    trainer = Seq2SeqTrainer(
+    trainer = LengthControlTrainer(
         model=model,
         args=args,
         train_dataset=tokenized["train"],
         eval_dataset=tokenized.get("validation"),
-        data_collator=collator,
+        train_collator=DataCollatorForLengthControl(tokenizer, model=model, overshoot_share=run_args.overshoot_share),
+        data_collator=DataCollatorForLengthControl(tokenizer, model=model),
         processing_class=tokenizer,
         compute_metrics=build_compute_metrics(tokenizer, unit, max_bytes=run_args.rouge_max_bytes),
     )

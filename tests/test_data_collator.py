@@ -171,3 +171,40 @@ def test_an_unknown_unit_is_refused(byte_level_tokenizer):
 def test_a_fixed_length_that_is_none_is_refused(byte_level_tokenizer, length, error):
     with pytest.raises(error, match=f"length must be .*at least 1, got {length}"):
         DataCollatorForLengthControl(byte_level_tokenizer, length_unit="token", length=length)
+
+
+def test_overshooting_examples_learn_to_stop_wherever_the_length_is_reached_or_passed(shared_tokenizer):
+    model = build_model("marian", vocab_size=len(shared_tokenizer))
+    collate = DataCollatorForLengthControl(shared_tokenizer, model=model, overshoot_share=0.5)
+    rows = [{"input_ids": [5, 0], "labels": [11, 12, 13, 14, 0]}, {"input_ids": [5, 0], "labels": [15, 16, 0]}] * 20
+    torch.manual_seed(0)
+    batch = collate(rows)
+    # what the target with 4 tokens must look like for each length it may be given; 4 is the example left as it is
+    stop = 0
+    wanted = {
+        1: [-100, stop, stop, stop, stop],
+        2: [-100, -100, stop, stop, stop],
+        3: [-100, -100, -100, stop, stop],
+        4: [11, 12, 13, 14, stop],
+    }
+    given = batch["length"][::2].tolist()
+    assert set(given) == {1, 2, 3, 4}  # 20 examples: every case is there
+    assert batch["labels"][::2].tolist() == [wanted[n] for n in given]
+    # with 2 tokens: padding stays padding
+    assert {tuple(row) for row in batch["labels"][1::2].tolist()} == {
+        (-100, stop, stop, -100, -100),
+        (15, 16, stop, -100, -100),
+    }
+    # the decoder still reads the whole target
+    assert batch["decoder_input_ids"][:2].tolist() == [[2, 11, 12, 13, 14], [2, 15, 16, 0, 2]]
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.0, 2])
+def test_overshoot_share_is_a_share(share, shared_tokenizer):
+    with pytest.raises(ValueError, match=f"overshoot_share must be at least 0 and under 1, got {share}"):
+        DataCollatorForLengthControl(shared_tokenizer, length_unit="token", overshoot_share=share)
+
+
+def test_overshooting_needs_the_model(shared_tokenizer):
+    with pytest.raises(ValueError, match="overshoot_share needs .* pass model="):
+        DataCollatorForLengthControl(shared_tokenizer, length_unit="token", overshoot_share=0.1)

@@ -1,13 +1,28 @@
-"""Trainer callbacks of the recipes."""
+"""What the recipes add to Trainer: a collator for training alone, and a time budget."""
 
 import logging
 import time
 
 import torch
-from transformers import TrainerCallback
+from transformers import Seq2SeqTrainer, TrainerCallback
 
 
 logger = logging.getLogger(__name__)
+
+
+class LengthControlTrainer(Seq2SeqTrainer):
+    """`Seq2SeqTrainer` whose training batches come from `train_collator`, the others from `data_collator`."""
+
+    def __init__(self, *args, train_collator, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.train_collator = train_collator
+
+    def get_train_dataloader(self):
+        evaluation_collator, self.data_collator = self.data_collator, self.train_collator
+        try:
+            return super().get_train_dataloader()
+        finally:
+            self.data_collator = evaluation_collator
 
 
 class TimeBudget(TrainerCallback):

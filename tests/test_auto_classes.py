@@ -1,0 +1,448 @@
+"""Registration, saving and loading, code that ships with a checkpoint. Each import order has a process of its own."""
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import string
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import MARIAN, SHAPE, TARGETS, build_model
+from huggingface_hub.errors import StrictDataclassError
+from safetensors.torch import load_file, save_file
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    BartConfig,
+    BartForConditionalGeneration,
+    BartTokenizer,
+    MarianConfig,
+    MarianMTModel,
+)
+
+import hf_lenctrl
+
+
+CLASSES = {
+    "bart": ["LenCtrlBartConfig", "LenCtrlBartModel", "LenCtrlBartForConditionalGeneration", "RobertaTokenizer"],
+    "marian": ["LenCtrlMarianConfig", "LenCtrlMarianModel", "LenCtrlMarianMTModel", "MarianTokenizer"],
+}
+TABLE = "model.decoder.unit_table.weights"
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory, shared_tokenizer):
+    """A saved character model with its tokenizer for each family, loaded from nowhere but its folder."""
+    letters = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "Ġ", *string.ascii_lowercase]
+    bart_tokenizer = BartTokenizer(vocab={piece: i for i, piece in enumerate(letters)}, merges=[])
+    folders = {}
+    for family, tokenizer in (("bart", bart_tokenizer), ("marian", shared_tokenizer)):
+        fields = {"vocab_size": len(tokenizer), "length_unit": "character", "length_encoding": "lrpe"}
+        model = build_model(family, **fields, init_std=0.2, tie_word_embeddings=False)
+        model.set_unit_table(tokenizer)
+        folders[family] = tmp_path_factory.mktemp("checkpoints") / f"{family}-model"
+        model.save_pretrained(folders[family])
+        tokenizer.save_pretrained(folders[family])
+    return folders
+
+
+@pytest.fixture
+def checkpoint(checkpoints, family, tmp_path):
+    """A private copy, to be damaged."""
+    return Path(shutil.copytree(checkpoints[family], tmp_path / "checkpoint"))
+
+
+def run(code: str, *arguments, folder: Path, isolated: bool = False, **environment) -> dict:
+    """Run `code` in a new process, with `arguments` as JSON in `sys.argv[1]`; its last line is read as JSON."""
+    environment = {
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": str(Path(hf_lenctrl.__file__).parents[1]),
+        **environment,
+    }
+    result = subprocess.run(
+        [sys.executable, *(["-I"] if isolated else []), "-c", code, json.dumps(arguments, default=str)],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+# The package
+
+
+def test_import_is_light_and_every_public_name_is_found(tmp_path):
+    code = """
+import json, sys
+import hf_lenctrl
+light = not {"torch", "transformers"} & set(sys.modules)
+try:
+    hf_lenctrl.LenCtrlGpt
+except AttributeError as error:
+    message = str(error)
+missing = [name for name in hf_lenctrl.__all__ if not hasattr(hf_lenctrl, name)]
+star = {}
+exec("from hf_lenctrl import *", star)
+left_behind = [type(finder).__name__ for finder in sys.meta_path if type(finder).__module__ == 'hf_lenctrl']
+print(json.dumps([light, message, missing, set(star) >= set(hf_lenctrl.__all__), dir(hf_lenctrl), left_behind]))
+"""
+    light, message, missing, star, listed, left_behind = run(code, folder=tmp_path)
+    assert light
+    assert message == "module 'hf_lenctrl' has no attribute 'LenCtrlGpt'"
+    assert missing == []
+    assert star
+    assert listed == sorted(hf_lenctrl.__all__)
+    assert left_behind == []  # the import hook is gone once it has done its work
+
+
+def test_public_names_hold_those_the_design_promises():
+    promised = {
+        "LenCtrlBartConfig",
+        "LenCtrlBartModel",
+        "LenCtrlBartForConditionalGeneration",
+        "LenCtrlMarianConfig",
+        "LenCtrlMarianModel",
+        "LenCtrlMarianMTModel",
+        "DataCollatorForLengthControl",
+        "length_metrics",
+    }
+    assert promised <= set(hf_lenctrl.__all__)
+
+
+def test_an_unknown_name_cannot_be_imported():
+    with pytest.raises(ImportError, match="LenCtrlGpt"):
+        from hf_lenctrl import LenCtrlGpt  # noqa: F401
+
+
+# Registration
+
+AUTO = "from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer"
+ORDERS = {
+    "package first": "import hf_lenctrl",
+    "auto classes first": f"{AUTO}\nimport hf_lenctrl",
+    "one auto class first": "from transformers import AutoTokenizer\nimport hf_lenctrl",
+    "bart first": "import transformers.models.bart.modeling_bart\nimport hf_lenctrl",
+    "package, bart": "import hf_lenctrl\nimport transformers.models.bart.modeling_bart",
+    "package, its classes": "from hf_lenctrl import LenCtrlMarianMTModel, LenCtrlBartConfig",
+    "package, trainer": "import hf_lenctrl\nfrom transformers import Seq2SeqTrainer, pipeline",
+    "package, a failing import": "import hf_lenctrl\ntry: from transformers import NoModel\nexcept ImportError: pass",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("imports", ORDERS.values(), ids=ORDERS.keys())
+def test_auto_classes_know_the_models_whatever_is_imported_first(checkpoints, tmp_path, imports):
+    for family, folder in checkpoints.items():
+        shutil.copytree(folder, tmp_path / family)
+        # only the registration can name the tokenizer's class now
+        path = tmp_path / family / "tokenizer_config.json"
+        fields = json.loads(path.read_text())
+        del fields["tokenizer_class"]
+        path.write_text(json.dumps(fields))
+    code = f"""
+import json, sys
+{imports}
+{AUTO}
+autos = AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
+found = {{family: [type(auto.from_pretrained(family)).__name__ for auto in autos] for family in ("bart", "marian")}}
+modules = [type(AutoModelForSeq2SeqLM.from_pretrained(family)).__module__ for family in found]
+left_behind = [type(finder).__name__ for finder in sys.meta_path if type(finder).__module__ == "hf_lenctrl"]
+print(json.dumps([found, modules, left_behind]))
+"""
+    found, modules, left_behind = run(code, folder=tmp_path)
+    assert found == CLASSES
+    assert modules == ["hf_lenctrl.modeling_lenctrl"] * 2
+    assert left_behind == []
+
+
+def test_auto_classes_build_from_a_config(family):
+    model = build_model(family)
+    config = AutoConfig.for_model(f"lenctrl_{family}", **SHAPE, **MARIAN)
+    assert type(config) is type(model.config)
+    assert type(AutoModel.from_config(config)) is type(model.model)
+    assert type(AutoModelForSeq2SeqLM.from_config(config)) is type(model)
+
+
+# Saving and loading
+
+
+@pytest.mark.parametrize("absolute_positions", [True, False])
+def test_a_saved_model_comes_back_as_it_was(family, tmp_path, absolute_positions):
+    fields = {"length_encoding": "pre", "absolute_positions": absolute_positions, "length": 12}
+    model = build_model(family, **fields, init_std=0.2)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert type(loaded) is type(model)
+    for name, value in {**fields, "length_unit": "token", "model_type": f"lenctrl_{family}"}.items():
+        assert getattr(loaded.config, name) == value
+    assert loaded.state_dict().keys() == model.state_dict().keys()
+    for name, value in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], value), name
+    source = torch.tensor([[11, 12, 13], [21, 22, 23]])
+    labels = torch.tensor([[31, 32], [41, 42]])
+    assert torch.equal(loaded(source, labels=labels).logits, model(source, labels=labels).logits)
+    assert torch.equal(loaded.generate(source, num_beams=2), model.generate(source, num_beams=2))
+
+
+def test_a_saved_model_may_be_split_over_files(family, tmp_path):
+    model = build_model(family)
+    model.save_pretrained(tmp_path, max_shard_size="40KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert all(torch.equal(loaded.state_dict()[name], value) for name, value in model.state_dict().items())
+
+
+def test_the_unit_table_is_saved_with_the_model_and_stays_integer(checkpoints, family):
+    for dtype in (torch.float32, torch.bfloat16):
+        model = AutoModelForSeq2SeqLM.from_pretrained(checkpoints[family], dtype=dtype)
+        tokenizer = AutoTokenizer.from_pretrained(checkpoints[family])
+        assert model.dtype == dtype
+        assert model.model.decoder.unit_table.weights.dtype == torch.int32
+        labels = tokenizer(text_target=TARGETS[3])["input_ids"]
+        assert model.count_labels(torch.tensor([labels])).tolist() == [29]  # "measure disk and memory speed"
+
+
+def test_a_state_dict_carries_the_unit_table(checkpoints, family):
+    filled = AutoModelForSeq2SeqLM.from_pretrained(checkpoints[family])
+    empty = type(filled)(filled.config)
+    labels = torch.tensor([[7, 8]])
+    wanted = filled.count_labels(labels).tolist()
+    unfilled_weights = empty.state_dict()
+    filled_weights = filled.state_dict()
+    with pytest.raises(ValueError, match="no table of units"):
+        empty.count_labels(labels)
+    before = {name: value.clone() for name, value in unfilled_weights.items()}
+    empty.load_state_dict(filled_weights)
+    assert empty.count_labels(labels).tolist() == wanted
+    empty.load_state_dict(before)  # and it is looked at again after each load
+    with pytest.raises(ValueError, match="no table of units"):
+        empty.count_labels(labels)
+
+
+def test_auto_model_loads_the_base_model_of_a_saved_one(checkpoints, family):
+    head = AutoModelForSeq2SeqLM.from_pretrained(checkpoints[family])
+    base = AutoModel.from_pretrained(checkpoints[family])
+    source, decoder_ids = torch.tensor([[11, 12, 13]]), torch.tensor([[2, 7, 8]])
+    expected = head.model(source, decoder_input_ids=decoder_ids, length=9).last_hidden_state
+    assert torch.equal(base(source, decoder_input_ids=decoder_ids, length=9).last_hidden_state, expected)
+
+
+def test_a_default_length_can_be_given_when_loading(checkpoints, family, tmp_path):
+    model = AutoModelForSeq2SeqLM.from_pretrained(checkpoints[family], length=75)
+    assert model.config.length == 75
+    source = torch.tensor([[11, 12, 13]])
+    expected = model.generate(source, length=75, max_new_tokens=8)
+    assert torch.equal(model.generate(source, max_new_tokens=8), expected)
+    model.save_pretrained(tmp_path)
+    assert AutoConfig.from_pretrained(tmp_path).length == 75
+    assert AutoConfig.from_pretrained(checkpoints[family]).length is None
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        ({"length": 0}, "length must be at least 1, got 0"),
+        ({"length": -7}, "length must be at least 1, got -7"),
+        ({"length": "75"}, "'length' with value '75'"),
+        ({"length": 7.5}, r"'length' with value 7\.5"),
+        ({"length": True}, "'length' with value True"),
+        ({"length": [30, 50]}, r"'length' with value \[30, 50\]"),
+        ({"length_encoding": "lpde"}, "length_encoding must be one of ldpe, lrpe, pre, none, got 'lpde'"),
+        ({"length_unit": "syllable"}, "length_unit must be one of token, character, got 'syllable'"),
+    ],
+)
+def test_a_bad_field_is_refused_when_loading(checkpoints, family, fields, message):
+    with pytest.raises(StrictDataclassError, match=message):
+        AutoModelForSeq2SeqLM.from_pretrained(checkpoints[family], **fields)
+
+
+# Damaged and foreign checkpoints
+
+
+def test_a_truncated_weights_file_is_refused(checkpoint):
+    weights = checkpoint / "model.safetensors"
+    content = weights.read_bytes()
+    for size in (0, 4, len(content) // 2, len(content) - 1):
+        weights.write_bytes(content[:size])
+        with pytest.raises(Exception, match="header|incomplete"):
+            AutoModelForSeq2SeqLM.from_pretrained(checkpoint)
+
+
+def test_a_missing_weights_file_is_refused(checkpoint):
+    (checkpoint / "model.safetensors").unlink()
+    with pytest.raises(OSError, match=r"no file named model\.safetensors"):
+        AutoModelForSeq2SeqLM.from_pretrained(checkpoint)
+
+
+def test_a_broken_config_file_is_refused(checkpoint):
+    path = checkpoint / "config.json"
+    path.write_text(path.read_text()[:100])
+    with pytest.raises(OSError, match=r"config\.json.*not a valid JSON"):
+        AutoModelForSeq2SeqLM.from_pretrained(checkpoint)
+
+
+def test_a_config_file_with_a_bad_field_is_refused(checkpoint):
+    path = checkpoint / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "length_unit": "syllable"}))
+    with pytest.raises(StrictDataclassError, match="length_unit must be one of token, character, got 'syllable'"):
+        AutoModelForSeq2SeqLM.from_pretrained(checkpoint)
+
+
+def without_table(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    del weights[TABLE]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.fixture
+def load_report():
+    """What `from_pretrained` says while it loads."""
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append
+    logging.getLogger("transformers").addHandler(handler)
+    yield lambda: "\n".join(record.getMessage() for record in records)
+    logging.getLogger("transformers").removeHandler(handler)
+
+
+def test_a_checkpoint_that_lost_its_character_table_is_reported_and_asks_for_the_tokenizer(checkpoint, load_report):
+    expected = AutoModelForSeq2SeqLM.from_pretrained(checkpoint).generate(torch.tensor([[7, 8]]), length=9)
+    without_table(checkpoint)
+    model = AutoModelForSeq2SeqLM.from_pretrained(checkpoint)
+    assert TABLE in load_report()
+    assert (model.model.decoder.unit_table.weights == -1).all()
+    with pytest.raises(ValueError, match=r"no table of units.*set_unit_table\(tokenizer\)"):
+        model.generate(torch.tensor([[7, 8]]), length=9)
+    model.set_unit_table(AutoTokenizer.from_pretrained(checkpoint))
+    assert torch.equal(model.generate(torch.tensor([[7, 8]]), length=9), expected)
+
+
+def test_a_checkpoint_that_lost_its_token_table_gets_the_default_one(family, tmp_path, load_report):
+    model = build_model(family)
+    model.save_pretrained(tmp_path)
+    without_table(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert TABLE in load_report()
+    special = {"bart": {0, 1, 2}, "marian": {0, 2}}[family]
+    assert loaded.model.decoder.unit_table.weights.tolist() == [[int(i not in special)] * 2 for i in range(60)]
+
+
+def test_a_plain_checkpoint_is_reported_and_gets_the_default_table(family, tmp_path, load_report):
+    if family == "bart":
+        plain = BartForConditionalGeneration(BartConfig(**SHAPE))
+    else:
+        plain = MarianMTModel(MarianConfig(**SHAPE, **MARIAN))
+    plain.save_pretrained(tmp_path)
+    model = getattr(hf_lenctrl, CLASSES[family][2]).from_pretrained(tmp_path)
+    assert f"model of type `{family}` to instantiate a model of type `lenctrl_{family}`" in load_report()
+    assert TABLE in load_report()
+    special = {"bart": {0, 1, 2}, "marian": {0, 2}}[family]
+    assert model.model.decoder.unit_table.weights.tolist() == [[int(i not in special)] * 2 for i in range(60)]
+    assert model.generate(torch.tensor([[7, 8]]), length=4).shape[0] == 1
+
+
+def test_a_checkpoint_in_the_stock_class_is_reported(checkpoint, family, load_report):
+    stock = {"bart": BartForConditionalGeneration, "marian": MarianMTModel}[family]
+    assert stock.from_pretrained(checkpoint).config.model_type == family
+    assert f"model of type `lenctrl_{family}` to instantiate a model of type `{family}`" in load_report()
+    assert TABLE in load_report()
+
+
+def test_a_checkpoint_of_the_other_family_is_reported(checkpoint, family, load_report):
+    other = "marian" if family == "bart" else "bart"
+    with contextlib.suppress(RuntimeError):  # BART's positions do not fit into Marian's
+        getattr(hf_lenctrl, CLASSES[other][2]).from_pretrained(checkpoint)
+    assert f"model of type `lenctrl_{family}` to instantiate a model of type `lenctrl_{other}`" in load_report()
+
+
+# Code that ships with a checkpoint
+
+REMOTE = """
+import importlib.util, json, sys
+sys.modules["hf_lenctrl"] = None  # where it is installed, it must not be used either
+try:
+    import hf_lenctrl
+except ImportError:
+    pass
+else:
+    raise SystemExit("hf_lenctrl can be imported")
+
+import torch
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+
+source, folders = json.loads(sys.argv[1])
+answer = {}
+for family, folder in folders.items():
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=True)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    inputs = tokenizer(source, padding=True, return_tensors="pt")
+    options = {"length": [15, 30], "max_new_tokens": 20}
+    greedy, beams = model.generate(**inputs, **options), model.generate(**inputs, **options, num_beams=4)
+    model.save_pretrained(f"{family}-again")
+    again = AutoModelForSeq2SeqLM.from_pretrained(f"{family}-again", trust_remote_code=True, length=20)
+    labels = tokenizer(text_target=source[0], return_tensors="pt")["input_ids"]
+    answer[family] = {
+        "module": type(model).__module__.split(".")[0],
+        "names": [type(config).__name__, type(model).__name__, type(tokenizer).__name__],
+        "greedy": greedy.tolist(),
+        "beams": beams.tolist(),
+        "default": [again.config.length, again.generate(**inputs, max_new_tokens=5).tolist()],
+        "counted": again.count_labels(labels).tolist(),
+    }
+print(json.dumps(answer))
+"""
+
+
+@pytest.mark.slow
+def test_a_checkpoint_runs_with_its_own_code_where_the_package_is_not_installed(checkpoints, tmp_path):
+    moved = {family: shutil.copytree(folder, tmp_path / "moved" / family) for family, folder in checkpoints.items()}
+    source = TARGETS[:2]
+    answer = run(REMOTE, source, moved, folder=tmp_path, isolated=True, HF_MODULES_CACHE=str(tmp_path / "modules"))
+    for family, folder in checkpoints.items():
+        model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        inputs = tokenizer(source, padding=True, return_tensors="pt")
+        options = {"length": [15, 30], "max_new_tokens": 20}
+        config_name, _, model_name, tokenizer_name = CLASSES[family]
+        assert answer[family] == {
+            "module": "transformers_modules",
+            "names": [config_name, model_name, tokenizer_name],
+            "greedy": model.generate(**inputs, **options).tolist(),
+            "beams": model.generate(**inputs, **options, num_beams=4).tolist(),
+            "default": [20, model.generate(**inputs, length=20, max_new_tokens=5).tolist()],
+            "counted": [17],  # "small text editor"
+        }
+        assert answer[family]["greedy"] != answer[family]["beams"]
+
+
+def test_a_checkpoint_ships_the_code_it_needs_and_no_more(checkpoints, family):
+    modules = ["configuration_lenctrl", "length_encoding", "length_units", "modeling_lenctrl"]
+    assert sorted(path.stem for path in checkpoints[family].glob("*.py")) == modules
+    for name in modules:
+        shipped = checkpoints[family] / f"{name}.py"
+        assert shipped.read_text() == Path(hf_lenctrl.__file__).with_name(f"{name}.py").read_text()
+    config = json.loads((checkpoints[family] / "config.json").read_text())
+    config_name, _, model_name, _ = CLASSES[family]
+    assert config["auto_map"] == {
+        "AutoConfig": f"configuration_lenctrl.{config_name}",
+        "AutoModelForSeq2SeqLM": f"modeling_lenctrl.{model_name}",
+    }
+
+
+def test_a_base_model_names_its_own_auto_class(family, tmp_path):
+    build_model(family).model.save_pretrained(tmp_path)
+    auto_map = json.loads((tmp_path / "config.json").read_text())["auto_map"]
+    assert auto_map["AutoModel"] == f"modeling_lenctrl.{CLASSES[family][1]}"
+    assert type(AutoModel.from_pretrained(tmp_path)).__name__ == CLASSES[family][1]
