@@ -33,9 +33,13 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
     Example:
 
     ```python
-    >>> collator = DataCollatorForLengthControl(tokenizer, model=model)  # doctest: +SKIP
-    >>> collator([{"input_ids": [7, 8, 0], "labels": [5, 6, 9, 0]}])["length"]  # doctest: +SKIP
-    tensor([3])
+    >>> import tempfile
+    >>> from hf_lenctrl import DataCollatorForLengthControl, train_marian_tokenizer
+    >>> texts = ["two words", "one more word"]
+    >>> tokenizer = train_marian_tokenizer(texts, texts, tempfile.mkdtemp(), vocab_size=20)
+    >>> collate = DataCollatorForLengthControl(tokenizer, length_unit="character")
+    >>> collate([tokenizer(text, text_target=text) for text in texts])["length"]
+    tensor([ 9, 13])
 
     ```
     """

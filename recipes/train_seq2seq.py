@@ -11,6 +11,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import transformers
 from transformers import Seq2SeqTrainingArguments, set_seed
 
@@ -92,8 +93,17 @@ def main(argv=None) -> dict:
         trainer.compute_metrics = build_compute_metrics(
             tokenizer, unit, length=length, max_bytes=run_args.rouge_max_bytes
         )
-        figures = trainer.predict(tokenized["test"], metric_key_prefix=name).metrics or {}
+        result = trainer.predict(tokenized["test"], metric_key_prefix=name)
+        figures = result.metrics or {}
         trainer.save_metrics(name, figures)  # as soon as it is known
+        if trainer.is_world_process_zero():
+            outputs, references = (
+                tokenizer.batch_decode(np.where(ids == -100, tokenizer.pad_token_id, ids), skip_special_tokens=True)
+                for ids in (result.predictions, result.label_ids)
+            )
+            with open(Path(args.output_dir, f"{name}_outputs.jsonl"), "w", encoding="utf-8") as file:
+                for output, reference in zip(outputs, references, strict=True):
+                    file.write(json.dumps({"output": output, "reference": reference}, ensure_ascii=False) + "\n")
         logger.info(json.dumps(figures, indent=1))
         metrics |= figures
     return metrics

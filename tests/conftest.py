@@ -4,6 +4,7 @@ import os
 
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here may reach for the Hub
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread for each of pytest's workers and their subprocesses
 
 import pytest
 import torch

@@ -354,7 +354,7 @@ def test_a_plain_checkpoint_is_reported_and_gets_the_default_table(family, tmp_p
 
 def test_a_checkpoint_in_the_stock_class_is_reported(checkpoint, family, load_report):
     stock = {"bart": BartForConditionalGeneration, "marian": MarianMTModel}[family]
-    assert stock.from_pretrained(checkpoint).config.model_type == family
+    stock.from_pretrained(checkpoint)
     assert f"model of type `lenctrl_{family}` to instantiate a model of type `{family}`" in load_report()
     assert TABLE in load_report()
 

@@ -393,6 +393,13 @@ def test_decoder_embeddings_need_progress_and_then_do_as_ids_do(family):
     assert torch.equal(out.logits, logits(model, 5))
 
 
+@pytest.mark.parametrize("absolute_positions", [True, False])
+def test_marian_without_decoder_ids_or_labels_is_refused(absolute_positions):
+    # BART makes decoder ids from the source
+    with pytest.raises(ValueError, match="pass decoder_input_ids"):
+        build_model("marian", absolute_positions=absolute_positions)(SOURCE, length=5)
+
+
 def test_encoder_embeddings_and_outputs_do_as_source_ids_do(family):
     model = build_model(family)
     expected = logits(model, 5)
