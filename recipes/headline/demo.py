@@ -8,6 +8,7 @@ Trains 5 minutes at most for the length-controlled model and 2 for the plain one
 
 import argparse
 import json
+import logging
 import sys
 from pathlib import Path
 
@@ -48,6 +49,8 @@ def plot(path: Path, controlled: dict, plain: list[dict]) -> None:
     """Requested against produced length, both models."""
     import matplotlib
 
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)
+
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
@@ -81,40 +84,38 @@ def main(argv=None) -> None:
 
     print("1/4 Mining docstrings of the installed packages", flush=True)
     docstrings.main(["--output_dir", str(out / "data")])
-    print("2/4 Training the length-controlled model (LDPE + absolute positions)", flush=True)
+    print("2/4 Training the length-controlled model (LDPE)", flush=True)
     train(out / "model", out / "data", ["--max_train_minutes", "5", *args.training_options])
     print("3/4 Training the plain Transformer", flush=True)
-    plain_options = [
-        "--length_encoding",
-        "none",
-        "--tokenizer_name_or_path",
-        str(out / "model"),
-        "--max_train_minutes",
-        "2",
-    ]
-    train(out / "plain", out / "data", [*plain_options, *args.training_options])
+    plain = {"length_encoding": "none", "absolute_positions": True, "tokenizer_name_or_path": out / "model"}
+    plain |= {"max_train_minutes": 2, "max_steps": 600}
+    train(out / "plain", out / "data", [f"--{k}={v}" for k, v in plain.items()] + args.training_options)
 
     print("4/4 Writing", flush=True)
     with open(out / "data" / "test.jsonl", encoding="utf-8") as file:
-        sources = [json.loads(line)["source"] for line in file][:: max(1, 800 // args.test_texts)][: args.test_texts]
+        sources = [json.loads(line)["source"] for line in file]
+    sources = sources[:: max(1, len(sources) // args.test_texts)][: args.test_texts]
     controlled = write(out / "model", sources, LENGTHS)
-    plain = write(out / "plain", sources, (None,))[None]
+    uncontrolled = write(out / "plain", sources, (None,))[None]
     for i in range(0, len(sources), -(-len(sources) // 5)):
         print(f"\n{sources[i][:300]}")
         for n in LENGTHS:
             print(f"  {n:>5}  {controlled[n][i]['output']}  ({controlled[n][i]['length']})")
-        print(f"  plain  {plain[i]['output']}  ({plain[i]['length']})")
+        print(f"  plain  {uncontrolled[i]['output']}  ({uncontrolled[i]['length']})")
 
     print(f"\n{len(sources)} texts, lengths in characters, beam 4, model alone")
     print(f"{'model':<18} {'requested':>9} {'variance':>9} {'MAE':>7} {'exact %':>8}")
     figures = {}
-    for name, rows_at in (("length-controlled", controlled), ("plain Transformer", dict.fromkeys(LENGTHS, plain))):
+    for name, rows_at in (
+        ("length-controlled", controlled),
+        ("plain Transformer", dict.fromkeys(LENGTHS, uncontrolled)),
+    ):
         for n in LENGTHS:
             figure = length_metrics([row["length"] for row in rows_at[n]], [n] * len(sources))
             figures[f"{name} {n}"] = figure
             print(f"{name:<18} {n:>9} {figure['variance']:>9.2f} {figure['mae']:>7.2f} {100 * figure['exact']:>8.1f}")
     (out / "figures.json").write_text(json.dumps(figures, indent=1))
-    plot(out / "lengths.png", controlled, plain)
+    plot(out / "lengths.png", controlled, uncontrolled)
     print(f"\nPlot: {out / 'lengths.png'}   model: {out / 'model'}   Next, with .venv/bin/python:\n")
     print("  import hf_lenctrl; from transformers import AutoModelForSeq2SeqLM as M, AutoTokenizer as T")
     print(f"  tok, model = T.from_pretrained('{out / 'model'}'), M.from_pretrained('{out / 'model'}')")
