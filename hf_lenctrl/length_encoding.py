@@ -4,19 +4,19 @@ Every function maps tensors that broadcast to `(batch_size, sequence_length)` to
 in float32, even columns sine and odd columns cosine. Nothing is looked up in a table, so no length is out of range.
 """
 
+import math
+from functools import lru_cache
+
 import torch
 
 
-def _wave(angle: torch.Tensor, dim: int) -> torch.Tensor:
-    """Interleave sine and cosine of `angle (..., ceil(dim / 2))` into `(..., dim)`; an odd `dim` ends on a sine."""
-    return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., :dim]
-
-
-def _exponent(dim: int, device: torch.device) -> torch.Tensor:
-    """2i / dim for i = 0 ... ceil(dim / 2) - 1."""
+@lru_cache(maxsize=32)
+def _columns(dim: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """For each column j of an encoding: 2 floor(j/2) / dim, and the phase that makes the odd sines cosines."""
     if dim < 1:
         raise ValueError(f"dim must be at least 1, got {dim}; pass the model's d_model")
-    return torch.arange(0, dim, 2, device=device, dtype=torch.float32) / dim  # (ceil(dim / 2),)
+    j = torch.arange(dim, device=device)
+    return (j - j % 2).float() / dim, (j % 2) * (math.pi / 2)  # (dim,) each
 
 
 def sinusoidal(position: torch.Tensor, dim: int) -> torch.Tensor:
@@ -41,7 +41,8 @@ def sinusoidal(position: torch.Tensor, dim: int) -> torch.Tensor:
 
     ```
     """
-    return _wave(position.float().unsqueeze(-1) * 10000.0 ** -_exponent(dim, position.device), dim)
+    exponent, phase = _columns(dim, position.device)
+    return torch.addcmul(phase, position.float().unsqueeze(-1), 10000.0**-exponent).sin()
 
 
 def ldpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
@@ -85,8 +86,9 @@ def lrpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor
     Returns:
         `torch.FloatTensor` of shape `(batch_size, sequence_length, dim)`.
     """
-    base = length.float().unsqueeze(-1)  # (B, 1, 1)
-    return _wave(progress.float().unsqueeze(-1) * base ** -_exponent(dim, progress.device), dim)
+    exponent, phase = _columns(dim, progress.device)
+    frequency = length.float().unsqueeze(-1) ** -exponent  # (B, 1, d)
+    return torch.addcmul(phase, progress.float().unsqueeze(-1), frequency).sin()
 
 
 def pre(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
@@ -103,8 +105,8 @@ def pre(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
         `torch.FloatTensor` of shape `(batch_size, sequence_length, dim)`.
     """
     ratio = (progress.float() / length.float()).clamp(0.0, 1.0).unsqueeze(-1)  # (B, T, 1)
-    # r * dim/2 * x_j with x_j = 2 floor(j/2) / dim is r * i
-    return _wave(ratio * (_exponent(dim, progress.device) * dim / 2), dim)
+    exponent, phase = _columns(dim, progress.device)
+    return torch.addcmul(phase, ratio, exponent * (dim / 2)).sin()  # r * dim/2 * x_j with x_j = 2 floor(j/2) / dim
 
 
 LENGTH_ENCODINGS = {"ldpe": ldpe, "lrpe": lrpe, "pre": pre}

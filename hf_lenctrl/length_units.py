@@ -104,7 +104,7 @@ class UnitTable(nn.Module):
         Returns:
             `torch.LongTensor` of shape `(batch_size, sequence_length)`; the last column is the count of the whole row.
         """
-        if not self._filled:
+        if not self._filled and not torch.compiler.is_compiling():
             if bool((self.weights < 0).any()):
                 raise ValueError(
                     "the model has no table of units for its vocabulary, so it cannot count characters; "

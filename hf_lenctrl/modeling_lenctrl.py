@@ -85,9 +85,8 @@ class _KeepsUnitTable:
     @torch.no_grad()
     def _init_weights(self, module):
         super()._init_weights(module)
-        if isinstance(module, LengthControlledDecoder):
-            weights = module.unit_table.weights
-            init.copy_(weights, UnitTable.from_config(module.config, weights.shape[0]).weights)  # not if it was loaded
+        if isinstance(module, UnitTable):  # `init` leaves alone what was loaded
+            init.copy_(module.weights, UnitTable.from_config(self.config, len(module.weights)).weights)
 
 
 class LengthControlledEncoder(_KeepsUnitTable):
@@ -143,8 +142,9 @@ class LengthControlledDecoder(_KeepsUnitTable):
             `ValueError`: without any length, where progress can neither be counted nor was given, or past the last
                 absolute position.
         """
-        if self.config.absolute_positions and not torch.compiler.is_compiling():
-            tokens = (input_ids if inputs_embeds is None else inputs_embeds).shape[1]  # type: ignore[union-attr]
+        given = input_ids if inputs_embeds is None else inputs_embeds
+        if given is not None and self.config.absolute_positions and not torch.compiler.is_compiling():
+            tokens = given.shape[1]
             seen = 0 if past_key_values is None else past_key_values.get_seq_length()
             if seen + tokens > self.config.max_position_embeddings:
                 raise ValueError(

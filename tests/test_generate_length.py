@@ -392,6 +392,8 @@ def test_limit_of_the_caller_counts_after_a_prompt(endless):
     prompt = torch.tensor([[2, 30, 31], [2, 40, 41]])
     assert endless.generate(SOURCE, decoder_input_ids=prompt, max_new_tokens=4, length=10).shape == (2, 7)
     assert endless.generate(SOURCE, decoder_input_ids=prompt, length=10).shape[1] > 3 + 10 + 20
+    long_prompt = torch.full((2, 90), 30).index_fill(1, torch.tensor([0]), 2)
+    assert endless.generate(SOURCE, decoder_input_ids=long_prompt, length=10).shape[1] > 90
 
 
 def test_length_beyond_the_positions_is_refused_with_absolute_positions(family):

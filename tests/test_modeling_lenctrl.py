@@ -152,6 +152,9 @@ def test_embeddings_are_tied_as_in_the_stock_model(family):
     assert model.lm_head.weight is inner.shared.weight
     assert inner.encoder.embed_tokens.weight is inner.shared.weight
     assert inner.decoder.embed_tokens.weight is inner.shared.weight
+    base = type(inner)(model.config)  # without a head, which would tie them too
+    assert base.encoder.embed_tokens.weight is base.shared.weight
+    assert base.decoder.embed_tokens.weight is base.shared.weight
 
 
 def test_marian_with_two_vocabularies_counts_in_the_target_vocabulary():
@@ -220,7 +223,12 @@ def test_a_call_leaves_no_length_behind(family):
 def test_encoder_takes_no_notice_of_length(family):
     encoder = build_model(family).get_encoder()
     plain = encoder(SOURCE).last_hidden_state
+    passed_on: set[str] = set()
+    for layer in encoder.layers:  # some attention functions refuse arguments that they do not know
+        layer.self_attn.register_forward_pre_hook(lambda *call: passed_on.update(call[-1]), with_kwargs=True)
     assert torch.equal(encoder(SOURCE, length=5, progress=torch.zeros(2, 5)).last_hidden_state, plain)
+    assert passed_on
+    assert not passed_on & {"length", "progress"}
 
 
 # Rows of a batch, precision
