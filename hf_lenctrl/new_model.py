@@ -82,9 +82,10 @@ def build_model(args: ModelArguments, tokenizer, max_positions: int) -> Any:
             }
         model = LenCtrlMarianMTModel(LenCtrlMarianConfig(**shape))
     model.set_unit_table(tokenizer)
-    # Token embeddings of variance 1 once scaled (Vaswani et al. 2017, section 3.4), as loud as the positions: with
+    # Source embeddings of variance 1 once scaled (Vaswani et al. 2017, section 3.4), as loud as the positions: with
     # smaller ones the encoder of a post-norm model forgets its words before the decoder has learned to look at them.
-    for embedding in (model.get_encoder().embed_tokens, model.get_decoder().embed_tokens):
-        torch.nn.init.normal_(embedding.weight, std=args.d_model**-0.5)
-        torch.nn.init.zeros_(embedding.weight[tokenizer.pad_token_id])
+    # A target vocabulary of its own stays quiet, so that the decoder hears the length first.
+    embedding = model.get_encoder().embed_tokens
+    torch.nn.init.normal_(embedding.weight, std=args.d_model**-0.5)
+    torch.nn.init.zeros_(embedding.weight[tokenizer.pad_token_id])
     return model
