@@ -1,5 +1,7 @@
 """README's code runs, its commands name things that exist, and its outputs are what comes out."""
 
+import json
+import os
 import re
 import shutil
 import subprocess
@@ -7,13 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import build_model
+from conftest import SOURCES, TARGETS, build_model
 
 import hf_lenctrl
 
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}  # offline: conftest says so
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.S)
 
 
@@ -23,16 +26,10 @@ def run(code: str, cwd: Path) -> str:
         cwd=cwd,
         capture_output=True,
         text=True,
-        env={**_environment(), "HF_HUB_OFFLINE": "1"},
+        env=ENVIRONMENT,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
-
-
-def _environment() -> dict:
-    import os
-
-    return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 def code_block(containing: str) -> tuple[str, str]:
@@ -88,12 +85,6 @@ def test_every_make_target_in_the_docs_exists():
 @pytest.mark.slow
 def test_recipe_commands_of_the_readme_run(tmp_path):
     """Both commands as printed, with a small run's options added to the training."""
-    rows = ROOT / "tests" / "conftest.py"  # its texts
-    import json
-
-    from conftest import SOURCES, TARGETS
-
-    assert rows.exists()
     pairs = [
         {"source": f"{s} Number {i}.", "target": f"{t} {i}", "package": f"{i}-x"}
         for i in range(40)
@@ -116,7 +107,7 @@ def test_recipe_commands_of_the_readme_run(tmp_path):
         words = [sys.executable, *(str(ROOT / w) if w.startswith("recipes/") else w for w in words[1:])]
         if "train_seq2seq" in command:
             words += small.split()
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, env=_environment())
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, env=ENVIRONMENT)
         assert done.returncode == 0, done.stderr[-3000:]
     outputs = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [row["source"] for row in outputs] == SOURCES
