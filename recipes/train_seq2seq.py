@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import transformers
+from accelerate import PartialState
 from transformers import Seq2SeqTrainingArguments, set_seed
 
 from hf_lenctrl.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
@@ -111,3 +112,4 @@ def main(argv=None) -> dict:
 
 if __name__ == "__main__":
     main()
+    PartialState().destroy_process_group()  # gloo's threads would abort a process that ends with them

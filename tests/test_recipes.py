@@ -531,7 +531,10 @@ def test_processes_run_out_of_time_together(tmp_path):
         "state, control = TrainerState(), TrainerControl()\n"
         "budget.on_train_begin(args, state, control)\n"
         "budget.on_step_end(args, state, control)\n"
-        "print('stops', control.should_training_stop)\n"
+        "print('stops', control.should_training_stop, flush=True)\n"
+        "from accelerate import PartialState\n"
+        "PartialState().wait_for_everyone()\n"
+        "PartialState().destroy_process_group()\n"  # gloo's threads abort a process that ends with them
     )
     done = launch(script, tmp_path=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
