@@ -38,9 +38,11 @@ def build(family: str, layers: int, d_model: int, vocab_size: int):
     stock = stock_class(stock_config(**shape))
     config = getattr(hf_lenctrl, config_name)(**shape, absolute_positions=True, length_unit="character")
     controlled = getattr(hf_lenctrl, class_name)(config)
-    weights = torch.randint(1, 9, (vocab_size, 1)).expand(-1, 2).clone()  # what a subword vocabulary would have
-    weights[:3] = 0
-    controlled.model.decoder.unit_table = hf_lenctrl.UnitTable(weights)
+    weights = torch.randint(1, 9, (2, vocab_size))  # what a subword vocabulary would have: the first piece, later ones
+    following = torch.ones(2, vocab_size)
+    weights[:, :3] = following[0, :3] = 0
+    controlled.model.decoder.unit_table = hf_lenctrl.UnitTable("character", weights, following)
+    config.unit_states = 2
     controlled.load_state_dict(stock.state_dict(), strict=False)
     return stock, controlled
 

@@ -16,12 +16,27 @@ __version__ = "0.1.0"
 _MODULE_OF = {
     "LenCtrlBartConfig": "configuration_lenctrl",
     "LenCtrlMarianConfig": "configuration_lenctrl",
+    "LenCtrlMBartConfig": "configuration_lenctrl",
+    "LenCtrlPegasusConfig": "configuration_lenctrl",
+    "LenCtrlM2M100Config": "configuration_lenctrl",
     "UnitTable": "length_units",
     "count_units": "length_units",
     "LenCtrlBartModel": "modeling_lenctrl",
     "LenCtrlBartForConditionalGeneration": "modeling_lenctrl",
     "LenCtrlMarianModel": "modeling_lenctrl",
     "LenCtrlMarianMTModel": "modeling_lenctrl",
+    "LenCtrlMBartModel": "modeling_lenctrl",
+    "LenCtrlMBartForConditionalGeneration": "modeling_lenctrl",
+    "LenCtrlPegasusModel": "modeling_lenctrl",
+    "LenCtrlPegasusForConditionalGeneration": "modeling_lenctrl",
+    "LenCtrlM2M100Model": "modeling_lenctrl",
+    "LenCtrlM2M100ForConditionalGeneration": "modeling_lenctrl",
+    "LengthConstraintLogitsProcessor": "generation",
+    "LengthControlEnsemble": "generation",
+    "rerank": "generation",
+    "add_length_control": "conversion",
+    "LengthControlledGenerationPipeline": "pipeline",
+    "length_report": "report",
     "train_marian_tokenizer": "tokenizer_training",
     "DataCollatorForLengthControl": "data_collator",
     "length_metrics": "metrics",
@@ -30,15 +45,30 @@ __all__ = [*_MODULE_OF, "__version__"]
 
 if TYPE_CHECKING:
     from .configuration_lenctrl import LenCtrlBartConfig as LenCtrlBartConfig
+    from .configuration_lenctrl import LenCtrlM2M100Config as LenCtrlM2M100Config
     from .configuration_lenctrl import LenCtrlMarianConfig as LenCtrlMarianConfig
+    from .configuration_lenctrl import LenCtrlMBartConfig as LenCtrlMBartConfig
+    from .configuration_lenctrl import LenCtrlPegasusConfig as LenCtrlPegasusConfig
+    from .conversion import add_length_control as add_length_control
     from .data_collator import DataCollatorForLengthControl as DataCollatorForLengthControl
+    from .generation import LengthConstraintLogitsProcessor as LengthConstraintLogitsProcessor
+    from .generation import LengthControlEnsemble as LengthControlEnsemble
+    from .generation import rerank as rerank
     from .length_units import UnitTable as UnitTable
     from .length_units import count_units as count_units
     from .metrics import length_metrics as length_metrics
     from .modeling_lenctrl import LenCtrlBartForConditionalGeneration as LenCtrlBartForConditionalGeneration
     from .modeling_lenctrl import LenCtrlBartModel as LenCtrlBartModel
+    from .modeling_lenctrl import LenCtrlM2M100ForConditionalGeneration as LenCtrlM2M100ForConditionalGeneration
+    from .modeling_lenctrl import LenCtrlM2M100Model as LenCtrlM2M100Model
     from .modeling_lenctrl import LenCtrlMarianModel as LenCtrlMarianModel
     from .modeling_lenctrl import LenCtrlMarianMTModel as LenCtrlMarianMTModel
+    from .modeling_lenctrl import LenCtrlMBartForConditionalGeneration as LenCtrlMBartForConditionalGeneration
+    from .modeling_lenctrl import LenCtrlMBartModel as LenCtrlMBartModel
+    from .modeling_lenctrl import LenCtrlPegasusForConditionalGeneration as LenCtrlPegasusForConditionalGeneration
+    from .modeling_lenctrl import LenCtrlPegasusModel as LenCtrlPegasusModel
+    from .pipeline import LengthControlledGenerationPipeline as LengthControlledGenerationPipeline
+    from .report import length_report as length_report
     from .tokenizer_training import train_marian_tokenizer as train_marian_tokenizer
 
 
@@ -65,20 +95,45 @@ def _register() -> None:
 
     from . import modeling_lenctrl as models
 
-    for base, head in (
-        (models.LenCtrlBartModel, models.LenCtrlBartForConditionalGeneration),
-        (models.LenCtrlMarianModel, models.LenCtrlMarianMTModel),
+    for head in (
+        models.LenCtrlBartForConditionalGeneration,
+        models.LenCtrlMarianMTModel,
+        models.LenCtrlMBartForConditionalGeneration,
+        models.LenCtrlPegasusForConditionalGeneration,
+        models.LenCtrlM2M100ForConditionalGeneration,
     ):
-        config = base.config_class
+        config = head.config_class
         AutoConfig.register(config.model_type, config, exist_ok=True)
-        AutoModel.register(config, base, exist_ok=True)
+        AutoModel.register(config, head.model_class, exist_ok=True)
         AutoModelForSeq2SeqLM.register(config, head, exist_ok=True)
+    # the others' checkpoints name their tokenizer: MBart or MBart50, M2M100 or Nllb
     AutoTokenizer.register(models.LenCtrlBartConfig, fast_tokenizer_class=BartTokenizer, exist_ok=True)
     AutoTokenizer.register(models.LenCtrlMarianConfig, slow_tokenizer_class=MarianTokenizer, exist_ok=True)
 
 
-_AUTO = "transformers.models.auto.configuration_auto"  # every Auto class imports it
+def _register_pipeline() -> None:
+    """Enter the pipeline task."""
+    from transformers import AutoModelForSeq2SeqLM
+    from transformers.pipelines import PIPELINE_REGISTRY
+
+    from .pipeline import LengthControlledGenerationPipeline
+
+    PIPELINE_REGISTRY.register_pipeline(
+        "length-controlled-generation",
+        pipeline_class=LengthControlledGenerationPipeline,
+        pt_model=AutoModelForSeq2SeqLM,
+        type="text",
+    )
+
+
+# once this module of transformers is there -> what is to be done; every Auto class imports the first one
+_WAITING = {"transformers.models.auto.configuration_auto": _register, "transformers.pipelines": _register_pipeline}
 _WATCHED = ("transformers.", f"{__name__}.")
+
+
+def _register_what_is_there() -> None:
+    for module in [module for module in _WAITING if module in sys.modules]:
+        _WAITING.pop(module)()
 
 
 class _RegisterAfterAuto(importlib.abc.MetaPathFinder):
@@ -97,9 +152,10 @@ class _RegisterAfterAuto(importlib.abc.MetaPathFinder):
 
         def exec_module(module):
             execute(module)
-            if _AUTO in sys.modules and self in sys.meta_path and not _importing(except_for=fullname):
-                sys.meta_path.remove(self)
-                _register()
+            if _WAITING and not _importing(except_for=fullname):
+                _register_what_is_there()
+                if not _WAITING and self in sys.meta_path:
+                    sys.meta_path.remove(self)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
@@ -114,7 +170,6 @@ def _importing(except_for: str) -> bool:
     )
 
 
-if _AUTO in sys.modules:
-    _register()
-else:
+_register_what_is_there()
+if _WAITING:
     sys.meta_path.insert(0, _RegisterAfterAuto())

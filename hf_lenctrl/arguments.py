@@ -21,12 +21,22 @@ class ModelArguments:
     model_name_or_path: str | None = field(
         default=None, metadata={"help": "Length-controlled checkpoint to go on with"}
     )
+    base_model: str | None = field(
+        default=None,
+        metadata={"help": "Plain BART, mBART, Pegasus, Marian or M2M100/NLLB checkpoint to add length control to"},
+    )
+    source_language: str | None = field(default=None, metadata={"help": "Language code of a multilingual tokenizer"})
+    target_language: str | None = field(default=None, metadata={"help": "Language code of what is written"})
+    length_constraint: str | None = field(
+        default=None,
+        metadata={"help": "Bound of the trained model by default: max or exact", "choices": ["max", "exact"]},
+    )
     family: str = field(
         default="marian", metadata={"help": "New model: marian or bart", "choices": ["marian", "bart"]}
     )
     length_encoding: str = field(default="ldpe", metadata={"help": "ldpe, lrpe, pre, or none for the plain model"})
     absolute_positions: bool = field(default=False, metadata={"help": "Keep absolute positions too (+PE)"})
-    length_unit: str = field(default="character", metadata={"help": "token or character"})
+    length_unit: str = field(default="character", metadata={"help": "token, character, word or byte"})
     layers: int = field(default=6, metadata={"help": "Encoder layers, and as many decoder layers"})
     d_model: int = field(default=512, metadata={"help": "Width of the model"})
     attention_heads: int = field(default=8, metadata={"help": "Attention heads of each layer"})

@@ -2,11 +2,16 @@
 
 from huggingface_hub.dataclasses import strict
 from transformers.models.bart.configuration_bart import BartConfig
+from transformers.models.m2m_100.configuration_m2m_100 import M2M100Config
 from transformers.models.marian.configuration_marian import MarianConfig
+from transformers.models.mbart.configuration_mbart import MBartConfig
+from transformers.models.pegasus.configuration_pegasus import PegasusConfig
+
+from .length_units import LENGTH_UNITS
 
 
 LENGTH_ENCODING_NAMES = ("ldpe", "lrpe", "pre", "none")
-LENGTH_UNITS = ("token", "character")
+LENGTH_CONSTRAINTS = ("max", "exact")
 
 
 def check_length(length) -> None:
@@ -19,6 +24,14 @@ def check_length(length) -> None:
         raise ValueError(f"length must be at least 1, got {length}; pass length=75")
 
 
+def check_constraint(constraint) -> None:
+    """Raise unless `constraint` is None or one of `LENGTH_CONSTRAINTS`."""
+    if constraint is not None and constraint not in LENGTH_CONSTRAINTS:
+        raise ValueError(
+            f"length_constraint must be 'max' (never longer), 'exact' or None (the model alone), got {constraint!r}"
+        )
+
+
 class LengthControlRules:
     """
     Rules that cross the fields every length-controlled configuration has, run by `@strict` after each construction.
@@ -28,9 +41,13 @@ class LengthControlRules:
             (see `hf_lenctrl.length_encoding`), or `"none"` for the base model without length control.
         absolute_positions (`bool`, defaults to `False`): Keep the decoder's own positions and add the length encoding
             ("+PE" in Takase & Okazaki 2019); `False` puts the length encoding in their place.
-        length_unit (`str`, defaults to `"token"`): What is counted: `"token"`, or `"character"` (Unicode code points
-            of the decoded text). Special tokens count zero.
+        length_unit (`str`, defaults to `"token"`): What is counted: `"token"`, or of the decoded text `"character"`
+            (Unicode code points), `"word"` (separated by white space) or `"byte"` (UTF-8). Special tokens count zero.
         length (`int`, *optional*): Length used when a call gives none.
+        length_constraint (`str`, *optional*): Bound used when a call to `generate` gives none: `"max"` or `"exact"`.
+        length_projection (`bool`, defaults to `False`): Pass the length encoding through a linear layer that starts
+            at zero, so that a pretrained model starts as it was; see `add_length_control`.
+        unit_states (`int`, defaults to 1): States of the model's `UnitTable`; set with the table.
     """
 
     def validate_length_control(self):
@@ -42,16 +59,21 @@ class LengthControlRules:
             raise ValueError(f"length_unit must be one of {', '.join(LENGTH_UNITS)}, got {self.length_unit!r}")
         if self.length is not None:
             check_length(self.length)
+        check_constraint(self.length_constraint)
         if self.length_encoding == "none" and not self.absolute_positions:
             raise ValueError(
                 "length_encoding='none' with absolute_positions=False leaves the decoder without any position; "
                 "pass absolute_positions=True for the plain base model"
             )
-        if self.length_encoding == "none" and self.length is not None:
+        if self.length_encoding == "none" and self.length is not None and self.length_constraint is None:
             raise ValueError(
-                f"length={self.length} has no effect with length_encoding='none'; "
-                f"choose one of {', '.join(LENGTH_ENCODING_NAMES[:-1])} or leave length out"
+                f"length={self.length} has no effect with length_encoding='none' and no length_constraint; choose one "
+                f"of {', '.join(LENGTH_ENCODING_NAMES[:-1])}, bound it with length_constraint='max', or leave it out"
             )
+        if self.length_encoding == "none" and self.length_projection:
+            raise ValueError("length_projection=True has no encoding to project with length_encoding='none'")
+        if self.length_unit == "token" and self.unit_states != 1:
+            raise ValueError(f"length_unit='token' has one state, got unit_states={self.unit_states}")
 
 
 @strict
@@ -64,6 +86,9 @@ class LenCtrlBartConfig(LengthControlRules, BartConfig):
     absolute_positions: bool = False
     length_unit: str = "token"
     length: int | None = None
+    length_constraint: str | None = None
+    length_projection: bool = False
+    unit_states: int = 1
 
 
 @strict
@@ -76,7 +101,55 @@ class LenCtrlMarianConfig(LengthControlRules, MarianConfig):
     absolute_positions: bool = False
     length_unit: str = "token"
     length: int | None = None
+    length_constraint: str | None = None
+    length_projection: bool = False
+    unit_states: int = 1
 
 
-LenCtrlBartConfig.register_for_auto_class()
-LenCtrlMarianConfig.register_for_auto_class()
+@strict
+class LenCtrlMBartConfig(LengthControlRules, MBartConfig):
+    """Configuration of `LenCtrlMBartModel`: `MBartConfig` and the fields of `LengthControlRules`."""
+
+    model_type = "lenctrl_mbart"
+
+    length_encoding: str = "ldpe"
+    absolute_positions: bool = False
+    length_unit: str = "token"
+    length: int | None = None
+    length_constraint: str | None = None
+    length_projection: bool = False
+    unit_states: int = 1
+
+
+@strict
+class LenCtrlPegasusConfig(LengthControlRules, PegasusConfig):
+    """Configuration of `LenCtrlPegasusModel`: `PegasusConfig` and the fields of `LengthControlRules`."""
+
+    model_type = "lenctrl_pegasus"
+
+    length_encoding: str = "ldpe"
+    absolute_positions: bool = False
+    length_unit: str = "token"
+    length: int | None = None
+    length_constraint: str | None = None
+    length_projection: bool = False
+    unit_states: int = 1
+
+
+@strict
+class LenCtrlM2M100Config(LengthControlRules, M2M100Config):
+    """Configuration of `LenCtrlM2M100Model`: `M2M100Config` and the fields of `LengthControlRules`."""
+
+    model_type = "lenctrl_m2m_100"
+
+    length_encoding: str = "ldpe"
+    absolute_positions: bool = False
+    length_unit: str = "token"
+    length: int | None = None
+    length_constraint: str | None = None
+    length_projection: bool = False
+    unit_states: int = 1
+
+
+for _config in (LenCtrlBartConfig, LenCtrlMarianConfig, LenCtrlMBartConfig, LenCtrlPegasusConfig, LenCtrlM2M100Config):
+    _config.register_for_auto_class()

@@ -1,9 +1,18 @@
 """Units of length: what a text or a sequence of token ids counts."""
 
 import json
+import random
+import re
+from typing import Any
 
 import torch
 from torch import nn
+
+
+LENGTH_UNITS = ("token", "character", "word", "byte")
+
+NOT_FILLED = torch.iinfo(torch.int32).min  # no tokenizer has told yet what the entry writes
+NO_STATE = 255  # nor where it leads
 
 
 def count_units(text: str, unit: str) -> int:
@@ -12,7 +21,8 @@ def count_units(text: str, unit: str) -> int:
 
     Args:
         text (`str`): Decoded text, without special tokens.
-        unit (`str`): `"character"`, Unicode code points. Tokens are counted from ids: `UnitTable.count`.
+        unit (`str`): `"character"`, Unicode code points; `"word"`, what `str.split()` makes of the text; `"byte"`, its
+            UTF-8. Tokens are counted from ids: `UnitTable.count`.
 
     Raises:
         `ValueError`: for a unit that a text alone does not have.
@@ -21,82 +31,108 @@ def count_units(text: str, unit: str) -> int:
 
     ```python
     >>> from hf_lenctrl.length_units import count_units
-    >>> count_units("naïve 日本", "character")
-    8
+    >>> [count_units("naïve 日本", unit) for unit in ("character", "word", "byte")]
+    [8, 2, 13]
 
     ```
     """
     if unit == "character":
         return len(text)
+    if unit == "word":
+        return len(text.split())
+    if unit == "byte":
+        return len(text.encode("utf-8"))
     raise ValueError(
-        f"count_units counts unit 'character', got {unit!r}; count tokens from ids, with UnitTable.count(ids)"
+        f"count_units counts units 'character', 'word' and 'byte', got {unit!r}; count tokens from ids, with "
+        "UnitTable.count(ids)"
     )
 
 
 class UnitTable(nn.Module):
     """
-    Units that each vocabulary entry writes, kept as a buffer so that it is saved, loaded and moved with a model.
+    Units that each vocabulary entry writes, kept as buffers so that they are saved, loaded and moved with a model.
 
-    Decoding drops the white space before the first word (SentencePiece marks it on every word), so an entry has two
-    weights: `weights[id, 0]` where nothing but white space stands before it, `weights[id, 1]` after that.
-    Special tokens weigh 0 in both.
+    What an entry adds depends on what stands before it: decoding drops the space before the first word, a piece
+    without a space goes on with the last word, byte-level BPE can spread one character over tokens. The table is a
+    small machine that says so: in state `s`, entry `v` writes `weights[s, v]` units and leads to state
+    `next_state[s, v]`. State 0 is the start, where nothing but white space was written. Special tokens write nothing.
 
     Args:
-        weights (`torch.IntTensor` of shape `(vocab_size, 2)`): The two weights; -1 marks a table not filled yet.
+        unit (`str`): `"token"`, `"character"`, `"word"` or `"byte"`.
+        weights (`torch.IntTensor` of shape `(states, vocab_size)`): Units; `~units`, below 0, where the entry would
+            leave an invalid text (a character cut in two, a last space that decoding strips).
+        next_state (`torch.ByteTensor` of shape `(states, vocab_size)`, *optional*): All 0 by default.
     """
 
     weights: torch.Tensor
+    next_state: torch.Tensor
 
-    def __init__(self, weights: torch.Tensor):
+    def __init__(self, unit: str, weights: torch.Tensor, next_state: torch.Tensor | None = None):
         super().__init__()
+        self.unit = unit
         # int32: NCCL and gloo cannot broadcast the smaller int16
         self.register_buffer("weights", weights.to(torch.int32))
+        next_state = torch.zeros(weights.shape) if next_state is None else next_state
+        self.register_buffer("next_state", next_state.to(torch.uint8))
         self._filled = False
+        self.bounds: dict = {}  # what constraints made of it, see hf_lenctrl.generation
 
     @classmethod
     def from_config(cls, config, vocab_size: int) -> "UnitTable":
-        """Table without a tokenizer: 1 for all but the special ids of `config`; for characters, one to be filled."""
+        """Table without a tokenizer: 1 for all but the special ids of `config`; one to be filled for other units."""
+        states = getattr(config, "unit_states", 1)
         if config.length_unit != "token":
-            return cls(torch.full((vocab_size, 2), -1, dtype=torch.int32))
-        weights = torch.ones(vocab_size, 2, dtype=torch.int32)
+            weights = torch.full((states, vocab_size), NOT_FILLED, dtype=torch.int32)
+            return cls(config.length_unit, weights, torch.full_like(weights, NO_STATE))
+        weights = torch.ones(states, vocab_size, dtype=torch.int32)
         for name in ("pad", "bos", "eos", "decoder_start", "forced_bos", "forced_eos"):
             ids = getattr(config, f"{name}_token_id", None)
             for special in ids if isinstance(ids, list) else [ids]:
                 if special is not None and 0 <= special < vocab_size:
-                    weights[special] = 0
-        return cls(weights)
+                    weights[:, special] = 0
+        return cls("token", weights)
 
     @classmethod
     def from_tokenizer(cls, tokenizer, unit: str) -> "UnitTable":
         """
-        Table of a tokenizer's target vocabulary.
+        Table of a tokenizer's target vocabulary, checked against what the tokenizer decodes.
+
+        Counts are those of `tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)`. Two
+        things only the ids know: white space at the end of a text, which Marian and M2M100 strip, counts; and bytes
+        that are no UTF-8, which byte-level BPE decodes to U+FFFD, count by their lead bytes (a model may write them,
+        no text encodes to them).
 
         Args:
-            tokenizer (`PreTrainedTokenizerBase`): For `"character"`, one that decodes SentencePiece (Marian) or
-                byte-level BPE (BART).
-            unit (`str`): `"token"` or `"character"`.
+            tokenizer (`PreTrainedTokenizerBase`): For units other than tokens one that decodes byte-level BPE (BART),
+                SentencePiece (Marian, mBART, T5, Pegasus, M2M100, NLLB) or WordPiece (BERT).
+            unit (`str`): `"token"`, `"character"`, `"word"` or `"byte"`.
 
         Raises:
-            `ValueError`: for an unknown unit, or a tokenizer whose pieces cannot be counted in it.
+            `ValueError`: for an unknown unit, or a tokenizer whose text is not the sum of its pieces.
         """
-        special = set(tokenizer.all_special_ids)
+        if unit not in LENGTH_UNITS:
+            raise ValueError(f"unit must be one of {', '.join(LENGTH_UNITS)}, got {unit!r}")
+        special = set(tokenizer.all_special_ids) | set(getattr(tokenizer, "lang_code_to_id", {}).values())
         separate = getattr(tokenizer, "separate_vocabs", False)
-        vocab_size = len(tokenizer.target_encoder) if separate else len(tokenizer)
+        # M2M100 leaves its language codes out of its own size
+        vocab_size = len(tokenizer.target_encoder) if separate else max(len(tokenizer), max(special, default=0) + 1)
         if unit == "token":
             special.discard(tokenizer.unk_token_id)  # an unknown word is written, if not well
-            weights = [(0, 0) if i in special else (1, 1) for i in range(vocab_size)]
-        elif unit == "character":
-            count = _character_counter(tokenizer)
-            pieces = tokenizer.convert_ids_to_tokens(list(range(vocab_size)))
-            weights = [(0, 0) if i in special else count(piece) for i, piece in enumerate(pieces)]
-        else:
-            raise ValueError(f"unit must be 'token' or 'character', got {unit!r}")
-        return cls(torch.tensor(weights, dtype=torch.int32))
+            return cls(unit, torch.tensor([[int(i not in special) for i in range(vocab_size)]]))
+        vocabulary = _Vocabulary(tokenizer, vocab_size, special)
+        table = cls(unit, *vocabulary.machine(unit))
+        vocabulary.check(table)
+        return table
 
-    def progress(self, ids: torch.LongTensor) -> torch.Tensor:
+    @property
+    def states(self) -> int:
+        """Number of states."""
+        return self.weights.shape[0]
+
+    def progress(self, ids: torch.Tensor) -> torch.Tensor:
         """
         Units written up to and including each position, so that a decoder that reads `ids` learns what stands there
-        before it predicts. One gather and two cumulative sums for the batch, no loop over rows.
+        before it predicts. A few gathers and cumulative sums for the batch, no loop over rows or positions.
 
         Args:
             ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Decoder input ids with special tokens.
@@ -104,47 +140,239 @@ class UnitTable(nn.Module):
         Returns:
             `torch.LongTensor` of shape `(batch_size, sequence_length)`; the last column is the count of the whole row.
         """
+        self.require_filled()
+        if self.states == 1:
+            return self._progress(ids, torch.zeros_like(ids), shifted=True)
+        if self.unit == "word":
+            return self._progress(ids, self.states_after(ids))
+        return self._progress(ids, self._started_before(ids).long(), shifted=True)  # past the start all weigh alike
+
+    def _progress(self, ids, states, *, shifted: bool = False):
+        before = states if shifted else torch.cat([torch.zeros_like(ids[:, :1]), states[:, :-1]], dim=-1)  # (B, T)
+        weights = self.weights[before, ids]  # (B, T)
+        return torch.maximum(weights, ~weights).cumsum(-1)
+
+    def count_and_state(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Units of each row and the state it ends in, `(batch_size,)` each; 0 and the start for rows without ids."""
+        self.require_filled()
+        if ids.shape[1] == 0:
+            return ids.new_zeros(len(ids)), ids.new_zeros(len(ids))
+        states = self.states_after(ids)
+        progress = self._progress(ids, states) if self.unit == "word" else self.progress(ids)
+        return progress[:, -1], states[:, -1]
+
+    def count(self, ids: torch.Tensor) -> torch.Tensor:
+        """Units of each row: `(batch_size, sequence_length)` -> `(batch_size,)`."""
+        return self.progress(ids)[:, -1]
+
+    def states_after(self, ids: torch.Tensor) -> torch.Tensor:
+        """State after each position: `(batch_size, sequence_length)` -> the same."""
+        if self.states == 1:
+            return torch.zeros_like(ids)
+        started = self._started_before(ids)
+        if self.states == 2:
+            return (started | (self.next_state[0, ids] != 0)).long()
+        # An entry that writes sets the state, whatever it was, but for the bytes that a character still waits for.
+        # From any guess three rounds carry the four bytes of a character; words need those of the one before too,
+        # which may be white space, and the first of this one. Special tokens keep the state.
+        rounds = 1 if self.states == 3 else 7 if self.unit == "word" else 3
+        silent = (self.next_state[1, ids] == 1) & (self.next_state[2, ids] == 2)  # (B, T)
+        position = torch.arange(ids.shape[1], device=ids.device)
+        last = torch.where(silent, 0, position).cummax(-1).values  # (B, T) the last entry that wrote, up to here
+        state = self.next_state[1, ids].long()  # (B, T)
+        for _ in range(rounds):
+            state = state.gather(-1, last)
+            before = torch.cat([torch.zeros_like(state[:, :1]), state[:, :-1]], dim=-1)
+            state = self.next_state[torch.where(started, before, 0), ids].long()
+        return state
+
+    def _started_before(self, ids):
+        starts = (self.next_state[0, ids] != 0).int()
+        return starts.cumsum(-1) > starts  # (B, T)
+
+    def require_filled(self) -> None:
+        """Raise `ValueError` if the table waits for a tokenizer."""
         if not self._filled and not torch.compiler.is_compiling():
-            if bool((self.weights < 0).any()):
+            if bool((self.weights == NOT_FILLED).any() | (self.next_state == NO_STATE).any()):
                 raise ValueError(
-                    "the model has no table of units for its vocabulary, so it cannot count characters; "
+                    f"the model has no table of units for its vocabulary, so it cannot count {self.unit}s; "
                     "call model.set_unit_table(tokenizer) once, before training or generating"
                 )
             self._filled = True
-        first, later = self.weights[ids].unbind(-1)  # (B, T) each
-        text_before = first.cumsum(-1) > first  # (B, T): something other than white space stands before the token
-        return torch.where(text_before, later, first).cumsum(-1)
 
-    def count(self, ids: torch.LongTensor) -> torch.Tensor:
-        """Units of each row: `(batch_size, sequence_length)` -> `(batch_size,)`."""
-        return self.progress(ids)[:, -1]
+    def resized(self, vocab_size: int, config) -> "UnitTable":
+        """A table of another size; new entries are as in `from_config`."""
+        new = UnitTable.from_config(config, vocab_size).to(self.weights.device)
+        kept = min(vocab_size, self.weights.shape[1])
+        new.weights[:, :kept] = self.weights[:, :kept]
+        new.next_state[:, :kept] = self.next_state[:, :kept]
+        return new
+
+    def padded(self, vocab_size: int) -> "UnitTable":
+        """
+        The table for an embedding that is larger than the tokenizer's vocabulary; no output holds the entries beyond.
+
+        Raises:
+            `ValueError`: when the embedding is smaller, or larger by more than padding to a multiple of 128 explains.
+        """
+        entries = self.weights.shape[1]
+        if not entries <= vocab_size < entries + 128:
+            raise ValueError(
+                f"the tokenizer's target vocabulary has {entries} entries, the decoder's embedding {vocab_size}; pass "
+                "the tokenizer this model was built for, or resize_token_embeddings first"
+            )
+        weights = nn.functional.pad(self.weights, (0, vocab_size - entries), value=~0)
+        own = torch.arange(self.states, dtype=torch.uint8, device=weights.device).unsqueeze(1)
+        next_state = torch.cat([self.next_state, own.expand(-1, vocab_size - entries)], dim=1)
+        return UnitTable(self.unit, weights, next_state)
 
     def _load_from_state_dict(self, *args, **kwargs):
         self._filled = False
         super()._load_from_state_dict(*args, **kwargs)
 
 
-def _character_counter(tokenizer):
-    """Function from a vocabulary piece to its two weights in characters."""
-    if hasattr(tokenizer, "spm_target"):
-        return _count_sentencepiece
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    decoder = json.loads(backend.to_str())["decoder"] if backend is not None else None
-    if decoder is not None and decoder["type"] == "ByteLevel":
-        return _count_byte_level
-    raise ValueError(
-        f"unit 'character' needs a tokenizer that decodes SentencePiece (MarianTokenizer) or byte-level BPE "
-        f"(BartTokenizer), got {type(tokenizer).__name__}; use one of these or length_unit='token'"
-    )
+# The characters that `str.split` splits at and that take more than one byte
+_WIDE_SPACES = [c.encode("utf-8") for c in map(chr, range(0x80, 0x3001)) if c.isspace()]
 
 
-def _count_sentencepiece(piece: str) -> tuple[int, int]:
-    text = piece.replace("▁", " ")
-    return len(text.lstrip()), len(text)
+class _Vocabulary:
+    """What each entry of a tokenizer's target vocabulary decodes to: first in a text, and later."""
+
+    def __init__(self, tokenizer, vocab_size: int, special: set[int]):
+        self.tokenizer, self.special = tokenizer, special
+        pieces = [piece or "" for piece in tokenizer.convert_ids_to_tokens(list(range(vocab_size)))]
+        backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+        decoder = json.loads(backend.to_str())["decoder"] if backend is not None else None
+        # Marian and M2M100 strip the text they join: white space alone starts none, and none ends on it
+        self.strips = hasattr(tokenizer, "spm_target") or hasattr(tokenizer, "sp_model")
+        if self.strips:
+            self.later = [_bytes_of(piece.replace("▁", " ")) for piece in pieces]
+            self.first = [_bytes_of(piece.replace("▁", " ").lstrip()) for piece in pieces]
+        elif decoder is not None and decoder["type"] == "ByteLevel":
+            # an added token stands for itself, not in the byte-level alphabet
+            added = {str(token) for token in tokenizer.added_tokens_decoder.values()}
+            self.later = [p.encode() if p in added else bytes(map(_BYTE_OF.__getitem__, p)) for p in pieces]
+            self.first = self.later
+        elif decoder is not None:
+            # Rust decodes the list piece by piece and knows which one is the first
+            join = backend.decoder.decode
+            anchor = join(["a"])
+            fallback = "ByteFallback" in json.dumps(decoder)
+            self.first = [_bytes_of(p if fallback and _BYTE_PIECE.fullmatch(p) else join([p])) for p in pieces]
+            self.later = [
+                _bytes_of(p if fallback and _BYTE_PIECE.fullmatch(p) else join(["a", p])[len(anchor) :])
+                for p in pieces
+            ]
+        else:
+            raise ValueError(
+                f"only tokens can be counted for {type(tokenizer).__name__}, which has no decoder; use a tokenizer "
+                "of byte-level BPE, SentencePiece or WordPiece, or length_unit='token'"
+            )
+
+    def machine(self, unit: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weights and next states: the states that the pieces can lead to, each run over all pieces."""
+        start: tuple[bool, bool, bytes] = (False, True, b"")  # started, white space last, bytes of an open character
+        rows: dict[tuple[bool, bool, bytes], tuple[list[int], list]] = {}
+        after_text = [(True, False, b""), (True, True, b"")] if unit == "word" or self.strips else [(True, False, b"")]
+        order = [start, *after_text]  # `states_after` relies on the first three
+        continuing = [i for i, data in enumerate(self.later) if data and 0x80 <= data[0] < 0xC0]
+        for state in order:
+            started, white, waiting = state
+            may_end = not waiting and not (self.strips and unit != "word" and started and white)
+            if waiting:  # all but the bytes it waits for break the character, and lead where they lead after text
+                weights, following = [min(w, ~w) for w in rows[after_text[0]][0]], list(rows[after_text[0]][1])
+            else:
+                weights, following = [0] * len(self.later), [state] * len(self.later)
+            for i in continuing if waiting else range(len(self.later)):
+                weights[i], following[i] = self._write(state, i, unit)
+            for i in self.special:
+                weights[i], following[i] = 0 if may_end else ~0, state
+            rows[state] = weights, following
+            order += [new for new in dict.fromkeys(following) if new not in order]
+        number = {state: i for i, state in enumerate(order)}
+        return (
+            torch.tensor([rows[state][0] for state in order]),
+            torch.tensor([[number[new] for new in rows[state][1]] for state in order], dtype=torch.uint8),
+        )
+
+    def _write(self, state, i: int, unit: str):
+        """Weight of entry `i` and the state after it."""
+        started, white, waiting = state
+        data = self.later[i] if started else self.first[i]
+        text, rest = _split_utf8(waiting + data)
+        broken = text is None
+        if text is None:  # stray bytes: no white space, and of a character only the first byte counts
+            text, rest = _split_utf8(data.lstrip(_CONTINUATION))
+            text, waiting = "\ufffd" + (text or ""), b"?"
+        if unit == "character":
+            weight = len(text) + bool(rest) - bool(waiting)  # a character counts with its first byte
+        elif unit == "byte":
+            weight = len(data)
+        else:  # a word counts with its first whole character
+            weight = len(text.split()) - bool(text and not white and not text[0].isspace())
+        weight = ~weight if broken else weight
+        started = started or (bool(text.strip() or rest) if self.strips else True)
+        if not started:
+            return weight, state
+        white = text[-1].isspace() if text else white
+        if unit != "word" and not self.strips:
+            white = False
+        return weight, (True, white, _canonical(rest, unit))
+
+    def check(self, table: UnitTable, rows: int = 100) -> None:
+        """Count rows of entries drawn at random, and compare with the text they decode to."""
+        draw = random.Random(0)
+        weights, following = table.weights.tolist(), table.next_state.tolist()
+        eos = next(iter(self.special), None)
+        candidates = [i for i in range(len(self.later)) if i not in self.special]
+        for row in range(rows if candidates else 0):
+            ids, state, count = [], 0, 0
+            for _ in range(1 + row % 8):
+                i = draw.choice(candidates)
+                if weights[state][i] >= 0:
+                    ids.append(i)
+                    count += weights[state][i]
+                    state = following[state][i]
+            if eos is not None and weights[state][eos] < 0:
+                continue  # ends within a character or on white space that is stripped
+            text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            if count != count_units(text, table.unit):
+                raise ValueError(
+                    f"{table.unit}s of {type(self.tokenizer).__name__} cannot be counted piece by piece: "
+                    f"{self.tokenizer.convert_ids_to_tokens(ids)} decodes to {text!r}, {count_units(text, table.unit)}"
+                    f" {table.unit}s, not {count}; use length_unit='token'"
+                )
 
 
-def _count_byte_level(piece: str) -> tuple[int, int]:
-    # A character of several bytes may be split over tokens: its lead byte counts it. The byte-level alphabet writes
-    # the continuation bytes 0x80-0xA0 as U+0122-U+0142, 0xA1-0xAC and 0xAE-0xBF as themselves and 0xAD as U+0143.
-    count = sum(not (0x122 <= ord(c) <= 0x143 or 0xA1 <= ord(c) <= 0xBF) for c in piece)
-    return count, count
+# The byte-level alphabet: printable Latin-1 stands for itself, the other bytes, in order, for U+0100 and on
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_BYTE_OF = {chr(b): b for b in _PRINTABLE}
+_BYTE_OF |= {chr(0x100 + i): b for i, b in enumerate(b for b in range(256) if b not in _PRINTABLE)}
+
+_CONTINUATION = bytes(range(0x80, 0xC0))
+_BYTE_PIECE = re.compile(r"<0x([89A-F][0-9A-F])>")  # byte fallback of SentencePiece; ASCII bytes are whole characters
+
+
+def _bytes_of(text: str) -> bytes:
+    byte = _BYTE_PIECE.fullmatch(text)
+    return bytes([int(byte[1], 16)]) if byte else text.encode("utf-8")
+
+
+def _split_utf8(data: bytes) -> tuple[str | None, bytes]:
+    """Text and the open character at its end; no text where the bytes are no UTF-8."""
+    try:
+        return data.decode("utf-8"), b""
+    except UnicodeDecodeError as error:
+        if error.reason != "unexpected end of data":
+            return None, b""
+        return data[: error.start].decode("utf-8"), data[error.start :]
+
+
+def _canonical(rest: bytes, unit: str) -> bytes:
+    """One open character for all that go on alike, so that there are few states."""
+    if not rest or (len(rest) == 1 and rest in (b"\xe0", b"\xed", b"\xf0", b"\xf4")):
+        return rest  # their second byte is restricted
+    if unit == "word" and any(space.startswith(rest) for space in _WIDE_SPACES):
+        return rest  # may turn out to be white space
+    missing = (2 if rest[0] < 0xE0 else 3 if rest[0] < 0xF0 else 4) - len(rest)
+    return {1: b"\xc3", 2: b"\xe4", 3: b"\xf1"}[missing]

@@ -1,5 +1,5 @@
-"""Length-controlled BART and Marian: mixins over the untouched Hugging Face classes, then the classes of each
-family."""
+"""Length-controlled BART, Marian, mBART, Pegasus and M2M100: mixins over the untouched Hugging Face classes, then the
+classes of each family."""
 
 import torch
 from torch import nn
@@ -10,67 +10,53 @@ from transformers.models.bart.modeling_bart import (
     BartForConditionalGeneration,
     BartModel,
 )
+from transformers.models.m2m_100.modeling_m2m_100 import (
+    M2M100Decoder,
+    M2M100Encoder,
+    M2M100ForConditionalGeneration,
+    M2M100Model,
+)
 from transformers.models.marian.modeling_marian import (
     MarianDecoder,
     MarianEncoder,
     MarianModel,
     MarianMTModel,
 )
+from transformers.models.mbart.modeling_mbart import (
+    MBartDecoder,
+    MBartEncoder,
+    MBartForConditionalGeneration,
+    MBartModel,
+)
+from transformers.models.pegasus.modeling_pegasus import (
+    PegasusDecoder,
+    PegasusEncoder,
+    PegasusForConditionalGeneration,
+    PegasusModel,
+)
 
-from .configuration_lenctrl import LenCtrlBartConfig, LenCtrlMarianConfig, check_length
+from .configuration_lenctrl import (
+    LenCtrlBartConfig,
+    LenCtrlM2M100Config,
+    LenCtrlMarianConfig,
+    LenCtrlMBartConfig,
+    LenCtrlPegasusConfig,
+)
+from .generation import LengthControlledGeneration, as_length_tensor, refuse_length
 from .length_encoding import LENGTH_ENCODINGS
 from .length_units import UnitTable
-
-
-def as_length_tensor(length, batch_size: int, device: torch.device) -> torch.Tensor:
-    """
-    Check a requested length and spread it over the batch.
-
-    Args:
-        length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`): Wanted units, each at least 1.
-        batch_size (`int`): Rows of the batch.
-        device (`torch.device`): Where the result goes.
-
-    Returns:
-        `torch.LongTensor` of shape `(batch_size,)`.
-
-    Raises:
-        `TypeError`: for anything but integers (a `bool`, a float, NaN, a string).
-        `ValueError`: for a length under 1, or a list or tensor of another size than the batch.
-    """
-    if isinstance(length, torch.Tensor):
-        if length.dtype.is_floating_point or length.dtype.is_complex or length.dtype == torch.bool:
-            raise TypeError(f"length must be an integer tensor, got dtype {length.dtype}; pass length.long()")
-    elif isinstance(length, (list, tuple)):
-        for item in length:
-            check_length(item)
-        length = torch.tensor(length, dtype=torch.long)
-    else:
-        check_length(length)
-        return torch.full((batch_size,), length, dtype=torch.long, device=device)
-    if length.shape != (batch_size,):
-        raise ValueError(
-            f"length must hold one integer for each of the {batch_size} examples of the batch, got shape "
-            f"{tuple(length.shape)}; pass an int for the whole batch or a list of {batch_size}"
-        )
-    # Reading a value back from an accelerator would stall a training step, so there only `generate` looks.
-    if length.device.type == "cpu" and not torch.compiler.is_compiling():
-        _check_positive(length)
-    return length.to(device=device, dtype=torch.long)
-
-
-def _check_positive(length: torch.Tensor) -> None:
-    if bool((length < 1).any()):
-        raise ValueError(
-            f"length must be at least 1 for every example, got {length.tolist()}; drop empty targets or pass length>=1"
-        )
 
 
 class _NoPositions(nn.Module):
     """Stands where the decoder's positions stood when the length encoding replaces them."""
 
-    def forward(self, *args, position_ids: torch.Tensor, **kwargs) -> torch.Tensor:
-        return torch.zeros((), device=position_ids.device)
+    def forward(self, *args, **kwargs) -> torch.Tensor:
+        given = next(value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
+        return torch.zeros((), device=given.device)
+
+
+class _LengthProjection(nn.Linear):
+    """Takes the length encoding into a pretrained decoder; zero at first, so that the decoder starts as it was."""
 
 
 class _KeepsUnitTable:
@@ -86,7 +72,11 @@ class _KeepsUnitTable:
     def _init_weights(self, module):
         super()._init_weights(module)
         if isinstance(module, UnitTable):  # `init` leaves alone what was loaded
-            init.copy_(module.weights, UnitTable.from_config(self.config, len(module.weights)).weights)
+            table = UnitTable.from_config(self.config, module.weights.shape[1])
+            init.copy_(module.weights, table.weights)
+            init.copy_(module.next_state, table.next_state)
+        elif isinstance(module, _LengthProjection):
+            init.zeros_(module.weight)
 
 
 class LengthControlledEncoder(_KeepsUnitTable):
@@ -110,14 +100,14 @@ class LengthControlledDecoder(_KeepsUnitTable):
         self.unit_table = UnitTable.from_config(config, self.embed_tokens.num_embeddings)
         if not config.absolute_positions:
             self.embed_positions = _NoPositions()
+        if config.length_projection:
+            self.length_projection = _LengthProjection(config.d_model, config.d_model, bias=False)
 
     def resize_unit_table(self) -> None:
         """Give the unit table as many entries as the embedding has, new ones as in `UnitTable.from_config`."""
-        old, size = self.unit_table.weights, self.embed_tokens.num_embeddings
-        if old.shape[0] != size:
-            new = UnitTable.from_config(self.config, size).to(old.device)
-            new.weights[: len(old)] = old[:size]
-            self.unit_table = new
+        size = self.embed_tokens.num_embeddings
+        if self.unit_table.weights.shape[1] != size:
+            self.unit_table = self.unit_table.resized(size, self.config)
 
     def forward(
         self,
@@ -154,10 +144,7 @@ class LengthControlledDecoder(_KeepsUnitTable):
                 )
         if self.config.length_encoding == "none":
             if length is not None:
-                raise ValueError(
-                    "length was given to a model with length_encoding='none', which cannot use it; leave it out, or "
-                    "build the model with length_encoding='ldpe', 'lrpe' or 'pre'"
-                )
+                refuse_length()
             return super().forward(input_ids, inputs_embeds=inputs_embeds, past_key_values=past_key_values, **kwargs)
         if progress is None:
             if input_ids is None:
@@ -180,6 +167,8 @@ class LengthControlledDecoder(_KeepsUnitTable):
         lengths = as_length_tensor(length, progress.shape[0], progress.device)  # (B,)
         encode = LENGTH_ENCODINGS[self.config.length_encoding]
         encoding = encode(progress, lengths.unsqueeze(1), self.config.d_model)  # (B, T, d), float32
+        if self.config.length_projection:
+            encoding = self.length_projection(encoding.to(self.length_projection.weight.dtype))
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)  # (B, T, d)
         # Marian's decoder multiplies the embeddings it is given by embed_scale, BART's did so in embed_tokens
@@ -206,18 +195,14 @@ class LengthControlledModel(_KeepsUnitTable):
         Fill the table of units for the decoder's vocabulary; it is saved with the model.
 
         Raises:
-            `ValueError`: when the tokenizer's vocabulary is not the decoder's.
+            `ValueError`: when the tokenizer's vocabulary is not the decoder's, or cannot be counted in its unit.
         """
-        table = UnitTable.from_tokenizer(tokenizer, self.config.length_unit).to(self.decoder.unit_table.weights.device)
-        if table.weights.shape != self.decoder.unit_table.weights.shape:
-            raise ValueError(
-                f"the tokenizer's target vocabulary has {table.weights.shape[0]} entries, the decoder's embedding "
-                f"{self.decoder.unit_table.weights.shape[0]}; pass the tokenizer this model was built for"
-            )
-        self.decoder.unit_table = table
+        table = UnitTable.from_tokenizer(tokenizer, self.config.length_unit).to(self.device)
+        self.decoder.unit_table = table.padded(self.decoder.embed_tokens.num_embeddings)
+        self.config.unit_states = table.states
 
 
-class LengthControlledForConditionalGeneration(_KeepsUnitTable):
+class LengthControlledForConditionalGeneration(LengthControlledGeneration, _KeepsUnitTable):
     """Language-model head with `length` in `forward` and `generate`."""
 
     # The loss is a mean. Trainer takes the **kwargs of `forward` for a promise to divide it by `num_items_in_batch`
@@ -229,6 +214,11 @@ class LengthControlledForConditionalGeneration(_KeepsUnitTable):
         super().__init__(config)
         self.model = self.model_class(config)
         self.post_init()
+
+    @property
+    def unit_table(self) -> UnitTable:
+        """What each entry of the vocabulary writes; `unit_table.count(ids)` measures outputs."""
+        return self.model.decoder.unit_table
 
     def set_unit_table(self, tokenizer) -> None:
         """Fill the table of units for the decoder's vocabulary; see `LengthControlledModel.set_unit_table`."""
@@ -284,7 +274,7 @@ class LengthControlledForConditionalGeneration(_KeepsUnitTable):
 
     def count_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """Units of each row of `labels (batch_size, target_sequence_length)`, -100 for padding; never 0."""
-        length = self.model.decoder.unit_table.count(labels.masked_fill(labels == -100, self.config.pad_token_id))
+        length = self.unit_table.count(labels.masked_fill(labels == -100, self.config.pad_token_id))
         if not torch.compiler.is_compiling() and bool((length < 1).any()):
             raise ValueError(
                 f"every row of labels must hold at least one {self.config.length_unit}, got {length.tolist()}; "
@@ -292,71 +282,11 @@ class LengthControlledForConditionalGeneration(_KeepsUnitTable):
             )
         return length
 
-    @torch.no_grad()
-    def generate(self, inputs=None, generation_config=None, *args, length=None, **kwargs):
-        """
-        `GenerationMixin.generate` with a length.
-
-        Unless the call sets `max_length` or `max_new_tokens` (itself or in `generation_config`), the limit on new
-        tokens is made from the length and is generous, so that it cuts no output short.
-
-        Args:
-            length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Wanted units for
-                the whole batch or for each example; defaults to `config.length`.
-
-        Raises:
-            `TypeError`, `ValueError`: for a length that is missing, no integer, under 1, of another size than the
-                batch or more than the decoder's positions can hold.
-        """
-        if self.config.length_encoding == "none":
-            if length is not None:
-                kwargs["length"] = length  # refused by the decoder, with the reason
-            return super().generate(inputs, generation_config, *args, **kwargs)
-        length = self.config.length if length is None else length
-        if length is None:
-            raise ValueError(
-                "no length was given; pass it to the call, model.generate(**inputs, length=75) or "
-                "length=[30, 50, ...] for each example, or set a default: from_pretrained(path, length=75)"
-            )
-        length = as_length_tensor(length, self._batch_size(inputs, kwargs), self.device)  # (B,)
-        _check_positive(length)
-        prompt = kwargs.get("decoder_input_ids")
-        prompt_length = 1 if prompt is None else prompt.shape[1]
-        limit = self._token_limit(int(length.max()), prompt_length)
-        given = [generation_config.max_length, generation_config.max_new_tokens] if generation_config else []
-        given += [kwargs.get("max_length"), kwargs.get("max_new_tokens")]
-        if all(value is None for value in given):
-            kwargs.update(max_length=limit, max_new_tokens=None)
-        return super().generate(inputs, generation_config, *args, length=length, **kwargs)
-
-    def _batch_size(self, inputs, kwargs) -> int:
-        for value in (inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds"), kwargs.get("decoder_input_ids")):
-            if value is not None:
-                return value.shape[0]
-        if kwargs.get("encoder_outputs") is not None:
-            return kwargs["encoder_outputs"][0].shape[0]
-        return 1  # as GenerationMixin does when it is given nothing
-
-    def _token_limit(self, length: int, prompt_length: int) -> int:
-        """Decoder positions for outputs of `length` units: room for an output twice as long, within the positions."""
-        limit = prompt_length + 2 * length + 32
-        if not self.config.absolute_positions:
-            return limit
-        positions = self.config.max_position_embeddings
-        largest = int(self.model.decoder.unit_table.weights.max())
-        needed = -(-length // max(largest, 1)) + 1  # EOS is predicted one position after the last token
-        if needed > positions:
-            raise ValueError(
-                f"length={length} needs at least {needed} decoder positions, the model has {positions}; ask for less "
-                f"or use a model with a larger max_position_embeddings or with absolute_positions=False"
-            )
-        return min(limit, positions + 1)  # the last token is never read
-
     def prepare_inputs_for_generation(self, input_ids, **kwargs):
         """Add progress, counted over the whole running sequence, which beam search has already reordered."""
         model_inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
         if self.config.length_encoding != "none":
-            progress = self.model.decoder.unit_table.progress(input_ids)  # (B * beams, T)
+            progress = self.unit_table.progress(input_ids)  # (B * beams, T)
             model_inputs["progress"] = progress[:, -model_inputs["decoder_input_ids"].shape[1] :]
         return model_inputs
 
@@ -425,8 +355,96 @@ class LenCtrlMarianMTModel(LengthControlledForConditionalGeneration, MarianMTMod
         return embeddings
 
 
+class LenCtrlMBartEncoder(LengthControlledEncoder, MBartEncoder):
+    """`MBartEncoder` that ignores length."""
+
+    config_class = LenCtrlMBartConfig
+
+
+class LenCtrlMBartDecoder(LengthControlledDecoder, MBartDecoder):
+    """`MBartDecoder` with a length encoding; see `LengthControlledDecoder`."""
+
+    config_class = LenCtrlMBartConfig
+
+
+class LenCtrlMBartModel(LengthControlledModel, MBartModel):
+    """`MBartModel` whose `forward` takes `length`."""
+
+    config_class = LenCtrlMBartConfig
+    encoder_class = LenCtrlMBartEncoder
+    decoder_class = LenCtrlMBartDecoder
+
+
+class LenCtrlMBartForConditionalGeneration(LengthControlledForConditionalGeneration, MBartForConditionalGeneration):
+    """`MBartForConditionalGeneration` whose `forward` and `generate` take `length`."""
+
+    config_class = LenCtrlMBartConfig
+    model_class = LenCtrlMBartModel
+
+
+class LenCtrlPegasusEncoder(LengthControlledEncoder, PegasusEncoder):
+    """`PegasusEncoder` that ignores length."""
+
+    config_class = LenCtrlPegasusConfig
+
+
+class LenCtrlPegasusDecoder(LengthControlledDecoder, PegasusDecoder):
+    """`PegasusDecoder` with a length encoding; see `LengthControlledDecoder`."""
+
+    config_class = LenCtrlPegasusConfig
+
+
+class LenCtrlPegasusModel(LengthControlledModel, PegasusModel):
+    """`PegasusModel` whose `forward` takes `length`."""
+
+    config_class = LenCtrlPegasusConfig
+    encoder_class = LenCtrlPegasusEncoder
+    decoder_class = LenCtrlPegasusDecoder
+
+
+class LenCtrlPegasusForConditionalGeneration(
+    LengthControlledForConditionalGeneration, PegasusForConditionalGeneration
+):
+    """`PegasusForConditionalGeneration` whose `forward` and `generate` take `length`."""
+
+    config_class = LenCtrlPegasusConfig
+    model_class = LenCtrlPegasusModel
+
+
+class LenCtrlM2M100Encoder(LengthControlledEncoder, M2M100Encoder):
+    """`M2M100Encoder` that ignores length."""
+
+    config_class = LenCtrlM2M100Config
+
+
+class LenCtrlM2M100Decoder(LengthControlledDecoder, M2M100Decoder):
+    """`M2M100Decoder` with a length encoding; see `LengthControlledDecoder`."""
+
+    config_class = LenCtrlM2M100Config
+
+
+class LenCtrlM2M100Model(LengthControlledModel, M2M100Model):
+    """`M2M100Model` whose `forward` takes `length`."""
+
+    config_class = LenCtrlM2M100Config
+    encoder_class = LenCtrlM2M100Encoder
+    decoder_class = LenCtrlM2M100Decoder
+
+
+class LenCtrlM2M100ForConditionalGeneration(LengthControlledForConditionalGeneration, M2M100ForConditionalGeneration):
+    """`M2M100ForConditionalGeneration` whose `forward` and `generate` take `length`."""
+
+    config_class = LenCtrlM2M100Config
+    model_class = LenCtrlM2M100Model
+
+
 # `save_pretrained` then ships this file and those it imports, for `trust_remote_code=True` without the package
-LenCtrlBartModel.register_for_auto_class("AutoModel")
-LenCtrlBartForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
-LenCtrlMarianModel.register_for_auto_class("AutoModel")
-LenCtrlMarianMTModel.register_for_auto_class("AutoModelForSeq2SeqLM")
+for _head in (
+    LenCtrlBartForConditionalGeneration,
+    LenCtrlMarianMTModel,
+    LenCtrlMBartForConditionalGeneration,
+    LenCtrlPegasusForConditionalGeneration,
+    LenCtrlM2M100ForConditionalGeneration,
+):
+    _head.model_class.register_for_auto_class("AutoModel")
+    _head.register_for_auto_class("AutoModelForSeq2SeqLM")

@@ -1,4 +1,4 @@
-"""The tokenizer and model of a run: those of a checkpoint to go on with, or new ones of a given shape."""
+"""The tokenizer and model of a run: those of a checkpoint to go on with or to start from, or new ones of a shape."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -10,6 +10,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from .arguments import ModelArguments
 from .configuration_lenctrl import LenCtrlBartConfig, LenCtrlMarianConfig
+from .conversion import add_length_control
 from .modeling_lenctrl import LenCtrlBartForConditionalGeneration, LenCtrlMarianMTModel
 from .tokenizer_training import train_marian_tokenizer
 
@@ -20,9 +21,12 @@ logger = logging.getLogger(__name__)
 def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], output_dir: str):
     """The named tokenizer, that of the run to go on with, or one trained on the training texts."""
     folder = Path(output_dir, "tokenizer")
-    name = args.tokenizer_name_or_path or args.model_name_or_path
+    name = args.tokenizer_name_or_path or args.model_name_or_path or args.base_model
     if name is not None:
-        return AutoTokenizer.from_pretrained(name)
+        languages = {"src_lang": args.source_language, "tgt_lang": args.target_language}
+        return AutoTokenizer.from_pretrained(
+            name, **{key: code for key, code in languages.items() if code is not None}
+        )
     if not (folder / "tokenizer_config.json").is_file():
         logger.info("training a tokenizer: %d source subwords, %s target", args.vocab_size, args.target_vocabulary)
         return train_marian_tokenizer(
@@ -38,12 +42,28 @@ def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], out
 def build_model(args: ModelArguments, tokenizer, max_positions: int) -> Any:
     """The named checkpoint, or a new model of the given shape for the tokenizer."""
     model: Any
+    if args.base_model is not None:
+        if args.model_name_or_path is not None:
+            raise ValueError(
+                f"base_model={args.base_model} starts a run and model_name_or_path={args.model_name_or_path} goes on "
+                "with one; give one of them"
+            )
+        model = add_length_control(
+            args.base_model,
+            length_encoding=args.length_encoding,
+            length_unit=args.length_unit,
+            tokenizer=tokenizer,
+            length_constraint=args.length_constraint,
+        )
+        if args.target_language is not None:
+            model.generation_config.forced_bos_token_id = tokenizer.convert_tokens_to_ids(args.target_language)
+        return model
     if args.model_name_or_path is not None:
         model = AutoModelForSeq2SeqLM.from_pretrained(args.model_name_or_path)
         if not hasattr(model.config, "length_encoding"):
             raise ValueError(
-                f"{args.model_name_or_path} holds a {type(model).__name__}, which has no length control; name a model "
-                "that this recipe trained, or leave model_name_or_path out for a new one"
+                f"{args.model_name_or_path} holds a {type(model).__name__}, which has no length control; give it as "
+                f"base_model={args.model_name_or_path} to add it, or name a model that this recipe trained"
             )
         return model
     separate = getattr(tokenizer, "separate_vocabs", False)
@@ -63,6 +83,7 @@ def build_model(args: ModelArguments, tokenizer, max_positions: int) -> Any:
         "length_encoding": args.length_encoding,
         "absolute_positions": args.absolute_positions,
         "length_unit": args.length_unit,
+        "length_constraint": args.length_constraint,
     }
     for side in ("encoder", "decoder"):
         shape |= {

@@ -42,6 +42,8 @@ def main(argv=None) -> dict:
         tokenizer = load_tokenizer(model_args, splits["train"], args.output_dir)
     with args.main_process_first(desc="tokenising"):
         tokenized, _ = tokenize(splits, tokenizer, data_args)  # logs what it dropped
+    if "test" in splits and args.should_save:
+        splits["test"].to_json(Path(args.output_dir, "test.jsonl"), force_ascii=False)  # for generate.py
 
     # ---------------------------------------------------------------- model
     longest = max(data_args.max_source_length, data_args.max_target_length) + 1

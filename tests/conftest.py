@@ -1,5 +1,6 @@
 """Small real models and a real tokenizer, built in memory once for all tests."""
 
+import json
 import os
 
 
@@ -7,7 +8,20 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here may reach for the Hub
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread for each of pytest's workers and their subprocesses
 
 import pytest
+import sentencepiece
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    BartTokenizer,
+    BertTokenizer,
+    M2M100Tokenizer,
+    MBartTokenizer,
+    NllbTokenizer,
+    PegasusTokenizer,
+    PreTrainedTokenizerFast,
+    T5Tokenizer,
+)
+from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES
 
 import hf_lenctrl
 
@@ -73,3 +87,127 @@ def character_tokenizer(tmp_path_factory):
     return hf_lenctrl.train_marian_tokenizer(
         SOURCES, TARGETS, tmp_path_factory.mktemp("character"), vocab_size=120, target_vocabulary="character"
     )
+
+
+FAMILIES = {
+    "bart": hf_lenctrl.LenCtrlBartForConditionalGeneration,
+    "marian": hf_lenctrl.LenCtrlMarianMTModel,
+    "mbart": hf_lenctrl.LenCtrlMBartForConditionalGeneration,
+    "pegasus": hf_lenctrl.LenCtrlPegasusForConditionalGeneration,
+    "m2m_100": hf_lenctrl.LenCtrlM2M100ForConditionalGeneration,
+}
+
+
+def build_model_of(family: str, seed: int = 0, **fields):
+    """`build_model` for all families, with their own special tokens."""
+    if family in ("bart", "marian"):
+        return build_model(family, seed, **fields)
+    torch.manual_seed(seed)
+    head = FAMILIES[family]
+    start = {} if family == "pegasus" else {"decoder_start_token_id": 2}  # mBART's configuration names none
+    return head(head.config_class(**{**SHAPE, **start, **fields})).eval()
+
+
+@pytest.fixture(params=FAMILIES)
+def any_family(request) -> str:
+    return request.param
+
+
+# Several scripts, characters of two code points, and white space beside the space
+MULTILINGUAL = [
+    *TARGETS,
+    "日本語の文字",
+    "文字の日本語",
+    "naïve café",
+    "😀👍🏽😀",
+    "e\u0301a\u0308",
+    "a\u3000b\xa0c",
+    "שלום עליכם",
+    "x\u2028y\x85z\u1680w\x1cq",
+    "it's a dog, do n't .",
+]
+
+
+@pytest.fixture(scope="session")
+def tokenizers_of_every_kind(tmp_path_factory):
+    """Name -> small tokenizer trained on `MULTILINGUAL`, for every way of decoding."""
+
+    def trained(model, pre_tokenizer, trainer_class, special, **options):
+        tokenizer = Tokenizer(model)
+        tokenizer.pre_tokenizer = pre_tokenizer
+        trainer = trainer_class(special_tokens=special, show_progress=False, **options)
+        tokenizer.train_from_iterator(MULTILINGUAL * 3, trainer)
+        return json.loads(tokenizer.to_str())["model"]
+
+    def merges(model):
+        return [tuple(pair) for pair in model["merges"]]
+
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    byte_level = trained(
+        models.BPE(),
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        trainers.BpeTrainer,
+        [*special, "<mask>"],
+        vocab_size=400,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    metaspace = trained(models.BPE(), pre_tokenizers.Metaspace(), trainers.BpeTrainer, special, vocab_size=150)
+    unigram = trained(
+        models.Unigram(),
+        pre_tokenizers.Metaspace(),
+        trainers.UnigramTrainer,
+        special,
+        vocab_size=150,
+        unk_token="<unk>",
+    )
+    scores = [tuple(entry) for entry in unigram["vocab"]]
+    own_special = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *scores[4:]]
+    word_piece = trained(
+        models.WordPiece(unk_token="[UNK]"),
+        pre_tokenizers.BertPreTokenizer(),
+        trainers.WordPieceTrainer,
+        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+        vocab_size=150,
+    )
+
+    # unknown characters as bytes, decoded as SentencePiece does (Llama, Gemma)
+    pieces = [*special, *(f"<0x{byte:02X}>" for byte in range(256)), *(piece for piece, _ in scores[4:])]
+    fallback = Tokenizer(
+        models.Unigram([(piece, -float(i)) for i, piece in enumerate(pieces)], unk_id=3, byte_fallback=True)
+    )
+    fallback.pre_tokenizer = pre_tokenizers.Metaspace()
+    fallback.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+
+    folder = tmp_path_factory.mktemp("kinds")
+    text = folder / "text.txt"
+    text.write_text("\n".join(MULTILINGUAL * 3), encoding="utf-8")
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(text), model_prefix=str(folder / "spm"), vocab_size=80, character_coverage=1.0, minloglevel=2
+    )
+    spm = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spm.model"))
+    vocabulary = dict(zip(special, range(4), strict=True)) | {spm.id_to_piece(i): i + 1 for i in range(3, len(spm))}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    marian = hf_lenctrl.train_marian_tokenizer(
+        MULTILINGUAL * 3, MULTILINGUAL * 3, folder / "marian", vocab_size=150, target_vocabulary="shared"
+    )
+    return {
+        "bart": BartTokenizer(vocab=byte_level["vocab"], merges=merges(byte_level)),
+        "bert": BertTokenizer(vocab=word_piece["vocab"]),
+        "byte fallback": PreTrainedTokenizerFast(
+            tokenizer_object=fallback, bos_token="<s>", pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+        ),
+        "m2m_100": M2M100Tokenizer(
+            str(folder / "vocab.json"),
+            str(folder / "spm.model"),
+            tgt_lang="en",
+            # as in the released checkpoint; the class by itself takes language codes for text
+            additional_special_tokens=[f"__{code}__" for code in FAIRSEQ_LANGUAGE_CODES["m2m100"]],
+        ),
+        "marian": marian,
+        "mbart": MBartTokenizer(vocab=scores),
+        "nllb": NllbTokenizer(vocab=metaspace["vocab"], merges=merges(metaspace)),
+        "pegasus": PegasusTokenizer(vocab=own_special),
+        "t5": T5Tokenizer(vocab=own_special),
+    }

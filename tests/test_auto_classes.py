@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import MARIAN, SHAPE, TARGETS, build_model
+from conftest import FAMILIES, MARIAN, SHAPE, TARGETS, build_model, build_model_of
 from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file, save_file
 from transformers import (
@@ -28,13 +28,14 @@ from transformers import (
 )
 
 import hf_lenctrl
+from hf_lenctrl.length_units import NOT_FILLED
 
 
 CLASSES = {
     "bart": ["LenCtrlBartConfig", "LenCtrlBartModel", "LenCtrlBartForConditionalGeneration", "RobertaTokenizer"],
     "marian": ["LenCtrlMarianConfig", "LenCtrlMarianModel", "LenCtrlMarianMTModel", "MarianTokenizer"],
 }
-TABLE = "model.decoder.unit_table.weights"
+TABLES = ["model.decoder.unit_table.weights", "model.decoder.unit_table.next_state"]
 
 
 @pytest.fixture(scope="module")
@@ -157,18 +158,21 @@ import json, sys
 autos = AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 found = {{family: [type(auto.from_pretrained(family)).__name__ for auto in autos] for family in ("bart", "marian")}}
 modules = [type(AutoModelForSeq2SeqLM.from_pretrained(family)).__module__ for family in found]
+from transformers.pipelines import PIPELINE_REGISTRY
+task = PIPELINE_REGISTRY.check_task("length-controlled-generation")[1]["impl"].__name__
 left_behind = [type(finder).__name__ for finder in sys.meta_path if type(finder).__module__ == "hf_lenctrl"]
-print(json.dumps([found, modules, left_behind]))
+print(json.dumps([found, modules, task, left_behind]))
 """
-    found, modules, left_behind = run(code, folder=tmp_path)
+    found, modules, task, left_behind = run(code, folder=tmp_path)
+    assert task == "LengthControlledGenerationPipeline"
     assert found == CLASSES
     assert modules == ["hf_lenctrl.modeling_lenctrl"] * 2
     assert left_behind == []
 
 
-def test_auto_classes_build_from_a_config(family):
-    model = build_model(family)
-    config = AutoConfig.for_model(f"lenctrl_{family}", **SHAPE, **MARIAN)
+def test_auto_classes_build_from_a_config(any_family):
+    model = build_model_of(any_family)
+    config = AutoConfig.for_model(f"lenctrl_{any_family}", **SHAPE, **MARIAN)
     assert type(config) is type(model.config)
     assert type(AutoModel.from_config(config)) is type(model.model)
     assert type(AutoModelForSeq2SeqLM.from_config(config)) is type(model)
@@ -177,14 +181,29 @@ def test_auto_classes_build_from_a_config(family):
 # Saving and loading
 
 
+@pytest.mark.parametrize("unit", ["character", "word", "byte"])
+def test_a_saved_table_of_another_unit_comes_back_with_its_states(
+    any_family, tokenizers_of_every_kind, tmp_path, unit
+):
+    tokenizer = tokenizers_of_every_kind[any_family]
+    model = build_model_of(any_family, vocab_size=len(tokenizer), length_unit=unit)
+    model.set_unit_table(tokenizer)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert loaded.config.unit_states == model.unit_table.states > 1
+    labels = tokenizer(text_target="small text editor", return_tensors="pt")["input_ids"]
+    expected = {"character": 17, "word": 3, "byte": 17}
+    assert loaded.count_labels(labels).tolist() == [expected[unit]]
+
+
 @pytest.mark.parametrize("absolute_positions", [True, False])
-def test_a_saved_model_comes_back_as_it_was(family, tmp_path, absolute_positions):
+def test_a_saved_model_comes_back_as_it_was(any_family, tmp_path, absolute_positions):
     fields = {"length_encoding": "pre", "absolute_positions": absolute_positions, "length": 12}
-    model = build_model(family, **fields, init_std=0.2)
+    model = build_model_of(any_family, **fields, init_std=0.2)
     model.save_pretrained(tmp_path)
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     assert type(loaded) is type(model)
-    for name, value in {**fields, "length_unit": "token", "model_type": f"lenctrl_{family}"}.items():
+    for name, value in {**fields, "length_unit": "token", "model_type": f"lenctrl_{any_family}"}.items():
         assert getattr(loaded.config, name) == value
     assert loaded.state_dict().keys() == model.state_dict().keys()
     for name, value in model.state_dict().items():
@@ -259,7 +278,7 @@ def test_a_default_length_can_be_given_when_loading(checkpoints, family, tmp_pat
         ({"length": True}, "'length' with value True"),
         ({"length": [30, 50]}, r"'length' with value \[30, 50\]"),
         ({"length_encoding": "lpde"}, "length_encoding must be one of ldpe, lrpe, pre, none, got 'lpde'"),
-        ({"length_unit": "syllable"}, "length_unit must be one of token, character, got 'syllable'"),
+        ({"length_unit": "syllable"}, "length_unit must be one of token, character, word, byte, got 'syllable'"),
     ],
 )
 def test_a_bad_field_is_refused_when_loading(checkpoints, family, fields, message):
@@ -295,13 +314,16 @@ def test_a_broken_config_file_is_refused(checkpoint):
 def test_a_config_file_with_a_bad_field_is_refused(checkpoint):
     path = checkpoint / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "length_unit": "syllable"}))
-    with pytest.raises(StrictDataclassError, match="length_unit must be one of token, character, got 'syllable'"):
+    with pytest.raises(
+        StrictDataclassError, match="length_unit must be one of token, character, word, byte, got 'syllable'"
+    ):
         AutoModelForSeq2SeqLM.from_pretrained(checkpoint)
 
 
 def without_table(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
-    del weights[TABLE]
+    for name in TABLES:
+        del weights[name]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -320,8 +342,8 @@ def test_a_checkpoint_that_lost_its_character_table_is_reported_and_asks_for_the
     expected = AutoModelForSeq2SeqLM.from_pretrained(checkpoint).generate(torch.tensor([[7, 8]]), length=9)
     without_table(checkpoint)
     model = AutoModelForSeq2SeqLM.from_pretrained(checkpoint)
-    assert TABLE in load_report()
-    assert (model.model.decoder.unit_table.weights == -1).all()
+    assert all(name in load_report() for name in TABLES)
+    assert (model.unit_table.weights == NOT_FILLED).all()
     with pytest.raises(ValueError, match=r"no table of units.*set_unit_table\(tokenizer\)"):
         model.generate(torch.tensor([[7, 8]]), length=9)
     model.set_unit_table(AutoTokenizer.from_pretrained(checkpoint))
@@ -333,9 +355,9 @@ def test_a_checkpoint_that_lost_its_token_table_gets_the_default_one(family, tmp
     model.save_pretrained(tmp_path)
     without_table(tmp_path)
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
-    assert TABLE in load_report()
+    assert all(name in load_report() for name in TABLES)
     special = {"bart": {0, 1, 2}, "marian": {0, 2}}[family]
-    assert loaded.model.decoder.unit_table.weights.tolist() == [[int(i not in special)] * 2 for i in range(60)]
+    assert loaded.unit_table.weights.tolist() == [[int(i not in special) for i in range(60)]]
 
 
 def test_a_plain_checkpoint_is_reported_and_gets_the_default_table(family, tmp_path, load_report):
@@ -346,9 +368,9 @@ def test_a_plain_checkpoint_is_reported_and_gets_the_default_table(family, tmp_p
     plain.save_pretrained(tmp_path)
     model = getattr(hf_lenctrl, CLASSES[family][2]).from_pretrained(tmp_path)
     assert f"model of type `{family}` to instantiate a model of type `lenctrl_{family}`" in load_report()
-    assert TABLE in load_report()
+    assert all(name in load_report() for name in TABLES)
     special = {"bart": {0, 1, 2}, "marian": {0, 2}}[family]
-    assert model.model.decoder.unit_table.weights.tolist() == [[int(i not in special)] * 2 for i in range(60)]
+    assert model.unit_table.weights.tolist() == [[int(i not in special) for i in range(60)]]
     assert model.generate(torch.tensor([[7, 8]]), length=4).shape[0] == 1
 
 
@@ -356,7 +378,7 @@ def test_a_checkpoint_in_the_stock_class_is_reported(checkpoint, family, load_re
     stock = {"bart": BartForConditionalGeneration, "marian": MarianMTModel}[family]
     stock.from_pretrained(checkpoint)
     assert f"model of type `lenctrl_{family}` to instantiate a model of type `{family}`" in load_report()
-    assert TABLE in load_report()
+    assert all(name in load_report() for name in TABLES)
 
 
 def test_a_checkpoint_of_the_other_family_is_reported(checkpoint, family, load_report):
@@ -428,7 +450,7 @@ def test_a_checkpoint_runs_with_its_own_code_where_the_package_is_not_installed(
 
 
 def test_a_checkpoint_ships_the_code_it_needs_and_no_more(checkpoints, family):
-    modules = ["configuration_lenctrl", "length_encoding", "length_units", "modeling_lenctrl"]
+    modules = ["configuration_lenctrl", "generation", "length_encoding", "length_units", "modeling_lenctrl"]
     assert sorted(path.stem for path in checkpoints[family].glob("*.py")) == modules
     for name in modules:
         shipped = checkpoints[family] / f"{name}.py"
@@ -441,8 +463,9 @@ def test_a_checkpoint_ships_the_code_it_needs_and_no_more(checkpoints, family):
     }
 
 
-def test_a_base_model_names_its_own_auto_class(family, tmp_path):
-    build_model(family).model.save_pretrained(tmp_path)
+def test_a_base_model_names_its_own_auto_class(any_family, tmp_path):
+    build_model_of(any_family).model.save_pretrained(tmp_path)
     auto_map = json.loads((tmp_path / "config.json").read_text())["auto_map"]
-    assert auto_map["AutoModel"] == f"modeling_lenctrl.{CLASSES[family][1]}"
-    assert type(AutoModel.from_pretrained(tmp_path)).__name__ == CLASSES[family][1]
+    name = FAMILIES[any_family].model_class.__name__
+    assert auto_map["AutoModel"] == f"modeling_lenctrl.{name}"
+    assert type(AutoModel.from_pretrained(tmp_path)).__name__ == name

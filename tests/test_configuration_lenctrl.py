@@ -6,36 +6,68 @@ import math
 import pytest
 from conftest import build_model
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, BartConfig, MarianConfig
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    BartConfig,
+    M2M100Config,
+    MarianConfig,
+    MBartConfig,
+    PegasusConfig,
+)
 
-from hf_lenctrl import LenCtrlBartConfig, LenCtrlMarianConfig
-from hf_lenctrl.configuration_lenctrl import check_length
+from hf_lenctrl import (
+    LenCtrlBartConfig,
+    LenCtrlM2M100Config,
+    LenCtrlMarianConfig,
+    LenCtrlMBartConfig,
+    LenCtrlPegasusConfig,
+)
+from hf_lenctrl.configuration_lenctrl import check_constraint, check_length
 
 
-CONFIGS = {"bart": LenCtrlBartConfig, "marian": LenCtrlMarianConfig}
-BASES = {"bart": BartConfig, "marian": MarianConfig}
+CONFIGS = {
+    "bart": LenCtrlBartConfig,
+    "marian": LenCtrlMarianConfig,
+    "mbart": LenCtrlMBartConfig,
+    "pegasus": LenCtrlPegasusConfig,
+    "m2m_100": LenCtrlM2M100Config,
+}
+BASES = {
+    "bart": BartConfig,
+    "marian": MarianConfig,
+    "mbart": MBartConfig,
+    "pegasus": PegasusConfig,
+    "m2m_100": M2M100Config,
+}
+DEFAULTS = {
+    "length_encoding": "ldpe",
+    "absolute_positions": False,
+    "length_unit": "token",
+    "length": None,
+    "length_constraint": None,
+    "length_projection": False,
+    "unit_states": 1,
+}
 
 
 @pytest.fixture
-def config_class(family):
-    return CONFIGS[family]
+def config_class(any_family):
+    return CONFIGS[any_family]
 
 
-def test_fields_have_the_documented_defaults(family, config_class):
+def test_fields_have_the_documented_defaults(any_family, config_class):
     config = config_class()
-    assert config.length_encoding == "ldpe"
-    assert config.absolute_positions is False
-    assert config.length_unit == "token"
-    assert config.length is None
-    assert config.model_type == f"lenctrl_{family}"
+    assert {name: getattr(config, name) for name in DEFAULTS} == DEFAULTS
+    assert config.model_type == f"lenctrl_{any_family}"
 
 
-def test_base_fields_keep_the_base_models_defaults(family, config_class):
-    own, base = config_class().to_dict(), BASES[family]().to_dict()
+def test_base_fields_keep_the_base_models_defaults(any_family, config_class):
+    own, base = config_class().to_dict(), BASES[any_family]().to_dict()
     different = {name for name in own.keys() | base.keys() if own.get(name) != base.get(name)}
     # only the fields of length control, the type and the note for trust_remote_code
-    assert different <= {"length_encoding", "absolute_positions", "length_unit", "model_type", "auto_map"}
-    assert isinstance(config_class(), BASES[family])
+    assert different <= {*DEFAULTS, "model_type", "auto_map"}
+    assert isinstance(config_class(), BASES[any_family])
 
 
 @pytest.mark.parametrize(
@@ -45,6 +77,8 @@ def test_base_fields_keep_the_base_models_defaults(family, config_class):
         {"length_encoding": "lrpe", "absolute_positions": True, "length_unit": "character", "length": 75},
         {"length_encoding": "pre", "length": 1},
         {"length_encoding": "none", "absolute_positions": True},
+        {"length_encoding": "none", "absolute_positions": True, "length": 9, "length_constraint": "max"},
+        {"length_unit": "word", "unit_states": 3, "length_projection": True, "length_constraint": "exact"},
     ],
 )
 def test_a_saved_config_loads_as_it_was_through_autoconfig(config_class, fields, tmp_path):
@@ -52,10 +86,8 @@ def test_a_saved_config_loads_as_it_was_through_autoconfig(config_class, fields,
     config.save_pretrained(tmp_path)
     loaded = AutoConfig.from_pretrained(tmp_path)
     assert type(loaded) is config_class
-    names = ("length_encoding", "absolute_positions", "length_unit", "length", "d_model", "decoder_layers")
-    expected = {"length_encoding": "ldpe", "absolute_positions": False, "length_unit": "token", "length": None}
-    expected |= {"d_model": 48, "decoder_layers": 3, **fields}
-    assert {name: getattr(loaded, name) for name in names} == expected
+    expected = {**DEFAULTS, "d_model": 48, "decoder_layers": 3, **fields}
+    assert {name: getattr(loaded, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -63,7 +95,7 @@ def test_a_saved_config_loads_as_it_was_through_autoconfig(config_class, fields,
     [
         ({"length_encoding": "sinus"}, "length_encoding must be one of ldpe, lrpe, pre, none, got 'sinus'"),
         ({"length_encoding": "LDPE"}, "length_encoding must be one of ldpe, lrpe, pre, none, got 'LDPE'"),
-        ({"length_unit": "sentence"}, "length_unit must be one of token, character, got 'sentence'"),
+        ({"length_unit": "sentence"}, "length_unit must be one of token, character, word, byte, got 'sentence'"),
         ({"length": 0}, "length must be at least 1, got 0; pass length=75"),
         ({"length": -3}, "length must be at least 1, got -3; pass length=75"),
         (
@@ -73,8 +105,18 @@ def test_a_saved_config_loads_as_it_was_through_autoconfig(config_class, fields,
         ),
         (
             {"length_encoding": "none", "absolute_positions": True, "length": 5},
-            "length=5 has no effect with length_encoding='none'; choose one of ldpe, lrpe, pre or leave length out",
+            "length=5 has no effect with length_encoding='none' and no length_constraint; choose one of ldpe, lrpe, "
+            "pre, bound it with length_constraint='max', or leave it out",
         ),
+        (
+            {"length_constraint": "min"},
+            r"length_constraint must be 'max' \(never longer\), 'exact' or None \(the model alone\), got 'min'",
+        ),
+        (
+            {"length_encoding": "none", "absolute_positions": True, "length_projection": True},
+            "length_projection=True has no encoding to project with length_encoding='none'",
+        ),
+        ({"unit_states": 2}, "length_unit='token' has one state, got unit_states=2"),
     ],
 )
 def test_a_broken_rule_is_named_with_its_value(config_class, fields, message):
@@ -97,6 +139,9 @@ def test_a_length_that_is_no_int_is_refused(config_class, length):
         ("absolute_positions", "yes", "Field 'absolute_positions' expected bool, got str"),
         ("absolute_positions", 1, "Field 'absolute_positions' expected bool, got int"),
         ("absolute_positions", None, "Field 'absolute_positions' expected bool, got NoneType"),
+        ("length_projection", 1, "Field 'length_projection' expected bool, got int"),
+        ("length_constraint", True, "(?s)field 'length_constraint'.*expected str, got bool"),
+        ("unit_states", "2", "Field 'unit_states' expected int, got str"),
     ],
 )
 def test_a_field_of_another_type_is_refused(config_class, name, value, message):
@@ -119,6 +164,17 @@ def test_check_length_refuses_what_is_no_int(length, kind):
 def test_check_length_refuses_less_than_one(length):
     with pytest.raises(ValueError, match=f"length must be at least 1, got {length}"):
         check_length(length)
+
+
+@pytest.mark.parametrize("constraint", [None, "max", "exact"])
+def test_check_constraint_accepts_the_known_names(constraint):
+    check_constraint(constraint)
+
+
+@pytest.mark.parametrize("constraint", ["min", "Max", "", True])
+def test_check_constraint_refuses_any_other(constraint):
+    with pytest.raises(ValueError, match=f"length_constraint must be 'max' .*, got {constraint!r}"):
+        check_constraint(constraint)
 
 
 @pytest.mark.parametrize(

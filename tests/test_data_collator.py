@@ -22,7 +22,7 @@ FEATURES = [
     {"input_ids": [0, 5, 2], "attention_mask": [1, 1, 1], "labels": [0, 9, 8, 6, 2]},  # <s>"ab" " a" "b"</s>
     {"input_ids": [0, 2], "attention_mask": [1, 1], "labels": [0, 6, 2]},  # <s>"b"</s>
 ]
-LENGTHS = {"token": [3, 1], "character": [5, 1]}
+LENGTHS = {"token": [3, 1], "character": [5, 1], "word": [2, 1], "byte": [5, 1]}
 
 
 @pytest.mark.parametrize("unit", LENGTHS)
@@ -163,7 +163,7 @@ def test_a_collator_that_knows_no_unit_is_refused(byte_level_tokenizer):
 
 
 def test_an_unknown_unit_is_refused(byte_level_tokenizer):
-    with pytest.raises(ValueError, match="'token' or 'character', got 'line'"):
+    with pytest.raises(ValueError, match="unit must be one of token, character, word, byte, got 'line'"):
         DataCollatorForLengthControl(byte_level_tokenizer, length_unit="line")
 
 

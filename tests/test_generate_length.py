@@ -424,7 +424,11 @@ def test_longest_output_that_the_positions_hold_is_not_cut(family, num_beams):
 
 def test_positions_needed_are_counted_by_the_largest_token(family):
     model = build_model(family, absolute_positions=True, max_position_embeddings=16, length_unit="character")
-    model.model.decoder.unit_table = UnitTable(torch.tensor([[0, 0]] * 4 + [[2, 3]] * 56))
+    model.model.decoder.unit_table = UnitTable(
+        "character",
+        torch.tensor([[0] * 4 + [2] * 56, [0] * 4 + [3] * 56]),  # a text's first token, any later one
+        torch.tensor([[0] * 4 + [1] * 56, [1] * 60]),
+    )
     assert model.generate(SOURCE, length=45, max_new_tokens=2).shape[1] == 3  # 15 tokens of 3 characters
     with pytest.raises(ValueError, match=r"length=46 needs at least 17 decoder positions, the model has 16"):
         model.generate(SOURCE, length=46, max_new_tokens=2)

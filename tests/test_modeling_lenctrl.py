@@ -5,30 +5,48 @@ import math
 
 import pytest
 import torch
-from conftest import MARIAN, SHAPE, TARGETS, build_model
-from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
+from conftest import MARIAN, SHAPE, TARGETS, build_model, build_model_of
+from transformers import (
+    BartForConditionalGeneration,
+    M2M100ForConditionalGeneration,
+    MarianMTModel,
+    MBartForConditionalGeneration,
+    PegasusForConditionalGeneration,
+)
 
 import hf_lenctrl
 
 
-STOCK = {"bart": (BartConfig, BartForConditionalGeneration), "marian": (MarianConfig, MarianMTModel)}
+STOCK = {
+    "bart": BartForConditionalGeneration,
+    "marian": MarianMTModel,
+    "mbart": MBartForConditionalGeneration,
+    "pegasus": PegasusForConditionalGeneration,
+    "m2m_100": M2M100ForConditionalGeneration,
+}
 ENCODINGS = ["ldpe", "lrpe", "pre"]
 
 SOURCE = torch.tensor([[11, 12, 13, 14, 15], [21, 22, 23, 24, 25]])
-# <s> is BART's forced BOS, which like every special token counts zero; Marian has none.
+# <s> is BART's forced BOS, which like every special token counts zero; the others have none.
 DECODER_IDS = {
     "bart": torch.tensor([[2, 0, 31, 32, 33], [2, 0, 41, 42, 43]]),
     "marian": torch.tensor([[2, 30, 31, 32, 33], [2, 40, 41, 42, 43]]),
+    "mbart": torch.tensor([[2, 30, 31, 32, 33], [2, 40, 41, 42, 43]]),
+    "pegasus": torch.tensor([[0, 30, 31, 32, 33], [0, 40, 41, 42, 43]]),
+    "m2m_100": torch.tensor([[2, 30, 31, 32, 33], [2, 40, 41, 42, 43]]),
 }
-PROGRESS = {"bart": [[0, 0, 1, 2, 3], [0, 0, 1, 2, 3]], "marian": [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]}
-EOS = {"bart": 2, "marian": 0}
+PROGRESS = {family: [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4]] for family in DECODER_IDS}
+PROGRESS["bart"] = [[0, 0, 1, 2, 3], [0, 0, 1, 2, 3]]
+EOS = {"bart": 2, "marian": 0, "mbart": 2, "pegasus": 1, "m2m_100": 2}
+TABLE = ["model.decoder.unit_table.weights", "model.decoder.unit_table.next_state"]
 
 
 def stock_twin(family, model, **fields):
     """The Hugging Face model of the same shape and weights; also the weights that only one of the two has."""
-    config_class, model_class = STOCK[family]
     base = {**SHAPE, **MARIAN, "scale_embedding": True} if family == "marian" else SHAPE
-    stock = model_class(config_class(**{**base, **fields})).eval()
+    if family in ("mbart", "m2m_100"):
+        base = {**SHAPE, "decoder_start_token_id": 2}
+    stock = STOCK[family](STOCK[family].config_class(**{**base, **fields})).eval()
     missing, unexpected = stock.load_state_dict(model.state_dict(), strict=False)
     return stock, missing, unexpected
 
@@ -57,11 +75,12 @@ def paper_logits(family, model, encoding, decoder_ids, progress, length, **field
     stock, _, _ = stock_twin(family, model, **fields)
     decoder = stock.model.decoder
     if not model.config.absolute_positions:
-        torch.nn.init.zeros_(decoder.embed_positions.weight)
+        for positions in (*decoder.embed_positions.parameters(), *decoder.embed_positions.buffers()):
+            torch.nn.init.zeros_(positions)
     scale = math.sqrt(model.config.d_model) if model.config.scale_embedding else 1.0
     embeds = decoder.embed_tokens.weight[decoder_ids].double() * scale
     embeds = embeds + paper_encoding(encoding, progress, length, model.config.d_model)
-    if family == "marian":
+    if family in ("marian", "pegasus"):
         embeds = embeds / scale  # the stock decoder scales what it is given
     return stock(SOURCE, decoder_inputs_embeds=embeds.float()).logits
 
@@ -75,13 +94,13 @@ def logits(model, length=None, **kwargs):
 
 
 @pytest.mark.parametrize("scale_embedding", [True, False])
-def test_without_encoding_loss_logits_and_states_are_those_of_the_stock_model(family, scale_embedding):
+def test_without_encoding_loss_logits_and_states_are_those_of_the_stock_model(any_family, scale_embedding):
     fields = {"scale_embedding": scale_embedding}
-    model = build_model(family, length_encoding="none", absolute_positions=True, **fields)
-    stock, missing, unexpected = stock_twin(family, model, **fields)
-    assert (missing, unexpected) == ([], ["model.decoder.unit_table.weights"])
+    model = build_model_of(any_family, length_encoding="none", absolute_positions=True, **fields)
+    stock, missing, unexpected = stock_twin(any_family, model, **fields)
+    assert (missing, unexpected) == ([], TABLE)
     mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
-    labels = torch.tensor([[31, 32, 33, EOS[family]], [41, EOS[family], -100, -100]])
+    labels = torch.tensor([[31, 32, 33, EOS[any_family]], [41, EOS[any_family], -100, -100]])
     ours = model(SOURCE, attention_mask=mask, labels=labels, output_hidden_states=True)
     theirs = stock(SOURCE, attention_mask=mask, labels=labels, output_hidden_states=True)
     assert torch.equal(ours.loss, theirs.loss)
@@ -93,10 +112,10 @@ def test_without_encoding_loss_logits_and_states_are_those_of_the_stock_model(fa
 
 @pytest.mark.parametrize("num_beams", [1, 4])
 @pytest.mark.parametrize("scale_embedding", [True, False])
-def test_without_encoding_generated_ids_are_those_of_the_stock_model(family, scale_embedding, num_beams):
+def test_without_encoding_generated_ids_are_those_of_the_stock_model(any_family, scale_embedding, num_beams):
     fields = {"scale_embedding": scale_embedding, "init_std": 0.2, "tie_word_embeddings": False}
-    model = build_model(family, length_encoding="none", absolute_positions=True, **fields)
-    stock, _, _ = stock_twin(family, model, **fields)
+    model = build_model_of(any_family, length_encoding="none", absolute_positions=True, **fields)
+    stock, _, _ = stock_twin(any_family, model, **fields)
     ours = model.generate(SOURCE, num_beams=num_beams, max_new_tokens=12)
     assert torch.equal(ours, stock.generate(SOURCE, num_beams=num_beams, max_new_tokens=12))
     assert not torch.equal(ours[0], ours[1])  # the random weights do look at the source
@@ -105,22 +124,27 @@ def test_without_encoding_generated_ids_are_those_of_the_stock_model(family, sca
 @pytest.mark.parametrize("scale_embedding", [True, False])
 @pytest.mark.parametrize("absolute_positions", [True, False])
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_logits_follow_the_papers_equations(family, encoding, absolute_positions, scale_embedding):
+def test_logits_follow_the_papers_equations(any_family, encoding, absolute_positions, scale_embedding):
     fields = {"scale_embedding": scale_embedding}
-    model = build_model(
-        family, length_encoding=encoding, absolute_positions=absolute_positions, init_std=0.2, **fields
+    model = build_model_of(
+        any_family, length_encoding=encoding, absolute_positions=absolute_positions, init_std=0.2, **fields
     )
-    expected = paper_logits(family, model, encoding, DECODER_IDS[family], PROGRESS[family], [3, 17], **fields)
+    expected = paper_logits(
+        any_family, model, encoding, DECODER_IDS[any_family], PROGRESS[any_family], [3, 17], **fields
+    )
     torch.testing.assert_close(logits(model, [3, 17]), expected, atol=2e-5, rtol=1e-5)
     assert not torch.allclose(logits(model, [4, 17])[0], expected[0], atol=1e-3)
 
 
-def test_forward_takes_every_argument_of_the_stock_forward_and_length(family):
+def test_forward_takes_every_argument_of_the_stock_forward_and_length(any_family):
     # Trainer drops dataset columns and `generate` refuses arguments that the signature does not name
-    ours = inspect.signature(build_model(family).forward).parameters
-    theirs = inspect.signature(STOCK[family][1].forward).parameters
-    assert set(theirs) - {"self"} <= set(ours)
-    assert list(ours)[: len(theirs) - 2] == list(theirs)[1:-1]  # same order, so positional calls mean the same
+    ours = inspect.signature(build_model_of(any_family).forward).parameters
+    theirs = inspect.signature(STOCK[any_family].forward).parameters
+    names = [
+        name for name in theirs if name not in ("self", "return_dict", "kwargs")
+    ]  # the last two go through kwargs
+    assert list(ours)[: len(names)] == names  # same order, so positional calls mean the same
+    assert "kwargs" in ours
     assert "length" in ours
 
 
@@ -131,23 +155,24 @@ def test_attentions_are_recorded_as_by_the_stock_model(family):
         assert [a.shape for a in recorded] == [(2, 2, 5, 5)] * 2
 
 
-def test_tuple_output_starts_with_loss_and_logits(family):
-    model = build_model(family)
-    labels = torch.tensor([[31, 32, EOS[family]], [41, 42, EOS[family]]])
+def test_tuple_output_starts_with_loss_and_logits(any_family):
+    model = build_model_of(any_family)
+    labels = torch.tensor([[31, 32, EOS[any_family]], [41, 42, EOS[any_family]]])
     named = model(SOURCE, labels=labels)
     loss, scores = model(SOURCE, labels=labels, return_dict=False)[:2]
     assert torch.equal(loss, named.loss)
     assert torch.equal(scores, named.logits)
 
 
-def test_base_model_gives_the_hidden_states_under_the_heads_logits(family):
-    model = build_model(family)
-    hidden = model.model(SOURCE, decoder_input_ids=DECODER_IDS[family], length=[3, 5]).last_hidden_state
-    assert torch.equal(model.lm_head(hidden) + model.final_logits_bias, logits(model, [3, 5]))
+def test_base_model_gives_the_hidden_states_under_the_heads_logits(any_family):
+    model = build_model_of(any_family)
+    hidden = model.model(SOURCE, decoder_input_ids=DECODER_IDS[any_family], length=[3, 5]).last_hidden_state
+    bias = getattr(model, "final_logits_bias", 0)  # M2M100 has none
+    assert torch.equal(model.lm_head(hidden) + bias, logits(model, [3, 5]))
 
 
-def test_embeddings_are_tied_as_in_the_stock_model(family):
-    model = build_model(family)
+def test_embeddings_are_tied_as_in_the_stock_model(any_family):
+    model = build_model_of(any_family)
     inner = model.model
     assert model.lm_head.weight is inner.shared.weight
     assert inner.encoder.embed_tokens.weight is inner.shared.weight
@@ -161,17 +186,18 @@ def test_marian_with_two_vocabularies_counts_in_the_target_vocabulary():
     model = build_model("marian", share_encoder_decoder_embeddings=False, vocab_size=60, decoder_vocab_size=9)
     assert model.model.encoder.embed_tokens.weight.shape == (60, 32)
     assert model.model.decoder.embed_tokens.weight.shape == (9, 32)
-    assert model.model.decoder.unit_table.weights.shape == (9, 2)
+    assert model.model.decoder.unit_table.weights.shape == (1, 9)
     labels = torch.tensor([[8, 7, 0], [6, 0, -100]])
     assert model.count_labels(labels).tolist() == [2, 1]
     assert model(SOURCE, labels=labels).logits.shape == (2, 3, 9)
 
 
-def test_state_dict_holds_decoder_positions_only_with_absolute_positions(family):
+def test_state_dict_holds_decoder_positions_only_with_absolute_positions(any_family):
     name = "model.decoder.embed_positions.weight"
-    assert name not in build_model(family).state_dict()
-    assert name in build_model(family, absolute_positions=True).state_dict()
-    assert "model.encoder.embed_positions.weight" in build_model(family).state_dict()
+    assert name not in build_model_of(any_family).state_dict()
+    stored = any_family != "m2m_100"  # which computes its positions anew
+    assert (name in build_model_of(any_family, absolute_positions=True).state_dict()) == stored
+    assert (name.replace("decoder", "encoder") in build_model_of(any_family).state_dict()) == stored
 
 
 # The forms of length
@@ -189,9 +215,9 @@ def test_every_form_of_a_length_gives_the_same_logits(family, encoding):
     assert not torch.allclose(logits(model, 4), expected, atol=1e-4)
 
 
-def test_length_is_counted_from_labels(family):
-    model = build_model(family)
-    eos = EOS[family]
+def test_length_is_counted_from_labels(any_family):
+    model = build_model_of(any_family)
+    eos = EOS[any_family]
     labels = torch.tensor([[31, 32, 33, 34, eos], [41, 42, eos, -100, -100]])
     assert model.count_labels(labels).tolist() == [4, 2]
     assert torch.equal(model(SOURCE, labels=labels).logits, model(SOURCE, labels=labels, length=[4, 2]).logits)
@@ -236,9 +262,9 @@ def test_encoder_takes_no_notice_of_length(family):
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 @pytest.mark.parametrize("absolute_positions", [True, False])
-def test_a_row_gets_in_a_padded_batch_what_it_gets_alone(family, encoding, absolute_positions):
-    model = build_model(family, length_encoding=encoding, absolute_positions=absolute_positions, init_std=0.2)
-    eos, pad = EOS[family], model.config.pad_token_id
+def test_a_row_gets_in_a_padded_batch_what_it_gets_alone(any_family, encoding, absolute_positions):
+    model = build_model_of(any_family, length_encoding=encoding, absolute_positions=absolute_positions, init_std=0.2)
+    eos, pad = EOS[any_family], model.config.pad_token_id
     sources = [[11, 12, 13, 14, 15], [21, 22], [16, 17, 18]]
     targets = [[31, eos], [41, 42, 43, 44, 45, 46, eos], [51, 52, 53, eos]]
     source = torch.tensor([row + [pad] * (5 - len(row)) for row in sources])
@@ -344,7 +370,7 @@ def test_training_steps_lower_the_loss_and_leave_the_unit_table_alone(family):
     assert losses[1] != losses[0]
     assert losses[-1] < 0.5 * losses[0]
     assert torch.equal(model.model.decoder.unit_table.weights, table)
-    assert "model.decoder.unit_table.weights" not in dict(model.named_parameters())
+    assert not set(TABLE) & set(dict(model.named_parameters()))
 
 
 @pytest.mark.slow
@@ -366,10 +392,10 @@ def test_a_fresh_model_compiles_to_one_graph_with_the_same_logits(family, backen
 # Steps with a cache, embeddings in place of ids
 
 
-def test_cached_steps_with_progress_give_the_logits_of_one_pass(family):
-    model = build_model(family, init_std=0.2)
+def test_cached_steps_with_progress_give_the_logits_of_one_pass(any_family):
+    model = build_model_of(any_family, init_std=0.2)
     expected = logits(model, [3, 17])
-    decoder_ids, progress = DECODER_IDS[family], torch.tensor(PROGRESS[family])
+    decoder_ids, progress = DECODER_IDS[any_family], torch.tensor(PROGRESS[any_family])
     cache, steps = None, []
     for t in range(5):
         out = model(
@@ -464,13 +490,31 @@ def test_unfilled_character_table_is_refused_in_training_and_generation(characte
             call()
 
 
-def test_tokenizer_of_another_vocabulary_is_refused(character_model, shared_tokenizer, character_tokenizer):
-    theirs, ours = len(character_tokenizer.target_encoder), len(shared_tokenizer)
-    assert theirs != ours
-    with pytest.raises(ValueError, match=rf"vocabulary has {theirs} entries, the decoder's embedding {ours}"):
-        character_model.set_unit_table(character_tokenizer)
+@pytest.mark.parametrize("missing", [-1, 128])
+def test_tokenizer_of_another_vocabulary_is_refused(family, shared_tokenizer, missing):
+    entries = len(shared_tokenizer)
+    model = build_model(family, **MARIAN, vocab_size=entries + missing, length_unit="character")
+    with pytest.raises(
+        ValueError, match=rf"vocabulary has {entries} entries, the decoder's embedding {entries + missing}; pass the"
+    ):
+        model.set_unit_table(shared_tokenizer)
     with pytest.raises(ValueError, match="no table of units"):  # and nothing was filled on the way
-        character_model(SOURCE, decoder_input_ids=torch.tensor([[2], [2]]), length=5)
+        model(SOURCE, decoder_input_ids=torch.tensor([[2], [2]]), length=5)
+
+
+@pytest.mark.parametrize("unit", ["token", "character", "word", "byte"])
+@pytest.mark.parametrize("padding", [1, 127])
+def test_entries_that_pad_the_embedding_are_never_counted(family, shared_tokenizer, unit, padding):
+    entries = len(shared_tokenizer)
+    model = build_model(family, **MARIAN, vocab_size=entries + padding, length_unit=unit)
+    model.set_unit_table(shared_tokenizer)
+    labels = shared_tokenizer(text_target="small text editor", return_tensors="pt")["input_ids"]
+    expected = {"token": labels.shape[1] - 1, "character": 17, "word": 3, "byte": 17}  # EOS counts nothing
+    assert model.count_labels(labels).tolist() == [expected[unit]]
+    assert model.unit_table.weights.shape[1] == entries + padding
+    assert (model.unit_table.weights[:, entries:] < 0).all()  # no text holds them, and no output may
+    padded = torch.cat([labels, labels.new_full((1, 2), entries)], dim=1)
+    assert model.count_labels(padded).tolist() == [expected[unit]]
 
 
 def test_new_tokens_are_counted_after_the_embeddings_were_resized(family, tmp_path):
@@ -480,7 +524,7 @@ def test_new_tokens_are_counted_after_the_embeddings_were_resized(family, tmp_pa
     assert model.count_labels(labels).tolist() == [3]
     expected = model(SOURCE[:1], labels=labels).logits
     assert expected.shape == (1, 4, 70)
-    assert model.model.decoder.unit_table.weights.shape == (70, 2)
+    assert model.model.decoder.unit_table.weights.shape == (1, 70)
     model.save_pretrained(tmp_path)
     assert torch.equal(type(model).from_pretrained(tmp_path)(SOURCE[:1], labels=labels).logits, expected)
 
@@ -488,7 +532,7 @@ def test_new_tokens_are_counted_after_the_embeddings_were_resized(family, tmp_pa
 def test_new_target_tokens_of_marian_with_two_vocabularies_are_counted():
     model = build_model("marian", share_encoder_decoder_embeddings=False, vocab_size=60, decoder_vocab_size=9)
     model.resize_token_embeddings(70)  # the source side, which counts nothing
-    assert model.model.decoder.unit_table.weights.shape == (9, 2)
+    assert model.model.decoder.unit_table.weights.shape == (1, 9)
     model.resize_decoder_token_embeddings(12)
     labels = torch.tensor([[8, 11, 0]])
     assert model.count_labels(labels).tolist() == [2]
@@ -585,7 +629,13 @@ def test_a_default_set_to_a_bad_value_is_refused_when_it_is_used(family):
 
 
 def test_public_classes_are_the_ones_tested():
-    assert isinstance(build_model("bart"), hf_lenctrl.LenCtrlBartForConditionalGeneration)
-    assert isinstance(build_model("bart").model, hf_lenctrl.LenCtrlBartModel)
-    assert isinstance(build_model("marian"), hf_lenctrl.LenCtrlMarianMTModel)
-    assert isinstance(build_model("marian").model, hf_lenctrl.LenCtrlMarianModel)
+    for family, classes in {
+        "bart": ("LenCtrlBartForConditionalGeneration", "LenCtrlBartModel"),
+        "marian": ("LenCtrlMarianMTModel", "LenCtrlMarianModel"),
+        "mbart": ("LenCtrlMBartForConditionalGeneration", "LenCtrlMBartModel"),
+        "pegasus": ("LenCtrlPegasusForConditionalGeneration", "LenCtrlPegasusModel"),
+        "m2m_100": ("LenCtrlM2M100ForConditionalGeneration", "LenCtrlM2M100Model"),
+    }.items():
+        model = build_model_of(family)
+        assert type(model) is getattr(hf_lenctrl, classes[0])
+        assert type(model.model) is getattr(hf_lenctrl, classes[1])

@@ -635,7 +635,7 @@ def test_a_plain_model_needs_no_length(plain, tmp_path):
 
 def test_a_plain_model_refuses_a_length(plain, tmp_path):
     file = write_rows(tmp_path / "in.jsonl", [{"source": SOURCES[0]}])
-    with pytest.raises(ValueError, match="length_encoding='none', which cannot use it"):
+    with pytest.raises(ValueError, match="has no length control, so a length needs a bound"):
         write_texts(plain, file, "--length", 12)
 
 
@@ -686,7 +686,7 @@ def test_an_output_that_exists_is_not_overwritten(tmp_path, capsys):
 def test_two_ways_to_give_a_length_are_refused(tmp_path, capsys):
     with pytest.raises(SystemExit):
         refuse(tmp_path, [{"source": "a", "n": 5}], "--length", 5, "--length_column", "n")
-    assert "not both" in capsys.readouterr().err
+    assert "give one of --length for all texts, --length_column" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("empty", ["", " \t", None])
@@ -740,17 +740,19 @@ def test_a_text_file_without_lines_is_refused(tmp_path):
 
 def test_no_length_anywhere_is_refused_with_both_ways_to_give_one(saved, tmp_path):
     file = write_rows(tmp_path / "in.jsonl", [{"source": "a"}])
-    with pytest.raises(ValueError, match="no length was given; pass --length 40, or --length_column"):
+    with pytest.raises(ValueError, match="no length was given; pass length=40, a list with one for each text"):
         write_texts(saved, file)
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_a_model_without_length_control_cannot_be_asked(tmp_path, shared_tokenizer):
+def test_a_model_without_length_control_takes_a_length_with_a_bound(tmp_path, shared_tokenizer):
     MarianMTModel(MarianConfig(**foreign_shape(shared_tokenizer))).save_pretrained(tmp_path / "foreign")
     shared_tokenizer.save_pretrained(tmp_path / "foreign")
-    file = write_rows(tmp_path / "in.jsonl", [{"source": "a"}])
-    with pytest.raises(ValueError, match="foreign"):
+    file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES])
+    with pytest.raises(ValueError, match="MarianMTModel has no length control.*length_constraint='max' or 'exact'"):
         write_texts(tmp_path / "foreign", file, "--length", 5)
+    options = ["--length", 5, "--length_unit", "character", "--length_constraint", "exact"]
+    assert [row["length"] for row in write_texts(tmp_path / "foreign", file, *options)] == [5] * len(SOURCES)
 
 
 def test_a_length_that_the_model_cannot_hold_is_told_before_anything_is_written(

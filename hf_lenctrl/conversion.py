@@ -1,0 +1,126 @@
+"""From a pretrained checkpoint to a length-controlled model that starts as that checkpoint."""
+
+import copy
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
+
+from . import modeling_lenctrl as models
+from .configuration_lenctrl import check_constraint, check_length
+from .length_encoding import LENGTH_ENCODINGS
+from .length_units import UnitTable
+
+
+logger = logging.getLogger(__name__)
+
+# a plain model's type -> its length-controlled class; NLLB's checkpoints are of type m2m_100
+_CLASS_OF = {
+    head.config_class.model_type.removeprefix("lenctrl_"): head
+    for head in (
+        models.LenCtrlBartForConditionalGeneration,
+        models.LenCtrlMarianMTModel,
+        models.LenCtrlMBartForConditionalGeneration,
+        models.LenCtrlPegasusForConditionalGeneration,
+        models.LenCtrlM2M100ForConditionalGeneration,
+    )
+}
+
+
+@dataclass(frozen=True)
+class ConversionReport:
+    """Names of the parameters that came from the plain model, that are new, and that found no place."""
+
+    kept: tuple[str, ...]
+    new: tuple[str, ...]
+    dropped: tuple[str, ...]
+
+    def __str__(self):
+        return f"{len(self.kept)} parameters kept, new: {list(self.new)}, dropped: {list(self.dropped)}"
+
+
+def add_length_control(
+    model_or_path: PreTrainedModel | str | Path,
+    *,
+    length_encoding: str = "ldpe",
+    length_unit: str = "token",
+    tokenizer=None,
+    length: int | None = None,
+    length_constraint: str | None = None,
+) -> Any:
+    """
+    Give a plain BART, mBART, Pegasus, Marian or M2M100/NLLB model a decoder that is told the length.
+
+    The decoder keeps its positions, and the length encoding reaches it through a linear layer that starts at zero: the
+    new model's logits equal the plain model's bit for bit, whatever the length, until it is trained. Weights, dtype,
+    configuration and generation configuration are carried over; the plain model is left as it is.
+
+    Args:
+        model_or_path (`PreTrainedModel` or `str`): A plain model, or a folder or Hub name of one.
+        length_encoding (`str`, *optional*, defaults to `"ldpe"`): `"ldpe"`, `"lrpe"` or `"pre"`.
+        length_unit (`str`, *optional*, defaults to `"token"`): `"token"`, `"character"`, `"word"` or `"byte"`.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's; by default the one that lies with the path.
+        length (`int`, *optional*), length_constraint (`str`, *optional*): Defaults of the new model.
+
+    Returns:
+        The length-controlled model, in eval mode; its `conversion_report` (`ConversionReport`) names every parameter
+        kept, new and dropped.
+
+    Raises:
+        `ValueError`: for a model of another family, one that has length control, an encoding, unit or constraint of
+            another name, or a model without a tokenizer.
+    """
+    if isinstance(model_or_path, PreTrainedModel):
+        plain: Any = model_or_path
+        if tokenizer is None:
+            raise ValueError(f"add_length_control needs the tokenizer of the {type(plain).__name__}; pass tokenizer=")
+    else:
+        plain = AutoModelForSeq2SeqLM.from_pretrained(model_or_path)
+        tokenizer = tokenizer or AutoTokenizer.from_pretrained(model_or_path)
+    if length_encoding not in LENGTH_ENCODINGS:
+        raise ValueError(
+            f"length_encoding={length_encoding!r} adds no length control; choose one of {', '.join(LENGTH_ENCODINGS)}"
+        )
+    check_constraint(length_constraint)
+    if length is not None:
+        check_length(length)
+    model_type = plain.config.model_type
+    if model_type not in _CLASS_OF:
+        has = "has length control already" if hasattr(plain.config, "length_encoding") else "is of no known family"
+        raise ValueError(
+            f"{type(plain).__name__} {has}; pass a plain model of type {', '.join(_CLASS_OF)}, got {model_type!r}"
+        )
+    UnitTable.from_tokenizer(tokenizer, length_unit)  # an unknown unit is told before a model is built
+    head = _CLASS_OF[model_type]
+    fields = plain.config.to_dict()
+    for name in ("model_type", "architectures", "transformers_version", "_name_or_path", "auto_map"):
+        fields.pop(name, None)
+    config = head.config_class(
+        **fields,
+        length_encoding=length_encoding,
+        absolute_positions=True,
+        length_unit=length_unit,
+        length=length,
+        length_constraint=length_constraint,
+        length_projection=True,
+    )
+    model: Any = head(config).to(plain.dtype)
+    state = plain.state_dict()
+    missing, unexpected = model.load_state_dict(state, strict=False)
+    model.tie_weights()
+    model.to(plain.device)
+    model.set_unit_table(tokenizer)
+    model.generation_config = copy.deepcopy(plain.generation_config)
+    ours, theirs = dict(model.named_parameters()), dict(plain.named_parameters())
+    model.conversion_report = ConversionReport(
+        kept=tuple(name for name in ours if name in theirs),
+        new=tuple(name for name in ours if name not in theirs),
+        dropped=tuple(name for name in theirs if name not in ours),
+    )
+    unknown = [name for name in missing if name in theirs] + list(unexpected)
+    if unknown:
+        raise ValueError(f"these weights of the {type(plain).__name__} found no place: {', '.join(unknown)}")
+    logger.info("%s -> %s: %s", type(plain).__name__, type(model).__name__, model.conversion_report)
+    return model.eval()

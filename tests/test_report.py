@@ -1,0 +1,324 @@
+"""The compliance report: every expected figure was counted and worked out by hand."""
+
+import json
+import struct
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from hf_lenctrl.report import length_report
+
+
+# characters 17, 9, 12, 8, 0, 3; words 3, 2, 2, 2, 0, 1; bytes 17, 9, 12, 13, 0, 3
+TEXTS = ["small text editor", "card game", "network logs", "naïve 日本", "", "a|b"]
+CHARACTERS = [17, 10, 10, 17, 10, 3]  # differences 0, -1, 2, -9, -10, 0
+WORDS = [3, 3, 2, 1, 1, 1]  # differences 0, -1, 0, 1, -1, 0
+
+
+def spans(report, unit="character") -> list[tuple[int, int, int]]:
+    return [(bucket["low"], bucket["high"], bucket["n"]) for bucket in report.units[unit]["buckets"]]
+
+
+def table_rows(markdown: str) -> list[list[str]]:
+    """Cells of every row of every table, without the rules under the headers."""
+    lines = [line for line in markdown.splitlines() if line.startswith("|") and not line.startswith("|--")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def letters(lengths) -> list[str]:
+    return ["x" * length for length in lengths]
+
+
+# Figures
+
+
+def test_figures_of_a_set_counted_by_hand():
+    report = length_report(TEXTS, CHARACTERS).to_dict()
+    assert report.keys() == {"units"}
+    assert report["units"].keys() == {"character"}
+    figures = report["units"]["character"]
+    assert {name: value for name, value in figures.items() if name not in ("buckets", "worst")} == {
+        "n": 6,
+        "variance": 31.0,  # (0 + 1 + 4 + 81 + 100 + 0) / 6
+        "mae": 22 / 6,
+        "exact": 2 / 6,
+        "over": 1 / 6,
+        "within_10_percent": 0.5,  # 17 of 17, 9 of 10, 3 of 3
+    }
+    names = ("low", "high", "n", "variance", "mae", "exact", "over", "within_10_percent")
+    assert figures["buckets"] == [
+        dict(zip(names, (3, 3, 1, 0.0, 0.0, 1.0, 0.0, 1.0), strict=True)),
+        dict(zip(names, (10, 10, 3, 35.0, 13 / 3, 0.0, 1 / 3, 1 / 3), strict=True)),
+        dict(zip(names, (17, 17, 2, 40.5, 4.5, 0.5, 0.0, 0.5), strict=True)),
+    ]
+    assert figures["worst"] == [
+        {"index": 4, "requested": 10, "produced": 0, "text": ""},
+        {"index": 3, "requested": 17, "produced": 8, "text": "naïve 日本"},
+        {"index": 2, "requested": 10, "produced": 12, "text": "network logs"},
+        {"index": 1, "requested": 10, "produced": 9, "text": "card game"},
+    ]
+
+
+def test_each_unit_has_its_own_lengths_and_figures():
+    requested = {"word": WORDS, "byte": [17, 9, 12, 13, 1, 3]}
+    units = length_report(TEXTS, requested, units=("byte", "word")).units
+    assert list(units) == ["byte", "word"]
+    assert (units["byte"]["exact"], units["byte"]["mae"]) == (5 / 6, 1 / 6)
+    assert (units["word"]["variance"], units["word"]["mae"], units["word"]["exact"]) == (0.5, 0.5, 0.5)
+    # equal differences stand in the order of the texts
+    assert [row["index"] for row in units["word"]["worst"]] == [1, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "requested, produced, within",
+    [(10, 9, 1.0), (10, 11, 1.0), (9, 10, 0.0), (70, 77, 1.0), (70, 78, 0.0), (30, 27, 1.0), (30, 26, 0.0)],
+)
+def test_within_10_percent_includes_its_ends(requested, produced, within):
+    report = length_report(["x" * produced], [requested])
+    assert report.units["character"]["within_10_percent"] == within
+
+
+@pytest.mark.parametrize("worst, indices", [(0, []), (2, [4, 3]), (100, [4, 3, 2, 1])])
+def test_worst_sets_how_many_examples_are_shown(worst, indices):
+    report = length_report(TEXTS, CHARACTERS, worst=worst)
+    assert [row["index"] for row in report.units["character"]["worst"]] == indices
+
+
+def word_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a word, unknown ones too, and an end-of-sentence token that does not count."""
+    tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "small": 1, "</s>": 2}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>")
+
+
+def test_tokens_are_counted_without_special_tokens():
+    tokenizer = word_tokenizer()
+    assert tokenizer("small text editor")["input_ids"] == [1, 0, 0, 2]
+    report = length_report(TEXTS, [3, 2, 2, 2, 1, 1], units="token", tokenizer=tokenizer)
+    assert report.lengths["token"][0] == [3, 2, 2, 2, 0, 1]
+    assert report.units["token"]["exact"] == 5 / 6
+
+
+def test_tokens_are_those_of_the_target_side(character_tokenizer):
+    assert len(character_tokenizer("text editor", add_special_tokens=False)["input_ids"]) < 11  # the source's subwords
+    report = length_report(["small", "text editor", ""], [5, 11, 1], units=["token"], tokenizer=character_tokenizer)
+    assert report.lengths["token"][0] == [5, 11, 0]
+
+
+# Buckets
+
+
+@pytest.mark.parametrize(
+    "requested, expected",
+    [
+        (range(1, 9), [(i, i, 1) for i in range(1, 9)]),
+        (range(1, 10), [(1, 1, 1), (2, 3, 2), (4, 5, 2), (6, 7, 2), (8, 9, 2)]),
+        ([75, 10, 75], [(10, 10, 1), (75, 75, 2)]),
+        (range(10, 100, 10), [(1, 19, 1), (20, 39, 2), (40, 59, 2), (60, 79, 2), (80, 99, 2)]),
+        # empty buckets count for nothing, so one long text does not widen the rest
+        ([*range(20, 100, 5), 3000], [*((low, low + 19, 4) for low in (20, 40, 60, 80)), (3000, 3019, 1)]),
+    ],
+)
+def test_default_buckets_are_round_and_at_most_8(requested, expected):
+    assert spans(length_report(letters(requested), list(requested))) == expected
+
+
+def test_bucket_width_starts_buckets_at_its_multiples():
+    requested = [10, 19, 20, 39, 100, 4]
+    expected = [(1, 9, 1), (10, 19, 2), (20, 29, 1), (30, 39, 1), (100, 109, 1)]
+    assert spans(length_report(letters(requested), requested, bucket_width=10)) == expected
+
+
+pairs = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 400)), min_size=1, max_size=60)
+
+
+@given(pairs, st.none() | st.integers(1, 50))
+@settings(deadline=None, max_examples=100)
+def test_buckets_share_out_the_outputs(pairs, width):
+    produced, requested = map(list, zip(*pairs, strict=True))
+    report = length_report(letters(produced), requested, bucket_width=width)
+    buckets = report.units["character"]["buckets"]
+    for bucket in buckets:
+        assert bucket["n"] == sum(bucket["low"] <= length <= bucket["high"] for length in requested) > 0
+    assert sum(bucket["n"] for bucket in buckets) == len(pairs)
+    assert sum(bucket["n"] * bucket["mae"] for bucket in buckets) == pytest.approx(
+        sum(abs(p - r) for p, r in pairs), abs=1e-6
+    )
+    assert width is not None or len(buckets) <= 8
+
+
+@given(st.lists(st.text(min_size=1, max_size=20), min_size=1, max_size=10))
+@settings(deadline=None, max_examples=60)
+def test_lengths_that_are_met_give_the_best_figures(texts):
+    requested = {"character": [len(text) for text in texts], "byte": [len(text.encode()) for text in texts]}
+    report = length_report(texts, requested, units=["character", "byte"])
+    for figures in report.units.values():
+        assert figures["exact"] == figures["within_10_percent"] == 1.0
+        assert figures["mae"] == figures["variance"] == figures["over"] == 0.0
+        assert figures["worst"] == []
+    assert "Largest differences" not in report.markdown()
+
+
+# Markdown
+
+
+def test_markdown_has_a_row_for_each_unit_bucket_and_example():
+    report = length_report(TEXTS, {"character": CHARACTERS, "word": WORDS}, units=["character", "word"], worst=2)
+    header = ["n", "MAE", "variance", "exact", "over", "within ±10 %"]
+    examples = ["index", "requested", "produced", "difference", "text"]
+    assert table_rows(report.markdown()) == [
+        ["unit", *header],
+        ["character", "6", "3.67", "31.00", "33.3 %", "16.7 %", "50.0 %"],
+        ["word", "6", "0.50", "0.50", "50.0 %", "16.7 %", "50.0 %"],
+        ["requested", *header],
+        ["3", "1", "0.00", "0.00", "100.0 %", "0.0 %", "100.0 %"],
+        ["10", "3", "4.33", "35.00", "0.0 %", "33.3 %", "33.3 %"],
+        ["17", "2", "4.50", "40.50", "50.0 %", "0.0 %", "50.0 %"],
+        examples,
+        ["4", "10", "0", "-10", ""],
+        ["3", "17", "8", "-9", "naïve 日本"],
+        ["requested", *header],
+        ["1", "3", "0.67", "0.67", "33.3 %", "33.3 %", "33.3 %"],
+        ["2", "1", "0.00", "0.00", "100.0 %", "0.0 %", "100.0 %"],
+        ["3", "2", "0.50", "0.50", "50.0 %", "0.0 %", "50.0 %"],
+        examples,
+        ["1", "3", "2", "-1", "card game"],
+        ["3", "1", "2", "+1", "naïve 日本"],
+    ]
+    assert "Takase & Okazaki 2019, eq. 8" in report.markdown()
+
+
+def test_markdown_names_the_ends_of_a_bucket():
+    report = length_report(letters([4, 10, 19]), [4, 10, 19], bucket_width=10)
+    assert [row[0] for row in table_rows(report.markdown())][3:] == ["1–9", "10–19"]
+
+
+@pytest.mark.parametrize(
+    "text, cell",
+    [
+        ("a|b *c* <unk>\n# d_e", r"a\|b \*c\* \<unk\> # d\_e"),
+        ("x" * 100, "x" * 100),
+        ("x" * 101, "x" * 99 + "…"),
+    ],
+)
+def test_markdown_shows_texts_as_they_are_in_one_line(text, cell):
+    assert table_rows(length_report([text], [500]).markdown())[-1][-1] == cell
+
+
+def test_markdown_shows_rouge_where_there_is_one():
+    report = length_report(TEXTS, CHARACTERS)
+    assert "ROUGE" not in report.markdown()
+    report.rouge = {"rouge1_recall": 12.345, "rouge1_f1": 50.0, "settings": "rouge_score 0.1.2"}
+    assert table_rows(report.markdown())[-2:] == [["rouge1_recall", "rouge1_f1"], ["12.35", "50.00"]]
+    assert report.markdown().endswith("\nrouge_score 0.1.2\n")
+    assert report.to_dict()["rouge"]["rouge1_f1"] == 50.0
+
+
+# Files
+
+
+def png_size(path) -> tuple[int, int]:
+    data = path.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    assert data[12:16] == b"IHDR"
+    return struct.unpack(">II", data[16:24])
+
+
+def test_save_writes_json_markdown_and_a_png(tmp_path):
+    report = length_report(TEXTS, {"character": CHARACTERS, "word": WORDS}, units=["character", "word"])
+    folder = tmp_path / "new" / "report"
+    report.save(folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["report.json", "report.md", "report.png"]
+    text = (folder / "report.json").read_text(encoding="utf-8")
+    assert json.loads(text) == report.to_dict()
+    assert "naïve 日本" in text
+    markdown = (folder / "report.md").read_text(encoding="utf-8")
+    assert markdown.startswith(report.markdown())
+    assert "(report.png)" in markdown
+    assert png_size(folder / "report.png") == (1500, 1170)  # two rows of 10 by 3.9 inches at 150 dots
+
+
+def test_a_text_that_is_no_utf8_is_saved(tmp_path):
+    report = length_report(["a\ud800"], [5])
+    report.save(tmp_path)
+    assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8")) == report.to_dict()
+
+
+@pytest.mark.parametrize(
+    "produced, color", [([30] * 4, (0, 158, 115)), ([34] * 4, (213, 94, 0)), ([28] * 4, (0, 114, 178))]
+)
+def test_histogram_is_green_where_exact_orange_where_longer_blue_where_shorter(tmp_path, produced, color):
+    import matplotlib.image
+
+    length_report(letters(produced), [30] * 4).plot(tmp_path / "plot.png")
+    image = np.rint(255 * matplotlib.image.imread(tmp_path / "plot.png")[..., :3]).astype(int)
+    assert image.shape == (585, 1500, 3)
+    histogram = image[:, 800:].reshape(-1, 3)
+    area = {c: int((histogram == c).all(1).sum()) for c in ((0, 158, 115), (213, 94, 0), (0, 114, 178))}
+    assert area.pop(color) > 10 * max(area.values())  # the others stand in the legend
+
+
+@pytest.mark.parametrize(
+    "produced, requested", [([0], [1]), ([5000, 30, 30], [30, 30, 30]), (range(2000), range(1, 4000, 2))]
+)
+def test_extreme_lengths_are_drawn(tmp_path, produced, requested, recwarn):
+    length_report(letters(produced), list(requested)).plot(tmp_path / "plot.png")
+    assert png_size(tmp_path / "plot.png") == (1500, 585)
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_without_matplotlib_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    report = length_report(TEXTS, CHARACTERS)
+    with pytest.raises(ImportError, match=r"needs matplotlib: pip install 'hf_lenctrl\[plot\]'"):
+        report.save(tmp_path / "report")
+    assert list(tmp_path.iterdir()) == []
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    "arguments, error, message",
+    [
+        (
+            {"predictions": []},
+            ValueError,
+            "prediction needs one requested length, got 0 predictions and 6",
+        ),
+        ({"predictions": [], "requested": []}, ValueError, "got 0 predictions and 0 lengths in characters"),
+        ({"requested": [3, 4]}, ValueError, "got 6 predictions and 2 lengths in characters"),
+        ({"predictions": "text"}, TypeError, r"must be a list of texts, got one text; pass \[text\]"),
+        ({"predictions": ["a", None]}, TypeError, r"predictions\[1\] must be a text, got None"),
+        ({"requested": [17, 10, 0, 17, 10, 3]}, ValueError, "requested characters at index 2: .* at least 1, got 0"),
+        ({"requested": [17, 1.5, 3, 1, 1, 1]}, TypeError, "requested characters at index 1: .* got 1.5 .float."),
+        ({"requested": [True, 1, 3, 1, 1, 1]}, TypeError, "requested characters at index 0: .* got True .bool."),
+        ({"units": ["line"]}, ValueError, r"units must be some of token, character, word, byte.*got \('line',\)"),
+        ({"units": []}, ValueError, r"units must be some of .*, got \(\)"),
+        ({"units": ["word", "word"]}, ValueError, r"each once, got \('word', 'word'\)"),
+        ({"units": ["character", "word"]}, ValueError, r"requested=\{'character': \[...\], 'word': \[...\]\}"),
+        (
+            {"requested": {"character": CHARACTERS}, "units": ["character", "word"]},
+            ValueError,
+            r"for the units \['character', 'word'\], got them for \['character'\]",
+        ),
+        (
+            {"requested": {"character": CHARACTERS, "word": WORDS}},
+            ValueError,
+            r"for the units \['character'\], got them for \['character', 'word'\]",
+        ),
+        ({"units": ["token"]}, ValueError, "counting tokens needs the tokenizer .*; pass tokenizer="),
+        ({"bucket_width": 0}, ValueError, "bucket_width must be at least 1, got 0; leave it out"),
+        ({"worst": -1}, ValueError, "worst must be at least 0, got -1; pass worst=0"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, error, message):
+    arguments = {"predictions": TEXTS, "requested": CHARACTERS, **arguments}
+    with pytest.raises(error, match=message):
+        length_report(arguments.pop("predictions"), arguments.pop("requested"), **arguments)
