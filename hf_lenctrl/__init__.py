@@ -31,7 +31,7 @@ _MODULE_OF = {
     "LenCtrlPegasusForConditionalGeneration": "modeling_lenctrl",
     "LenCtrlM2M100Model": "modeling_lenctrl",
     "LenCtrlM2M100ForConditionalGeneration": "modeling_lenctrl",
-    "LengthConstraintLogitsProcessor": "generation",
+    "LengthConstraintLogitsProcessor": "length_constraint",
     "LengthControlEnsemble": "generation",
     "rerank": "generation",
     "add_length_control": "conversion",
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from .configuration_lenctrl import LenCtrlPegasusConfig as LenCtrlPegasusConfig
     from .conversion import add_length_control as add_length_control
     from .data_collator import DataCollatorForLengthControl as DataCollatorForLengthControl
-    from .generation import LengthConstraintLogitsProcessor as LengthConstraintLogitsProcessor
     from .generation import LengthControlEnsemble as LengthControlEnsemble
     from .generation import rerank as rerank
+    from .length_constraint import LengthConstraintLogitsProcessor as LengthConstraintLogitsProcessor
     from .length_units import UnitTable as UnitTable
     from .length_units import count_units as count_units
     from .metrics import length_metrics as length_metrics

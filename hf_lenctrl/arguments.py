@@ -91,6 +91,9 @@ class RunArguments:
     overshoot_share: float = field(
         default=0.0, metadata={"help": "Share of training pairs that teach to stop once the length is passed"}
     )
+    projection_lr_factor: float = field(
+        default=1.0, metadata={"help": "Learning rate of a base_model's new length projection, times learning_rate"}
+    )
     average_checkpoints: int = field(
         default=1, metadata={"help": "Average the weights of the last so many checkpoints"}
     )

@@ -42,7 +42,8 @@ from .configuration_lenctrl import (
     LenCtrlMBartConfig,
     LenCtrlPegasusConfig,
 )
-from .generation import LengthControlledGeneration, as_length_tensor, refuse_length
+from .generation import LengthControlledGeneration, refuse_length
+from .length_constraint import as_length_tensor
 from .length_encoding import LENGTH_ENCODINGS
 from .length_units import UnitTable
 

@@ -9,7 +9,8 @@ from transformers import Pipeline
 from transformers.generation import LogitsProcessorList
 
 from .configuration_lenctrl import check_constraint, check_length
-from .generation import LengthConstraintLogitsProcessor, rerank, token_limit
+from .generation import rerank, token_limit
+from .length_constraint import LengthConstraintLogitsProcessor
 from .length_units import UnitTable, count_units
 
 

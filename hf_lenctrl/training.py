@@ -1,4 +1,4 @@
-"""What the recipes add to Trainer: a collator for training alone, and a time budget."""
+"""What the recipes add to Trainer: a collator for training alone, a learning rate of its own, and a time budget."""
 
 import logging
 import time
@@ -11,11 +11,31 @@ logger = logging.getLogger(__name__)
 
 
 class LengthControlTrainer(Seq2SeqTrainer):
-    """`Seq2SeqTrainer` whose training batches come from `train_collator`, the others from `data_collator`."""
+    """
+    `Seq2SeqTrainer` whose training batches come from `train_collator`, the others from `data_collator`, and whose
+    length projection, the one new layer of a pretrained model, learns at `projection_lr_factor` times the rate.
+    """
 
-    def __init__(self, *args, train_collator, **kwargs):
+    def __init__(self, *args, train_collator, projection_lr_factor: float = 1.0, **kwargs):
         super().__init__(*args, **kwargs)
         self.train_collator = train_collator
+        self.projection_lr_factor = projection_lr_factor
+
+    def create_optimizer(self, model=None):
+        if self.optimizer is not None or self.projection_lr_factor == 1.0:
+            return super().create_optimizer(model)
+        optimizer = super().create_optimizer(model)
+        names = dict((self.model if model is None else model).named_parameters())
+        new = [p for name, p in names.items() if name.endswith("length_projection.weight")]
+        if not new:
+            raise ValueError(
+                f"projection_lr_factor={self.projection_lr_factor} needs a model with a length projection; start from "
+                "a plain checkpoint (base_model=), or leave it out"
+            )
+        for group in optimizer.param_groups:
+            group["params"] = [p for p in group["params"] if not any(p is q for q in new)]
+        optimizer.add_param_group({"params": new, "lr": self.projection_lr_factor * self.args.learning_rate})
+        return optimizer
 
     def get_train_dataloader(self):
         evaluation_collator, self.data_collator = self.data_collator, self.train_collator

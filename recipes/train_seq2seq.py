@@ -60,6 +60,7 @@ def main(argv=None) -> dict:
         train_dataset=tokenized["train"],
         eval_dataset=tokenized.get("validation"),
         train_collator=DataCollatorForLengthControl(tokenizer, model=model, overshoot_share=run_args.overshoot_share),
+        projection_lr_factor=run_args.projection_lr_factor,
         data_collator=DataCollatorForLengthControl(tokenizer, model=model),
         processing_class=tokenizer,
         compute_metrics=build_compute_metrics(tokenizer, unit, max_bytes=run_args.rouge_max_bytes),

@@ -9,7 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import SOURCES, TARGETS, build_model
+import torch
+from conftest import SHAPE, SOURCES, TARGETS, build_model
+from tokenizers import pre_tokenizers
+from transformers import BartConfig, BartForConditionalGeneration, BartTokenizer, MarianConfig, MarianMTModel
 
 import hf_lenctrl
 
@@ -40,6 +43,17 @@ def code_block(containing: str) -> tuple[str, str]:
     raise AssertionError(f"README has no python block with {containing!r}")
 
 
+@pytest.fixture(scope="module")
+def byte_level_bart():
+    """An untrained stock BART and its tokenizer."""
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = BartTokenizer(vocab={piece: i for i, piece in enumerate(pieces)}, merges=[])
+    torch.manual_seed(0)
+    return BartForConditionalGeneration(
+        BartConfig(**{**SHAPE, "vocab_size": len(pieces), "init_std": 0.3, "forced_bos_token_id": 0})
+    ).eval(), tokenizer
+
+
 def test_first_example_runs_on_a_saved_model(tmp_path, shared_tokenizer):
     code, claimed = code_block("demo/model")
     model = build_model("marian", vocab_size=len(shared_tokenizer), length_unit="character")
@@ -65,6 +79,24 @@ def test_training_example_prints_what_the_readme_says(tmp_path):
     assert run(code, tmp_path) == claimed
 
 
+def test_the_bound_for_any_model_holds(byte_level_bart):
+    code, _ = code_block("LengthConstraintLogitsProcessor")
+    names: dict = {}
+    exec(code, names)
+    texts = {length: names["bytes_at_most"](*byte_level_bart, SOURCES[0], length) for length in (1, 5, 12, 60)}
+    assert all(len(text.encode("utf-8")) <= length for length, text in texts.items())
+    assert len(texts[60].encode("utf-8")) > 12  # the model alone would have gone on
+
+
+def test_the_pretrained_start_reports_what_it_kept(byte_level_bart, tmp_path):
+    model, tokenizer = byte_level_bart
+    model.save_pretrained(tmp_path / "plain")
+    tokenizer.save_pretrained(tmp_path / "plain")
+    code, _ = code_block("add_length_control(")
+    printed = run(code.replace("facebook/bart-large-cnn", str(tmp_path / "plain")), tmp_path)
+    assert printed.strip().endswith("new: ['model.decoder.length_projection.weight'], dropped: []")
+
+
 def test_every_path_in_the_docs_exists():
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
         text = page.read_text(encoding="utf-8")
@@ -83,8 +115,13 @@ def test_every_make_target_in_the_docs_exists():
 
 
 @pytest.mark.slow
-def test_recipe_commands_of_the_readme_run(tmp_path):
-    """Both commands as printed, with a small run's options added to the training."""
+def test_recipe_commands_of_the_readme_run(tmp_path, shared_tokenizer):
+    """The commands as printed, with a small run's options added to training and a plain checkpoint in its place."""
+    special = {"pad_token_id": 2, "eos_token_id": 0, "decoder_start_token_id": 2, "forced_eos_token_id": 0}
+    MarianMTModel(MarianConfig(**{**SHAPE, **special, "vocab_size": len(shared_tokenizer)})).save_pretrained(
+        tmp_path / "plain"
+    )
+    shared_tokenizer.save_pretrained(tmp_path / "plain")
     pairs = [
         {"source": f"{s} Number {i}.", "target": f"{t} {i}", "package": f"{i}-x"}
         for i in range(40)
@@ -101,14 +138,17 @@ def test_recipe_commands_of_the_readme_run(tmp_path):
     commands = [
         line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines() if line.startswith("python ")
     ]
-    assert len(commands) == 3
-    for command in commands:
-        words = command.split()
+    assert len(commands) == 5
+    for command in sorted(commands, key=lambda command: "--base_model" in command):  # as in the text but for this one
+        words = command.replace("path/or/name", str(tmp_path / "plain")).split()
         words = [sys.executable, *(str(ROOT / w) if w.startswith("recipes/") else w for w in words[1:])]
         if "train_seq2seq" in command:
             words += small.split()
         done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, env=ENVIRONMENT)
         assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "report" / "report.png").is_file()
+    bound = [json.loads(line) for line in (tmp_path / "bound.jsonl").read_text().splitlines()]
+    assert all(row["length"] <= row["requested"] == 12 for row in bound)
     outputs = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [row["source"] for row in outputs] == SOURCES
     assert all(row["requested"] == 40 and row["length"] == len(row["output"]) for row in outputs)

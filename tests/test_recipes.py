@@ -775,3 +775,193 @@ def test_a_length_that_the_model_cannot_hold_is_told_before_anything_is_written(
     with pytest.raises(ValueError, match="length=500 needs at least 501 decoder positions, the model has 128"):
         write_texts(folder, file, "--length_column", "n", "--batch_size", 1)
     assert not batches  # no hours of work before the error
+
+
+# Bounds, ratios, re-ranking, several outputs and several models
+
+
+def test_a_bound_is_kept(saved, tmp_path):
+    rows = [{"source": source, "n": n} for source, n in zip(SOURCES, BUDGETS, strict=True)]
+    for constraint in ("max", "exact"):
+        (tmp_path / constraint).mkdir()
+        file = write_rows(tmp_path / constraint / "in.jsonl", rows)
+        written = write_texts(saved, file, "--length_column", "n", "--length_constraint", constraint)
+        assert [row["requested"] for row in written] == BUDGETS
+        for row, n in zip(written, BUDGETS, strict=True):
+            assert row["length"] == len(row["output"])
+            assert len(row["output"]) == n if constraint == "exact" else len(row["output"]) <= n
+
+
+def test_a_bound_of_the_model_holds_where_none_is_given(saved, tmp_path):
+    model, tokenizer = load(saved)
+    model.config.length_constraint = "exact"
+    folder = save(model, tokenizer, tmp_path / "bound")
+    file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES])
+    assert [row["length"] for row in write_texts(folder, file, "--length", 7)] == [7] * 6
+
+
+def test_a_ratio_asks_for_a_share_of_each_source(saved, tmp_path):
+    rows = [{"source": text} for text in ("A game of cards.", "One", "A")]  # 16, 3 and 1 characters
+    file = write_rows(tmp_path / "in.jsonl", rows)
+    written = write_texts(saved, file, "--length_ratio", 0.4, "--length_constraint", "exact")
+    assert [row["requested"] for row in written] == [6, 1, 1]  # 6.4, 1.2, and at least 1
+    assert [len(row["output"]) for row in written] == [6, 1, 1]
+
+
+@pytest.mark.parametrize("other", [("--length", 5), ("--length_column", "n")])
+def test_a_ratio_beside_a_length_is_refused(tmp_path, capsys, other):
+    with pytest.raises(SystemExit):
+        refuse(tmp_path, [{"source": "a", "n": 5}], "--length_ratio", 0.5, *other)
+    assert "--length_ratio to the source" in capsys.readouterr().err
+
+
+def test_several_outputs_of_a_text_follow_each_other_and_keep_its_columns(saved, tmp_path):
+    rows = [{"source": source, "key": i} for i, source in enumerate(SOURCES)]
+    file = write_rows(tmp_path / "in.jsonl", rows)
+    options = ("--length", 9, "--length_constraint", "max", "--batch_size", 4)
+    written = write_texts(saved, file, *options, "--num_return_sequences", 3)
+    assert [row["source"] for row in written] == [source for source in SOURCES for _ in range(3)]
+    assert [row["key"] for row in written] == [i for i in range(6) for _ in range(3)]
+    model, tokenizer = load(saved)
+    inputs = tokenizer(SOURCES[4], return_tensors="pt")
+    ids = model.generate(**inputs, length=9, length_constraint="max", num_beams=3, num_return_sequences=3)
+    assert [row["output"] for row in written[12:15]] == tokenizer.batch_decode(ids, skip_special_tokens=True)
+
+
+def test_the_candidate_with_most_words_of_the_source_is_written(saved, tmp_path, monkeypatch):
+    pytest.importorskip("nltk")
+    asked = []
+
+    def candidates(self, input_ids, num_return_sequences, **_):
+        asked.append(num_return_sequences)
+        texts = ["a game", "cards for two players", "nice sounds"]
+        return load(saved)[1](text_target=texts * len(input_ids), return_tensors="pt", padding=True)["input_ids"]
+
+    monkeypatch.setattr(hf_lenctrl.LenCtrlMarianMTModel, "generate", candidates)
+    file = write_rows(tmp_path / "in.jsonl", [{"source": SOURCES[5]}])
+    assert [row["output"] for row in write_texts(saved, file, "--length", 20, "--rerank", 3)] == [
+        "cards for two players"
+    ]
+    assert asked == [3]
+
+
+def test_several_models_write_as_an_ensemble(shared_tokenizer, tmp_path):
+    folders = []
+    for seed in (5, 6):
+        fields = {"vocab_size": len(shared_tokenizer), "length_unit": "character", "init_std": 0.5}
+        folders.append(save(build_model("marian", seed=seed, **fields), shared_tokenizer, tmp_path / str(seed)))
+    file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES[:2]])
+    written = write_texts(folders[0], file, "--length", 15, "--length_constraint", "max", "--model", *folders)
+    ensemble = hf_lenctrl.LengthControlEnsemble([load(folder)[0] for folder in folders])
+    options = {"length": 15, "length_constraint": "max", "num_beams": 2}
+    outputs = []
+    for model in (ensemble, *ensemble.models):
+        ids = model.generate(**shared_tokenizer(SOURCES[:2], return_tensors="pt", padding=True), **options)
+        outputs.append(shared_tokenizer.batch_decode(ids, skip_special_tokens=True))
+    assert [row["output"] for row in written] == outputs[0]
+    assert outputs[0] not in outputs[1:]
+
+
+def test_other_columns_are_carried_over_and_those_of_the_output_are_not(saved, tmp_path):
+    rows = [
+        {"text": source, "n": n, "key": f"k{i}", "tags": [i, i + 1], "output": "old", "length": -1, "none": None}
+        for i, (source, n) in enumerate(zip(SOURCES, BUDGETS, strict=True))
+    ]
+    file = write_rows(tmp_path / "in.jsonl", rows)
+    options = ("--source_column", "text", "--length_column", "n", "--length_constraint", "exact", "--batch_size", 2)
+    for i, row in enumerate(write_texts(saved, file, *options)):
+        assert list(row) == ["source", "requested", "output", "length", "n", "key", "tags", "none"]
+        assert (row["source"], row["requested"], row["n"]) == (SOURCES[i], BUDGETS[i], BUDGETS[i])
+        assert (row["key"], row["tags"], row["none"]) == (f"k{i}", [i, i + 1], None)
+        assert row["length"] == len(row["output"]) == BUDGETS[i]
+
+
+@pytest.fixture(scope="module")
+def stock(shared_tokenizer, tmp_path_factory):
+    """A stock Marian checkpoint."""
+    folder = tmp_path_factory.mktemp("stock")
+    torch.manual_seed(4)
+    MarianMTModel(MarianConfig(**foreign_shape(shared_tokenizer), init_std=0.5)).save_pretrained(folder)
+    shared_tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("unit", ["character", "byte", "word"])
+def test_a_plain_models_bound_counts_the_unit_that_is_named(stock, tmp_path, unit):
+    file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES])
+    count = {"character": len, "byte": lambda text: len(text.encode()), "word": lambda text: len(text.split())}[unit]
+    for row in write_texts(stock, file, "--length", 4, "--length_unit", unit, "--length_constraint", "exact"):
+        assert count(row["output"]) == row["length"] == row["requested"] == 4
+
+
+def test_a_unit_other_than_the_models_is_refused(saved, tmp_path):
+    file = write_rows(tmp_path / "in.jsonl", [{"source": "a"}])
+    with pytest.raises(ValueError, match="length_unit='word', but the model was trained to count characters"):
+        write_texts(saved, file, "--length", 4, "--length_unit", "word")
+
+
+# Length control for a plain checkpoint
+
+PROJECTION = "model.decoder.length_projection.weight"
+
+
+def test_a_plain_checkpoint_is_given_length_control_by_training(stock, tmp_path):
+    yaml = str(ROOT / "recipes" / "headline" / "pretrained.yaml")
+    options = {
+        "train_file": write_rows(tmp_path / "rows.jsonl", ROWS),
+        "output_dir": tmp_path / "run",
+        "base_model": stock,
+        "length_constraint": "max",
+        "max_steps": 3,
+        "warmup_steps": 0,
+        "validation_share": 0.1,
+        "test_share": 0.1,
+        "max_test_rows": 4,
+        "generation_num_beams": 1,
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "per_device_train_batch_size": 8,
+    }
+    metrics = train_seq2seq.main([yaml, *as_options(options)])
+    assert {f"test_{figure}" for figure in FIGURES} <= metrics.keys()
+    model, tokenizer = load(tmp_path / "run")
+    config = model.config
+    assert type(model) is hf_lenctrl.LenCtrlMarianMTModel and config.length_projection
+    assert (config.length_encoding, config.length_unit, config.length_constraint) == ("ldpe", "character", "max")
+    assert tokenizer.get_vocab() == AutoTokenizer.from_pretrained(stock).get_vocab()
+    before, after = weights(stock), weights(tmp_path / "run")
+    assert after[PROJECTION].abs().max() > 0  # it starts at zero
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    # three small steps leave the checkpoint's weights about where they were; new ones would be far off
+    for name in before:
+        torch.testing.assert_close(after[name], before[name], rtol=0, atol=5e-3)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "test.jsonl").read_text(encoding="utf-8").splitlines()]
+    known = {(row["source"], row["target"]) for row in ROWS}
+    assert len(rows) == 4 and all((row["source"], row["target"]) in known for row in rows)
+    shutil.copy(tmp_path / "run" / "test.jsonl", tmp_path / "in.jsonl")
+    written = write_texts(tmp_path / "run", tmp_path / "in.jsonl", "--length", 12)
+    assert [row["target"] for row in written] == [row["target"] for row in rows]
+    assert all(len(row["output"]) <= 12 for row in written)
+
+
+def test_a_base_model_beside_a_model_to_go_on_with_is_refused(stock, run, tmp_path):
+    with pytest.raises(ValueError, match="starts a run and model_name_or_path=.* goes on with one; give one of them"):
+        train(tmp_path / "next", base_model=stock, model_name_or_path=run[0], max_steps=1, rows=ROWS[:8], **ONLY_TRAIN)
+
+
+def test_a_plain_checkpoint_to_go_on_with_is_refused_with_the_option_for_it(stock, tmp_path):
+    message = f"{stock} holds a MarianMTModel, which has no length control; give it as base_model={stock} to add it"
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path / "next", model_name_or_path=stock, max_steps=1, rows=ROWS[:8], **ONLY_TRAIN)
+
+
+def test_a_base_model_with_length_control_is_refused(run, tmp_path):
+    with pytest.raises(ValueError, match="LenCtrlMarianMTModel has length control already"):
+        train(tmp_path / "next", base_model=run[0], max_steps=1, rows=ROWS[:8], **ONLY_TRAIN)
+
+
+def test_a_base_model_without_an_encoding_is_refused(stock, tmp_path):
+    with pytest.raises(
+        ValueError, match="length_encoding='none' adds no length control; choose one of ldpe, lrpe, pre"
+    ):
+        train(tmp_path / "next", base_model=stock, length_encoding="none", max_steps=1, rows=ROWS[:8], **ONLY_TRAIN)
