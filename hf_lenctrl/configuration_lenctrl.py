@@ -12,16 +12,19 @@ from .length_units import LENGTH_UNITS
 
 LENGTH_ENCODING_NAMES = ("ldpe", "lrpe", "pre", "none")
 LENGTH_CONSTRAINTS = ("max", "exact")
+LONGEST = 10**6  # no model writes more; sums of units stay far from overflow
 
 
 def check_length(length) -> None:
-    """Raise unless `length` is a Python `int` of at least 1 (`bool` is none)."""
+    """Raise unless `length` is a Python `int` from 1 to `LONGEST` - 1 (`bool` is none)."""
     if isinstance(length, bool) or not isinstance(length, int):
         raise TypeError(
             f"length must be an int of at least 1, got {length!r} ({type(length).__name__}); pass length=75"
         )
     if length < 1:
         raise ValueError(f"length must be at least 1, got {length}; pass length=75")
+    if length >= LONGEST:
+        raise ValueError(f"length must be under {LONGEST}, got {length}; pass length=75")
 
 
 def check_constraint(constraint) -> None:

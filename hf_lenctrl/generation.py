@@ -3,7 +3,7 @@
 import logging
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -31,11 +31,86 @@ def refuse_length():
     )
 
 
-def token_limit(length: int, table: UnitTable) -> int:
-    """Tokens that hold an output of twice `length` units."""
+def token_limit(table: UnitTable, length: int, prompt_length: int, positions: int | None) -> int:
+    """
+    Decoder positions for outputs of `length` units: room for one twice as long, within the model's positions.
+
+    Raises:
+        `ValueError`: if the positions cannot hold the length.
+    """
     # a word is many tokens to a character decoder; a character is up to four to byte-level BPE
     per_unit = {"token": 2, "byte": 2, "character": 8 if table.states > 3 else 2, "word": 24}
-    return per_unit[table.unit] * length + 32
+    limit = prompt_length + per_unit[table.unit] * length + 32
+    if positions is None:
+        return limit
+    needed = -(-length // max(int(table.weights.max()), 1)) + 1  # EOS is predicted one position after the last token
+    if needed > positions:
+        raise ValueError(
+            f"length={length} needs at least {needed} decoder positions, the model has {positions}; ask for less "
+            f"or use a model with a larger max_position_embeddings or with absolute_positions=False"
+        )
+    return min(limit, positions + 1)  # the last token is never read
+
+
+def limited(
+    model,
+    table: UnitTable,
+    length: torch.Tensor,
+    constraint: str | None,
+    kwargs: dict,
+    generation_config,
+    limit_of: Callable[[int, int], int],
+) -> dict:
+    """
+    Arguments of `model.generate` with room for the length and, for a constraint, its logits processor.
+
+    Args:
+        length (`torch.LongTensor` of shape `(batch_size,)`): Wanted units.
+        kwargs (`dict`): The call's own, which win.
+        limit_of: Positions for a length and a prompt's length; asked even where the call sets its own, as it raises
+            for what the model cannot hold.
+    """
+    kwargs = dict(kwargs)
+    settings = generation_config or model.generation_config
+
+    def given(name):
+        return kwargs[name] if kwargs.get(name) is not None else getattr(generation_config, name, None)
+
+    prompt = kwargs.get("decoder_input_ids")
+    prompt_length = 1 if prompt is None else prompt.shape[1]
+    limit = limit_of(int(length.max()), prompt_length)
+    if given("max_new_tokens") is not None:
+        limit = prompt_length + given("max_new_tokens")
+    elif given("max_length") is not None:
+        limit = given("max_length")
+    else:  # the model's own limit was not made for this length
+        kwargs |= {"max_length": limit, "max_new_tokens": None}
+    if generation_config is None and kwargs.get("min_new_tokens") is None:
+        kwargs.setdefault("min_length", 0)
+    if constraint is not None:
+        processor = LengthConstraintLogitsProcessor(
+            table,
+            length,
+            constraint,
+            eos_token_id=kwargs.get("eos_token_id", settings.eos_token_id),
+            max_length=limit,
+            start_length=1 + (kwargs.get("forced_bos_token_id", settings.forced_bos_token_id) is not None),
+        )
+        kwargs["logits_processor"] = LogitsProcessorList([*(kwargs.get("logits_processor") or []), processor])
+    return kwargs
+
+
+def warn_of_misses(produced: list[int], length: list[int], unit: str) -> None:
+    """Log the outputs, `batch_size * n`, that have another length than the one asked for, `batch_size`."""
+    length = [item for item in length for _ in range(len(produced) // len(length))]
+    missed = [i for i, (has, wanted) in enumerate(zip(produced, length, strict=True)) if has != wanted]
+    if missed:
+        logger.warning(
+            "%d of %d outputs missed their exact length, for want of entries that fit or of positions: "
+            "rows %s have %s %ss, not %s",
+            *(len(missed), len(produced), missed[:5], [produced[i] for i in missed[:5]], unit),
+            [length[i] for i in missed[:5]],
+        )
 
 
 class LengthControlledGeneration:
@@ -87,55 +162,16 @@ class LengthControlledGeneration:
             )
         length = as_length_tensor(length, self._batch_size(inputs, kwargs), self.device)  # (B,)
         check_positive(length)
-        prompt = kwargs.get("decoder_input_ids")
-        prompt_length = 1 if prompt is None else prompt.shape[1]
-        limit = self._token_limit(int(length.max()), prompt_length)
-        given = [generation_config.max_length, generation_config.max_new_tokens] if generation_config else [None, None]
-        max_length, max_new_tokens = (
-            kwargs.get(name) if kwargs.get(name) is not None else value
-            for name, value in zip(("max_length", "max_new_tokens"), given, strict=True)
+        kwargs = limited(
+            self, self.unit_table, length, length_constraint, kwargs, generation_config, self._token_limit
         )
-        if max_length is None and max_new_tokens is None:
-            kwargs.update(max_length=limit, max_new_tokens=None)
-        elif max_new_tokens is not None:
-            limit = prompt_length + max_new_tokens
-        else:
-            limit = max_length
-        if generation_config is None and kwargs.get("min_new_tokens") is None:
-            kwargs.setdefault("min_length", 0)
-        if length_constraint is not None:
-            settings = generation_config or self.generation_config
-            forced = kwargs.get("forced_bos_token_id", settings.forced_bos_token_id) is not None
-            eos = kwargs.get(
-                "eos_token_id", getattr(generation_config or self.generation_config, "eos_token_id", None)
-            )
-            processor = LengthConstraintLogitsProcessor(
-                self.unit_table,
-                length,
-                length_constraint,
-                eos_token_id=eos,
-                max_length=limit,
-                start_length=1 + forced,
-            )
-            kwargs["logits_processor"] = LogitsProcessorList([*(kwargs.get("logits_processor") or []), processor])
         if controlled:
             kwargs["length"] = length
         outputs = super().generate(inputs, generation_config, *args, **kwargs)
         if length_constraint == "exact":
-            self._warn_of_misses(outputs if isinstance(outputs, torch.Tensor) else outputs.sequences, length)
+            ids = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
+            warn_of_misses(self.unit_table.count(ids).tolist(), length.tolist(), self.unit_table.unit)
         return outputs
-
-    def _warn_of_misses(self, ids, length):
-        produced = self.unit_table.count(ids)  # (B * n,)
-        length = length.repeat_interleave(len(produced) // len(length))
-        missed = (produced != length).nonzero().squeeze(1).tolist()
-        if missed:
-            logger.warning(
-                "%d of %d outputs missed their exact length, for want of entries that fit or of positions: "
-                "rows %s have %s %ss, not %s",
-                *(len(missed), len(produced), missed[:5], produced[missed[:5]].tolist(), self.unit_table.unit),
-                length[missed[:5]].tolist(),
-            )
 
     def _batch_size(self, inputs, kwargs) -> int:
         for value in (inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds"), kwargs.get("decoder_input_ids")):
@@ -146,19 +182,9 @@ class LengthControlledGeneration:
         return 1  # as GenerationMixin does when it is given nothing
 
     def _token_limit(self, length: int, prompt_length: int) -> int:
-        """Decoder positions for outputs of `length` units: room for one twice as long, within the positions."""
-        limit = prompt_length + token_limit(length, self.unit_table)
-        if not self.config.absolute_positions:
-            return limit
-        positions = self.config.max_position_embeddings
-        largest = int(self.unit_table.weights.max())
-        needed = -(-length // max(largest, 1)) + 1  # EOS is predicted one position after the last token
-        if needed > positions:
-            raise ValueError(
-                f"length={length} needs at least {needed} decoder positions, the model has {positions}; ask for less "
-                f"or use a model with a larger max_position_embeddings or with absolute_positions=False"
-            )
-        return min(limit, positions + 1)  # the last token is never read
+        """See `token_limit`."""
+        positions = self.config.max_position_embeddings if self.config.absolute_positions else None
+        return token_limit(self.unit_table, length, prompt_length, positions)
 
 
 class _Encoders(nn.Module):
@@ -275,6 +301,11 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
             log_probabilities = logits.float().log_softmax(dim=-1)  # (B, T, V)
             total = log_probabilities if total is None else torch.logaddexp(total, log_probabilities)
         return Seq2SeqLMOutput(logits=total - math.log(len(self.models)), past_key_values=past_key_values)
+
+    def get_output_embeddings(self):
+        """Of the first model; all have one vocabulary."""
+        lead: Any = self.models[0]
+        return lead.get_output_embeddings()
 
     def _token_limit(self, length, prompt_length):
         members: Any = self.models

@@ -5,11 +5,11 @@ import math
 import torch
 from transformers.generation import LogitsProcessor
 
-from .configuration_lenctrl import check_constraint, check_length
+from .configuration_lenctrl import LONGEST, check_constraint, check_length
 from .length_units import UnitTable
 
 
-_NEVER = 10**6  # units that no entry costs and no state needs
+_NEVER = LONGEST  # units that no entry costs and no state needs
 _KEPT_ROWS = 1024  # masks of the vocabulary that are kept
 
 

@@ -1,18 +1,20 @@
 """Text and a length in, text of that length out."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from tqdm.auto import tqdm
 from transformers import Pipeline
-from transformers.generation import LogitsProcessorList
 
 from .configuration_lenctrl import check_constraint, check_length
-from .generation import rerank, token_limit
-from .length_constraint import LengthConstraintLogitsProcessor
+from .generation import limited, rerank, token_limit, warn_of_misses
 from .length_units import UnitTable, count_units
 
+
+logger = logging.getLogger(__name__)
 
 _FROM_MODEL: Any = object()
 
@@ -60,11 +62,13 @@ class LengthControlledGenerationPipeline(Pipeline):
 
     def __call__(self, inputs, **kwargs):
         options = {**self._forward_params, **kwargs}
+        if isinstance(inputs, Mapping) or not isinstance(inputs, Iterable):
+            raise TypeError(f"inputs must be a text or a list of texts, got {inputs!r}")
         texts = [inputs] if isinstance(inputs, str) else list(inputs)
         for i, text in enumerate(texts):
             if not isinstance(text, str):
                 raise TypeError(f"every input must be a text, got {text!r} at position {i}")
-        results = self._generate_all(texts, **options)
+        results = self._generate_all(texts, **options) if texts else []
         return results[0] if isinstance(inputs, str) else results
 
     def _generate_all(
@@ -91,18 +95,27 @@ class LengthControlledGenerationPipeline(Pipeline):
         if length_constraint is _FROM_MODEL:
             length_constraint = getattr(config, "length_constraint", None)
         check_constraint(length_constraint)
-        lengths = self._lengths(
-            texts, length, length_ratio, unit, required=controlled or length_constraint is not None
-        )
-        if not controlled and length_constraint is None and lengths[:1] != [None]:
+        batch_size = batch_size or self._batch_size or 32
+        rerank = 20 if rerank is True else rerank or 1
+        for name, number in (
+            ("num_return_sequences", num_return_sequences),
+            ("batch_size", batch_size),
+            ("rerank", rerank),
+        ):
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise ValueError(f"{name} must be an integer of at least 1, got {number!r}")
+        if controlled or length_constraint is not None:
+            length = getattr(config, "length", None) if length is None else length
+        elif length is not None or length_ratio is not None:
             raise ValueError(
                 f"{type(self.model).__name__} has no length control, so a length needs a bound; pass "
                 "length_constraint='max' or 'exact', or use a length-controlled model"
             )
+        lengths = self._lengths(
+            texts, length, length_ratio, unit, required=controlled or length_constraint is not None
+        )
         table = self._unit_table(unit)
-        candidates = num_return_sequences
-        if rerank:
-            candidates = max(20 if rerank is True else rerank, num_return_sequences)
+        candidates = max(rerank, num_return_sequences)
         if candidates > 1:
             options["num_return_sequences"] = candidates
             if not options.get("do_sample"):
@@ -110,7 +123,6 @@ class LengthControlledGenerationPipeline(Pipeline):
 
         # rows of like requested and source length end together and need the least padding; the longest come first, so
         # that a length the model cannot hold, or the memory, is told at once
-        batch_size = batch_size or self._batch_size or 32
         order = sorted(range(len(texts)), key=lambda i: (lengths[i] or 0, len(texts[i])), reverse=True)
         results: list = [None] * len(texts)
         show = len(texts) > batch_size if progress_bar is None else progress_bar
@@ -119,19 +131,19 @@ class LengthControlledGenerationPipeline(Pipeline):
                 rows = order[start : start + batch_size]
                 wanted = [lengths[i] for i in rows]
                 batch = self.preprocess([texts[i] for i in rows])
-                given = dict(options)
                 if controlled:
-                    given |= {"length": wanted, "length_constraint": length_constraint}
-                elif length_constraint is not None:
-                    given |= self._bound(table, wanted, length_constraint, options)
-                ids = self.forward(batch, **given)["ids"]  # (B * candidates, T)
-                written = self.postprocess(ids, table=table)
+                    given = {**options, "length": wanted, "length_constraint": length_constraint}
+                else:
+                    given = self._bound(table, wanted, length_constraint, options)
+                written = self.postprocess(self.forward(batch, table=table, **given), unit=unit)
+                if not controlled and length_constraint == "exact":
+                    warn_of_misses([output["length"] for output in written], wanted, unit)
                 for row, i in enumerate(rows):
                     outputs = [
                         {**output, "requested_length": lengths[i], "length_unit": unit}
                         for output in written[row * candidates : (row + 1) * candidates]
                     ]
-                    if rerank:
+                    if rerank > 1:
                         outputs = [outputs[k] for k in _rerank(texts[i], [o["generated_text"] for o in outputs])]
                     results[i] = outputs[0] if num_return_sequences == 1 else outputs[:num_return_sequences]
                 bar.update(len(rows))
@@ -156,8 +168,10 @@ class LengthControlledGenerationPipeline(Pipeline):
                 counts = [len(self.tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
             else:
                 counts = [count_units(text, unit) for text in texts]
-            return [max(1, round(ratio * count)) for count in counts]
-        length = getattr(self.model.config, "length", None) if length is None else length
+            lengths = [max(1, round(ratio * count)) for count in counts]
+            for item in lengths:
+                check_length(item)
+            return lengths
         if length is None and not required:
             return [None] * len(texts)
         if length is None:
@@ -170,36 +184,44 @@ class LengthControlledGenerationPipeline(Pipeline):
             check_length(item)
         return lengths
 
-    def _bound(self, table: UnitTable, lengths: list[int], constraint: str, options: dict) -> dict:
+    def _bound(self, table: UnitTable, lengths: list, constraint: str | None, options: dict) -> dict:
         """Arguments of `generate` for a model that is not told the length."""
-        given: dict = {"min_length": 0}
-        limit = options.get("max_length")
-        if options.get("max_new_tokens") is not None:
-            limit = 1 + options["max_new_tokens"]
-        elif limit is None:
-            limit = given["max_length"] = 1 + token_limit(max(lengths), table)
-        eos = options.get("eos_token_id", self.model.generation_config.eos_token_id)
-        forced = options.get("forced_bos_token_id", self.model.generation_config.forced_bos_token_id) is not None
-        processor = LengthConstraintLogitsProcessor(
-            table, lengths, constraint, eos_token_id=eos, max_length=limit, start_length=1 + forced
+        # a model of this package would bind itself again, in its own unit
+        own = {"length_constraint": None} if hasattr(self.model, "unit_table") else {}
+        if constraint is None:
+            return {**options, **own}
+        positions = getattr(self.model.config, "max_position_embeddings", None)
+        settings = options.get("generation_config")
+        wanted = torch.tensor(lengths, device=table.weights.device)
+        return own | limited(
+            self.model, table, wanted, constraint, options, settings, partial(token_limit, table, positions=positions)
         )
-        processors = LogitsProcessorList([*(options.get("logits_processor") or []), processor])
-        return {**given, "logits_processor": processors}
 
     def preprocess(self, texts, **_) -> Any:
-        return self.tokenizer(texts, return_tensors="pt", padding=True, truncation=True)
+        encode = partial(self.tokenizer, texts, return_tensors="pt", padding=True, verbose=False)
+        batch = encode()
+        limit = min(
+            self.tokenizer.model_max_length, getattr(self.model.config, "max_position_embeddings", None) or 10**9
+        )
+        if batch["input_ids"].shape[1] > limit:
+            logger.warning(
+                "%d of %d sources are longer than the encoder's %d tokens and were cut",
+                *(int((batch["attention_mask"].sum(dim=1) > limit).sum()), len(texts), limit),
+            )
+            batch = encode(truncation=True, max_length=limit)
+        return batch
 
-    def _forward(self, batch, **options):
+    def _forward(self, batch, *, table: UnitTable, **options):
         batch.pop("token_type_ids", None)
         ids = self.model.generate(**batch, **options)
-        return {"ids": ids if isinstance(ids, torch.Tensor) else ids.sequences}
+        ids = ids if isinstance(ids, torch.Tensor) else ids.sequences
+        return {"ids": ids, "tokens": table.count(ids) if table.unit == "token" else None}
 
-    def postprocess(self, ids, *, table: UnitTable, **_) -> list[dict]:
-        texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        if table.unit == "token":
-            lengths = table.to(ids.device).count(ids).tolist()
-        else:
-            lengths = [count_units(text, table.unit) for text in texts]
+    def postprocess(self, outputs, *, unit: str, **_) -> list[dict]:
+        texts = self.tokenizer.batch_decode(
+            outputs["ids"], skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        lengths = outputs["tokens"].tolist() if unit == "token" else [count_units(text, unit) for text in texts]
         return [{"generated_text": text, "length": length} for text, length in zip(texts, lengths, strict=True)]
 
 

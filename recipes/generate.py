@@ -131,7 +131,7 @@ def main(argv=None) -> None:
     with open(args.output_file, "w", encoding="utf-8") as out:
         for i, row in enumerate(results):
             other = others[i // args.num_return_sequences]
-            out.write(json.dumps(row | other, ensure_ascii=False) + "\n")
+            out.write(json.dumps(row | other, ensure_ascii=False, default=str) + "\n")
     if results[0]["requested"] is not None:
         figures = hf_lenctrl.length_metrics([row["length"] for row in results], [row["requested"] for row in results])
         print(", ".join(f"{name} {value:.3f}" for name, value in figures.items()), file=sys.stderr)

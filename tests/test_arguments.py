@@ -183,9 +183,10 @@ def test_every_recipe_parses_as_the_training_script_reads_it(path, tmp_path):
         classes, [str(path), "--output_dir", str(tmp_path), "--use_cpu", "--train_file", "rows.jsonl"]
     )
     assert data.train_file == "rows.jsonl" and training.output_dir == str(tmp_path)
-    assert model.layers * model.d_model == load(path.stem)["layers"] * load(path.stem)["d_model"]
+    for name in {"layers", "d_model"} & load(path.stem).keys():
+        assert getattr(model, name) == load(path.stem)[name]
     assert training.predict_with_generate and training.max_steps > 0
-    assert run.test_lengths in ([20, 40, 60], [30, 50, 75])
+    assert run.test_lengths == load(path.stem).get("test_lengths", [])
     assert isinstance(training.learning_rate, float) and 1e-4 < training.learning_rate < 1e-2
     assert isinstance(training.adam_epsilon, float) and training.adam_epsilon <= 1e-8
 

@@ -1,5 +1,6 @@
 """The pipeline: text and a length in, text of that length out, from a checkpoint, a plain model or an ensemble."""
 
+import copy
 import os
 import subprocess
 import sys
@@ -133,7 +134,7 @@ def test_any_iterable_of_texts_is_a_list_of_them(pipe):
 
 
 def test_no_texts_give_no_outputs(pipe):
-    assert pipe([], length=4) == []
+    assert pipe([], length=4) == pipe([]) == []
 
 
 def test_one_length_holds_for_all_and_a_list_for_each(pipe):
@@ -462,7 +463,98 @@ def test_an_ensemble_writes_at_the_length(model, tokenizer):
         assert row["generated_text"] == tokenizer.decode(ids[0], skip_special_tokens=True)
 
 
+def test_an_ensemble_of_plain_models_is_bound_in_any_unit(tokenizer):
+    members = [controlled(tokenizer, seed, length_encoding="none", absolute_positions=True) for seed in (5, 6)]
+    pipe = LengthControlledGenerationPipeline(
+        model=LengthControlEnsemble(members), tokenizer=tokenizer, device="cpu", length_constraint="exact"
+    )
+    assert independent_length(pipe(SOURCES[0], length=7, length_unit="byte")["generated_text"], "byte") == 7
+
+
+# Plain models of this package, and models whose configuration has a limit of its own
+
+
+@pytest.mark.parametrize("unit", ["character", "byte"])
+def test_a_model_without_encoding_is_bound_once_and_in_the_unit_of_the_call(tokenizer, unit):
+    fields = {"length_encoding": "none", "absolute_positions": True, "length": 3, "length_constraint": "max"}
+    pipe = LengthControlledGenerationPipeline(model=controlled(tokenizer, **fields), tokenizer=tokenizer, device="cpu")
+    result = pipe(SOURCES[0], length=11, length_unit=unit, length_constraint="exact")
+    assert (independent_length(result["generated_text"], unit), result["requested_length"]) == (11, 11)
+    free = pipe(SOURCES[0], length_constraint=None, max_new_tokens=9)
+    assert free["requested_length"] is None and free["length"] > 3
+
+
+@pytest.mark.parametrize("where", ["model", "call"])
+def test_a_limit_in_a_generation_configuration(plain, tokenizer, monkeypatch, where):
+    settings = copy.deepcopy(plain.generation_config)
+    settings.max_new_tokens = 4
+    if where == "model":
+        monkeypatch.setattr(plain, "generation_config", settings)
+    options = {} if where == "model" else {"generation_config": settings}
+    pipe = LengthControlledGenerationPipeline(model=plain, tokenizer=tokenizer, device="cpu")
+    options |= {"length": 30, "length_unit": "character"}
+    if where == "model":  # was made for no length, and gives way
+        assert pipe(SOURCES[0], length_constraint="exact", **options)["length"] == 30
+    else:  # is this call's, and holds
+        with pytest.raises(ValueError, match="max_length leaves 5; raise max_length or max_new_tokens"):
+            pipe(SOURCES[0], length_constraint="exact", **options)
+
+
+def test_the_bound_leaves_room_within_the_models_positions(tokenizer):
+    torch.manual_seed(3)
+    shape = {**SHAPE, **MARIAN, "vocab_size": len(tokenizer), "max_position_embeddings": 24, "init_std": 0.5}
+    pipe = LengthControlledGenerationPipeline(
+        model=MarianMTModel(MarianConfig(**shape)).eval(), tokenizer=tokenizer, device="cpu", length_constraint="max"
+    )
+    assert pipe(SOURCES[0], length=23, length_unit="token")["length"] <= 23
+    with pytest.raises(ValueError, match="length=24 needs at least 25 decoder positions, the model has 24; ask for"):
+        pipe(SOURCES[0], length=24, length_unit="token")
+
+
+def test_a_missed_exact_length_of_a_plain_model_is_told(plain_pipe, caplog):
+    def only_eos(input_ids, scores):
+        return scores.index_fill(1, torch.arange(1, scores.shape[1]), -torch.inf)
+
+    assert MARIAN["eos_token_id"] == 0
+    plain_pipe(SOURCES[:2], length=5, length_unit="token", length_constraint="exact", logits_processor=[only_eos])
+    assert (
+        "2 of 2 outputs missed their exact length" in caplog.text and "have [0, 0] tokens, not [5, 5]" in caplog.text
+    )
+
+
+def test_a_minimum_of_the_call_is_kept(plain_pipe, plain, monkeypatch):
+    calls = spy(monkeypatch, plain)
+    plain_pipe(SOURCES[0], length=9, length_unit="token", length_constraint="max", min_length=4)
+    assert calls[0]["min_length"] == 4
+
+
+def test_a_source_longer_than_the_encoder_is_cut_and_told(tokenizer, caplog):
+    model = controlled(tokenizer, max_position_embeddings=16)
+    pipe = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    assert len(tokenizer(SOURCES[0] * 5)["input_ids"]) > 16
+    assert len(pipe([SOURCES[0] * 5, SOURCES[0][:5]], length=5, length_constraint="max")) == 2
+    assert "1 of 2 sources are longer than the encoder's 16 tokens and were cut" in caplog.text
+
+
 # Bad input
+
+
+@pytest.mark.parametrize("name", ["num_return_sequences", "batch_size", "rerank"])
+@pytest.mark.parametrize("number", [-1, 2.5])
+def test_a_wrong_number_is_told(pipe, name, number):
+    with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1, got {number}"):
+        pipe(SOURCES[0], length=5, **{name: number})
+
+
+@pytest.mark.parametrize("inputs", [None, 5, {"a": 1}])
+def test_inputs_that_are_no_texts_are_told(pipe, inputs):
+    with pytest.raises(TypeError, match="inputs must be a text or a list of texts, got "):
+        pipe(inputs, length=5)
+
+
+def test_a_ratio_beyond_all_lengths_is_told(plain_pipe):
+    with pytest.raises(ValueError, match="length must be under 1000000, got "):
+        plain_pipe(SOURCES[0], length_ratio=1e9, length_constraint="max")
 
 
 @pytest.mark.parametrize(
