@@ -163,7 +163,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         written = input_ids[:, self.prompt_length :]
         count, state = self.table.count_and_state(written)  # (rows,) each
         remaining = length - count  # (rows,)
-        masked = scores + bounds.bias(state, remaining)  # (rows, V)
+        masked = bounds.bias(state, remaining).to(scores.dtype).add_(scores)  # (rows, V)
         if written.shape[1] <= 2:  # BOS, a language code: at the start or not at all
             start = (count == 0).unsqueeze(1)
             masked[:, bounds.silent] = torch.where(start, scores[:, bounds.silent], masked[:, bounds.silent])
@@ -174,9 +174,10 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
             left = self.max_length - input_ids.shape[1] - 2  # after this entry, and with EOS in the last position
             if left < bounds.most_steps or left < 0:
                 ends = masked[:, bounds.eos]
-                masked += _log_step(left - bounds.steps[self.table.next_state[state].long()])
+                masked += bounds.ends_within(state, left)
                 masked[:, bounds.eos] = ends
-            if self.constraint == "exact" and (left - bounds.most_steps) * bounds.reach < bounds.pace * self.longest:
+            scarce = (left - bounds.most_steps) * bounds.reach < bounds.pace * int(remaining.max())
+            if self.constraint == "exact" and scarce:
                 masked = self._if_possible(masked, bounds.steer(state, bounds.pace * remaining - left * bounds.reach))
         empty = masked.amax(dim=-1) == -math.inf  # (rows,)
         if bool(empty.any()):  # nothing fits, or another processor forces an entry that writes nothing
@@ -184,11 +185,14 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         return masked
 
     def _if_possible(self, masked, more):
-        """`masked + more`, EOS as it was, for the rows that are left with something to write."""
+        """`masked + more`, made in `more`, EOS as it was, for the rows that are left with something to write."""
         ends = masked[:, self.bounds.eos]
-        more = masked + more
+        more += masked  # in place, as above: a fresh tensor of this size costs more than the sum
         more[:, self.bounds.eos] = ends
-        return torch.where((more.amax(dim=-1) == -math.inf).unsqueeze(1), masked, more)
+        impossible = more.amax(dim=-1) == -math.inf  # (rows,)
+        if bool(impossible.any()):
+            more[impossible] = masked[impossible]
+        return more
 
     def _way_out(self, scores):
         """EOS; if that is masked too, what writes nothing; else EOS whatever its score."""
@@ -259,6 +263,7 @@ class _Bounds:
             self._make_fits, len(weights), 0, int(torch.where(self.cost < never, self.cost, 0).max()) + 1
         )
         self._steers = _Rows(self._make_steer, len(weights), int(self.gain.min()), int(self.gain.max()) + 1)
+        self._ends = _Rows(lambda state, left: _log_step(left[:, None] - steps[following[state]]), len(weights), -1, 4)
 
     def _written(self) -> set[int]:
         """Units that single entries write in the middle of a text."""
@@ -283,6 +288,10 @@ class _Bounds:
     def steer(self, state: torch.Tensor, least: torch.Tensor) -> torch.Tensor:
         """0 for what gains `least`, `-inf` for the rest: `(rows,)` states and units -> `(rows, V)`."""
         return self._steers(state, least)
+
+    def ends_within(self, state: torch.Tensor, left: int) -> torch.Tensor:
+        """0 for what can be followed by EOS after `left` more entries, `-inf` for the rest: `(rows, V)`."""
+        return self._ends(state, torch.full_like(state, left))
 
     def _make_fits(self, state, remaining):
         rows = _log_step(remaining.unsqueeze(1) - self.cost[state])  # (keys, V)
