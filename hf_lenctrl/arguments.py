@@ -88,6 +88,9 @@ class RunArguments:
     """How the run ends and what is done after training."""
 
     max_train_minutes: float | None = field(default=None, metadata={"help": "End training after so many minutes"})
+    length_noise: int = field(
+        default=0, metadata={"help": "Half width of the window of noise on training lengths, in their unit"}
+    )
     overshoot_share: float = field(
         default=0.0, metadata={"help": "Share of training pairs that teach to stop once the length is passed"}
     )

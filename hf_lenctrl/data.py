@@ -59,6 +59,8 @@ def load_splits(args: DataArguments) -> DatasetDict:
         raise ValueError(
             "there is nothing to train on; give train_file=rows.jsonl, or dataset_name= with a train split"
         )
+    # OPUS and WMT sets on the Hub hold {"en": ..., "ja": ...} in a column `translation`
+    splits = {name: rows.flatten() for name, rows in splits.items()}
     for name, rows in splits.items():
         columns = {"source_column": args.source_column, "target_column": args.target_column}
         if args.group_column is not None:

@@ -1,5 +1,6 @@
 """Batches with length targets."""
 
+import hashlib
 from dataclasses import dataclass, field
 
 import torch
@@ -7,6 +8,17 @@ from transformers import DataCollatorForSeq2Seq
 
 from .configuration_lenctrl import check_length
 from .length_units import UnitTable
+
+
+def check_length_noise(window) -> None:
+    """Raise unless `window` is a Python `int` of at least 0."""
+    if isinstance(window, bool) or not isinstance(window, int):
+        raise TypeError(
+            f"length_noise must be an int, the window's half width in units, got {window!r} "
+            f"({type(window).__name__}); pass length_noise=2"
+        )
+    if window < 0:
+        raise ValueError(f"length_noise must be at least 0, got {window}; pass length_noise=2 for a window of [-2, 2]")
 
 
 @dataclass
@@ -17,11 +29,16 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
     Args:
         length_unit (`str`, *optional*): `"token"` or `"character"`; by default that of `model.config`.
         length (`int`, *optional*): Ask every example for this length instead, to evaluate at one length.
-        overshoot_share (`float`, *optional*, defaults to 0.0): Share of the examples, drawn anew for each batch, that
+        length_noise (`int`, *optional*, defaults to 0): Add an integer drawn uniformly from [-w, w] to each length,
+            kept at 1 or more (Oka et al. 2020, section 3.1), so that the model does not trust a predicted length too
+            much. For training only.
+        overshoot_share (`float`, *optional*, defaults to 0.0): Share of the examples, drawn anew each epoch, that
             teach to stop late rather than never: they are given a length shorter than their target's (uniform from 1),
             and wherever the target has reached or passed it the label is EOS; elsewhere they have no label. A model
             that never saw a used-up length may otherwise run on for ever once it stepped over it. For training only;
             needs `model`.
+        seed (`int`, *optional*, defaults to 0): Of what is drawn. A draw depends on the seed, the epoch (`set_epoch`)
+            and the example's ids alone, so it is the same in any batch, worker or process, and after resuming.
 
     Returns (when called):
         The parent's batch and `length (torch.LongTensor of shape (batch_size,))`. A model with
@@ -46,7 +63,9 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
 
     length_unit: str | None = None
     length: int | None = None
+    length_noise: int = 0
     overshoot_share: float = 0.0
+    seed: int = 0
     unit_table: UnitTable = field(init=False, repr=False)
 
     def __post_init__(self):
@@ -57,14 +76,29 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
             raise ValueError("length_unit is not known; pass length_unit='token' or 'character', or model=")
         if self.length is not None:
             check_length(self.length)
+        check_length_noise(self.length_noise)
+        if self.length_noise and self.length is not None:
+            raise ValueError(
+                f"length={self.length} asks every example for one length, length_noise={self.length_noise} adds to "
+                "that of its target; give one of them"
+            )
         if not 0 <= self.overshoot_share < 1:
             raise ValueError(f"overshoot_share must be at least 0 and under 1, got {self.overshoot_share}")
         if self.overshoot_share > 0 and self.model is None:
             raise ValueError("overshoot_share needs the decoder's input ids; pass model= as well")
         self.controlled = getattr(config, "length_encoding", None) != "none"
         self.unit_table = UnitTable.from_tokenizer(self.tokenizer, self.length_unit)
+        # in shared memory, so that dataloader workers that outlive an epoch see it change
+        self._epoch = torch.zeros((), dtype=torch.long).share_memory_()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw anew; `LengthControlTrainer` calls it when an epoch begins."""
+        self._epoch.fill_(epoch)
 
     def __call__(self, features, return_tensors=None):
+        draws = None
+        if self.controlled and (self.length_noise or self.overshoot_share):
+            draws = torch.tensor([self._draw(feature) for feature in features], dtype=torch.float64)  # (B, 3)
         batch = super().__call__(features, return_tensors)
         if not self.controlled:
             return batch
@@ -77,12 +111,23 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
                 "before training (hf_lenctrl.data.tokenize does)"
             )
         batch["length"] = length if self.length is None else length.new_full(length.shape, self.length)
-        return self._overshoot(batch) if self.overshoot_share > 0 else batch
+        if draws is None:
+            return batch
+        noise = (draws[:, 0] * (2 * self.length_noise + 1)).long() - self.length_noise  # (B,)
+        batch["length"] = (length + noise).clamp(min=1)
+        return self._overshoot(batch, draws[:, 1:]) if self.overshoot_share > 0 else batch
 
-    def _overshoot(self, batch):
+    def _draw(self, feature) -> list[float]:
+        """Three numbers from [0, 1) that look random."""
+        ids = [torch.as_tensor(feature[name]).tolist() for name in ("input_ids", "labels")]
+        key = repr((self.seed, int(self._epoch), *ids)).encode()
+        digest = hashlib.blake2b(key, digest_size=24).digest()
+        return [(int.from_bytes(digest[i : i + 8], "big") >> 11) / 2**53 for i in (0, 8, 16)]
+
+    def _overshoot(self, batch, draws):
         length, labels = batch["length"], batch["labels"]
-        chosen = (torch.rand(length.shape) < self.overshoot_share) & (length > 1)  # (B,)
-        shorter = 1 + (torch.rand(length.shape) * (length - 1)).long()  # (B,), 1 ... length - 1
+        chosen = (draws[:, 0] < self.overshoot_share) & (length > 1)  # (B,)
+        shorter = 1 + (draws[:, 1] * (length - 1)).long()  # (B,), 1 ... length - 1
         late = self.unit_table.progress(batch["decoder_input_ids"]) >= shorter.unsqueeze(1)  # (B, T)
         padding = self.label_pad_token_id
         stop = torch.where(late & (labels != padding), self.tokenizer.eos_token_id, padding)  # (B, T)

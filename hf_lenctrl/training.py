@@ -20,6 +20,7 @@ class LengthControlTrainer(Seq2SeqTrainer):
         super().__init__(*args, **kwargs)
         self.train_collator = train_collator
         self.projection_lr_factor = projection_lr_factor
+        self.add_callback(_SetEpoch(train_collator))
 
     def create_optimizer(self, model=None):
         if self.optimizer is not None or self.projection_lr_factor == 1.0:
@@ -43,6 +44,16 @@ class LengthControlTrainer(Seq2SeqTrainer):
             return super().get_train_dataloader()
         finally:
             self.data_collator = evaluation_collator
+
+
+class _SetEpoch(TrainerCallback):
+    """Tells a collator the epoch, before dataloader workers start."""
+
+    def __init__(self, collator):
+        self.collator = collator
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        self.collator.set_epoch(int(state.epoch or 0))
 
 
 class TimeBudget(TrainerCallback):

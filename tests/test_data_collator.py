@@ -5,6 +5,8 @@ import pickle
 import pytest
 import torch
 from conftest import SOURCES, TARGETS, build_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 from transformers import BartTokenizer
 
@@ -176,8 +178,8 @@ def test_a_fixed_length_that_is_none_is_refused(byte_level_tokenizer, length, er
 def test_overshooting_examples_learn_to_stop_wherever_the_length_is_reached_or_passed(shared_tokenizer):
     model = build_model("marian", vocab_size=len(shared_tokenizer))
     collate = DataCollatorForLengthControl(shared_tokenizer, model=model, overshoot_share=0.5)
-    rows = [{"input_ids": [5, 0], "labels": [11, 12, 13, 14, 0]}, {"input_ids": [5, 0], "labels": [15, 16, 0]}] * 20
-    torch.manual_seed(0)
+    targets = [[11, 12, 13, 14, 0], [15, 16, 0]]
+    rows = [{"input_ids": [5, i, 0], "labels": labels} for i in range(20) for labels in targets]
     batch = collate(rows)
     # what the target with 4 tokens must look like for each length it may be given; 4 is the example left as it is
     stop = 0
@@ -188,7 +190,7 @@ def test_overshooting_examples_learn_to_stop_wherever_the_length_is_reached_or_p
         4: [11, 12, 13, 14, stop],
     }
     given = batch["length"][::2].tolist()
-    assert set(given) == {1, 2, 3, 4}  # 20 examples: every case is there
+    assert set(given) == {1, 2, 3, 4}  # 20 sources: every case is there
     assert batch["labels"][::2].tolist() == [wanted[n] for n in given]
     # with 2 tokens: padding stays padding
     assert {tuple(row) for row in batch["labels"][1::2].tolist()} == {
@@ -208,3 +210,103 @@ def test_overshoot_share_is_a_share(share, shared_tokenizer):
 def test_overshooting_needs_the_model(shared_tokenizer):
     with pytest.raises(ValueError, match="overshoot_share needs .* pass model="):
         DataCollatorForLengthControl(shared_tokenizer, length_unit="token", overshoot_share=0.1)
+
+
+# Noise
+
+
+def noisy(tokenizer, **options):
+    return DataCollatorForLengthControl(tokenizer, length_unit="token", length_noise=2, **options)
+
+
+def rows_of(lengths):
+    return [{"input_ids": [5, i, 2], "labels": [6] * n + [2]} for i, n in enumerate(lengths)]
+
+
+def test_noise_is_uniform_over_the_window(byte_level_tokenizer):
+    differences = noisy(byte_level_tokenizer)(rows_of([9] * 5000))["length"] - 9
+    values, counts = differences.unique(return_counts=True)
+    assert values.tolist() == [-2, -1, 0, 1, 2]
+    assert all(870 < count < 1130 for count in counts.tolist())  # 1,000 each; the limits are 4.5 standard deviations
+
+
+@given(st.integers(0, 6), st.lists(st.integers(1, 8), min_size=1, max_size=12), st.integers(0, 3), st.integers(0, 99))
+@settings(deadline=None, max_examples=60)
+def test_noise_stays_in_the_window_and_at_one_or_more(byte_level_tokenizer, window, lengths, epoch, seed):
+    collate = DataCollatorForLengthControl(byte_level_tokenizer, length_unit="token", length_noise=window, seed=seed)
+    collate.set_epoch(epoch)
+    for noisy_length, length in zip(collate(rows_of(lengths))["length"].tolist(), lengths, strict=True):
+        assert max(1, length - window) <= noisy_length <= length + window
+
+
+def test_noise_depends_on_seed_epoch_and_example_and_on_nothing_else(byte_level_tokenizer):
+    rows = rows_of([20] * 64)
+    collate = noisy(byte_level_tokenizer, seed=3)
+    first = collate(rows)["length"].tolist()
+    torch.manual_seed(99)
+    again = noisy(byte_level_tokenizer, seed=3)
+    one_by_one = [again([row])["length"].item() for row in reversed(rows)]
+    assert one_by_one[::-1] == first  # whatever the batch, the order and the generators
+    collate.set_epoch(1)
+    second = collate(rows)["length"].tolist()
+    other_seed = noisy(byte_level_tokenizer, seed=4)(rows)["length"].tolist()
+    collate.set_epoch(0)
+    assert collate(rows)["length"].tolist() == first
+    # four of five of independent draws differ
+    for other in (second, other_seed):
+        assert 40 <= sum(a != b for a, b in zip(first, other, strict=True)) <= 62
+
+
+def test_arrays_and_tensors_draw_as_lists_do(byte_level_tokenizer):
+    rows = rows_of([20] * 16)
+    arrays = [{name: torch.tensor(ids) for name, ids in row.items()} for row in rows]
+    collate = noisy(byte_level_tokenizer)
+    assert collate(arrays)["length"].tolist() == collate(rows)["length"].tolist()
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_that_outlive_an_epoch_draw_anew(byte_level_tokenizer, context):
+    collate = noisy(byte_level_tokenizer)
+    loader = DataLoader(
+        rows_of([20] * 32),
+        batch_size=8,
+        collate_fn=collate,
+        num_workers=2,
+        persistent_workers=True,
+        multiprocessing_context=context,
+    )
+    for epoch in (0, 1):
+        collate.set_epoch(epoch)
+        drawn = [n for batch in loader for n in batch["length"].tolist()]
+        alone = noisy(byte_level_tokenizer)
+        alone.set_epoch(epoch)
+        assert drawn == alone(rows_of([20] * 32))["length"].tolist()
+
+
+def test_a_noisy_length_is_all_that_changes(byte_level_tokenizer):
+    plain = DataCollatorForLengthControl(byte_level_tokenizer, length_unit="token")(rows_of([9] * 16))
+    batch = noisy(byte_level_tokenizer)(rows_of([9] * 16))
+    assert batch.keys() == plain.keys()
+    for name in plain.keys() - {"length"}:
+        assert torch.equal(batch[name], plain[name])
+    assert not torch.equal(batch["length"], plain["length"])
+
+
+@pytest.mark.parametrize(
+    ("window", "error", "message"),
+    [
+        (-1, ValueError, r"length_noise must be at least 0, got -1; pass length_noise=2 for a window of \[-2, 2\]"),
+        (2.0, TypeError, r"length_noise must be an int, the window's half width in units, got 2.0 \(float\)"),
+        (True, TypeError, r"got True \(bool\)"),
+        ("2", TypeError, r"got '2' \(str\)"),
+        ((-2, 2), TypeError, r"got \(-2, 2\) \(tuple\)"),
+    ],
+)
+def test_a_wrong_window_is_told(byte_level_tokenizer, window, error, message):
+    with pytest.raises(error, match=message):
+        DataCollatorForLengthControl(byte_level_tokenizer, length_unit="token", length_noise=window)
+
+
+def test_noise_on_a_fixed_length_is_refused(byte_level_tokenizer):
+    with pytest.raises(ValueError, match="length=7 asks every example for one length, length_noise=2 adds"):
+        noisy(byte_level_tokenizer, length=7)
