@@ -1,7 +1,12 @@
 """Small real models and a real tokenizer, built in memory once for all tests."""
 
+import atexit
+import functools
 import json
 import os
+import shutil
+import tempfile
+from pathlib import Path
 
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here may reach for the Hub
@@ -129,7 +134,13 @@ MULTILINGUAL = [
 
 
 @pytest.fixture(scope="session")
-def tokenizers_of_every_kind(tmp_path_factory):
+def tokenizers_of_every_kind():
+    """See `make_tokenizers`."""
+    return make_tokenizers()
+
+
+@functools.cache
+def make_tokenizers():
     """Name -> small tokenizer trained on `MULTILINGUAL`, for every way of decoding."""
 
     def trained(model, pre_tokenizer, trainer_class, special, **options):
@@ -180,7 +191,8 @@ def tokenizers_of_every_kind(tmp_path_factory):
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
 
-    folder = tmp_path_factory.mktemp("kinds")
+    folder = Path(tempfile.mkdtemp(prefix="tokenizers"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     text = folder / "text.txt"
     text.write_text("\n".join(MULTILINGUAL * 3), encoding="utf-8")
     sentencepiece.SentencePieceTrainer.train(

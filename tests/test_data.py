@@ -115,6 +115,29 @@ def test_columns_may_be_swapped(tmp_path):
     assert load_splits(args)["train"].to_list() == [{"source": "b", "target": "a"}]
 
 
+@pytest.mark.parametrize("typed", [True, False], ids=["translation feature", "mapping"])
+def test_columns_of_a_translation_are_named_with_a_dot(tmp_path, typed):
+    # as OPUS and WMT sets on the Hub have them
+    feature = (
+        datasets.Translation(["en", "ja"])
+        if typed
+        else {"en": datasets.Value("string"), "ja": datasets.Value("string")}
+    )
+    rows = datasets.Dataset.from_list(
+        [{"translation": {"en": f"word {i}", "ja": f"言葉 {i}"}} for i in range(3)],
+        features=datasets.Features({"translation": feature}),
+    )
+    rows.to_parquet(tmp_path / "train.parquet")
+    args = DataArguments(
+        train_file=str(tmp_path / "train.parquet"),
+        source_column="translation.en",
+        target_column="translation.ja",
+        validation_share=0,
+        test_share=0,
+    )
+    assert load_splits(args)["train"][1] == {"source": "word 1", "target": "言葉 1"}
+
+
 def test_a_dataset_is_loaded_by_name(tmp_path):
     (tmp_path / "folder").mkdir()
     for name, n in SIZES.items():

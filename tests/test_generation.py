@@ -5,20 +5,15 @@ import itertools
 import json
 import logging
 import math
-import tempfile
-from pathlib import Path
 
 import pytest
-import sentencepiece
 import torch
 import transformers
-from conftest import TARGETS, build_model
+from conftest import build_model, make_tokenizers
 from huggingface_hub.errors import StrictDataclassClassValidationError
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import AutoModelForSeq2SeqLM, LogitsProcessorList
-from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES
 
 import hf_lenctrl
 from hf_lenctrl import (
@@ -37,16 +32,6 @@ CONSTRAINTS = ["max", "exact"]
 
 # Five families, each with a tokenizer of its kind trained on text of several scripts
 
-TEXTS = [
-    *TARGETS,
-    "日本語の文字",
-    "文字の日本語",
-    "naïve café",
-    "😀👍🏽😀",
-    "e\u0301a\u0308",
-    "a\u3000b\xa0c",
-    "עליكم",
-] * 3
 MODEL_NAMES = {"bart": "Bart", "mbart": "MBart", "pegasus": "Pegasus", "m2m_100": "M2M100", "marian": "Marian"}
 FAMILIES = list(MODEL_NAMES)
 TINY = {
@@ -60,61 +45,10 @@ TINY = {
     "max_position_embeddings": 256,
     "init_std": 0.3,  # wild outputs, of any length
 }
-SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 
 
-def byte_level_tokenizer():
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=[*SPECIAL, "<mask>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(TEXTS, trainer)
-    model = json.loads(tokenizer.to_str())["model"]
-    return transformers.BartTokenizer(vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]])
-
-
-@functools.cache
-def unigram_pieces():
-    tokenizer = Tokenizer(models.Unigram())
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=150, special_tokens=SPECIAL, unk_token="<unk>", show_progress=False)
-    tokenizer.train_from_iterator(TEXTS, trainer)
-    return [tuple(piece) for piece in json.loads(tokenizer.to_str())["model"]["vocab"]]
-
-
-def m2m100_tokenizer(folder: Path):
-    text = folder / "text.txt"
-    text.write_text("\n".join(TEXTS), encoding="utf-8")
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(text), model_prefix=str(folder / "spm"), vocab_size=70, character_coverage=1.0, minloglevel=2
-    )
-    spm = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spm.model"))
-    pieces = [spm.id_to_piece(i) for i in range(3, spm.get_piece_size())]  # without its <unk>, <s>, </s>
-    vocabulary = {piece: i for i, piece in enumerate(["<s>", "<pad>", "</s>", "<unk>", *pieces])}
-    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
-    codes = [f"__{code}__" for code in FAIRSEQ_LANGUAGE_CODES["m2m100"]]  # as the released checkpoints name them
-    return transformers.M2M100Tokenizer(
-        str(folder / "vocab.json"), str(folder / "spm.model"), additional_special_tokens=codes
-    )
-
-
-@functools.cache
 def tokenizer_of(family: str):
-    with tempfile.TemporaryDirectory() as folder:
-        if family == "bart":
-            return byte_level_tokenizer()
-        if family == "mbart":
-            return transformers.MBartTokenizer(vocab=unigram_pieces())
-        if family == "pegasus":
-            special = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
-            return transformers.PegasusTokenizer(vocab=special + unigram_pieces()[len(SPECIAL) :])
-        if family == "m2m_100":
-            return m2m100_tokenizer(Path(folder))
-        return train_marian_tokenizer(TEXTS, TEXTS, folder, vocab_size=150, target_vocabulary="shared")
+    return make_tokenizers()[family]
 
 
 def fields_of(family: str, **fields):
@@ -314,7 +248,7 @@ def test_a_prompt_of_a_decoder_only_model_does_not_count():
 
 # Byte-level BPE: 日 is æ Ĺ ¥, three bytes; 😀 is ðŁ ĺĢ, four
 
-BYTE_PIECES = [*SPECIAL, "<mask>", "a", "Ġ", "æ", "Ĺ", "¥", "ðŁ", "ĺĢ"]
+BYTE_PIECES = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "a", "Ġ", "æ", "Ĺ", "¥", "ðŁ", "ĺĢ"]
 
 
 def byte_names(length, constraint, unit, written, pieces=BYTE_PIECES, **options):
