@@ -34,6 +34,8 @@ _MODULE_OF = {
     "LengthConstraintLogitsProcessor": "length_constraint",
     "LengthControlEnsemble": "generation",
     "rerank": "generation",
+    "LengthPredictor": "length_predictor",
+    "LengthPredictorConfig": "length_predictor",
     "add_length_control": "conversion",
     "LengthControlledGenerationPipeline": "pipeline",
     "length_report": "report",
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
     from .generation import LengthControlEnsemble as LengthControlEnsemble
     from .generation import rerank as rerank
     from .length_constraint import LengthConstraintLogitsProcessor as LengthConstraintLogitsProcessor
+    from .length_predictor import LengthPredictor as LengthPredictor
+    from .length_predictor import LengthPredictorConfig as LengthPredictorConfig
     from .length_units import UnitTable as UnitTable
     from .length_units import count_units as count_units
     from .metrics import length_metrics as length_metrics
@@ -93,8 +97,10 @@ def _register() -> None:
         MarianTokenizer,
     )
 
+    from . import length_predictor
     from . import modeling_lenctrl as models
 
+    length_predictor.register()
     for head in (
         models.LenCtrlBartForConditionalGeneration,
         models.LenCtrlMarianMTModel,

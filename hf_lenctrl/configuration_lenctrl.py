@@ -12,7 +12,7 @@ from .length_units import LENGTH_UNITS
 
 LENGTH_ENCODING_NAMES = ("ldpe", "lrpe", "pre", "none")
 LENGTH_CONSTRAINTS = ("max", "exact")
-LONGEST = 10**6  # no model writes more; sums of units stay far from overflow
+LONGEST = 10**7  # no model writes more; sums of units stay far from overflow
 
 
 def check_length(length) -> None:
@@ -48,6 +48,8 @@ class LengthControlRules:
             (Unicode code points), `"word"` (separated by white space) or `"byte"` (UTF-8). Special tokens count zero.
         length (`int`, *optional*): Length used when a call gives none.
         length_constraint (`str`, *optional*): Bound used when a call to `generate` gives none: `"max"` or `"exact"`.
+        length_predictor (`str`, *optional*): The `LengthPredictor` that the pipeline asks with `length="predict"`: a Hub
+            name or a path; `"./name"` is a folder beside this configuration.
         length_projection (`bool`, defaults to `False`): Pass the length encoding through a linear layer that starts
             at zero, so that a pretrained model starts as it was; see `add_length_control`.
         unit_states (`int`, defaults to 1): States of the model's `UnitTable`; set with the table.
@@ -90,6 +92,7 @@ class LenCtrlBartConfig(LengthControlRules, BartConfig):
     length_unit: str = "token"
     length: int | None = None
     length_constraint: str | None = None
+    length_predictor: str | None = None
     length_projection: bool = False
     unit_states: int = 1
 
@@ -105,6 +108,7 @@ class LenCtrlMarianConfig(LengthControlRules, MarianConfig):
     length_unit: str = "token"
     length: int | None = None
     length_constraint: str | None = None
+    length_predictor: str | None = None
     length_projection: bool = False
     unit_states: int = 1
 
@@ -120,6 +124,7 @@ class LenCtrlMBartConfig(LengthControlRules, MBartConfig):
     length_unit: str = "token"
     length: int | None = None
     length_constraint: str | None = None
+    length_predictor: str | None = None
     length_projection: bool = False
     unit_states: int = 1
 
@@ -135,6 +140,7 @@ class LenCtrlPegasusConfig(LengthControlRules, PegasusConfig):
     length_unit: str = "token"
     length: int | None = None
     length_constraint: str | None = None
+    length_predictor: str | None = None
     length_projection: bool = False
     unit_states: int = 1
 
@@ -150,6 +156,7 @@ class LenCtrlM2M100Config(LengthControlRules, M2M100Config):
     length_unit: str = "token"
     length: int | None = None
     length_constraint: str | None = None
+    length_predictor: str | None = None
     length_projection: bool = False
     unit_states: int = 1
 

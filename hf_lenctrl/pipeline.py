@@ -11,6 +11,7 @@ from transformers import Pipeline
 
 from .configuration_lenctrl import check_constraint, check_length
 from .generation import limited, rerank, token_limit, warn_of_misses
+from .length_predictor import load_predictor
 from .length_units import UnitTable, count_units
 
 
@@ -28,7 +29,14 @@ class LengthControlledGenerationPipeline(Pipeline):
 
     Args of a call:
         inputs (`str` or `list[str]`): Sources.
-        length (`int` or `list[int]`, *optional*): Wanted units, for all or for each source; defaults to the model's.
+        length (`int`, `list[int]` or `str`, *optional*): Wanted units, for all or for each source; `"predict"` asks a
+            length predictor (Oka et al. 2020), `"source"` takes the source's length (Lakew et al. 2019), `"reference"`
+            that of `references`, an upper bound. Defaults to the model's.
+        predictor (`str` or `tuple`, *optional*): Path or Hub name of a `LengthPredictor`, or the model and its
+            tokenizer; defaults to the one that the generator's configuration names.
+        truncation (`bool`, *optional*, defaults to `False`): Predict the length for a text that is too long for the
+            predictor's encoder from its beginning.
+        references (`list[str]`, *optional*): One for each source, for `length="reference"`.
         length_ratio (`float`, *optional*): Ask for this many times the source's length instead, in the same unit,
             rounded, at least 1.
         length_unit (`str`, *optional*): Defaults to the model's; a length-controlled model knows no other.
@@ -47,7 +55,7 @@ class LengthControlledGenerationPipeline(Pipeline):
     Raises:
         `TypeError`, `ValueError`: for inputs that are no texts or empty ones, a length that is missing, no integer or
             under 1, both `length` and `length_ratio`, a unit the checkpoint has no table for, a plain model without a
-            constraint.
+            constraint, a missing predictor or one of another unit.
     """
 
     model: Any
@@ -56,6 +64,10 @@ class LengthControlledGenerationPipeline(Pipeline):
     _load_processor: Any = False
     _load_image_processor: Any = False
     _load_feature_extractor: Any = False
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._predictors: dict = {}  # name -> predictor and tokenizer
 
     def _sanitize_parameters(self, **kwargs):
         return {}, kwargs, {}  # what `pipeline(...)` is given holds for every call
@@ -78,6 +90,9 @@ class LengthControlledGenerationPipeline(Pipeline):
         length_ratio: float | None = None,
         length_unit: str | None = None,
         length_constraint=_FROM_MODEL,
+        predictor=None,
+        references: Sequence[str] | None = None,
+        truncation: bool = False,
         num_return_sequences: int = 1,
         rerank: bool | int = False,
         batch_size: int | None = None,
@@ -110,6 +125,12 @@ class LengthControlledGenerationPipeline(Pipeline):
             raise ValueError(
                 f"{type(self.model).__name__} has no length control, so a length needs a bound; pass "
                 "length_constraint='max' or 'exact', or use a length-controlled model"
+            )
+        if isinstance(length, str):
+            length = self._lengths_from(length, texts, unit, predictor, references, batch_size, truncation)
+        elif predictor is not None or references is not None:
+            raise ValueError(
+                f"predictor and references give the lengths with length='predict' and 'reference', got {length!r}"
             )
         lengths = self._lengths(
             texts, length, length_ratio, unit, required=controlled or length_constraint is not None
@@ -149,6 +170,60 @@ class LengthControlledGenerationPipeline(Pipeline):
                 bar.update(len(rows))
         return results
 
+    def _lengths_from(
+        self, how: str, texts, unit: str, predictor, references, batch_size: int, truncation: bool
+    ) -> list[int]:
+        """Lengths for `length="predict"`, `"source"` or `"reference"`."""
+        if how == "source":
+            return [max(1, count) for count in self._count(texts, unit)]
+        if how == "reference":
+            many = len(references) if isinstance(references, list | tuple) else repr(references)
+            if many != len(texts):
+                raise ValueError(
+                    f"length='reference' needs one reference for each of the {len(texts)} texts, got {many}; "
+                    "pass references=[...]"
+                )
+            for i, reference in enumerate(references):
+                if not isinstance(reference, str):
+                    raise TypeError(f"every reference must be a text, got {reference!r} at position {i}")
+            return [max(1, count) for count in self._count(references, unit, target=True)]
+        if how != "predict":
+            raise ValueError(
+                f"length must be an int, one for each text in a list, 'predict', 'source' or 'reference', got {how!r}"
+            )
+        model, tokenizer = self._find_predictor(predictor)
+        if model.config.length_unit != unit:
+            raise ValueError(
+                f"the predictor predicts {model.config.length_unit}s, the generator counts {unit}s; use a predictor "
+                f"trained with length_unit={unit!r}"
+            )
+        return model.predict_lengths(texts, tokenizer, batch_size=batch_size, truncation=truncation)
+
+    def _find_predictor(self, predictor):
+        """The predictor of the call or of the configuration, and its tokenizer."""
+        if isinstance(predictor, tuple):
+            return predictor
+        config: Any = self.model.config
+        name = predictor or getattr(config, "length_predictor", None)
+        if name is None:
+            raise ValueError(
+                "length='predict' needs a length predictor; pass predictor='path or Hub name', or save the model with "
+                "config.length_predictor"
+            )
+        if name not in self._predictors:
+            inside = predictor is None and name.startswith("./")
+            where, folder = (config.name_or_path, name[2:]) if inside else (name, "")
+            model, tokenizer = load_predictor(where, subfolder=folder)
+            self._predictors[name] = model.to(self.device), tokenizer
+        return self._predictors[name]
+
+    def _count(self, texts: Sequence[str], unit: str, *, target: bool = False) -> list[int]:
+        """Units of given texts, without special tokens."""
+        if unit != "token":
+            return [count_units(text, unit) for text in texts]
+        name = "text_target" if target else "text"
+        return [len(self.tokenizer(**{name: text}, add_special_tokens=False)["input_ids"]) for text in texts]
+
     def _unit_table(self, unit: str) -> UnitTable:
         if hasattr(self.model, "unit_table") and unit == self.model.config.length_unit:
             return self.model.unit_table
@@ -164,11 +239,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         if ratio is not None:
             if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < float("inf"):
                 raise ValueError(f"length_ratio must be a number above 0, got {ratio!r}; pass length_ratio=0.5")
-            if unit == "token":
-                counts = [len(self.tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
-            else:
-                counts = [count_units(text, unit) for text in texts]
-            lengths = [max(1, round(ratio * count)) for count in counts]
+            lengths = [max(1, round(ratio * count)) for count in self._count(texts, unit)]
             for item in lengths:
                 check_length(item)
             return lengths

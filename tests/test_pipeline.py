@@ -8,10 +8,10 @@ import sys
 import pytest
 import torch
 from conftest import MARIAN, SHAPE, SOURCES, TARGETS, build_model
-from transformers import MarianConfig, MarianMTModel, pipeline
+from transformers import BertConfig, BertModel, BertTokenizer, MarianConfig, MarianMTModel, pipeline
 
 import hf_lenctrl
-from hf_lenctrl import LengthControlEnsemble, LengthControlledGenerationPipeline
+from hf_lenctrl import LengthControlEnsemble, LengthControlledGenerationPipeline, LengthPredictor
 
 
 TASK = "length-controlled-generation"
@@ -536,6 +536,111 @@ def test_a_source_longer_than_the_encoder_is_cut_and_told(tokenizer, caplog):
     assert "1 of 2 sources are longer than the encoder's 16 tokens and were cut" in caplog.text
 
 
+# Where the lengths come from
+
+
+@pytest.fixture(scope="module")
+def predictor(tokenizer):
+    """Untrained, with a tokenizer of its own; each text gets another length."""
+    torch.manual_seed(0)
+    encoder = BertModel(
+        BertConfig(vocab_size=200, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, initializer_range=1.0)
+    )
+    words = dict.fromkeys(
+        [
+            "[PAD]",
+            "[UNK]",
+            "[CLS]",
+            "[SEP]",
+            "[MASK]",
+            *"abcdefghijklmnopqrstuvwxyz",
+            *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz"),
+        ]
+    )
+    model = LengthPredictor.from_encoder(encoder, [3, 5, 17, 30], length_unit="character").eval()
+    with torch.no_grad():
+        model.output.weight.normal_(std=2.0)
+    return model, BertTokenizer(vocab={word: i for i, word in enumerate(words)}, model_max_length=512)
+
+
+def predicted_lengths(predictor, texts):
+    model, tokenizer = predictor
+    return [model.predict(**tokenizer(text, return_tensors="pt")).item() for text in texts]
+
+
+def test_predicted_lengths_are_asked_for(pipe, predictor):
+    expected = predicted_lengths(predictor, SOURCES)
+    assert len(set(expected)) > 1
+    rows = pipe(SOURCES, length="predict", predictor=predictor, length_constraint="exact")
+    assert [row["requested_length"] for row in rows] == expected
+    assert [len(row["generated_text"]) for row in rows] == expected
+
+
+def test_a_saved_generator_names_its_predictor(model, tokenizer, predictor, tmp_path, monkeypatch):
+    monkeypatch.setattr(model.config, "length_predictor", "./predictor")
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    for part in predictor:
+        part.save_pretrained(tmp_path / "predictor")
+    found = pipeline(TASK, model=str(tmp_path), device="cpu")
+    rows = found(SOURCES, length="predict", length_constraint="max")
+    assert [row["requested_length"] for row in rows] == predicted_lengths(predictor, SOURCES)
+    by_path = found(SOURCES, length="predict", predictor=str(tmp_path / "predictor"), length_constraint="max")
+    assert by_path == rows
+
+
+def test_the_sources_length_is_asked_for(pipe, plain_pipe, tokenizer):
+    rows = pipe(SOURCES, length="source", length_constraint="max")
+    assert [row["requested_length"] for row in rows] == [len(source) for source in SOURCES]
+    rows = plain_pipe(SOURCES, length="source", length_unit="token", length_constraint="max")
+    assert [row["requested_length"] for row in rows] == [len(tokenizer.tokenize(source)) for source in SOURCES]
+
+
+def test_the_references_length_is_asked_for(pipe, character_tokenizer):
+    rows = pipe(SOURCES, length="reference", references=TARGETS, length_constraint="exact")
+    assert [row["requested_length"] for row in rows] == [17, 33, 24, 29, 23, 25]
+    # tokens of a reference are those of the target side, here characters
+    model = build_model(
+        "marian",
+        vocab_size=len(character_tokenizer),
+        decoder_vocab_size=len(character_tokenizer.target_encoder),
+        share_encoder_decoder_embeddings=False,
+    )
+    pipe = LengthControlledGenerationPipeline(model=model, tokenizer=character_tokenizer, device="cpu")
+    rows = pipe(SOURCES, length="reference", references=TARGETS, max_new_tokens=3)
+    assert [row["requested_length"] for row in rows] == [17, 33, 24, 29, 23, 25]
+
+
+def test_a_missing_predictor_is_told(pipe):
+    with pytest.raises(ValueError, match="length='predict' needs a length predictor; pass predictor='path or Hub"):
+        pipe(SOURCES[0], length="predict")
+
+
+def test_a_predictor_of_another_unit_is_told(plain_pipe, predictor):
+    message = "predicts characters, the generator counts bytes; use a predictor trained with length_unit='byte'"
+    with pytest.raises(ValueError, match=message):
+        plain_pipe(SOURCES[0], length="predict", predictor=predictor, length_unit="byte", length_constraint="max")
+
+
+def test_a_text_longer_than_the_predictors_encoder_is_told(pipe, predictor):
+    with pytest.raises(ValueError, match="512"):
+        pipe([SOURCES[0], "a " * 600], length="predict", predictor=predictor)
+
+
+@pytest.mark.parametrize(
+    ("references", "shown"), [(None, "None"), (TARGETS[:2], "2"), ("a text", "'a text'")], ids=["none", "two", "text"]
+)
+def test_missing_references_are_told(pipe, references, shown):
+    with pytest.raises(ValueError, match=f"needs one reference for each of the 6 texts, got {shown}; pass references"):
+        pipe(SOURCES, length="reference", references=references)
+
+
+@pytest.mark.parametrize("options", [{"predictor": "path"}, {"references": ["a"]}], ids=str)
+def test_a_predictor_or_references_without_a_use_are_told(pipe, options):
+    with pytest.raises(ValueError, match="give the lengths with length='predict' and 'reference', got 5"):
+        pipe(SOURCES[0], length=5, **options)
+
+
 # Bad input
 
 
@@ -553,8 +658,8 @@ def test_inputs_that_are_no_texts_are_told(pipe, inputs):
 
 
 def test_a_ratio_beyond_all_lengths_is_told(plain_pipe):
-    with pytest.raises(ValueError, match="length must be under 1000000, got "):
-        plain_pipe(SOURCES[0], length_ratio=1e9, length_constraint="max")
+    with pytest.raises(ValueError, match="length must be under 10000000, got "):
+        plain_pipe(SOURCES[0], length_ratio=1e12, length_constraint="max")
 
 
 @pytest.mark.parametrize(
@@ -585,7 +690,7 @@ def test_an_empty_text_is_named(pipe, empty, length):
         (3.0, TypeError, "got 3.0"),
         (float("nan"), TypeError, "got nan"),
         (True, TypeError, r"got True \(bool\)"),
-        ("5", TypeError, r"got '5' \(str\)"),
+        ("5", ValueError, "one for each text in a list, 'predict', 'source' or 'reference', got '5'"),
         ([5, 2.5], TypeError, r"got 2.5 \(float\)"),
         ([5, None], TypeError, "got None"),
         (torch.tensor([5.0, 2.5]), TypeError, r"got 5.0 \(float\)"),

@@ -1,0 +1,394 @@
+"""A predictor of output lengths: a pretrained encoder and a linear layer (Oka et al. 2020, section 3.2)."""
+
+import copy
+import inspect
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import nn
+from tqdm.auto import tqdm
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    MODEL_MAPPING,
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.modeling_outputs import SequenceClassifierOutput
+from transformers.utils import can_return_tuple
+
+from .configuration_lenctrl import LONGEST
+from .length_units import LENGTH_UNITS
+
+
+@strict
+class LengthPredictorConfig(PreTrainedConfig):
+    """
+    Configuration of `LengthPredictor`.
+
+    Args:
+        encoder (`PreTrainedConfig` or `dict`, *optional*, defaults to a `BertConfig`): The encoder's configuration; a
+            `dict` names its `model_type`.
+        length_unit (`str`, *optional*, defaults to `"token"`): What is predicted: `"token"`, `"character"`, `"word"`
+            or `"byte"`, as in the generator's configuration.
+        target_mean (`float`, *optional*, defaults to 0.0), target_std (`float`, *optional*, defaults to 1.0): Mean and
+            standard deviation of the training targets' lengths, in units.
+        dropout (`float`, *optional*, defaults to 0.1): Dropout before the linear layer.
+    """
+
+    model_type = "length_predictor"
+    sub_configs: ClassVar = {"encoder": AutoConfig}
+
+    encoder: PreTrainedConfig | dict | None = None
+    length_unit: str = "token"
+    target_mean: float | int = 0.0
+    target_std: float | int = 1.0
+    dropout: float | int = 0.1
+
+    def __post_init__(self, **kwargs):
+        if self.encoder is None:
+            self.encoder = CONFIG_MAPPING["bert"]()
+        elif isinstance(self.encoder, dict):
+            model_type = self.encoder.get("model_type")
+            if model_type not in CONFIG_MAPPING:
+                raise ValueError(
+                    f"encoder must name a model_type that transformers knows, got {model_type!r}; pass the "
+                    "configuration of a pretrained encoder: AutoConfig.from_pretrained(name)"
+                )
+            self.encoder = CONFIG_MAPPING[model_type](**self.encoder)
+        super().__post_init__(**kwargs)
+
+    def to_diff_dict(self):
+        """As in the parent, but the encoder's fields are compared with its own defaults, not with BERT's."""
+        return {**super().to_diff_dict(), "encoder": self.encoder.to_diff_dict()}
+
+    def validate_length_predictor(self):
+        if self.length_unit not in LENGTH_UNITS:
+            raise ValueError(f"length_unit must be one of {', '.join(LENGTH_UNITS)}, got {self.length_unit!r}")
+        if not math.isfinite(self.target_mean):
+            raise ValueError(f"target_mean must be a finite number of units, got {self.target_mean}")
+        if not (math.isfinite(self.target_std) and self.target_std > 0):
+            raise ValueError(
+                f"target_std must be a finite number above 0, got {self.target_std}; "
+                "LengthPredictor.from_encoder(name, lengths) takes it from the training targets"
+            )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
+        if getattr(self.encoder, "is_encoder_decoder", False):
+            raise ValueError(
+                f"encoder must be an encoder alone, got {self.encoder.model_type!r}, which has a decoder; use one such "
+                "as BERT, RoBERTa or XLM-R"
+            )
+
+
+class LengthPredictor(PreTrainedModel):
+    """
+    Predicts the length of the output from the input: a linear layer on the last layer's [CLS] state, trained by
+    regression (Oka et al. 2020, section 3.2). The loss is taken on standardised lengths, so that one learning rate
+    fits tokens and bytes.
+
+    [CLS] is the first position; encoders without such a token give the state of whatever stands first. The batch must
+    be padded on the right.
+    """
+
+    config_class = LengthPredictorConfig
+    base_model_prefix = "predictor"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    # The loss is a mean. Trainer takes the **kwargs of `forward` for a promise to divide it by `num_items_in_batch`.
+    accepts_loss_kwargs = False
+
+    def __init__(self, config: LengthPredictorConfig, encoder: PreTrainedModel | None = None):
+        config.validate()  # a value set after construction is checked here
+        super().__init__(config)
+        if encoder is None:
+            encoder = AutoModel.from_config(config.encoder, **_without_pooler(config.encoder))
+        self.encoder = encoder
+        # Trainer, saving and `set_attn_implementation` then see one configuration, not a copy
+        config.encoder._attn_implementation = encoder.config._attn_implementation
+        self.encoder.config = config.encoder
+        self.dropout = nn.Dropout(config.dropout)
+        self.output = nn.Linear(config.encoder.hidden_size, 1)
+        self._accepts_token_type_ids = "token_type_ids" in inspect.signature(encoder.forward).parameters
+        self.post_init()
+
+    @classmethod
+    def from_encoder(
+        cls, name_or_model: str | PreTrainedModel, lengths: Sequence[int], *, length_unit: str, dropout: float = 0.1
+    ) -> "LengthPredictor":
+        """
+        A predictor to be trained, on a pretrained encoder.
+
+        Args:
+            name_or_model (`str` or `PreTrainedModel`): Hub name or folder of the encoder; or a model, whose weights
+                are copied. A pooler is left out.
+            lengths (`Sequence[int]`): Lengths of the training targets, in units; their mean and standard deviation
+                are kept in the configuration.
+            length_unit (`str`): `"token"`, `"character"`, `"word"` or `"byte"`.
+            dropout (`float`, *optional*, defaults to 0.1): Dropout before the linear layer.
+
+        Raises:
+            `ValueError`: for lengths that are no integers of at least 1, or all the same; for a model that is no
+                encoder.
+        """
+        mean, std = _mean_and_std(lengths)
+        given = isinstance(name_or_model, PreTrainedModel)
+        encoder_config = (
+            copy.deepcopy(name_or_model.config)
+            if given
+            else AutoConfig.from_pretrained(name_or_model, trust_remote_code=False)
+        )
+        if type(encoder_config) in MODEL_FOR_CAUSAL_LM_MAPPING and (
+            type(encoder_config) not in MODEL_FOR_MASKED_LM_MAPPING
+        ):
+            raise ValueError(
+                f"a {encoder_config.model_type!r} reads from left to right, and its first position has seen nothing of "
+                "the text; use an encoder such as BERT, RoBERTa or XLM-R"
+            )
+        options = {"length_unit": length_unit, "target_mean": mean, "target_std": std, "dropout": dropout}
+        config = cls.config_class(encoder=encoder_config, **options)
+        if given:
+            predictor = cls(config)
+            weights = name_or_model.base_model.state_dict()
+            predictor.encoder.load_state_dict({name: weights[name] for name in predictor.encoder.state_dict()})
+            return predictor
+        # a checkpoint in half precision would be trained in half precision
+        encoder = AutoModel.from_pretrained(
+            name_or_model,
+            config=encoder_config,
+            dtype=torch.float32,
+            trust_remote_code=False,
+            **_without_pooler(encoder_config),
+        )
+        return cls(config, encoder)
+
+    def get_input_embeddings(self):
+        return self.encoder.get_input_embeddings()
+
+    def set_input_embeddings(self, value):
+        self.encoder.set_input_embeddings(value)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs,
+    ) -> SequenceClassifierOutput:
+        """
+        Args:
+            input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Sources, padded on the right.
+            attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*): 0 for padding.
+            token_type_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): Left out for
+                encoders that have none.
+            labels (`torch.Tensor` of shape `(batch_size,)`, *optional*): Lengths of the targets, in units.
+
+        Returns:
+            `SequenceClassifierOutput`: `logits`, `torch.FloatTensor` of shape `(batch_size,)`, the predicted lengths
+            in units; with labels `loss`, the mean squared error of the standardised lengths.
+
+        Raises:
+            `ValueError`: for labels of another shape.
+        """
+        if token_type_ids is not None and self._accepts_token_type_ids:
+            kwargs["token_type_ids"] = token_type_ids
+        outputs = self.encoder(input_ids, attention_mask=attention_mask, **kwargs)
+        states = self.dropout(outputs.last_hidden_state[:, 0]).float()  # (B, d)
+        with torch.autocast(states.device.type, enabled=False):  # bfloat16 cannot tell 257 from 258
+            weight, bias = self.output.weight.float(), self.output.bias.float()
+            standardised = nn.functional.linear(states, weight, bias).squeeze(-1)  # (B,)
+        mean, std = self.config.target_mean, self.config.target_std
+        loss = None
+        if labels is not None:
+            if labels.shape != standardised.shape:
+                raise ValueError(
+                    f"labels must hold one length for each text, shape {tuple(standardised.shape)}, got shape "
+                    f"{tuple(labels.shape)}; pass the lengths of the targets, not their ids"
+                )
+            loss = nn.functional.mse_loss(standardised, (labels.float() - mean) / std)
+        return SequenceClassifierOutput(
+            loss=loss,
+            logits=standardised * std + mean,
+            hidden_states=getattr(outputs, "hidden_states", None),
+            attentions=getattr(outputs, "attentions", None),
+        )
+
+    @torch.no_grad()
+    def predict(self, **batch) -> torch.Tensor:
+        """
+        Lengths to hand to a generator: those of `forward`, rounded (halves to the even number), and at least 1.
+
+        Args:
+            batch: Arguments of `forward`.
+
+        Returns:
+            `torch.LongTensor` of shape `(batch_size,)`.
+
+        Raises:
+            `ValueError`: when the model's weights give no number.
+        """
+        training = self.training
+        self.eval()
+        try:
+            lengths = self(**{**batch, "labels": None, "return_dict": True}).logits
+        finally:
+            self.train(training)
+        if bool(lengths.isnan().any()):
+            raise ValueError(
+                "the predictor gives no number (NaN): its training has diverged; train it with a lower learning rate"
+            )
+        return lengths.round().clamp(1, LONGEST - 1).long()
+
+    def max_source_length(self, tokenizer) -> int | None:
+        """Tokens, special ones included, that tokenizer and encoder can read; `None` where neither has a limit."""
+        positions = getattr(self.config.encoder, "max_position_embeddings", None)
+        for name, module in self.encoder.named_modules():
+            # RoBERTa and its family number positions from padding_idx + 1
+            if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+                positions = module.num_embeddings - module.padding_idx - 1
+        limits = [tokenizer.model_max_length, *([positions] if positions is not None else [])]
+        return min(limits) if min(limits) < LONGEST else None  # tokenizers without a limit say 1e30
+
+    def predict_lengths(
+        self,
+        texts: Sequence[str],
+        tokenizer,
+        *,
+        batch_size: int = 64,
+        truncation: bool = False,
+        progress_bar: bool = False,
+    ) -> list[int]:
+        """
+        Predict the length of the output for each text.
+
+        Args:
+            texts (`Sequence[str]`): Sources.
+            tokenizer (`PreTrainedTokenizerBase`): The encoder's.
+            batch_size (`int`, *optional*, defaults to 64): Texts read at once; texts of like length share a batch.
+            truncation (`bool`, *optional*, defaults to `False`): Cut texts that are too long for the encoder.
+            progress_bar (`bool`, *optional*, defaults to `False`): Show one.
+
+        Returns:
+            `list[int]`: lengths in `config.length_unit`, in the order of the texts.
+
+        Raises:
+            `ValueError`: for a text that is too long for the encoder.
+
+        Example:
+
+        ```python
+        >>> from hf_lenctrl.length_predictor import load_predictor
+        >>> predictor, tokenizer = load_predictor("runs/predictor")  # doctest: +SKIP
+        >>> lengths = predictor.predict_lengths(texts, tokenizer)  # doctest: +SKIP
+        >>> translate(texts, length=lengths)  # doctest: +SKIP
+
+        ```
+        """
+        if isinstance(texts, str):
+            raise TypeError(f"texts must be a list of str, got a single one; pass [{texts[:20]!r}]")
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise ValueError(f"batch_size must be an int of at least 1, got {batch_size!r}; pass batch_size=64")
+        if len(texts) == 0:
+            return []
+        limit = self.max_source_length(tokenizer)
+        cut = {"truncation": True, "max_length": limit} if truncation and limit is not None else {}
+        rows = tokenizer(list(texts), **cut, verbose=False)
+        counts = [len(ids) for ids in rows["input_ids"]]
+        for i, count in enumerate(counts):
+            if limit is not None and count > limit:
+                raise ValueError(
+                    f"the text at position {i} has {count} tokens, the predictor's encoder reads at most {limit}; "
+                    "shorten it, or pass truncation=True to predict from its beginning"
+                )
+        order = sorted(range(len(texts)), key=counts.__getitem__, reverse=True)
+        lengths = [0] * len(texts)
+        starts = range(0, len(order), batch_size)
+        for start in tqdm(starts, desc="Predicting lengths", unit="batch", disable=not progress_bar):
+            chosen = order[start : start + batch_size]
+            batch = tokenizer.pad(
+                {name: [column[i] for i in chosen] for name, column in rows.items()},
+                padding_side="right",  # the first position is read
+                return_tensors="pt",
+            ).to(self.device)
+            for i, length in zip(chosen, self.predict(**batch).tolist(), strict=True):
+                lengths[i] = length
+        return lengths
+
+
+def load_predictor(name_or_path, *, subfolder: str = "", dtype="auto", **hub_options):
+    """
+    Load a predictor and its tokenizer.
+
+    Args:
+        name_or_path (`str` or `Path`): Hub name or folder.
+        subfolder (`str`, *optional*): Folder inside it.
+        dtype (`torch.dtype` or `str`, *optional*, defaults to `"auto"`): Of the weights; as saved by default.
+        hub_options: `revision`, `token` and others of `from_pretrained`.
+
+    Returns:
+        `(LengthPredictor, PreTrainedTokenizerBase)`, the model in eval mode.
+
+    Raises:
+        `OSError`: when there is no configuration.
+        `ValueError`: when the path holds another model.
+    """
+    register()
+    options = {"subfolder": subfolder, **hub_options}
+    fields, _ = LengthPredictorConfig.get_config_dict(name_or_path, **options)
+    found = fields.get("model_type")
+    if found != LengthPredictorConfig.model_type:
+        where = f"{name_or_path}/{subfolder}" if subfolder else name_or_path
+        raise ValueError(
+            f"{where} holds {'no known model' if found is None else f'a {found!r} model'}, not a length predictor; "
+            "train one with recipes/train_length_predictor.py"
+        )
+    predictor = LengthPredictor.from_pretrained(name_or_path, dtype=dtype, **options)
+    return predictor.eval(), AutoTokenizer.from_pretrained(name_or_path, **options)
+
+
+def register() -> None:
+    """Enter the predictor into `AutoConfig` and `AutoModel`."""
+    AutoConfig.register(LengthPredictorConfig.model_type, LengthPredictorConfig, exist_ok=True)
+    AutoModel.register(LengthPredictorConfig, LengthPredictor, exist_ok=True)
+
+
+def _without_pooler(config) -> dict:
+    """Arguments that leave out a pooler, which would never be trained."""
+    classes = MODEL_MAPPING[type(config)]
+    encoder_class = classes[0] if isinstance(classes, list | tuple) else classes
+    takes = "add_pooling_layer" in inspect.signature(encoder_class.__init__).parameters
+    return {"add_pooling_layer": False} if takes else {}
+
+
+def _mean_and_std(lengths: Sequence[int]) -> tuple[float, float]:
+    values = torch.as_tensor(lengths)
+    if len(values) == 0:
+        raise ValueError("lengths must hold the lengths of the training targets, got none")
+    if values.is_floating_point() or values.dtype == torch.bool or values.ndim != 1:
+        raise ValueError("lengths must be one int for each training target; pass lengths=[12, 7, 30]")
+    shortest = int(values.min())
+    if shortest < 1:
+        raise ValueError(f"lengths must be at least 1, got {shortest}; leave out empty targets")
+    std = float(values.double().std(correction=0))
+    if std == 0:
+        raise ValueError(
+            f"all {len(values)} targets have length {shortest}, so there is nothing to predict; pass "
+            f"length={shortest} to the generator"
+        )
+    return float(values.double().mean()), std
+
+
+# `save_pretrained` then ships this file and those it imports, for `trust_remote_code=True` without the package
+LengthPredictorConfig.register_for_auto_class()
+LengthPredictor.register_for_auto_class("AutoModel")
