@@ -12,6 +12,7 @@ import yaml
 from transformers import HfArgumentParser
 
 from .configuration_lenctrl import check_length
+from .length_tokens import LENGTH_TOKEN_KINDS
 
 
 @dataclass
@@ -80,6 +81,12 @@ class DataArguments:
     )
     max_validation_rows: int | None = field(default=None, metadata={"help": "Evaluate on the first so many rows"})
     max_test_rows: int | None = field(default=None, metadata={"help": "Test on the first so many rows"})
+    length_tokens: str | None = field(
+        default=None,
+        metadata={"help": "A token before the source for its target's length: ratio classes or bins"}
+        | {"choices": list(LENGTH_TOKEN_KINDS)},
+    )
+    length_bins: int = field(default=10, metadata={"help": "Bins of length_tokens=bins"})
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenising"})
 
 
@@ -101,6 +108,9 @@ class RunArguments:
         default=1, metadata={"help": "Average the weights of the last so many checkpoints"}
     )
     test_lengths: list[int] = field(default_factory=list, metadata={"help": "Test at each of these lengths"})
+    bleu_tokenizer: str | None = field(
+        default=None, metadata={"help": "Measure BLEU and chrF with this sacrebleu tokenizer (ja-mecab), not ROUGE"}
+    )
     rouge_max_bytes: int | None = field(default=None, metadata={"help": "Cut outputs to so many bytes (75 in DUC)"})
 
     def __post_init__(self):

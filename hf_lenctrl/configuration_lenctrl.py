@@ -7,6 +7,7 @@ from transformers.models.marian.configuration_marian import MarianConfig
 from transformers.models.mbart.configuration_mbart import MBartConfig
 from transformers.models.pegasus.configuration_pegasus import PegasusConfig
 
+from .length_tokens import LengthTokens
 from .length_units import LENGTH_UNITS
 
 
@@ -48,8 +49,10 @@ class LengthControlRules:
             (Unicode code points), `"word"` (separated by white space) or `"byte"` (UTF-8). Special tokens count zero.
         length (`int`, *optional*): Length used when a call gives none.
         length_constraint (`str`, *optional*): Bound used when a call to `generate` gives none: `"max"` or `"exact"`.
-        length_predictor (`str`, *optional*): The `LengthPredictor` that the pipeline asks with `length="predict"`: a Hub
-            name or a path; `"./name"` is a folder beside this configuration.
+        length_predictor (`str`, *optional*): The `LengthPredictor` that the pipeline asks with `length="predict"`, a
+            Hub name or a path; `"./name"` is a folder beside this configuration.
+        length_tokens (`dict`, *optional*): Tokens before the source that say how long the output shall be, as
+            `LengthTokens.to_dict` gives them; the pipeline puts them there.
         length_projection (`bool`, defaults to `False`): Pass the length encoding through a linear layer that starts
             at zero, so that a pretrained model starts as it was; see `add_length_control`.
         unit_states (`int`, defaults to 1): States of the model's `UnitTable`; set with the table.
@@ -70,7 +73,10 @@ class LengthControlRules:
                 "length_encoding='none' with absolute_positions=False leaves the decoder without any position; "
                 "pass absolute_positions=True for the plain base model"
             )
-        if self.length_encoding == "none" and self.length is not None and self.length_constraint is None:
+        told = self.length_encoding != "none" or self.length_tokens is not None
+        if self.length_tokens is not None:
+            LengthTokens(**self.length_tokens)  # raises for wrong ones
+        if not told and self.length is not None and self.length_constraint is None:
             raise ValueError(
                 f"length={self.length} has no effect with length_encoding='none' and no length_constraint; choose one "
                 f"of {', '.join(LENGTH_ENCODING_NAMES[:-1])}, bound it with length_constraint='max', or leave it out"
@@ -93,6 +99,7 @@ class LenCtrlBartConfig(LengthControlRules, BartConfig):
     length: int | None = None
     length_constraint: str | None = None
     length_predictor: str | None = None
+    length_tokens: dict | None = None
     length_projection: bool = False
     unit_states: int = 1
 
@@ -109,6 +116,7 @@ class LenCtrlMarianConfig(LengthControlRules, MarianConfig):
     length: int | None = None
     length_constraint: str | None = None
     length_predictor: str | None = None
+    length_tokens: dict | None = None
     length_projection: bool = False
     unit_states: int = 1
 
@@ -125,6 +133,7 @@ class LenCtrlMBartConfig(LengthControlRules, MBartConfig):
     length: int | None = None
     length_constraint: str | None = None
     length_predictor: str | None = None
+    length_tokens: dict | None = None
     length_projection: bool = False
     unit_states: int = 1
 
@@ -141,6 +150,7 @@ class LenCtrlPegasusConfig(LengthControlRules, PegasusConfig):
     length: int | None = None
     length_constraint: str | None = None
     length_predictor: str | None = None
+    length_tokens: dict | None = None
     length_projection: bool = False
     unit_states: int = 1
 
@@ -157,6 +167,7 @@ class LenCtrlM2M100Config(LengthControlRules, M2M100Config):
     length: int | None = None
     length_constraint: str | None = None
     length_predictor: str | None = None
+    length_tokens: dict | None = None
     length_projection: bool = False
     unit_states: int = 1
 

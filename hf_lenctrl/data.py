@@ -9,6 +9,8 @@ from datasets import Dataset, DatasetDict, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
 from .arguments import DataArguments
+from .length_tokens import LengthTokens
+from .length_units import count_texts
 
 
 logger = logging.getLogger(__name__)
@@ -131,6 +133,22 @@ def load_rows(path: str) -> Dataset:
     return rows
 
 
+def texts_of(path: str, rows: Dataset, column: str) -> list[str]:
+    """
+    A column of a file that was loaded.
+
+    Raises:
+        `ValueError`: for a column that is not there, or a row of it that holds no text.
+    """
+    if column not in rows.column_names:
+        raise ValueError(f"{path} has no column {column!r}, only {', '.join(rows.column_names)}")
+    texts = rows[column][:]
+    for i, text in enumerate(texts, start=1):
+        if not isinstance(text, str):
+            raise ValueError(f"row {i} of {path}: {column!r} must hold text, got {text!r}")
+    return texts
+
+
 def _split(rows: Dataset, shares: dict[str, float], args: DataArguments) -> dict[str, Dataset]:
     if sum(shares.values()) >= 1:
         raise ValueError(f"the shares cut from train must add up to less than 1, got {shares}")
@@ -157,12 +175,31 @@ def _split(rows: Dataset, shares: dict[str, float], args: DataArguments) -> dict
     return {name: rows.select(indices) for name, indices in members.items()}
 
 
-def tokenize(splits: DatasetDict, tokenizer, args: DataArguments) -> tuple[DatasetDict, list[RowReport]]:
+def fit_length_tokens(rows: Dataset, tokenizer, unit: str, args: DataArguments) -> LengthTokens:
+    """Classes of length from training rows, see `LengthTokens.fit`; the tokenizer gets their tokens."""
+    pairs = [(s.strip(), t.strip()) for s, t in zip(rows["source"], rows["target"], strict=True) if s and t]
+    sources, targets = (count_texts(tokenizer, [pair[i] for pair in pairs], unit, target=bool(i)) for i in (0, 1))
+    tokens = LengthTokens.fit(args.length_tokens or "", sources, targets, bins=args.length_bins)
+    tokens.add_to(tokenizer)
+    logger.info("length tokens %s, limits %s", " ".join(tokens.tokens), list(tokens.thresholds))
+    return tokens
+
+
+def tokenize(
+    splits: DatasetDict,
+    tokenizer,
+    args: DataArguments,
+    *,
+    length_tokens: LengthTokens | None = None,
+    unit: str = "token",
+    length: int | None = None,
+) -> tuple[DatasetDict, list[RowReport]]:
     """
     Tokenise with `datasets.map` (cached, `args.preprocessing_num_workers` processes, with a progress bar).
 
     Rows with an empty text or with a target over `args.max_target_length` tokens are dropped and counted; sources over
-    `args.max_source_length` are cut and counted.
+    `args.max_source_length` are cut and counted. With `length_tokens` each source begins with the token of its
+    target's length in `unit`, or of `length`.
 
     Returns:
         `(DatasetDict, list[RowReport])`: columns `input_ids`, `attention_mask`, `labels`; and a report for each split.
@@ -173,13 +210,21 @@ def tokenize(splits: DatasetDict, tokenizer, args: DataArguments) -> tuple[Datas
 
     def encode(batch):
         sources, targets = ([(text or "").strip() for text in batch[column]] for column in ("source", "target"))
-        columns = tokenizer(sources, truncation=True, max_length=args.max_source_length)
+        room = args.max_source_length - (length_tokens is not None)
+        columns = tokenizer(sources, truncation=True, max_length=room)
         whole = tokenizer(sources)["input_ids"] if sources else []
         columns["labels"] = tokenizer(text_target=targets)["input_ids"]
         # a target of nothing but unknown letters has no length to train on
         written = tokenizer.batch_decode(columns["labels"], skip_special_tokens=True)
         columns["empty"] = [not (source and text.strip()) for source, text in zip(sources, written, strict=True)]
-        columns["source_cut"] = [len(ids) > args.max_source_length for ids in whole]
+        columns["source_cut"] = [len(ids) > room for ids in whole]
+        if length_tokens is not None:
+            wanted = count_texts(tokenizer, targets, unit, target=True) if length is None else [length] * len(targets)
+            have = count_texts(tokenizer, sources, unit)
+            first = [length_tokens.token_for(n, m) for n, m in zip(wanted, have, strict=True)]
+            first = tokenizer.convert_tokens_to_ids(first)
+            columns["input_ids"] = [[i, *ids] for i, ids in zip(first, columns["input_ids"], strict=True)]
+            columns["attention_mask"] = [[1, *mask] for mask in columns["attention_mask"]]
         columns["too_long"] = [len(ids) > args.max_target_length for ids in columns["labels"]]
         return columns
 

@@ -4,7 +4,8 @@ import copy
 import inspect
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -26,6 +27,50 @@ from transformers.utils import can_return_tuple
 
 from .configuration_lenctrl import LONGEST
 from .length_units import LENGTH_UNITS
+
+
+@dataclass
+class PredictorArguments:
+    """The predictor to train: a pretrained encoder, or the shape of a new one, and what is predicted."""
+
+    encoder_name_or_path: str | None = field(
+        default=None,
+        metadata={"help": "Pretrained encoder of the sources, e.g. google-bert/bert-base-uncased"},
+    )
+    layers: int | None = field(default=None, metadata={"help": "New encoder: layers"})
+    d_model: int | None = field(default=None, metadata={"help": "New encoder: width"})
+    attention_heads: int | None = field(default=None, metadata={"help": "New encoder: attention heads of each layer"})
+    vocab_size: int | None = field(default=None, metadata={"help": "New encoder: subwords of its tokenizer"})
+    dropout: float = field(default=0.1, metadata={"help": "Dropout before the linear layer"})
+    length_unit: str = field(default="token", metadata={"help": "token, character, word or byte"})
+    target_tokenizer: str | None = field(
+        default=None, metadata={"help": "The generator, or its tokenizer, whose tokens are counted"}
+    )
+    patience: int | None = field(
+        default=None, metadata={"help": "End training after so many evaluations without a better one"}
+    )
+
+    def __post_init__(self):
+        shape = {name: getattr(self, name) for name in ("layers", "d_model", "attention_heads", "vocab_size")}
+        missing = [name for name, value in shape.items() if value is None]
+        if self.encoder_name_or_path is not None and len(missing) < len(shape):
+            raise ValueError(
+                f"encoder_name_or_path={self.encoder_name_or_path} has a shape of its own; leave out "
+                f"{', '.join(name for name in shape if name not in missing)}"
+            )
+        if self.encoder_name_or_path is None and missing:
+            raise ValueError(
+                "there is no encoder; give encoder_name_or_path= a pretrained one, or the whole shape of a new one: "
+                f"{', '.join(f'{name}=' for name in missing)} missing"
+            )
+        if self.length_unit not in LENGTH_UNITS:
+            raise ValueError(f"length_unit must be one of {', '.join(LENGTH_UNITS)}, got {self.length_unit!r}")
+        if (self.target_tokenizer is None) == (self.length_unit == "token"):
+            raise ValueError(
+                "length_unit='token' counts the generator's tokens; give target_tokenizer= the generator's folder"
+                if self.target_tokenizer is None
+                else f"target_tokenizer has no part in counting {self.length_unit}s; leave it out"
+            )
 
 
 @strict
@@ -83,8 +128,8 @@ class LengthPredictorConfig(PreTrainedConfig):
             raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
         if getattr(self.encoder, "is_encoder_decoder", False):
             raise ValueError(
-                f"encoder must be an encoder alone, got {self.encoder.model_type!r}, which has a decoder; use one such "
-                "as BERT, RoBERTa or XLM-R"
+                f"encoder must be an encoder alone, got {self.encoder.model_type!r}, which has a decoder; use BERT, "
+                "RoBERTa, XLM-R or the like"
             )
 
 
@@ -110,14 +155,15 @@ class LengthPredictor(PreTrainedModel):
     def __init__(self, config: LengthPredictorConfig, encoder: PreTrainedModel | None = None):
         config.validate()  # a value set after construction is checked here
         super().__init__(config)
+        encoder_config: Any = config.encoder
         if encoder is None:
-            encoder = AutoModel.from_config(config.encoder, **_without_pooler(config.encoder))
+            encoder = AutoModel.from_config(encoder_config, **_without_pooler(encoder_config))
         self.encoder = encoder
         # Trainer, saving and `set_attn_implementation` then see one configuration, not a copy
-        config.encoder._attn_implementation = encoder.config._attn_implementation
-        self.encoder.config = config.encoder
+        encoder_config._attn_implementation = encoder.config._attn_implementation
+        self.encoder.config = encoder_config
         self.dropout = nn.Dropout(config.dropout)
-        self.output = nn.Linear(config.encoder.hidden_size, 1)
+        self.output = nn.Linear(encoder_config.hidden_size, 1)
         self._accepts_token_type_ids = "token_type_ids" in inspect.signature(encoder.forward).parameters
         self.post_init()
 
@@ -141,29 +187,29 @@ class LengthPredictor(PreTrainedModel):
                 encoder.
         """
         mean, std = _mean_and_std(lengths)
-        given = isinstance(name_or_model, PreTrainedModel)
-        encoder_config = (
-            copy.deepcopy(name_or_model.config)
-            if given
-            else AutoConfig.from_pretrained(name_or_model, trust_remote_code=False)
+        model: Any = name_or_model
+        given = isinstance(model, PreTrainedModel)
+        encoder_config: Any = (
+            copy.deepcopy(model.config) if given else AutoConfig.from_pretrained(model, trust_remote_code=False)
         )
         if type(encoder_config) in MODEL_FOR_CAUSAL_LM_MAPPING and (
             type(encoder_config) not in MODEL_FOR_MASKED_LM_MAPPING
         ):
             raise ValueError(
-                f"a {encoder_config.model_type!r} reads from left to right, and its first position has seen nothing of "
-                "the text; use an encoder such as BERT, RoBERTa or XLM-R"
+                f"a {encoder_config.model_type!r} reads from left to right, and its first position sees nothing of "
+                "the text; use BERT, RoBERTa, XLM-R or the like"
             )
-        options = {"length_unit": length_unit, "target_mean": mean, "target_std": std, "dropout": dropout}
-        config = cls.config_class(encoder=encoder_config, **options)
+        config = LengthPredictorConfig(
+            encoder=encoder_config, length_unit=length_unit, target_mean=mean, target_std=std, dropout=dropout
+        )
         if given:
             predictor = cls(config)
-            weights = name_or_model.base_model.state_dict()
+            weights = model.base_model.state_dict()
             predictor.encoder.load_state_dict({name: weights[name] for name in predictor.encoder.state_dict()})
             return predictor
         # a checkpoint in half precision would be trained in half precision
         encoder = AutoModel.from_pretrained(
-            name_or_model,
+            model,
             config=encoder_config,
             dtype=torch.float32,
             trust_remote_code=False,
@@ -227,16 +273,13 @@ class LengthPredictor(PreTrainedModel):
     @torch.no_grad()
     def predict(self, **batch) -> torch.Tensor:
         """
-        Lengths to hand to a generator: those of `forward`, rounded (halves to the even number), and at least 1.
+        Lengths to hand to a generator: `round_lengths` of those of `forward`, without dropout.
 
         Args:
             batch: Arguments of `forward`.
 
         Returns:
             `torch.LongTensor` of shape `(batch_size,)`.
-
-        Raises:
-            `ValueError`: when the model's weights give no number.
         """
         training = self.training
         self.eval()
@@ -244,11 +287,7 @@ class LengthPredictor(PreTrainedModel):
             lengths = self(**{**batch, "labels": None, "return_dict": True}).logits
         finally:
             self.train(training)
-        if bool(lengths.isnan().any()):
-            raise ValueError(
-                "the predictor gives no number (NaN): its training has diverged; train it with a lower learning rate"
-            )
-        return lengths.round().clamp(1, LONGEST - 1).long()
+        return round_lengths(lengths)
 
     def max_source_length(self, tokenizer) -> int | None:
         """Tokens, special ones included, that tokenizer and encoder can read; `None` where neither has a limit."""
@@ -326,6 +365,26 @@ class LengthPredictor(PreTrainedModel):
         return lengths
 
 
+def round_lengths(lengths: torch.Tensor) -> torch.Tensor:
+    """
+    Predicted lengths as a generator takes them: rounded, halves to the even number, and from 1 to `LONGEST` - 1.
+
+    Args:
+        lengths (`torch.FloatTensor` of any shape): Lengths in units.
+
+    Returns:
+        `torch.LongTensor` of the same shape.
+
+    Raises:
+        `ValueError`: for NaN.
+    """
+    if bool(lengths.isnan().any()):
+        raise ValueError(
+            "the predictor gives no number (NaN): its training has diverged; train it with a lower learning rate"
+        )
+    return lengths.round().clamp(1, LONGEST - 1).long()
+
+
 def load_predictor(name_or_path, *, subfolder: str = "", dtype="auto", **hub_options):
     """
     Load a predictor and its tokenizer.
@@ -340,8 +399,8 @@ def load_predictor(name_or_path, *, subfolder: str = "", dtype="auto", **hub_opt
         `(LengthPredictor, PreTrainedTokenizerBase)`, the model in eval mode.
 
     Raises:
-        `OSError`: when there is no configuration.
-        `ValueError`: when the path holds another model.
+        `OSError`: for a name that the Hub does not know.
+        `ValueError`: when the path holds another model, or none.
     """
     register()
     options = {"subfolder": subfolder, **hub_options}
@@ -365,9 +424,9 @@ def register() -> None:
 
 def _without_pooler(config) -> dict:
     """Arguments that leave out a pooler, which would never be trained."""
-    classes = MODEL_MAPPING[type(config)]
+    classes: Any = MODEL_MAPPING[type(config)]
     encoder_class = classes[0] if isinstance(classes, list | tuple) else classes
-    takes = "add_pooling_layer" in inspect.signature(encoder_class.__init__).parameters
+    takes = "add_pooling_layer" in inspect.signature(encoder_class).parameters
     return {"add_pooling_layer": False} if takes else {}
 
 

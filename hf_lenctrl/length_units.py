@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -46,6 +47,23 @@ def count_units(text: str, unit: str) -> int:
         f"count_units counts units 'character', 'word' and 'byte', got {unit!r}; count tokens from ids, with "
         "UnitTable.count(ids)"
     )
+
+
+def count_texts(tokenizer, texts: Sequence[str], unit: str, *, target: bool = False) -> list[int]:
+    """
+    Units of given texts, tokens without special ones.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): For tokens.
+        texts (`Sequence[str]`): Texts.
+        unit (`str`): `"token"`, `"character"`, `"word"` or `"byte"`.
+        target (`bool`, *optional*, defaults to `False`): Take the tokens of the target side.
+    """
+    if unit != "token":
+        return [count_units(text, unit) for text in texts]
+    name = "text_target" if target else "text"
+    rows = tokenizer(**{name: list(texts)}, add_special_tokens=False, verbose=False)["input_ids"] if texts else []
+    return [len(ids) for ids in rows]
 
 
 class UnitTable(nn.Module):

@@ -88,7 +88,12 @@ def rouge_settings(max_bytes: int | None = None, use_stemmer: bool = True) -> st
 
 
 def build_compute_metrics(
-    tokenizer, length_unit: str, *, length: int | None = None, max_bytes: int | None = None
+    tokenizer,
+    length_unit: str,
+    *,
+    length: int | None = None,
+    max_bytes: int | None = None,
+    bleu_tokenizer: str | None = None,
 ) -> Callable:
     """
     `compute_metrics` for a `Seq2SeqTrainer` with `predict_with_generate=True`.
@@ -98,9 +103,10 @@ def build_compute_metrics(
         length_unit (`str`): `"token"` or `"character"`.
         length (`int`, *optional*): The length every example was asked for; by default that of its reference.
         max_bytes (`int`, *optional*): See `rouge_metrics`.
+        bleu_tokenizer (`str`, *optional*): Measure BLEU and chrF (`hf_lenctrl.translation_metrics`) instead of ROUGE.
 
     Returns:
-        `Callable`: From `EvalPrediction` to the figures of `length_metrics` and `rouge_metrics`, with their settings.
+        `Callable`: From `EvalPrediction` to the figures of `length_metrics` and of quality, with their settings.
     """
     if length is not None:
         check_length(length)
@@ -120,11 +126,16 @@ def build_compute_metrics(
         predictions, produced = measure(evaluation.predictions)
         references, reference_lengths = measure(evaluation.label_ids)
         requested = reference_lengths if length is None else [length] * len(produced)
-        return {
-            **length_metrics(produced, requested),
-            **rouge_metrics(predictions, references, max_bytes=max_bytes),
-            "settings": f"length: {length_unit}s against {'the reference' if length is None else length}; "
-            f"ROUGE: {rouge_settings(max_bytes)}",
-        }
+        if bleu_tokenizer is None:
+            quality = rouge_metrics(predictions, references, max_bytes=max_bytes)
+            settings = f"ROUGE: {rouge_settings(max_bytes)}"
+        else:
+            from .translation_metrics import translation_metrics
+
+            quality = translation_metrics(predictions, references, bleu_tokenizer=bleu_tokenizer)
+            settings = f"BLEU: {quality.pop('bleu_signature')}; chrF: {quality.pop('chrf_signature')}"
+        asked = "the reference" if length is None else length
+        settings = f"length: {length_unit}s against {asked}; {settings}"
+        return {**length_metrics(produced, requested), **quality, "settings": settings}
 
     return compute_metrics

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from datasets import Dataset
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from .arguments import ModelArguments
+from .arguments import DataArguments, ModelArguments
 from .configuration_lenctrl import LenCtrlBartConfig, LenCtrlMarianConfig
 from .conversion import add_length_control
+from .data import fit_length_tokens
+from .length_tokens import LengthTokens
 from .modeling_lenctrl import LenCtrlBartForConditionalGeneration, LenCtrlMarianMTModel
 from .tokenizer_training import train_marian_tokenizer
 
@@ -39,17 +42,41 @@ def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], out
     return AutoTokenizer.from_pretrained(folder)
 
 
-def build_model(args: ModelArguments, tokenizer, max_positions: int) -> Any:
+def unit_and_tokens(model_args: ModelArguments, data_args: DataArguments, rows: Dataset, tokenizer):
+    """The unit that the run counts and its length tokens: those of a checkpoint to go on with, or of the arguments."""
+    saved: Any = model_args
+    if model_args.model_name_or_path is not None:
+        saved = AutoConfig.from_pretrained(model_args.model_name_or_path)
+    unit = getattr(saved, "length_unit", model_args.length_unit)
+    if getattr(saved, "length_tokens", None) is not None:
+        return unit, LengthTokens(**saved.length_tokens)
+    return unit, None if data_args.length_tokens is None else fit_length_tokens(rows, tokenizer, unit, data_args)
+
+
+def build_model(args: ModelArguments, tokenizer, max_positions: int, length_tokens: LengthTokens | None = None) -> Any:
     """The named checkpoint, or a new model of the given shape for the tokenizer."""
+    model = _build_model(args, tokenizer, max_positions, length_tokens)
+    if length_tokens is not None:
+        model.config.length_tokens = length_tokens.to_dict()
+    return model
+
+
+def _build_model(args: ModelArguments, tokenizer, max_positions: int, length_tokens) -> Any:
     model: Any
+    base: Any
     if args.base_model is not None:
         if args.model_name_or_path is not None:
             raise ValueError(
                 f"base_model={args.base_model} starts a run and model_name_or_path={args.model_name_or_path} goes on "
                 "with one; give one of them"
             )
+        base = args.base_model
+        if length_tokens is not None:
+            base = AutoModelForSeq2SeqLM.from_pretrained(args.base_model)
+            if len(tokenizer) > base.get_input_embeddings().num_embeddings:
+                base.resize_token_embeddings(len(tokenizer))
         model = add_length_control(
-            args.base_model,
+            base,
             length_encoding=args.length_encoding,
             length_unit=args.length_unit,
             tokenizer=tokenizer,

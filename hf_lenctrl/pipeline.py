@@ -12,7 +12,8 @@ from transformers import Pipeline
 from .configuration_lenctrl import check_constraint, check_length
 from .generation import limited, rerank, token_limit, warn_of_misses
 from .length_predictor import load_predictor
-from .length_units import UnitTable, count_units
+from .length_tokens import LengthTokens
+from .length_units import UnitTable, count_texts, count_units
 
 
 logger = logging.getLogger(__name__)
@@ -119,7 +120,10 @@ class LengthControlledGenerationPipeline(Pipeline):
         ):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise ValueError(f"{name} must be an integer of at least 1, got {number!r}")
-        if controlled or length_constraint is not None:
+        tokens = getattr(config, "length_tokens", None)
+        tokens = None if tokens is None else LengthTokens(**tokens)
+        needs_length = controlled or tokens is not None or length_constraint is not None
+        if needs_length:
             length = getattr(config, "length", None) if length is None else length
         elif length is not None or length_ratio is not None:
             raise ValueError(
@@ -132,9 +136,16 @@ class LengthControlledGenerationPipeline(Pipeline):
             raise ValueError(
                 f"predictor and references give the lengths with length='predict' and 'reference', got {length!r}"
             )
-        lengths = self._lengths(
-            texts, length, length_ratio, unit, required=controlled or length_constraint is not None
-        )
+        lengths = self._lengths(texts, length, length_ratio, unit, required=needs_length)
+        first: list = [None] * len(texts)
+        if tokens is not None:
+            if unit != config.length_unit:
+                raise ValueError(
+                    f"length_unit={unit!r}, but the model's length tokens are classes of {config.length_unit}s; leave "
+                    "length_unit out"
+                )
+            classes = map(tokens.token_for, lengths, count_texts(self.tokenizer, texts, unit))
+            first = self.tokenizer.convert_tokens_to_ids(list(classes))
         table = self._unit_table(unit)
         candidates = max(rerank, num_return_sequences)
         if candidates > 1:
@@ -151,7 +162,7 @@ class LengthControlledGenerationPipeline(Pipeline):
             for start in range(0, len(order), batch_size):
                 rows = order[start : start + batch_size]
                 wanted = [lengths[i] for i in rows]
-                batch = self.preprocess([texts[i] for i in rows])
+                batch = self.preprocess([texts[i] for i in rows], first=[first[i] for i in rows])
                 if controlled:
                     given = {**options, "length": wanted, "length_constraint": length_constraint}
                 else:
@@ -175,7 +186,7 @@ class LengthControlledGenerationPipeline(Pipeline):
     ) -> list[int]:
         """Lengths for `length="predict"`, `"source"` or `"reference"`."""
         if how == "source":
-            return [max(1, count) for count in self._count(texts, unit)]
+            return [max(1, count) for count in count_texts(self.tokenizer, texts, unit)]
         if how == "reference":
             many = len(references) if isinstance(references, list | tuple) else repr(references)
             if many != len(texts):
@@ -186,7 +197,7 @@ class LengthControlledGenerationPipeline(Pipeline):
             for i, reference in enumerate(references):
                 if not isinstance(reference, str):
                     raise TypeError(f"every reference must be a text, got {reference!r} at position {i}")
-            return [max(1, count) for count in self._count(references, unit, target=True)]
+            return [max(1, count) for count in count_texts(self.tokenizer, references, unit, target=True)]
         if how != "predict":
             raise ValueError(
                 f"length must be an int, one for each text in a list, 'predict', 'source' or 'reference', got {how!r}"
@@ -217,13 +228,6 @@ class LengthControlledGenerationPipeline(Pipeline):
             self._predictors[name] = model.to(self.device), tokenizer
         return self._predictors[name]
 
-    def _count(self, texts: Sequence[str], unit: str, *, target: bool = False) -> list[int]:
-        """Units of given texts, without special tokens."""
-        if unit != "token":
-            return [count_units(text, unit) for text in texts]
-        name = "text_target" if target else "text"
-        return [len(self.tokenizer(**{name: text}, add_special_tokens=False)["input_ids"]) for text in texts]
-
     def _unit_table(self, unit: str) -> UnitTable:
         if hasattr(self.model, "unit_table") and unit == self.model.config.length_unit:
             return self.model.unit_table
@@ -239,7 +243,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         if ratio is not None:
             if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < float("inf"):
                 raise ValueError(f"length_ratio must be a number above 0, got {ratio!r}; pass length_ratio=0.5")
-            lengths = [max(1, round(ratio * count)) for count in self._count(texts, unit)]
+            lengths = [max(1, round(ratio * count)) for count in count_texts(self.tokenizer, texts, unit)]
             for item in lengths:
                 check_length(item)
             return lengths
@@ -268,18 +272,21 @@ class LengthControlledGenerationPipeline(Pipeline):
             self.model, table, wanted, constraint, options, settings, partial(token_limit, table, positions=positions)
         )
 
-    def preprocess(self, texts, **_) -> Any:
+    def preprocess(self, texts, *, first: list, **_) -> Any:
         encode = partial(self.tokenizer, texts, return_tensors="pt", padding=True, verbose=False)
         batch = encode()
-        limit = min(
-            self.tokenizer.model_max_length, getattr(self.model.config, "max_position_embeddings", None) or 10**9
-        )
+        positions = getattr(self.model.config, "max_position_embeddings", None) or 10**9
+        limit = min(self.tokenizer.model_max_length, positions) - (first[0] is not None)
         if batch["input_ids"].shape[1] > limit:
             logger.warning(
                 "%d of %d sources are longer than the encoder's %d tokens and were cut",
                 *(int((batch["attention_mask"].sum(dim=1) > limit).sum()), len(texts), limit),
             )
             batch = encode(truncation=True, max_length=limit)
+        if first[0] is not None:
+            ids = batch["input_ids"]
+            batch["input_ids"] = torch.cat([torch.tensor(first, dtype=ids.dtype).unsqueeze(1), ids], dim=1)
+            batch["attention_mask"] = torch.cat([ids.new_ones(len(ids), 1), batch["attention_mask"]], dim=1)
         return batch
 
     def _forward(self, batch, *, table: UnitTable, **options):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import transformers
 from accelerate import PartialState
+from datasets import DatasetDict
 from transformers import Seq2SeqTrainingArguments, set_seed
 
 from hf_lenctrl.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
@@ -21,7 +22,7 @@ from hf_lenctrl.checkpoints import average_checkpoints, last_checkpoint, trained
 from hf_lenctrl.data import load_splits, tokenize
 from hf_lenctrl.data_collator import DataCollatorForLengthControl
 from hf_lenctrl.metrics import build_compute_metrics
-from hf_lenctrl.new_model import build_model, load_tokenizer
+from hf_lenctrl.new_model import build_model, load_tokenizer, unit_and_tokens
 from hf_lenctrl.training import LengthControlTrainer, TimeBudget
 
 
@@ -40,20 +41,21 @@ def main(argv=None) -> dict:
     splits = load_splits(data_args)
     with args.main_process_first(desc="tokenizer"):
         tokenizer = load_tokenizer(model_args, splits["train"], args.output_dir)
+    unit, tokens = unit_and_tokens(model_args, data_args, splits["train"], tokenizer)
     with args.main_process_first(desc="tokenising"):
-        tokenized, _ = tokenize(splits, tokenizer, data_args)  # logs what it dropped
+        tokenized, _ = tokenize(splits, tokenizer, data_args, length_tokens=tokens, unit=unit)  # logs what it dropped
     if "test" in splits and args.should_save:
         splits["test"].to_json(Path(args.output_dir, "test.jsonl"), force_ascii=False)  # for generate.py
 
     # ---------------------------------------------------------------- model
     longest = max(data_args.max_source_length, data_args.max_target_length) + 1
-    model = build_model(model_args, tokenizer, max_positions=max(512, longest))
+    model = build_model(model_args, tokenizer, max_positions=max(512, longest), length_tokens=tokens)
     logger.info("%s with %.1fM parameters", type(model).__name__, model.num_parameters() / 1e6)
-    unit = model.config.length_unit
     if model.config.length_encoding == "none":
         model.generation_config.max_length = data_args.max_target_length + 1  # the library's default is 20
 
     # ---------------------------------------------------------------- training
+    quality = {"max_bytes": run_args.rouge_max_bytes, "bleu_tokenizer": run_args.bleu_tokenizer}
     trainer = LengthControlTrainer(
         model=model,
         args=args,
@@ -69,7 +71,7 @@ def main(argv=None) -> dict:
         projection_lr_factor=run_args.projection_lr_factor,
         data_collator=DataCollatorForLengthControl(tokenizer, model=model),
         processing_class=tokenizer,
-        compute_metrics=build_compute_metrics(tokenizer, unit, max_bytes=run_args.rouge_max_bytes),
+        compute_metrics=build_compute_metrics(tokenizer, unit, **quality),
     )
     if run_args.max_train_minutes is not None:
         trainer.add_callback(TimeBudget(run_args.max_train_minutes))
@@ -100,9 +102,10 @@ def main(argv=None) -> dict:
     for length in [None, *run_args.test_lengths]:
         name = "test" if length is None else f"test_{length}"
         trainer.data_collator = DataCollatorForLengthControl(tokenizer, model=model, length=length)
-        trainer.compute_metrics = build_compute_metrics(
-            tokenizer, unit, length=length, max_bytes=run_args.rouge_max_bytes
-        )
+        if tokens is not None and length is not None:
+            rows = DatasetDict({"test": splits["test"]})
+            tokenized |= tokenize(rows, tokenizer, data_args, length_tokens=tokens, unit=unit, length=length)[0]
+        trainer.compute_metrics = build_compute_metrics(tokenizer, unit, length=length, **quality)
         result = trainer.predict(tokenized["test"], metric_key_prefix=name)
         figures = result.metrics or {}
         trainer.save_metrics(name, figures)  # as soon as it is known

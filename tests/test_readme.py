@@ -12,7 +12,16 @@ import pytest
 import torch
 from conftest import SHAPE, SOURCES, TARGETS, build_model
 from tokenizers import pre_tokenizers
-from transformers import BartConfig, BartForConditionalGeneration, BartTokenizer, MarianConfig, MarianMTModel
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    BartTokenizer,
+    BertConfig,
+    BertModel,
+    BertTokenizer,
+    MarianConfig,
+    MarianMTModel,
+)
 
 import hf_lenctrl
 
@@ -128,6 +137,14 @@ def test_recipe_commands_of_the_readme_run(tmp_path, shared_tokenizer):
         for s, t in zip(SOURCES, TARGETS, strict=True)
     ]
     (tmp_path / "headlines.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
+    for part in (
+        BertModel(BertConfig(vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)),
+        BertTokenizer(vocab={word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])}),
+    ):
+        part.save_pretrained(tmp_path / "bert")
+    (tmp_path / "pairs.jsonl").write_text(
+        "".join(json.dumps({"en": row["source"], "ja": row["target"]}) + "\n" for row in pairs)
+    )
     (tmp_path / "texts.txt").write_text("\n".join(SOURCES))
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"source": s, "budget": 12}) + "\n" for s in SOURCES))
     small = (
@@ -135,15 +152,19 @@ def test_recipe_commands_of_the_readme_run(tmp_path, shared_tokenizer):
         "--test_lengths 20 --max_test_rows 4 --max_validation_rows 4 --generation_num_beams 1 "
         "--validation_share 0.2 --test_share 0.2"
     )
+    predictor = "--max_steps 2 --eval_steps 1 --save_steps 1 --validation_share 0.2 --test_share 0.2"
     commands = [
         line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines() if line.startswith("python ")
     ]
-    assert len(commands) == 5
+    assert len(commands) == 9
     for command in sorted(commands, key=lambda command: "--base_model" in command):  # as in the text but for this one
-        words = command.replace("path/or/name", str(tmp_path / "plain")).split()
+        command = command.replace("path/or/name", str(tmp_path / "plain"))
+        words = command.replace("path/or/bert", str(tmp_path / "bert")).split()
         words = [sys.executable, *(str(ROOT / w) if w.startswith("recipes/") else w for w in words[1:])]
         if "train_seq2seq" in command:
             words += small.split()
+        elif "train_length_predictor" in command:
+            words += predictor.split()
         done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, env=ENVIRONMENT)
         assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "report" / "report.png").is_file()

@@ -1,0 +1,110 @@
+"""A token before the source that says how long the output shall be, for any model: ratio classes or length bins."""
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+
+LENGTH_TOKEN_KINDS = ("ratio", "bins")
+_RATIO_TOKENS = ("<short>", "<normal>", "<long>")
+
+
+@dataclass(frozen=True)
+class LengthTokens:
+    """
+    Classes of outputs, with a token for each that stands before the source.
+
+    `"ratio"`: short, normal and long, by the ratio of target and source length (Lakew et al. 2019).
+    `"bins"`: ranges of the target length (Fan et al. 2018). The limits are quantiles of the training data, so
+    that each token is seen about as often.
+
+    Args:
+        kind (`str`): `"ratio"` or `"bins"`.
+        thresholds (`tuple[float, ...]`): Ascending upper limits of all classes but the last: ratios, or units.
+            A value that equals a limit belongs to the class below it.
+
+    Raises:
+        `ValueError`: for another kind, or thresholds that do not ascend or, for ratios, are not two.
+
+    Example:
+
+    ```python
+    >>> from hf_lenctrl.length_tokens import LengthTokens
+    >>> tokens = LengthTokens.fit("bins", source_lengths=[9, 9, 9, 9], target_lengths=[2, 4, 7, 9], bins=2)
+    >>> tokens.thresholds, tokens.token_for(length=4, source_length=9), tokens.token_for(length=8, source_length=9)
+    ((4,), '<len_0>', '<len_1>')
+
+    ```
+    """
+
+    kind: str
+    thresholds: tuple[float, ...]
+
+    def __post_init__(self):
+        object.__setattr__(self, "thresholds", tuple(self.thresholds))  # JSON makes a list of it
+        if self.kind not in LENGTH_TOKEN_KINDS:
+            raise ValueError(f"length_tokens must be one of {', '.join(LENGTH_TOKEN_KINDS)}, got {self.kind!r}")
+        limits = self.thresholds
+        if not limits or any(not low < high for low, high in zip(limits, limits[1:], strict=False)):
+            raise ValueError(f"thresholds of length tokens must ascend, got {list(limits)}")
+        if self.kind == "ratio" and len(limits) != 2:
+            raise ValueError(f"ratio tokens are short, normal and long, with two thresholds, got {list(limits)}")
+
+    @classmethod
+    def fit(
+        cls, kind: str, source_lengths: Sequence[int], target_lengths: Sequence[int], *, bins: int = 10
+    ) -> "LengthTokens":
+        """
+        Thresholds from the lengths of training pairs, in one unit.
+
+        Args:
+            kind (`str`): `"ratio"`, whose limits are terciles, or `"bins"`.
+            source_lengths (`Sequence[int]`), target_lengths (`Sequence[int]`): Units of each pair.
+            bins (`int`, *optional*, defaults to 10): Ranges of length; fewer where many targets share a length.
+
+        Raises:
+            `ValueError`: for another kind, bins under 2, or pairs that are too alike to make classes of.
+        """
+        if kind not in LENGTH_TOKEN_KINDS:
+            raise ValueError(f"length_tokens must be one of {', '.join(LENGTH_TOKEN_KINDS)}, got {kind!r}")
+        if isinstance(bins, bool) or not isinstance(bins, int) or bins < 2:
+            raise ValueError(f"length_bins must be an integer of at least 2, got {bins!r}; Fan et al. take 10")
+        values: list[float] = sorted(
+            target / max(source, 1) if kind == "ratio" else target
+            for source, target in zip(source_lengths, target_lengths, strict=True)
+        )
+        classes = len(_RATIO_TOKENS) if kind == "ratio" else bins
+        # the last value of each class, and none for the last class
+        largest = max((value for value in values if value < values[-1]), default=None)
+        limits: set[float] = set()
+        if largest is not None:
+            ends = (values[-(-len(values) * i // classes) - 1] for i in range(1, classes))
+            limits = {min(value, largest) for value in ends}
+        if not limits or (kind == "ratio" and len(limits) != 2):
+            raise ValueError(
+                f"{len(values)} training pairs do not make classes of {kind}: their "
+                f"{'ratios' if kind == 'ratio' else 'target lengths'} are too alike; leave length_tokens out"
+            )
+        return cls(kind, tuple(sorted(limits)))
+
+    @property
+    def tokens(self) -> list[str]:
+        """One for each class, from the shortest."""
+        if self.kind == "ratio":
+            return list(_RATIO_TOKENS)
+        return [f"<len_{i}>" for i in range(len(self.thresholds) + 1)]
+
+    def token_for(self, length: int, source_length: int) -> str:
+        """Token of an output of `length` units for a source of `source_length`."""
+        value = length / max(source_length, 1) if self.kind == "ratio" else length
+        return self.tokens[bisect.bisect_left(self.thresholds, value)]
+
+    def to_dict(self) -> dict:
+        """For a configuration: `LengthTokens(**values)` makes it again."""
+        return {**asdict(self), "thresholds": list(self.thresholds)}
+
+    def add_to(self, tokenizer) -> None:
+        """Give the tokenizer an entry for each token, where it has none yet; they write nothing."""
+        missing = [token for token in self.tokens if token not in tokenizer.get_vocab()]
+        if missing:
+            tokenizer.add_special_tokens({"additional_special_tokens": missing}, replace_extra_special_tokens=False)

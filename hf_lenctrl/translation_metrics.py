@@ -1,0 +1,345 @@
+"""BLEU and chrF, length ratio and significance, and the tables of Oka et al. 2020."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from .data import load_rows, texts_of
+from .length_units import UnitTable, count_units
+from .metrics import length_metrics
+
+
+LENGTH_SOURCES = ("predict", "source", "reference")  # what gives the length when nobody does
+LENGTH_GROUPS = ((1, 10), (11, 20), (21, 40), (41, 80))  # units of the reference, Table 3
+SIGNIFICANT = 0.05
+
+
+def translation_metrics(
+    outputs: Sequence[str], references: Sequence[str], *, bleu_tokenizer: str = "13a"
+) -> dict[str, Any]:
+    """
+    Corpus BLEU and chrF by sacrebleu.
+
+    Args:
+        outputs (`Sequence[str]`), references (`Sequence[str]`): Texts, one reference for each output.
+        bleu_tokenizer (`str`, *optional*, defaults to `"13a"`): sacrebleu's name: `"ja-mecab"` for Japanese, `"zh"`,
+            `"ko-mecab"`, `"char"`, ...
+
+    Returns:
+        `dict`: `bleu` and `chrf`, 0 to 100, and their signatures, `bleu_signature` and `chrf_signature`.
+
+    Raises:
+        `ImportError`: where sacrebleu, or MeCab for Japanese, is not installed.
+        `ValueError`: without outputs, for another number of references, or an unknown tokenizer.
+
+    Example:
+
+    ```python
+    >>> from hf_lenctrl.translation_metrics import translation_metrics
+    >>> translation_metrics(["the cat sat on the mat"], ["the cat sat on the mat"])["chrf"]
+    100.0
+
+    ```
+    """
+    if len(outputs) != len(references) or len(outputs) == 0:
+        raise ValueError(f"each output needs one reference, got {len(outputs)} and {len(references)}")
+    bleu, chrf = _bleu(bleu_tokenizer), _chrf()
+    figures = {"bleu": bleu.corpus_score(outputs, [references]).score}
+    figures["chrf"] = chrf.corpus_score(outputs, [references]).score
+    signatures = {"bleu_signature": str(bleu.get_signature()), "chrf_signature": str(chrf.get_signature())}
+    return figures | signatures
+
+
+def _bleu(tokenizer: str):
+    try:
+        from sacrebleu.metrics.bleu import BLEU
+    except ImportError as error:
+        raise ImportError("BLEU is sacrebleu's: pip install 'sacrebleu[ja]'") from error
+    if tokenizer not in BLEU.TOKENIZERS:
+        raise ValueError(f"bleu_tokenizer must be one of {', '.join(BLEU.TOKENIZERS)}, got {tokenizer!r}")
+    try:
+        return BLEU(tokenize=tokenizer)
+    except (ImportError, RuntimeError) as error:
+        raise ImportError(f"bleu_tokenizer={tokenizer!r} needs MeCab: pip install 'sacrebleu[ja]'") from error
+
+
+def _chrf():
+    from sacrebleu.metrics.chrf import CHRF
+
+    return CHRF()
+
+
+def length_figures(produced: Sequence[int], reference: Sequence[int]) -> dict[str, float]:
+    """
+    Length ratio and variance of outputs against their references, in one unit.
+
+    Returns:
+        `dict`: `length_ratio`, the outputs' units over the references', each summed over the set (Oka et al. 2020,
+        section 4.1, writes `tgt_len / ref_len` and leaves the mean open; this one is that of BLEU's brevity penalty);
+        `variance`, the mean squared difference (eq. 4).
+
+    Raises:
+        `ValueError`: without outputs, or when the two differ in number.
+    """
+    figures = length_metrics(produced, reference)
+    return {"length_ratio": sum(produced) / sum(reference), "variance": figures["variance"]}
+
+
+def predictor_figures(predicted: Sequence[int], reference: Sequence[int]) -> dict[str, float | None]:
+    """
+    How well lengths were predicted (Oka et al. 2020, Table 2).
+
+    Returns:
+        `dict`: `mae`, the mean absolute error; `variance`, the mean squared error; `pearson`, the correlation, `None`
+        where one side is constant.
+
+    Raises:
+        `ValueError`: without lengths, or when the two differ in number.
+    """
+    figures = length_metrics(predicted, reference)
+    varies = len(set(predicted)) > 1 and len(set(reference)) > 1
+    pearson = float(np.corrcoef(predicted, reference)[0, 1]) if varies else None
+    return {"mae": figures["mae"], "variance": figures["variance"], "pearson": pearson}
+
+
+def paired_bootstrap(
+    baseline: Sequence[str],
+    systems: Sequence[Sequence[str]],
+    references: Sequence[str],
+    *,
+    bleu_tokenizer: str = "13a",
+    samples: int = 1000,
+) -> list[float]:
+    """
+    Probability that a system's difference in BLEU from the baseline is chance, by sacrebleu's paired bootstrap
+    resampling (its seed is `SACREBLEU_SEED`, 12345 by default).
+
+    Args:
+        baseline (`Sequence[str]`), references (`Sequence[str]`): Texts.
+        systems (`Sequence[Sequence[str]]`): Outputs of each system, in the order of the references.
+        samples (`int`, *optional*, defaults to 1000): Resampled sets.
+
+    Returns:
+        `list[float]`: p, one for each system.
+    """
+    bleu = _bleu(bleu_tokenizer)
+    from sacrebleu.significance import PairedTest
+
+    named: Any = [("baseline", list(baseline)), *((str(i), list(system)) for i, system in enumerate(systems))]
+    test = PairedTest(named, {"BLEU": bleu}, [list(references)], test_type="bs", n_samples=samples)
+    results: Any = test()[1]["BLEU"]
+    # no resampled difference of equal outputs exceeds their own of 0, which the test takes for the rarest of events
+    same = [list(system) == list(baseline) for system in systems]
+    return [1.0 if equal else result.p_value for equal, result in zip(same, results[1:], strict=True)]
+
+
+@dataclass
+class System:
+    """
+    Outputs of one system, its lengths given in one way.
+
+    Args:
+        name (`str`): `"ldpe"`.
+        how (`str` or `None`): `"predict"`, `"source"` or `"reference"`; `None` for a plain model.
+        outputs (`list[str]`): Texts.
+        produced (`list[int]`): Their units.
+        requested (`list[int]`, *optional*): Units asked for.
+    """
+
+    name: str
+    how: str | None
+    outputs: list[str]
+    produced: list[int]
+    requested: list[int] | None = None
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self):
+        return self.name if self.how is None else f"{self.name}:{self.how}"
+
+
+def load_systems(
+    entries: Sequence[str], output_column: str, reference_column: str, *, unit: str, tokenizer=None
+) -> tuple[list[System], list[str], list[int]]:
+    """
+    Outputs of `recipes/generate.py`, or of another program.
+
+    Args:
+        entries (`Sequence[str]`): `"NAME=FILE"`, or `"NAME:WAY=FILE"` with the way that gave the length. All hold the
+            same references; a column `length` counts the outputs, `requested` is what was asked for.
+        unit (`str`): Of the lengths.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*): For tokens.
+
+    Returns:
+        `(list[System], list[str], list[int])`: the systems, the references and their lengths.
+
+    Raises:
+        `ValueError`: for an entry of another form, a column that is not there, or references that differ.
+    """
+
+    def count(texts: list[str]) -> list[int]:
+        if unit != "token":
+            return [count_units(text, unit) for text in texts]
+        table = UnitTable.from_tokenizer(tokenizer, unit)
+        return [int(table.count(torch.tensor([ids]))) for ids in tokenizer(text_target=texts)["input_ids"]]
+
+    systems: list[System] = []
+    references: list[str] = []
+    for entry in entries:
+        label, _, path = entry.partition("=")
+        if not label or not path:
+            raise ValueError(f"a system is NAME=FILE or NAME:WAY=FILE, got {entry!r}")
+        name, _, how = label.partition(":")
+        rows = load_rows(path)
+        outputs, own = (texts_of(path, rows, column) for column in (output_column, reference_column))
+        references = references or own
+        if own != references:
+            raise ValueError(f"{path} has other references than {entries[0]}; evaluate outputs of the same rows")
+        produced = rows["length"][:] if "length" in rows.column_names else count(outputs)
+        requested = rows["requested"][:] if how and "requested" in rows.column_names else None
+        systems.append(System(name, how or None, outputs, produced, requested))
+    return systems, references, count(references)
+
+
+@dataclass
+class TranslationTables:
+    """What `translation_tables` measured; `markdown()` renders it, `to_dict()` is for JSON."""
+
+    unit: str
+    systems: list[System]
+    baseline: str | None
+    lengths: dict[str, dict]
+    group_sizes: list[int]
+    signatures: dict[str, str]
+
+    def to_dict(self) -> dict:
+        """Everything but the texts."""
+        return {
+            "unit": self.unit,
+            "baseline": self.baseline,
+            "systems": [{"name": s.name, "length": s.how, **s.figures} for s in self.systems],
+            "lengths": self.lengths,
+            "groups": [{"range": list(r), "n": n} for r, n in zip(LENGTH_GROUPS, self.group_sizes, strict=True)],
+            "signatures": self.signatures,
+        }
+
+    def markdown(self) -> str:
+        """Tables 1, 2 and 3 in the paper's layout; a star is a difference from the baseline that is significant."""
+        ways = [how for how in LENGTH_SOURCES if any(s.how == how for s in self.systems)]
+        names = list(dict.fromkeys(s.name for s in self.systems))
+        columns = ways or [""]
+        head = [f"{metric} {way}".strip() for way in columns for metric in ("BLEU", "chrF", "LR", "VAR")]
+        lines = [f"Lengths in {self.unit}s.", "", _row(["model", *head]), _row(["---"] * (1 + len(head)))]
+        for name in names:
+            cells: list[str] = []
+            for way in columns:
+                # a plain model has one result, which stands in the first columns
+                found = [s for s in self.systems if s.name == name and s.how in (way, None)]
+                found = [s for s in found if s.how is not None or way == columns[0]]
+                cells += _cells(found[0].figures) if found else [""] * 4
+            lines.append(_row([name, *cells]))
+        if self.lengths:
+            lines += ["", _row(["length", "MAE", "VAR", "r"]), _row(["---"] * 4)]
+            for how, row in self.lengths.items():
+                r = "" if row["pearson"] is None else f"{row['pearson']:.2f}"
+                lines.append(_row([how, f"{row['mae']:.2f}", f"{row['variance']:.2f}", r]))
+        groups = [
+            f"{low} to {high} ({n} sentences)"
+            for (low, high), n in zip(LENGTH_GROUPS, self.group_sizes, strict=True)
+            if n
+        ]
+        lines += ["", _row(["BLEU (LR)", *groups]), _row(["---"] * (1 + len(groups)))]
+        for system in self.systems:
+            values = [
+                f"{group['bleu']:.2f} ({group['length_ratio']:.3f})" for group in system.figures["groups"] if group
+            ]
+            lines.append(_row([str(system), *values]))
+        lines.append("")
+        if self.baseline is not None:
+            lines.append(f"\\* p < {SIGNIFICANT} against {self.baseline}, paired bootstrap. ")
+        lines += [f"{name}: `{signature}`" for name, signature in self.signatures.items()]
+        return "\n".join(lines) + "\n"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _cells(figures: dict) -> list[str]:
+    star = "\\*" if (figures.get("p") is not None and figures["p"] < SIGNIFICANT) else ""
+    values = [f"{figures['bleu']:.2f}{star}", f"{figures['chrf']:.2f}"]
+    return [*values, f"{figures['length_ratio']:.3f}", f"{figures['variance']:.3f}"]
+
+
+def translation_tables(
+    systems: Sequence[System],
+    references: Sequence[str],
+    reference_lengths: Sequence[int],
+    *,
+    unit: str = "token",
+    bleu_tokenizer: str = "13a",
+    baseline: str | None = None,
+    samples: int = 1000,
+) -> TranslationTables:
+    """
+    Tables 1 to 3 of Oka et al. 2020 for any systems: BLEU, length ratio and variance for each way of giving the
+    length; the error of the lengths themselves; BLEU by the reference's length.
+
+    Args:
+        systems (`Sequence[System]`): Outputs for the same sources.
+        references (`Sequence[str]`): Texts.
+        reference_lengths (`Sequence[int]`): Their units.
+        baseline (`str`, *optional*): System that the others are tested against; by its name, `"transformer"`, or with
+            its way of giving the length, `"ldpe:source"`.
+        samples (`int`, *optional*, defaults to 1000): Resampled sets of the test.
+
+    Raises:
+        `ValueError`: for a system with another number of outputs, two of one name, or a baseline that is not there.
+    """
+    systems = list(systems)
+    names = [str(system) for system in systems]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(
+                f"two systems are called {name!r}; give each a name of its own, or another way: {name}:source"
+            )
+    for system in systems:
+        if system.how is not None and system.how not in LENGTH_SOURCES:
+            raise ValueError(
+                f"the length of {system.name!r} is given by {', '.join(LENGTH_SOURCES)}, got {system.how!r}"
+            )
+        if len(system.outputs) != len(references):
+            raise ValueError(f"{system} has {len(system.outputs)} outputs for {len(references)} references")
+    if baseline is not None and baseline not in names:
+        raise ValueError(f"there is no system {baseline!r} to test against, only {', '.join(names)}")
+    groups = [[i for i, n in enumerate(reference_lengths) if low <= n <= high] for low, high in LENGTH_GROUPS]
+    signatures = {}
+    for system in systems:
+        figures = translation_metrics(system.outputs, references, bleu_tokenizer=bleu_tokenizer)
+        signatures = {name: figures.pop(f"{name.lower()}_signature") for name in ("BLEU", "chrF")}
+        figures |= length_figures(system.produced, reference_lengths)
+        figures["groups"] = [_group(system, references, reference_lengths, rows, bleu_tokenizer) for rows in groups]
+        system.figures = figures
+    if baseline is not None:
+        lead = systems[names.index(baseline)]
+        others = [system for system in systems if system is not lead]
+        outputs = [system.outputs for system in others]
+        values = paired_bootstrap(lead.outputs, outputs, references, bleu_tokenizer=bleu_tokenizer, samples=samples)
+        for system, p in zip(others, values, strict=True):
+            system.figures["p"] = p
+    lengths = {}
+    for system in systems:
+        if system.how in ("predict", "source") and system.requested is not None and system.how not in lengths:
+            lengths[system.how] = predictor_figures(system.requested, reference_lengths)
+    return TranslationTables(unit, systems, baseline, lengths, [len(rows) for rows in groups], signatures)
+
+
+def _group(system: System, references, reference_lengths, rows: list[int], bleu_tokenizer: str) -> dict | None:
+    if not rows:
+        return None
+    outputs, wanted = ([texts[i] for i in rows] for texts in (system.outputs, references))
+    produced, lengths = ([values[i] for i in rows] for values in (system.produced, reference_lengths))
+    figures = translation_metrics(outputs, wanted, bleu_tokenizer=bleu_tokenizer)
+    return {"bleu": figures["bleu"], "length_ratio": length_figures(produced, lengths)["length_ratio"]}

@@ -1,0 +1,208 @@
+"""Ratio classes and length bins: limits by hand, token ids before the source, and models that are told by them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import SOURCES, TARGETS, build_model, make_tokenizers
+from datasets import Dataset, DatasetDict
+from huggingface_hub.errors import StrictDataclassClassValidationError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from hf_lenctrl import LengthControlledGenerationPipeline, UnitTable
+from hf_lenctrl.arguments import DataArguments, ModelArguments
+from hf_lenctrl.data import fit_length_tokens, tokenize
+from hf_lenctrl.length_tokens import LengthTokens
+from hf_lenctrl.new_model import build_model as build_new_model
+
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_terciles_of_the_ratio_make_three_classes():
+    # ratios .5 .6 .8 1 1.1 2: the second and the fourth are the limits
+    tokens = LengthTokens.fit("ratio", [10] * 6, [10, 5, 11, 6, 20, 8])
+    assert tokens == LengthTokens("ratio", (0.6, 1.0)) and tokens.tokens == ["<short>", "<normal>", "<long>"]
+    given = [tokens.token_for(length, 10) for length in (1, 6, 7, 10, 11, 99)]
+    assert given == ["<short>", "<short>", "<normal>", "<normal>", "<long>", "<long>"]
+    assert tokens.token_for(5, 0) == "<long>"  # a source of no unit counts as one
+
+
+def test_quantiles_of_the_length_make_bins():
+    lengths = list(range(1, 21))
+    assert LengthTokens.fit("bins", lengths, lengths, bins=4).thresholds == (5, 10, 15)
+    assert len(LengthTokens.fit("bins", lengths, lengths).tokens) == 10
+    # many of one length: a bin for what is below and at it, and one above
+    assert LengthTokens.fit("bins", [1] * 10, [7] * 9 + [12], bins=5) == LengthTokens("bins", (7,))
+
+
+@given(st.lists(st.integers(1, 60), min_size=2, max_size=80), st.integers(2, 12), st.integers(1, 100))
+@settings(deadline=None, max_examples=100)
+def test_each_length_has_one_class_and_longer_ones_no_lower_one(lengths, bins, length):
+    if len(set(lengths)) == 1:
+        with pytest.raises(ValueError, match="target lengths are too alike; leave length_tokens out"):
+            LengthTokens.fit("bins", lengths, lengths, bins=bins)
+        return
+    tokens = LengthTokens.fit("bins", lengths, lengths, bins=bins)
+    classes = [tokens.tokens.index(tokens.token_for(n, 1)) for n in (length, length + 1)]
+    assert 0 <= classes[0] <= classes[1] < len(tokens.tokens) <= bins
+    used = {tokens.token_for(n, 1) for n in lengths}
+    assert used == set(tokens.tokens)
+
+
+@pytest.mark.parametrize("kind", ["bart", "bert", "m2m_100", "marian", "mbart", "nllb", "pegasus", "t5", "characters"])
+def test_tokens_are_entries_that_write_nothing(kind, character_tokenizer, tmp_path):
+    original = character_tokenizer if kind == "characters" else make_tokenizers()[kind]
+    original.save_pretrained(tmp_path / "copy")
+    tokenizer = type(original).from_pretrained(tmp_path / "copy")
+    tokens = LengthTokens("ratio", (0.5, 1.0))
+    tokens.add_to(tokenizer)
+    tokens.add_to(tokenizer)  # once is enough
+    ids = tokenizer.convert_tokens_to_ids(tokens.tokens)
+    assert len(set(ids)) == 3 and tokenizer.unk_token_id not in ids
+    assert not set(ids) & set(original.get_vocab().values()) and len(tokenizer) == len(original) + 3
+    assert tokenizer(TARGETS[0])["input_ids"] == original(TARGETS[0])["input_ids"]
+    tokenizer.save_pretrained(tmp_path / "saved")
+    again = type(original).from_pretrained(tmp_path / "saved")
+    assert again.convert_tokens_to_ids(tokens.tokens) == ids
+    if kind != "characters":  # its target side has a vocabulary of its own, without them
+        for unit in ("token", "character"):
+            assert (
+                UnitTable.from_tokenizer(again, unit).weights[:2, ids].abs().max() <= 1
+            )  # 0, or ~0 where none may end
+            assert UnitTable.from_tokenizer(again, unit).weights[0, ids].tolist() == [0, 0, 0]
+
+
+def splits_of(rows) -> DatasetDict:
+    return DatasetDict({"train": Dataset.from_list(rows)})
+
+
+def test_sources_begin_with_the_token_of_their_target(shared_tokenizer, tmp_path):
+    shared_tokenizer.save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    rows = splits_of([{"source": s, "target": t} for s, t in zip(SOURCES, TARGETS, strict=True)])
+    arguments = DataArguments(length_tokens="bins", length_bins=2, max_source_length=12)
+    tokens = fit_length_tokens(rows["train"], tokenizer, "character", arguments)
+    assert tokens == LengthTokens("bins", (24,))  # TARGETS have 17, 33, 24, 29, 23 and 25 characters
+    plain, _ = tokenize(rows, tokenizer, DataArguments(max_source_length=11))
+    told, reports = tokenize(rows, tokenizer, arguments, length_tokens=tokens, unit="character")
+    short, long = tokenizer.convert_tokens_to_ids(["<len_0>", "<len_1>"])
+    first = [short, long, short, long, short, long]
+    assert told["train"]["input_ids"][:] == [
+        [i, *ids] for i, ids in zip(first, plain["train"]["input_ids"], strict=True)
+    ]
+    assert [len(mask) for mask in told["train"]["attention_mask"]] == [len(ids) for ids in told["train"]["input_ids"]]
+    assert all(len(ids) <= 12 for ids in told["train"]["input_ids"]) and reports[0].source_cut > 0
+    asked, _ = tokenize(rows, tokenizer, arguments, length_tokens=tokens, unit="character", length=40)
+    assert {ids[0] for ids in asked["train"]["input_ids"]} == {long}
+
+
+@pytest.mark.parametrize("encoding", ["none", "ldpe"])
+def test_the_pipeline_puts_the_token_of_the_requested_length_there(shared_tokenizer, tmp_path, monkeypatch, encoding):
+    shared_tokenizer.save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    tokens = LengthTokens("ratio", (0.2, 0.5))
+    tokens.add_to(tokenizer)
+    fields = {"length_encoding": encoding, "absolute_positions": True, "length_unit": "character"}
+    model = build_model("marian", vocab_size=len(tokenizer), length_tokens=tokens.to_dict(), **fields)
+    model.set_unit_table(tokenizer)
+    model.save_pretrained(tmp_path)
+    assert type(model).from_pretrained(tmp_path).config.length_tokens == {"kind": "ratio", "thresholds": [0.2, 0.5]}
+    seen = []
+    original = model.generate
+
+    def generate(input_ids, attention_mask, **kwargs):
+        seen.extend(zip(input_ids.tolist(), attention_mask.tolist(), strict=True))
+        return original(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
+
+    monkeypatch.setattr(model, "generate", generate)
+    pipe = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    text = SOURCES[4]  # 75 characters
+    rows = pipe([text] * 3, length=[15, 16, 38], batch_size=1, max_new_tokens=5)
+    assert [row["requested_length"] for row in rows] == [15, 16, 38]
+    plain = tokenizer(text)["input_ids"]
+    # the longest is written first
+    ids = tokenizer.convert_tokens_to_ids(["<long>", "<normal>", "<short>"])
+    assert seen == [([i, *plain], [1] * (len(plain) + 1)) for i in ids]
+    with pytest.raises(ValueError, match="no length was given"):
+        pipe(text)
+    if encoding == "none":
+        with pytest.raises(ValueError, match="the model's length tokens are classes of characters; leave length_unit"):
+            pipe(text, length=5, length_unit="byte", length_constraint="max")
+
+
+def test_a_plain_checkpoint_gets_rows_for_the_tokens(shared_tokenizer, tmp_path):
+    model = build_model("marian", vocab_size=len(shared_tokenizer), length_encoding="none", absolute_positions=True)
+    base = model.config.to_dict()
+    stock = build_stock(base)
+    stock.save_pretrained(tmp_path)
+    shared_tokenizer.save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    tokens = LengthTokens("ratio", (0.2, 0.5))
+    tokens.add_to(tokenizer)
+    arguments = ModelArguments(base_model=str(tmp_path), length_encoding="ldpe", length_unit="character")
+    new = build_new_model(arguments, tokenizer, 64, tokens)
+    assert new.get_input_embeddings().num_embeddings == len(tokenizer) == len(shared_tokenizer) + 3
+    assert new.unit_table.weights.shape[1] == len(tokenizer)
+    assert new.config.length_tokens == tokens.to_dict()
+
+
+def build_stock(fields: dict):
+    from transformers import MarianConfig, MarianMTModel
+
+    known = MarianConfig().to_dict().keys() - {"model_type", "architectures", "transformers_version"}
+    return MarianMTModel(MarianConfig(**{name: value for name, value in fields.items() if name in known}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "encoding"), [("ratio", "none"), ("bins", "ldpe")])
+def test_the_recipe_trains_and_generates_with_them(tmp_path, kind, encoding):
+    # the target repeats the source's last word once, twice or four times
+    rows = [
+        {"source": f"write word{i % 7}", "target": " ".join([f"word{i % 7}"] * (1, 2, 4)[i % 3])} for i in range(120)
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = [sys.executable, ROOT / "recipes" / "train_seq2seq.py", "--train_file", tmp_path / "rows.jsonl"]
+    options = (
+        f"--length_tokens {kind} --length_bins 3 --length_encoding {encoding} --absolute_positions true --length_unit "
+        "word --target_vocabulary shared --vocab_size 60 --layers 1 --d_model 32 --ffn_dim 64 --attention_heads 2 "
+        "--max_steps 3 --save_steps 3 --test_lengths 2 --validation_share 0.2 --test_share 0.2 --use_cpu "
+        "--predict_with_generate true --report_to none"
+    )
+    words = [*command, *options.split(), "--output_dir", tmp_path / "run"]
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    saved = json.loads((tmp_path / "run" / "config.json").read_text())["length_tokens"]
+    assert saved["kind"] == {"ratio": "ratio", "bins": "bins"}[kind]
+    words = [sys.executable, ROOT / "recipes" / "generate.py", "--model", tmp_path / "run", "--length", "2"]
+    words += ["--input_file", tmp_path / "run" / "test.jsonl", "--output_file", tmp_path / "out.jsonl"]
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert all(json.loads(line)["requested"] == 2 for line in (tmp_path / "out.jsonl").read_text().splitlines())
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: LengthTokens("classes", (1.0,)), "length_tokens must be one of ratio, bins, got 'classes'"),
+        (lambda: LengthTokens("bins", (3, 3)), r"thresholds of length tokens must ascend, got \[3, 3\]"),
+        (lambda: LengthTokens("bins", ()), r"must ascend, got \[\]"),
+        (lambda: LengthTokens("ratio", (1.0,)), r"short, normal and long, with two thresholds, got \[1.0\]"),
+        (lambda: LengthTokens.fit("words", [1], [1]), "length_tokens must be one of ratio, bins, got 'words'"),
+        (lambda: LengthTokens.fit("bins", [1], [1], bins=1), "length_bins must be an integer of at least 2, got 1"),
+        (lambda: LengthTokens.fit("ratio", [2, 2], [1, 1]), "2 training pairs .* ratios are too alike"),
+        (lambda: LengthTokens.fit("bins", [], []), "0 training pairs do not make classes of bins"),
+    ],
+)
+def test_bad_input_is_told(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_configuration_refuses_wrong_tokens():
+    with pytest.raises(StrictDataclassClassValidationError, match="must ascend"):
+        build_model("marian", length_tokens={"kind": "bins", "thresholds": [4, 2]})

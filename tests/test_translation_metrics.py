@@ -1,0 +1,230 @@
+"""BLEU, chrF, length ratio, significance and the tables: figures by hand or from sacrebleu's own command line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sacrebleu
+
+from hf_lenctrl.translation_metrics import (
+    System,
+    length_figures,
+    load_systems,
+    paired_bootstrap,
+    predictor_figures,
+    translation_metrics,
+    translation_tables,
+)
+
+
+EVALUATE = Path(__file__).resolve().parents[1] / "recipes" / "evaluate.py"
+ENGLISH = ["the cat sat on the mat", "a dog ran through the long grass", "rain fell all day in the hills"]
+WORSE = ["the cat sat on a mat", "the dog ran in long grass", "it rained for a day"]
+JAPANESE = ["彼はついにそれが真実だと認めた。", "猫がマットの上に座った。"]
+JAPANESE_OUTPUTS = ["彼はそれが真実だとついに認めた。", "犬がマットの上に座りました。"]
+
+
+def command_line(tmp_path, outputs, references, *options) -> float:
+    """The score that sacrebleu's own program prints."""
+    for name, texts in (("out", outputs), ("ref", references)):
+        (tmp_path / name).write_text("\n".join(texts) + "\n", encoding="utf-8")
+    words = [sys.executable, "-m", "sacrebleu", str(tmp_path / "ref"), "-i", str(tmp_path / "out"), "-b", "-w", "6"]
+    return float(subprocess.run([*words, *options], capture_output=True, text=True, check=True).stdout)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "references", "tokenizer"),
+    [(WORSE, ENGLISH, "13a"), (JAPANESE_OUTPUTS, JAPANESE, "ja-mecab"), (JAPANESE_OUTPUTS, JAPANESE, "char")],
+)
+def test_scores_are_those_of_sacrebleus_command_line(tmp_path, outputs, references, tokenizer):
+    figures = translation_metrics(outputs, references, bleu_tokenizer=tokenizer)
+    bleu = command_line(tmp_path, outputs, references, "-m", "bleu", "--tokenize", tokenizer)
+    assert 0 < bleu < 100 and figures["bleu"] == pytest.approx(bleu, abs=1e-6)
+    assert figures["chrf"] == pytest.approx(command_line(tmp_path, outputs, references, "-m", "chrf"), abs=1e-6)
+    assert f"tok:{tokenizer}" in figures["bleu_signature"]
+    assert figures["chrf_signature"].endswith(f"version:{sacrebleu.__version__}")
+
+
+def test_perfect_and_unrelated_outputs():
+    assert translation_metrics(ENGLISH, ENGLISH)["bleu"] == pytest.approx(100)
+    assert translation_metrics(["x", "y", "z"], ENGLISH)["bleu"] == 0
+
+
+def test_length_ratio_is_that_of_the_sums():
+    # 24 / 30, not the mean of 2, 0.5 and 0.7; ((5)^2 + (-5)^2 + (-6)^2) / 3
+    assert length_figures([10, 5, 14], [5, 10, 20]) == pytest.approx({"length_ratio": 29 / 35, "variance": 86 / 3})
+
+
+def test_predictor_figures_are_those_of_numpy():
+    predicted, reference = [4, 7, 9, 12], [5, 7, 8, 15]
+    assert predictor_figures(predicted, reference) == pytest.approx(
+        {"mae": 5 / 4, "variance": 11 / 4, "pearson": float(np.corrcoef(predicted, reference)[0, 1])}
+    )
+    assert predictor_figures([3, 3], [2, 4])["pearson"] is None
+
+
+def test_significance():
+    references = [f"{a} {b} {c} {d} {a} {b}" for a in "abcd" for b in "efgh" for c in "ijk" for d in "lm"]
+    baseline = [text.replace("a", "x").replace("e", "y") if i % 2 else text for i, text in enumerate(references)]
+    same, better = paired_bootstrap(baseline, [baseline, references], references, samples=200)
+    assert better < 0.05 < same == 1.0
+    assert paired_bootstrap(baseline, [references], references, samples=200) == [better]
+
+
+def systems_of(names: dict[str, list[str]]) -> list[System]:
+    systems = []
+    for label, outputs in names.items():
+        name, _, how = label.partition(":")
+        produced = [len(text.split()) for text in outputs]
+        systems.append(System(name, how or None, outputs, produced, [6, 6, 8] if how else None))
+    return systems
+
+
+def test_tables_hold_each_system_where_it_belongs():
+    lengths = [6, 7, 11]  # of the references: two groups
+    tables = translation_tables(
+        systems_of({"transformer": WORSE, "ldpe:predict": ENGLISH, "ldpe:source": WORSE, "lrpe:source": WORSE}),
+        ENGLISH,
+        lengths,
+        unit="word",
+        baseline="transformer",
+        samples=100,
+    )
+    lines = tables.markdown().splitlines()
+    assert lines[2] == (
+        "| model | BLEU predict | chrF predict | LR predict | VAR predict "
+        "| BLEU source | chrF source | LR source | VAR source |"
+    )
+    bleu, chrf = (translation_metrics(WORSE, ENGLISH)[name] for name in ("bleu", "chrf"))
+    # WORSE has 6, 6 and 5 words, ENGLISH 6, 7 and 7
+    plain = f"{bleu:.2f} | {chrf:.2f} | {17 / 24:.3f} | {(0 + 1 + 36) / 3:.3f}"
+    assert lines[4] == f"| transformer | {plain} |  |  |  |  |"
+    assert lines[5].startswith(f"| ldpe | 100.00\\* | 100.00 | {20 / 24:.3f} | {16 / 3:.3f} | {plain}")
+    assert lines[6] == f"| lrpe |  |  |  |  | {plain} |"
+    # requested 6, 6, 8 for references of 6, 7, 11
+    assert f"| predict | {4 / 3:.2f} | {10 / 3:.2f} | {np.corrcoef([6, 6, 8], lengths)[0, 1]:.2f} |" in lines
+    assert "| BLEU (LR) | 1 to 10 (2 sentences) | 11 to 20 (1 sentences) |" in lines
+    assert f"| ldpe:predict | 100.00 ({13 / 13:.3f}) | 100.00 ({7 / 11:.3f}) |" in lines
+    assert lines[-2].startswith("BLEU: `nrefs:1|") and lines[-1].startswith("chrF: `nrefs:1|")
+    json.dumps(tables.to_dict(), allow_nan=False)
+
+
+def test_groups_end_where_the_paper_ends_them():
+    texts = [f"w{i} x y z" for i in range(9)]
+    tables = translation_tables(systems_of({"a": texts}), texts, [1, 10, 11, 20, 21, 40, 41, 80, 81], unit="word")
+    assert tables.group_sizes == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: translation_metrics([], []), ValueError, "each output needs one reference, got 0 and 0"),
+        (lambda: translation_metrics(["a"], ["a", "b"]), ValueError, "got 1 and 2"),
+        (lambda: translation_metrics(["a"], ["a"], bleu_tokenizer="moses"), ValueError, "must be one of none, zh"),
+        (
+            lambda: translation_tables(systems_of({"a": ENGLISH}), ENGLISH, [6, 7, 7], baseline="b"),
+            ValueError,
+            "there is no system 'b' to test against, only a",
+        ),
+        (
+            lambda: translation_tables(systems_of({"a": ENGLISH}) * 2, ENGLISH, [6, 7, 7]),
+            ValueError,
+            "two systems are called 'a'",
+        ),
+        (
+            lambda: translation_tables(systems_of({"a:guess": ENGLISH}), ENGLISH, [6, 7, 7]),
+            ValueError,
+            "the length of 'a' is given by predict, source, reference, got 'guess'",
+        ),
+        (
+            lambda: translation_tables(systems_of({"a": ENGLISH}), ENGLISH[:2], [6, 7]),
+            ValueError,
+            "a has 3 outputs for 2 references",
+        ),
+    ],
+)
+def test_bad_input_is_told(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def write(path: Path, outputs, references=ENGLISH, **columns) -> str:
+    rows = [
+        {"source": "s", "output": output, "ref": reference, **{name: values[i] for name, values in columns.items()}}
+        for i, (output, reference) in enumerate(zip(outputs, references, strict=True))
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return str(path)
+
+
+def test_files_become_systems(tmp_path, shared_tokenizer):
+    plain = write(tmp_path / "a.jsonl", WORSE)
+    given = write(tmp_path / "b.jsonl", ENGLISH, requested=[6, 6, 8], length=[1, 2, 3])
+    systems, references, lengths = load_systems([f"t={plain}", f"l:predict={given}"], "output", "ref", unit="word")
+    assert references == ENGLISH and lengths == [6, 7, 7]
+    assert [(s.name, s.how, s.produced, s.requested) for s in systems] == [
+        ("t", None, [6, 6, 5], None),
+        ("l", "predict", [1, 2, 3], [6, 6, 8]),
+    ]
+    _, _, tokens = load_systems([f"t={plain}"], "output", "ref", unit="token", tokenizer=shared_tokenizer)
+    assert tokens == [len(shared_tokenizer.tokenize(text)) for text in ENGLISH]
+
+
+def test_files_that_do_not_go_together_are_told(tmp_path):
+    a, b = write(tmp_path / "a.jsonl", WORSE), write(tmp_path / "b.jsonl", WORSE, references=WORSE)
+    with pytest.raises(
+        ValueError, match="b.jsonl has other references than t=.*a.jsonl; evaluate outputs of the same"
+    ):
+        load_systems([f"t={a}", f"l={b}"], "output", "ref", unit="word")
+    with pytest.raises(ValueError, match="a system is NAME=FILE or NAME:WAY=FILE, got 'a.jsonl'"):
+        load_systems(["a.jsonl"], "output", "ref", unit="word")
+    with pytest.raises(ValueError, match="a.jsonl has no column 'gold', only source, output, ref"):
+        load_systems([f"t={a}"], "output", "gold", unit="word")
+
+
+def run(*words) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, str(EVALUATE), *map(str, words)], capture_output=True, text=True)
+
+
+def test_the_recipe_prints_and_writes_the_tables(tmp_path):
+    systems = [
+        f"transformer={write(tmp_path / 'a.jsonl', WORSE)}",
+        f"ldpe:source={write(tmp_path / 'b.jsonl', ENGLISH, requested=[6, 6, 8])}",
+    ]
+    words = [
+        "--systems",
+        *systems,
+        "--reference_column",
+        "ref",
+        "--units",
+        "word",
+        "--output_dir",
+        tmp_path / "report",
+    ]
+    done = run(*words, "--baseline", "transformer")
+    assert done.returncode == 0, done.stderr
+    assert "| ldpe | 100.00" in done.stdout and "p < 0.05 against transformer" in done.stdout
+    assert (tmp_path / "report" / "translation.md").read_text(encoding="utf-8").strip() == done.stdout.strip()
+    figures = json.loads((tmp_path / "report" / "translation.json").read_text())
+    assert [s["name"] for s in figures["systems"]] == ["transformer", "ldpe"]
+    again = run(*words)
+    assert again.returncode == 2 and "holds a translation.json; remove it or name another folder" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "give one of --input_file for a report of lengths and --systems to compare translations"),
+        (["--input_file", "a", "--systems", "b=c"], "give one of --input_file"),
+        (["--systems", "a=b", "--units", "word"], "--systems needs --reference_column and one unit"),
+        (["--systems", "a=b", "--reference_column", "r"], "--units token and --tokenizer go together"),
+        (["--systems", "a=b", "--reference_column", "r", "--units", "word", "--length", "3"], "takes no length"),
+        (["--input_file", "a", "--baseline", "b"], "--baseline and --bleu_tokenizer are for --systems"),
+    ],
+)
+def test_options_that_contradict_each_other_are_told(words, message):
+    done = run(*words)
+    assert done.returncode == 2 and message in done.stderr
