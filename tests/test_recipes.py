@@ -14,7 +14,15 @@ import pytest
 import torch
 from conftest import SOURCES, TARGETS, build_model
 from safetensors.torch import load_file
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, MarianMTModel
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    BertConfig,
+    BertModel,
+    BertTokenizer,
+    MarianConfig,
+    MarianMTModel,
+)
 
 import hf_lenctrl
 from hf_lenctrl.arguments import ModelArguments
@@ -813,6 +821,47 @@ def test_a_ratio_beside_a_length_is_refused(tmp_path, capsys, other):
     with pytest.raises(SystemExit):
         refuse(tmp_path, [{"source": "a", "n": 5}], "--length_ratio", 0.5, *other)
     assert "--length_ratio to the source" in capsys.readouterr().err
+
+
+def test_lengths_are_those_of_the_source_or_of_the_reference(saved, tmp_path):
+    file = write_rows(tmp_path / "in.jsonl", [{"source": s, "gold": t} for s, t in zip(SOURCES, TARGETS, strict=True)])
+    options = ("--length_constraint", "max")
+    written = write_texts(saved, file, "--length", "source", *options)
+    assert [row["requested"] for row in written] == [len(source) for source in SOURCES]
+    (tmp_path / "out.jsonl").unlink()
+    written = write_texts(saved, file, "--length", "reference", "--reference_column", "gold", *options)
+    assert [row["requested"] for row in written] == [17, 33, 24, 29, 23, 25]
+    assert [row["gold"] for row in written] == TARGETS
+
+
+def test_lengths_are_predicted(saved, tmp_path):
+    encoder = BertModel(BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=2))
+    predictor = hf_lenctrl.LengthPredictor.from_encoder(encoder, [6, 8], length_unit="character")
+    predictor.output.weight.data.zero_()
+    predictor.output.bias.data.fill_(-4.0)  # 4 standard deviations of 1 below the mean of 7
+    predictor.save_pretrained(tmp_path / "predictor")
+    words = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])}
+    BertTokenizer(vocab=words).save_pretrained(tmp_path / "predictor")
+    file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES])
+    written = write_texts(saved, file, "--length", "predict", "--predictor", tmp_path / "predictor")
+    assert [row["requested"] for row in written] == [3] * 6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--length", "reference"), "--length reference and --reference_column go together"),
+        (("--length", 5, "--reference_column", "n"), "--length reference and --reference_column go together"),
+        (("--length", 5, "--predictor", "path"), "--predictor goes with --length predict"),
+        (("--length", "guess"), "must be an integer of at least 1, 'predict', 'source' or 'reference', got 'guess'"),
+        (("--length", 0), "must be an integer of at least 1, 'predict', 'source' or 'reference', got '0'"),
+        (("--length", 2.5), "got '2.5'"),
+    ],
+)
+def test_ways_to_a_length_that_do_not_go_together_are_refused(tmp_path, capsys, options, message):
+    with pytest.raises(SystemExit):
+        refuse(tmp_path, [{"source": "a", "n": 5}], *options)
+    assert message in capsys.readouterr().err
 
 
 def test_several_outputs_of_a_text_follow_each_other_and_keep_its_columns(saved, tmp_path):
