@@ -48,7 +48,7 @@ def main(argv=None) -> None:
     sources, references = rows["source"][:], rows["target"][:]
     write: Any = pipeline("length-controlled-generation", model=args.model, device="cpu")  # type: ignore[call-overload]
     options = {"num_beams": args.num_beams, "batch_size": args.batch_size}
-    told = getattr(write.model.config, "length_encoding", "none") != "none"
+    told = getattr(write.model.config, "length_controlled", False)
     unit = write.model.config.length_unit if told else args.length_unit
     alone = None
     for length in args.lengths:

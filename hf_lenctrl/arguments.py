@@ -35,8 +35,15 @@ class ModelArguments:
     family: str = field(
         default="marian", metadata={"help": "New model: marian or bart", "choices": ["marian", "bart"]}
     )
-    length_encoding: str = field(default="ldpe", metadata={"help": "ldpe, lrpe, pre, or none for the plain model"})
+    length_encoding: str = field(
+        default="ldpe", metadata={"help": "ldpe, lrpe, pre, learned, scale, or none for the plain model"}
+    )
     absolute_positions: bool = field(default=False, metadata={"help": "Keep absolute positions too (+PE)"})
+    encoder_length_embedding: bool = field(
+        default=False, metadata={"help": "Tell the encoder the length too (Nguyen et al. 2023)"}
+    )
+    length_head: bool = field(default=False, metadata={"help": "Length head in cross-attention (Nguyen et al. 2023)"})
+    learned_lengths: int = field(default=512, metadata={"help": "Rows of learned tables of lengths"})
     length_unit: str = field(default="character", metadata={"help": "token, character, word or byte"})
     layers: int = field(default=6, metadata={"help": "Encoder layers, and as many decoder layers"})
     d_model: int = field(default=512, metadata={"help": "Width of the model"})

@@ -1,5 +1,7 @@
 """Configurations of the length-controlled models: the base model's fields and four more."""
 
+from typing import Any
+
 from huggingface_hub.dataclasses import strict
 from transformers.models.bart.configuration_bart import BartConfig
 from transformers.models.m2m_100.configuration_m2m_100 import M2M100Config
@@ -11,7 +13,7 @@ from .length_tokens import LengthTokens
 from .length_units import LENGTH_UNITS
 
 
-LENGTH_ENCODING_NAMES = ("ldpe", "lrpe", "pre", "none")
+LENGTH_ENCODING_NAMES = ("ldpe", "lrpe", "pre", "learned", "scale", "none")
 LENGTH_CONSTRAINTS = ("max", "exact")
 LONGEST = 10**7  # no model writes more; sums of units stay far from overflow
 
@@ -42,7 +44,15 @@ class LengthControlRules:
 
     Fields:
         length_encoding (`str`, defaults to `"ldpe"`): What the decoder is told: `"ldpe"`, `"lrpe"`, `"pre"`
-            (see `hf_lenctrl.length_encoding`), or `"none"` for the base model without length control.
+            (see `hf_lenctrl.length_encoding`); `"learned"`, an embedding of the remaining length (LenEmb, Kikuchi et
+            al. 2016; Nguyen et al. 2023, eq. 18-19); `"scale"`, token embeddings times the length (LC, Liu et al.
+            2018); or `"none"` for the base model's decoder.
+        encoder_length_embedding (`bool`, defaults to `False`): Add an embedding of the length to each of the encoder's
+            inputs (Nguyen et al. 2023, eq. 16-17).
+        length_head (`bool`, defaults to `False`): One more head of cross-attention, over what is written (Nguyen et
+            al. 2023, eq. 20-24), see `LengthHeadAttention`.
+        learned_lengths (`int`, defaults to 512): Rows of the tables of `"learned"` and `encoder_length_embedding`, for
+            lengths from 0; a longer one shares the last row, one below 0 the first.
         absolute_positions (`bool`, defaults to `False`): Keep the decoder's own positions and add the length encoding
             ("+PE" in Takase & Okazaki 2019); `False` puts the length encoding in their place.
         length_unit (`str`, defaults to `"token"`): What is counted: `"token"`, or of the decoded text `"character"`
@@ -57,6 +67,16 @@ class LengthControlRules:
             at zero, so that a pretrained model starts as it was; see `add_length_control`.
         unit_states (`int`, defaults to 1): States of the model's `UnitTable`; set with the table.
     """
+
+    @property
+    def length_controlled(self: Any) -> bool:
+        """Whether the network is told the length."""
+        return self.length_encoding != "none" or self.encoder_length_embedding
+
+    @property
+    def counts_progress(self: Any) -> bool:
+        """Whether the decoder is told what is written."""
+        return self.length_encoding not in ("none", "scale") or self.length_head
 
     def validate_length_control(self):
         if self.length_encoding not in LENGTH_ENCODING_NAMES:
@@ -73,7 +93,7 @@ class LengthControlRules:
                 "length_encoding='none' with absolute_positions=False leaves the decoder without any position; "
                 "pass absolute_positions=True for the plain base model"
             )
-        told = self.length_encoding != "none" or self.length_tokens is not None
+        told = self.length_controlled or self.length_tokens is not None
         if self.length_tokens is not None:
             LengthTokens(**self.length_tokens)  # raises for wrong ones
         if not told and self.length is not None and self.length_constraint is None:
@@ -81,8 +101,12 @@ class LengthControlRules:
                 f"length={self.length} has no effect with length_encoding='none' and no length_constraint; choose one "
                 f"of {', '.join(LENGTH_ENCODING_NAMES[:-1])}, bound it with length_constraint='max', or leave it out"
             )
-        if self.length_encoding == "none" and self.length_projection:
-            raise ValueError("length_projection=True has no encoding to project with length_encoding='none'")
+        if self.length_encoding in ("none", "scale") and self.length_projection:
+            raise ValueError(
+                f"length_projection=True has no encoding to project with length_encoding={self.length_encoding!r}"
+            )
+        if self.learned_lengths < 2:
+            raise ValueError(f"learned_lengths must be at least 2 rows, got {self.learned_lengths}")
         if self.length_unit == "token" and self.unit_states != 1:
             raise ValueError(f"length_unit='token' has one state, got unit_states={self.unit_states}")
 
@@ -102,6 +126,9 @@ class LenCtrlBartConfig(LengthControlRules, BartConfig):
     length_tokens: dict | None = None
     length_projection: bool = False
     unit_states: int = 1
+    encoder_length_embedding: bool = False
+    length_head: bool = False
+    learned_lengths: int = 512
 
 
 @strict
@@ -119,6 +146,9 @@ class LenCtrlMarianConfig(LengthControlRules, MarianConfig):
     length_tokens: dict | None = None
     length_projection: bool = False
     unit_states: int = 1
+    encoder_length_embedding: bool = False
+    length_head: bool = False
+    learned_lengths: int = 512
 
 
 @strict
@@ -136,6 +166,9 @@ class LenCtrlMBartConfig(LengthControlRules, MBartConfig):
     length_tokens: dict | None = None
     length_projection: bool = False
     unit_states: int = 1
+    encoder_length_embedding: bool = False
+    length_head: bool = False
+    learned_lengths: int = 512
 
 
 @strict
@@ -153,6 +186,9 @@ class LenCtrlPegasusConfig(LengthControlRules, PegasusConfig):
     length_tokens: dict | None = None
     length_projection: bool = False
     unit_states: int = 1
+    encoder_length_embedding: bool = False
+    length_head: bool = False
+    learned_lengths: int = 512
 
 
 @strict
@@ -170,6 +206,9 @@ class LenCtrlM2M100Config(LengthControlRules, M2M100Config):
     length_tokens: dict | None = None
     length_projection: bool = False
     unit_states: int = 1
+    encoder_length_embedding: bool = False
+    length_head: bool = False
+    learned_lengths: int = 512
 
 
 for _config in (LenCtrlBartConfig, LenCtrlMarianConfig, LenCtrlMBartConfig, LenCtrlPegasusConfig, LenCtrlM2M100Config):

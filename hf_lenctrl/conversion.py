@@ -49,20 +49,25 @@ def add_length_control(
     tokenizer=None,
     length: int | None = None,
     length_constraint: str | None = None,
+    encoder_length_embedding: bool = False,
+    length_head: bool = False,
 ) -> Any:
     """
     Give a plain BART, mBART, Pegasus, Marian or M2M100/NLLB model a decoder that is told the length.
 
-    The decoder keeps its positions, and the length encoding reaches it through a linear layer that starts at zero: the
-    new model's logits equal the plain model's bit for bit, whatever the length, until it is trained. Weights, dtype,
-    configuration and generation configuration are carried over; the plain model is left as it is.
+    The decoder keeps its positions, and the length encoding reaches it through a linear layer that starts at zero, as
+    do the encoder's length embedding and the length head's projection: the new model's logits equal the plain model's
+    bit for bit, whatever the length, until it is trained. Weights, dtype, configuration and generation configuration
+    are carried over; the plain model is left as it is.
 
     Args:
         model_or_path (`PreTrainedModel` or `str`): A plain model, or a folder or Hub name of one.
-        length_encoding (`str`, *optional*, defaults to `"ldpe"`): `"ldpe"`, `"lrpe"` or `"pre"`.
+        length_encoding (`str`, *optional*, defaults to `"ldpe"`): `"ldpe"`, `"lrpe"`, `"pre"` or `"learned"`.
         length_unit (`str`, *optional*, defaults to `"token"`): `"token"`, `"character"`, `"word"` or `"byte"`.
         tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's; by default the one that lies with the path.
         length (`int`, *optional*), length_constraint (`str`, *optional*): Defaults of the new model.
+        encoder_length_embedding (`bool`, *optional*), length_head (`bool`, *optional*): The other parts of Nguyen et
+            al. 2023, see the configuration.
 
     Returns:
         The length-controlled model, in eval mode; its `conversion_report` (`ConversionReport`) names every parameter
@@ -79,9 +84,11 @@ def add_length_control(
     else:
         plain = AutoModelForSeq2SeqLM.from_pretrained(model_or_path)
         tokenizer = tokenizer or AutoTokenizer.from_pretrained(model_or_path)
-    if length_encoding not in LENGTH_ENCODINGS:
+    addable = (*LENGTH_ENCODINGS, "learned")
+    if length_encoding not in addable:
         raise ValueError(
-            f"length_encoding={length_encoding!r} adds no length control; choose one of {', '.join(LENGTH_ENCODINGS)}"
+            f"length_encoding={length_encoding!r} cannot be added to a model that stays as it was; choose one of "
+            f"{', '.join(addable)}"
         )
     check_constraint(length_constraint)
     if length is not None:
@@ -105,6 +112,8 @@ def add_length_control(
         length=length,
         length_constraint=length_constraint,
         length_projection=True,
+        encoder_length_embedding=encoder_length_embedding,
+        length_head=length_head,
     )
     model: Any = head(config).to(plain.dtype)
     state = plain.state_dict()

@@ -149,7 +149,7 @@ class LengthControlledGeneration:
         if length_constraint is _FROM_CONFIG:
             length_constraint = self.config.length_constraint
         check_constraint(length_constraint)
-        controlled = self.config.length_encoding != "none"
+        controlled = self.config.length_controlled
         if not controlled and length_constraint is None:
             if length is not None:
                 refuse_length()
@@ -238,7 +238,7 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
                 raise ValueError(
                     f"an ensemble takes this package's models, got a {type(model).__name__}; see add_length_control"
                 )
-        lead = next((model for model in models if model.config.length_encoding != "none"), models[0])
+        lead = next((model for model in models if model.config.length_controlled), models[0])
         names = ("eos_token_id", "pad_token_id", "decoder_start_token_id", "length_unit")
         for model in models:
             for name in names:
@@ -288,7 +288,8 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
         caches = [None] * len(widths) if past_key_values is None else [past_key_values, *past_key_values.others]
         total = None
         for model, states, cache in zip(self.models, encoder_outputs[0].split(widths, dim=-1), caches, strict=True):
-            told = {} if model.config.length_encoding == "none" else {"length": length, "progress": progress}
+            told = {"length": length} if model.config.length_controlled else {}
+            told |= {"progress": progress} if model.config.counts_progress else {}
             logits = model(
                 attention_mask=attention_mask,
                 decoder_input_ids=decoder_input_ids,

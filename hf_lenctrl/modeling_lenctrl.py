@@ -1,34 +1,41 @@
 """Length-controlled BART, Marian, mBART, Pegasus and M2M100: mixins over the untouched Hugging Face classes, then the
 classes of each family."""
 
+from typing import Any
+
 import torch
 from torch import nn
 from transformers import initialization as init
 from transformers.models.bart.modeling_bart import (
+    BartAttention,
     BartDecoder,
     BartEncoder,
     BartForConditionalGeneration,
     BartModel,
 )
 from transformers.models.m2m_100.modeling_m2m_100 import (
+    M2M100Attention,
     M2M100Decoder,
     M2M100Encoder,
     M2M100ForConditionalGeneration,
     M2M100Model,
 )
 from transformers.models.marian.modeling_marian import (
+    MarianAttention,
     MarianDecoder,
     MarianEncoder,
     MarianModel,
     MarianMTModel,
 )
 from transformers.models.mbart.modeling_mbart import (
+    MBartAttention,
     MBartDecoder,
     MBartEncoder,
     MBartForConditionalGeneration,
     MBartModel,
 )
 from transformers.models.pegasus.modeling_pegasus import (
+    PegasusAttention,
     PegasusDecoder,
     PegasusEncoder,
     PegasusForConditionalGeneration,
@@ -45,6 +52,7 @@ from .configuration_lenctrl import (
 from .generation import LengthControlledGeneration, refuse_length
 from .length_constraint import as_length_tensor
 from .length_encoding import LENGTH_ENCODINGS
+from .length_head import LengthHeadAttention, LengthHeadOutput
 from .length_units import UnitTable
 
 
@@ -58,6 +66,10 @@ class _NoPositions(nn.Module):
 
 class _LengthProjection(nn.Linear):
     """Takes the length encoding into a pretrained decoder; zero at first, so that the decoder starts as it was."""
+
+
+class _EncoderLengthEmbedding(nn.Embedding):
+    """The wanted length, added to each input of the encoder (Nguyen et al. 2023, eq. 16)."""
 
 
 class _KeepsUnitTable:
@@ -76,24 +88,55 @@ class _KeepsUnitTable:
             table = UnitTable.from_config(self.config, module.weights.shape[1])
             init.copy_(module.weights, table.weights)
             init.copy_(module.next_state, table.next_state)
-        elif isinstance(module, _LengthProjection):
-            init.zeros_(module.weight)
+        elif isinstance(module, (_LengthProjection, _EncoderLengthEmbedding, LengthHeadOutput)):
+            init.zeros_(module.weight)  # so that a pretrained model starts as it was
 
 
 class LengthControlledEncoder(_KeepsUnitTable):
-    """Encoder that leaves length to the decoder: `generate` and the models hand both the same keyword arguments."""
+    """
+    Encoder that may be told the length (Nguyen et al. 2023, eq. 16-17), with `config.encoder_length_embedding`.
 
-    def forward(self, *args, length=None, progress=None, **kwargs):
-        return super().forward(*args, **kwargs)
+    Without it length is left to the decoder: `generate` and the models hand both the same keyword arguments.
+    """
+
+    def __init__(self, config):
+        super().__init__(config)
+        if config.encoder_length_embedding:
+            self.length_embedding = _EncoderLengthEmbedding(config.learned_lengths, config.d_model)
+
+    def forward(self, input_ids=None, attention_mask=None, inputs_embeds=None, length=None, progress=None, **kwargs):
+        """`length` as in `LengthControlledDecoder.forward`."""
+        if self.config.encoder_length_embedding:
+            if inputs_embeds is None:
+                inputs_embeds = self.embed_tokens(input_ids)  # (B, S, d)
+            lengths = _required_length(length, self.config, inputs_embeds)  # (B,)
+            embedding = self.length_embedding(lengths.clamp(max=self.config.learned_lengths - 1)).unsqueeze(1)
+            # as in the decoder
+            embedding = embedding / getattr(self, "embed_scale", 1.0)
+            input_ids, inputs_embeds = None, inputs_embeds + embedding.to(inputs_embeds.dtype)
+        return super().forward(input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
+
+
+def _required_length(length, config, rows: torch.Tensor) -> torch.Tensor:
+    """The call's length or the configuration's, for each row: `(batch_size,)`."""
+    length = config.length if length is None else length
+    if length is None:
+        raise ValueError(
+            "no length was given; pass it to the call (model.generate(**inputs, length=75), model(..., length=75) "
+            "or labels to count it from) or set a default: from_pretrained(path, length=75)"
+        )
+    return as_length_tensor(length, rows.shape[0], rows.device)
 
 
 class LengthControlledDecoder(_KeepsUnitTable):
     """
-    Decoder that adds a length encoding to its token embeddings.
+    Decoder that adds a length encoding to its token embeddings, or multiplies them by the length.
 
     The sum is handed to the parent's `forward` as `inputs_embeds`; nothing of it is copied. Without
     `config.absolute_positions` the decoder's own positions are left out, as in the papers' LDPE and LRPE.
     """
+
+    attention_class: type
 
     def __init__(self, config):
         config.validate()  # a value set after construction (`from_pretrained(path, length=75)`) is checked here
@@ -103,6 +146,14 @@ class LengthControlledDecoder(_KeepsUnitTable):
             self.embed_positions = _NoPositions()
         if config.length_projection:
             self.length_projection = _LengthProjection(config.d_model, config.d_model, bias=False)
+        if config.length_encoding == "learned":
+            self.length_embedding = nn.Embedding(config.learned_lengths, config.d_model)
+        if config.length_head:
+            shape = {"num_heads": config.decoder_attention_heads, "dropout": config.attention_dropout}
+            for i, layer in enumerate(self.layers):
+                layer.encoder_attn = self.attention_class(
+                    config.d_model, **shape, is_decoder=True, config=config, layer_idx=i
+                )
 
     def resize_unit_table(self) -> None:
         """Give the unit table as many entries as the embedding has, new ones as in `UnitTable.from_config`."""
@@ -117,7 +168,7 @@ class LengthControlledDecoder(_KeepsUnitTable):
         inputs_embeds: torch.Tensor | None = None,
         past_key_values=None,
         length: int | list[int] | torch.Tensor | None = None,
-        progress: torch.LongTensor | None = None,
+        progress: Any = None,
         **kwargs,
     ):
         """
@@ -143,40 +194,43 @@ class LengthControlledDecoder(_KeepsUnitTable):
                     f"{self.config.max_position_embeddings}; ask for less, or use a model with a larger "
                     "max_position_embeddings or with absolute_positions=False"
                 )
-        if self.config.length_encoding == "none":
-            if length is not None:
-                refuse_length()
-            return super().forward(input_ids, inputs_embeds=inputs_embeds, past_key_values=past_key_values, **kwargs)
-        if progress is None:
-            if input_ids is None:
-                raise ValueError(
-                    "progress cannot be counted from decoder_inputs_embeds; pass decoder_input_ids, or "
-                    "progress=(batch_size, sequence_length) with the units written before each position"
-                )
-            if past_key_values is not None and past_key_values.get_seq_length() > 0:
-                raise ValueError(
-                    "progress cannot be counted from the last token of a cached sequence; call generate(), or pass "
-                    "progress=(batch_size, sequence_length) with the units written before each position"
-                )
-            progress = self.unit_table.progress(input_ids)  # (B, T)
-        length = self.config.length if length is None else length
-        if length is None:
-            raise ValueError(
-                "no length was given; pass it to the call (model.generate(**inputs, length=75), model(..., length=75) "
-                "or labels to count it from) or set a default: from_pretrained(path, length=75)"
-            )
-        lengths = as_length_tensor(length, progress.shape[0], progress.device)  # (B,)
-        encode = LENGTH_ENCODINGS[self.config.length_encoding]
-        encoding = encode(progress, lengths.unsqueeze(1), self.config.d_model)  # (B, T, d), float32
-        if self.config.length_projection:
-            encoding = self.length_projection(encoding.to(self.length_projection.weight.dtype))
+        config, kwargs["past_key_values"] = self.config, past_key_values
+        if length is not None and not config.length_controlled:
+            refuse_length()
+        if config.counts_progress and progress is None:
+            progress = self._count_progress(input_ids, past_key_values)  # (B, T)
+        if config.length_head:
+            kwargs["progress"] = progress
+        if config.length_encoding == "none":
+            return super().forward(input_ids, inputs_embeds=inputs_embeds, **kwargs)
+        rows: Any = given if progress is None else progress
+        lengths = _required_length(length, config, rows).unsqueeze(1)  # (B, 1)
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)  # (B, T, d)
+        if config.length_encoding == "scale":
+            return super().forward(inputs_embeds=inputs_embeds * lengths.unsqueeze(2), **kwargs)
+        if config.length_encoding == "learned":
+            encoding = self.length_embedding((lengths - progress).clamp(0, config.learned_lengths - 1))  # (B, T, d)
+        else:
+            encoding = LENGTH_ENCODINGS[config.length_encoding](progress, lengths, config.d_model)  # float32
+        if config.length_projection:
+            encoding = self.length_projection(encoding.to(self.length_projection.weight.dtype))
         # Marian's decoder multiplies the embeddings it is given by embed_scale, BART's did so in embed_tokens
         encoding = encoding / getattr(self, "embed_scale", 1.0)
-        return super().forward(
-            inputs_embeds=inputs_embeds + encoding.to(inputs_embeds.dtype), past_key_values=past_key_values, **kwargs
-        )
+        return super().forward(inputs_embeds=inputs_embeds + encoding.to(inputs_embeds.dtype), **kwargs)
+
+    def _count_progress(self, input_ids, past_key_values):
+        if input_ids is None:
+            raise ValueError(
+                "progress cannot be counted from decoder_inputs_embeds; pass decoder_input_ids, or "
+                "progress=(batch_size, sequence_length) with the units written before each position"
+            )
+        if past_key_values is not None and past_key_values.get_seq_length() > 0:
+            raise ValueError(
+                "progress cannot be counted from the last token of a cached sequence; call generate(), or pass "
+                "progress=(batch_size, sequence_length) with the units written before each position"
+            )
+        return self.unit_table.progress(input_ids)
 
 
 class LengthControlledModel(_KeepsUnitTable):
@@ -255,7 +309,7 @@ class LengthControlledForConditionalGeneration(LengthControlledGeneration, _Keep
         Raises:
             `ValueError`: without any length, for a length under 1, and for labels with nothing but padding.
         """
-        if labels is not None and length is None and self.config.length_encoding != "none":
+        if labels is not None and length is None and self.config.length_controlled:
             length = self.count_labels(labels)
         return super().forward(
             input_ids,
@@ -286,22 +340,27 @@ class LengthControlledForConditionalGeneration(LengthControlledGeneration, _Keep
     def prepare_inputs_for_generation(self, input_ids, **kwargs):
         """Add progress, counted over the whole running sequence, which beam search has already reordered."""
         model_inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
-        if self.config.length_encoding != "none":
+        if self.config.counts_progress:
             progress = self.unit_table.progress(input_ids)  # (B * beams, T)
             model_inputs["progress"] = progress[:, -model_inputs["decoder_input_ids"].shape[1] :]
         return model_inputs
 
 
 class LenCtrlBartEncoder(LengthControlledEncoder, BartEncoder):
-    """`BartEncoder` that ignores length."""
+    """`BartEncoder` that may be told the length; see `LengthControlledEncoder`."""
 
     config_class = LenCtrlBartConfig
+
+
+class LenCtrlBartAttention(LengthHeadAttention, BartAttention):
+    """`BartAttention` with a length head, for cross-attention."""
 
 
 class LenCtrlBartDecoder(LengthControlledDecoder, BartDecoder):
     """`BartDecoder` with a length encoding; see `LengthControlledDecoder`."""
 
     config_class = LenCtrlBartConfig
+    attention_class = LenCtrlBartAttention
 
 
 class LenCtrlBartModel(LengthControlledModel, BartModel):
@@ -320,15 +379,20 @@ class LenCtrlBartForConditionalGeneration(LengthControlledForConditionalGenerati
 
 
 class LenCtrlMarianEncoder(LengthControlledEncoder, MarianEncoder):
-    """`MarianEncoder` that ignores length."""
+    """`MarianEncoder` that may be told the length; see `LengthControlledEncoder`."""
 
     config_class = LenCtrlMarianConfig
+
+
+class LenCtrlMarianAttention(LengthHeadAttention, MarianAttention):
+    """`MarianAttention` with a length head, for cross-attention."""
 
 
 class LenCtrlMarianDecoder(LengthControlledDecoder, MarianDecoder):
     """`MarianDecoder` with a length encoding; see `LengthControlledDecoder`."""
 
     config_class = LenCtrlMarianConfig
+    attention_class = LenCtrlMarianAttention
 
 
 class LenCtrlMarianModel(LengthControlledModel, MarianModel):
@@ -357,15 +421,20 @@ class LenCtrlMarianMTModel(LengthControlledForConditionalGeneration, MarianMTMod
 
 
 class LenCtrlMBartEncoder(LengthControlledEncoder, MBartEncoder):
-    """`MBartEncoder` that ignores length."""
+    """`MBartEncoder` that may be told the length; see `LengthControlledEncoder`."""
 
     config_class = LenCtrlMBartConfig
+
+
+class LenCtrlMBartAttention(LengthHeadAttention, MBartAttention):
+    """`MBartAttention` with a length head, for cross-attention."""
 
 
 class LenCtrlMBartDecoder(LengthControlledDecoder, MBartDecoder):
     """`MBartDecoder` with a length encoding; see `LengthControlledDecoder`."""
 
     config_class = LenCtrlMBartConfig
+    attention_class = LenCtrlMBartAttention
 
 
 class LenCtrlMBartModel(LengthControlledModel, MBartModel):
@@ -384,15 +453,20 @@ class LenCtrlMBartForConditionalGeneration(LengthControlledForConditionalGenerat
 
 
 class LenCtrlPegasusEncoder(LengthControlledEncoder, PegasusEncoder):
-    """`PegasusEncoder` that ignores length."""
+    """`PegasusEncoder` that may be told the length; see `LengthControlledEncoder`."""
 
     config_class = LenCtrlPegasusConfig
+
+
+class LenCtrlPegasusAttention(LengthHeadAttention, PegasusAttention):
+    """`PegasusAttention` with a length head, for cross-attention."""
 
 
 class LenCtrlPegasusDecoder(LengthControlledDecoder, PegasusDecoder):
     """`PegasusDecoder` with a length encoding; see `LengthControlledDecoder`."""
 
     config_class = LenCtrlPegasusConfig
+    attention_class = LenCtrlPegasusAttention
 
 
 class LenCtrlPegasusModel(LengthControlledModel, PegasusModel):
@@ -413,15 +487,20 @@ class LenCtrlPegasusForConditionalGeneration(
 
 
 class LenCtrlM2M100Encoder(LengthControlledEncoder, M2M100Encoder):
-    """`M2M100Encoder` that ignores length."""
+    """`M2M100Encoder` that may be told the length; see `LengthControlledEncoder`."""
 
     config_class = LenCtrlM2M100Config
+
+
+class LenCtrlM2M100Attention(LengthHeadAttention, M2M100Attention):
+    """`M2M100Attention` with a length head, for cross-attention."""
 
 
 class LenCtrlM2M100Decoder(LengthControlledDecoder, M2M100Decoder):
     """`M2M100Decoder` with a length encoding; see `LengthControlledDecoder`."""
 
     config_class = LenCtrlM2M100Config
+    attention_class = LenCtrlM2M100Attention
 
 
 class LenCtrlM2M100Model(LengthControlledModel, M2M100Model):

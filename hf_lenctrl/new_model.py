@@ -81,6 +81,8 @@ def _build_model(args: ModelArguments, tokenizer, max_positions: int, length_tok
             length_unit=args.length_unit,
             tokenizer=tokenizer,
             length_constraint=args.length_constraint,
+            encoder_length_embedding=args.encoder_length_embedding,
+            length_head=args.length_head,
         )
         if args.target_language is not None:
             model.generation_config.forced_bos_token_id = tokenizer.convert_tokens_to_ids(args.target_language)
@@ -111,6 +113,9 @@ def _build_model(args: ModelArguments, tokenizer, max_positions: int, length_tok
         "absolute_positions": args.absolute_positions,
         "length_unit": args.length_unit,
         "length_constraint": args.length_constraint,
+        "encoder_length_embedding": args.encoder_length_embedding,
+        "length_head": args.length_head,
+        "learned_lengths": args.learned_lengths,
     }
     for side in ("encoder", "decoder"):
         shape |= {

@@ -102,7 +102,7 @@ class LengthControlledGenerationPipeline(Pipeline):
     ) -> list:
         config: Any = self.model.config
         unit: str = length_unit or getattr(config, "length_unit", None) or "token"
-        controlled = getattr(config, "length_encoding", "none") != "none"
+        controlled = getattr(config, "length_controlled", False)
         if controlled and unit != config.length_unit:
             raise ValueError(
                 f"length_unit={unit!r}, but the model was trained to count {config.length_unit}s and has a table for "

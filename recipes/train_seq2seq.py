@@ -51,7 +51,7 @@ def main(argv=None) -> dict:
     longest = max(data_args.max_source_length, data_args.max_target_length) + 1
     model = build_model(model_args, tokenizer, max_positions=max(512, longest), length_tokens=tokens)
     logger.info("%s with %.1fM parameters", type(model).__name__, model.num_parameters() / 1e6)
-    if model.config.length_encoding == "none":
+    if not model.config.length_controlled:
         model.generation_config.max_length = data_args.max_target_length + 1  # the library's default is 20
 
     # ---------------------------------------------------------------- training

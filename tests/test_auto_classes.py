@@ -277,7 +277,10 @@ def test_a_default_length_can_be_given_when_loading(checkpoints, family, tmp_pat
         ({"length": 7.5}, r"'length' with value 7\.5"),
         ({"length": True}, "'length' with value True"),
         ({"length": [30, 50]}, r"'length' with value \[30, 50\]"),
-        ({"length_encoding": "lpde"}, "length_encoding must be one of ldpe, lrpe, pre, none, got 'lpde'"),
+        (
+            {"length_encoding": "lpde"},
+            "length_encoding must be one of ldpe, lrpe, pre, learned, scale, none, got 'lpde'",
+        ),
         ({"length_unit": "syllable"}, "length_unit must be one of token, character, word, byte, got 'syllable'"),
     ],
 )

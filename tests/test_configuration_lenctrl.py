@@ -48,6 +48,11 @@ DEFAULTS = {
     "length_constraint": None,
     "length_projection": False,
     "unit_states": 1,
+    "length_predictor": None,
+    "length_tokens": None,
+    "encoder_length_embedding": False,
+    "length_head": False,
+    "learned_lengths": 512,
 }
 
 
@@ -93,8 +98,14 @@ def test_a_saved_config_loads_as_it_was_through_autoconfig(config_class, fields,
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"length_encoding": "sinus"}, "length_encoding must be one of ldpe, lrpe, pre, none, got 'sinus'"),
-        ({"length_encoding": "LDPE"}, "length_encoding must be one of ldpe, lrpe, pre, none, got 'LDPE'"),
+        (
+            {"length_encoding": "sinus"},
+            "length_encoding must be one of ldpe, lrpe, pre, learned, scale, none, got 'sinus'",
+        ),
+        (
+            {"length_encoding": "LDPE"},
+            "length_encoding must be one of ldpe, lrpe, pre, learned, scale, none, got 'LDPE'",
+        ),
         ({"length_unit": "sentence"}, "length_unit must be one of token, character, word, byte, got 'sentence'"),
         ({"length": 0}, "length must be at least 1, got 0; pass length=75"),
         ({"length": -3}, "length must be at least 1, got -3; pass length=75"),
@@ -106,7 +117,7 @@ def test_a_saved_config_loads_as_it_was_through_autoconfig(config_class, fields,
         (
             {"length_encoding": "none", "absolute_positions": True, "length": 5},
             "length=5 has no effect with length_encoding='none' and no length_constraint; choose one of ldpe, lrpe, "
-            "pre, bound it with length_constraint='max', or leave it out",
+            "pre, learned, scale, bound it with length_constraint='max', or leave it out",
         ),
         (
             {"length_constraint": "min"},
@@ -116,6 +127,11 @@ def test_a_saved_config_loads_as_it_was_through_autoconfig(config_class, fields,
             {"length_encoding": "none", "absolute_positions": True, "length_projection": True},
             "length_projection=True has no encoding to project with length_encoding='none'",
         ),
+        (
+            {"length_encoding": "scale", "length_projection": True},
+            "length_projection=True has no encoding to project with length_encoding='scale'",
+        ),
+        ({"learned_lengths": 1}, "learned_lengths must be at least 2 rows, got 1"),
         ({"unit_states": 2}, "length_unit='token' has one state, got unit_states=2"),
     ],
 )

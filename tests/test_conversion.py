@@ -245,7 +245,10 @@ def test_a_model_that_has_length_control_is_told(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"length_encoding": "none"}, "length_encoding='none' adds no length control; choose one of ldpe, lrpe, pre"),
+        (
+            {"length_encoding": "none"},
+            "length_encoding='none' cannot be added to a model that stays as it was; choose one of ldpe",
+        ),
         ({"length_unit": "syllable"}, "unit must be one of token, character, word, byte, got 'syllable'"),
     ],
 )
@@ -257,7 +260,10 @@ def test_no_encoding_and_an_unknown_unit_are_told(options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"length_encoding": "rope"}, "length_encoding='rope' adds no length control; choose one of ldpe, lrpe, pre"),
+        (
+            {"length_encoding": "rope"},
+            "length_encoding='rope' cannot be added to a model that stays as it was; choose one of ldpe",
+        ),
         ({"length_constraint": "min"}, "length_constraint must be 'max' .* got 'min'"),
         ({"length": 0}, "length must be at least 1, got 0; pass length=75"),
     ],

@@ -1,0 +1,85 @@
+"""The length head of Nguyen et al. 2023: one more head of cross-attention, which looks back at what is written."""
+
+import torch
+from torch import nn
+from transformers.cache_utils import DynamicLayer
+
+
+class _OutputAndHeads(nn.Linear):
+    """An attention's output projection that also hands on what it was given, the heads side by side."""
+
+    def forward(self, heads: torch.Tensor) -> torch.Tensor:
+        return torch.cat([super().forward(heads), heads], dim=-1)
+
+
+class LengthHeadOutput(nn.Linear):
+    """The rows of eq. 20's output projection that belong to the length head."""
+
+
+class LengthHeadAttention:
+    r"""
+    Cross-attention with a length head (Nguyen et al. 2023, eq. 20-24), a mixin over a family's attention.
+
+    At decoder position `t` the head is a weighted mean of the states `Z` of the positions written so far,
+
+        head_t = sum_{k <= t} a_k Z_k / sum_{k <= t} a_k,    a_k = (l + 1 - l_k) softplus(mean(sum_j head_{k, j}))
+
+    with `l` the wanted length, `l_k` the units that remained at position `k` (so that `l + 1 - l_k` is its progress
+    plus 1) and `head_{k, j}` the `h` other heads there. It is concatenated to them and projected (eq. 20).
+
+    What was read into the equations, which as printed divide by a sum that can be zero: a weight is one number for a
+    position, so the summed heads are averaged over their width; softplus makes it positive (eq. 23 then divides by
+    no less than it adds); the sum of eq. 22 ends at the last position written, since the rest is not known; the factor
+    of eq. 24 belongs to the position it weighs, as one that is the same for all would cancel in eq. 23. Eq. 20
+    is literal, its projection split in two blocks of rows, `out_proj` and `length_out`.
+
+    Numerator and denominator are running sums, kept in the decoder's cache behind its own layers, so that a step with
+    a cache adds one term, whatever was written before, and beams are reordered with the rest.
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.out_proj = _OutputAndHeads(self.embed_dim, self.embed_dim, bias=self.out_proj.bias is not None)
+        self.length_out = LengthHeadOutput(self.embed_dim, self.embed_dim, bias=False)
+
+    def forward(self, hidden_states, *args, past_key_values=None, progress=None, **kwargs):
+        """
+        The parent's `forward` with one more argument.
+
+        Args:
+            hidden_states (`torch.FloatTensor` of shape `(batch_size, sequence_length, d_model)`): Decoder states.
+            progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Units written before each position.
+
+        Raises:
+            `ValueError`: for a cache that was filled by a model without a length head.
+        """
+        both, attention = super().forward(hidden_states, *args, past_key_values=past_key_values, **kwargs)
+        output, heads = both.chunk(2, dim=-1)  # (B, T, d) each
+        per_head = heads.unflatten(-1, (self.num_heads, self.head_dim))  # (B, T, h, d/h)
+        strength = nn.functional.softplus(per_head.float().sum(dim=2).mean(dim=-1))  # (B, T)
+        weight = ((progress + 1) * strength).unsqueeze(-1)  # (B, T, 1)
+        numerator = (weight * hidden_states.float()).cumsum(dim=1)  # (B, T, d)
+        denominator = weight.cumsum(dim=1)  # (B, T, 1)
+        if past_key_values is not None:
+            numerator, denominator = self._add_to_cache(past_key_values, numerator, denominator)
+        length_head = (numerator / denominator).to(hidden_states.dtype)
+        return output + self.length_out(length_head), attention
+
+    def _add_to_cache(self, cache, numerator, denominator):
+        """The sums from the first position on, `(B, T, d)` and `(B, T, 1)`, and into the cache with them."""
+        own = getattr(cache, "self_attention_cache", cache)
+        index, tokens = self.config.decoder_layers + self.layer_idx, numerator.shape[1]
+        while len(own.layers) <= index:
+            own.layers.append(DynamicLayer())
+        sums = own.layers[index]
+        before = int(own.get_seq_length(self.layer_idx)) - tokens
+        if before != sums.get_seq_length():
+            raise ValueError(
+                f"the cache holds {before} tokens, the length head's sums {sums.get_seq_length()}; use a cache that "
+                "this model filled from the first token on"
+            )
+        if sums.get_seq_length() > 0:
+            numerator = numerator + sums.keys[:, 0, -1:]
+            denominator = denominator + sums.values[:, 0, -1:]
+        sums.update(numerator.unsqueeze(1), denominator.unsqueeze(1))
+        return numerator, denominator

@@ -1,0 +1,221 @@
+"""Length embeddings in encoder and decoder, the length head, scaled embeddings: values by hand and stock classes."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from conftest import FAMILIES, SHAPE, build_model_of, make_tokenizers
+from transformers import BartConfig, BartForConditionalGeneration, DynamicCache, EncoderDecoderCache
+from transformers.models.bart.modeling_bart import BartAttention
+
+import hf_lenctrl
+from hf_lenctrl import add_length_control
+from hf_lenctrl.length_head import LengthHeadAttention
+
+
+# Nguyen et al. 2023, Table 1, and the baselines
+FULL = {"length_encoding": "learned", "encoder_length_embedding": True, "length_head": True}
+MODELS = {
+    "full": FULL,
+    "model 1": {"length_encoding": "learned", "length_head": True},
+    "model 2": {"length_encoding": "none", "encoder_length_embedding": True, "length_head": True},
+    "LenEmb": {"length_encoding": "learned"},
+    "LC": {"length_encoding": "scale"},
+    "head and LDPE": {"length_encoding": "ldpe", "length_head": True},
+}
+SOURCE = torch.tensor([[5, 8, 9, 6, 2], [7, 4, 2, 1, 1]])
+MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+
+
+def wild(family: str, **fields):
+    """An untrained model whose zero-initialised parts are not zero."""
+    model = build_model_of(family, absolute_positions=True, learned_lengths=16, init_std=0.3, **fields)
+    torch.manual_seed(4)
+    for name, parameter in model.named_parameters():
+        if "length_out" in name or "length_embedding" in name:
+            torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def test_the_head_is_the_weighted_mean_of_the_equations():
+    torch.manual_seed(0)
+    config = BartConfig(**SHAPE)
+    head = type("Attention", (LengthHeadAttention, BartAttention), {})
+    attention = head(32, 4, is_decoder=True, config=config, layer_idx=0).eval()
+    plain = BartAttention(32, 4, is_decoder=True, config=config, layer_idx=0).eval()
+    plain.load_state_dict(attention.state_dict(), strict=False)
+    config._attn_implementation = "eager"
+    states, memory = torch.randn(2, 5, 32), torch.randn(2, 7, 32)
+    progress = torch.tensor([[0, 2, 3, 7, 8], [0, 1, 1, 4, 6]])
+    with torch.no_grad():
+        output, _ = attention(states, key_value_states=memory, progress=progress)
+        without, _ = plain(states, key_value_states=memory)
+        heads = (without - plain.out_proj.bias) @ torch.linalg.inv(plain.out_proj.weight).T  # (B, T, 32), 4 x 8
+    z, heads = states.double().numpy(), heads.double().numpy()
+    expected = np.zeros_like(z)
+    for b in range(2):
+        weights = []
+        for k in range(5):
+            summed = sum(heads[b, k, 8 * j : 8 * j + 8] for j in range(4))  # over heads, eq. 24
+            weights.append((progress[b, k].item() + 1) * np.log1p(np.exp(summed.mean())))
+            mean = sum(w * z[b, i] for i, w in enumerate(weights)) / sum(weights)  # eq. 22-23
+            expected[b, k] = mean @ attention.length_out.weight.detach().double().numpy().T
+    np.testing.assert_allclose((output - without).numpy(), expected, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_cache_changes_nothing(family, name):
+    model = wild(family, **MODELS[name])
+    for options in ({}, {"num_beams": 3}, {"num_beams": 2, "num_return_sequences": 2}):
+        ids = [
+            model.generate(SOURCE, attention_mask=MASK, length=[4, 9], max_new_tokens=8, use_cache=cached, **options)
+            for cached in (True, False)
+        ]
+        assert torch.equal(*ids)
+        assert torch.equal(
+            ids[0], model.generate(SOURCE, attention_mask=MASK, length=[4, 9], max_new_tokens=8, **options)
+        )
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "LC"])
+def test_a_row_does_not_depend_on_the_others(name):
+    model = wild("bart", **MODELS[name])
+    both = model.generate(SOURCE, attention_mask=MASK, length=[4, 9], max_new_tokens=8, do_sample=False)
+    alone = model.generate(SOURCE[1:, :3], length=9, max_new_tokens=8, do_sample=False)
+    width = min(both.shape[1], alone.shape[1])
+    assert torch.equal(both[1:, :width], alone[:, :width])
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in MODELS if "head" in name or MODELS[name].get("encoder_length_embedding")]
+)
+def test_the_length_reaches_the_logits(name):
+    model = wild("marian", **MODELS[name])
+    ids = torch.tensor([[1, 5, 6, 7]] * 2)
+    with torch.no_grad():
+        logits = model(SOURCE, attention_mask=MASK, decoder_input_ids=ids, length=torch.tensor([4, 4])).logits
+        other = model(SOURCE, attention_mask=MASK, decoder_input_ids=ids, length=torch.tensor([4, 9])).logits
+    assert torch.equal(logits[0], other[0]) and not torch.allclose(logits[1], other[1])
+
+
+def stock_of(model):
+    """The stock BART with the same weights."""
+    fields = {name: value for name, value in model.config.to_dict().items() if name in BartConfig().to_dict()}
+    fields.pop("model_type")
+    stock = BartForConditionalGeneration(BartConfig(**fields)).eval()
+    missing, _ = stock.load_state_dict(model.state_dict(), strict=False)
+    assert not missing
+    return stock
+
+
+IDS = torch.tensor([[2, 5, 6, 7], [2, 9, 9, 4]])  # </s> starts BART's decoder; every token counts one
+
+
+def test_the_encoder_adds_the_row_of_the_length():
+    model = wild("bart", length_encoding="none", encoder_length_embedding=True)
+    table = model.model.encoder.length_embedding.weight
+    for lengths, rows in (([3, 11], [3, 11]), ([15, 99], [15, 15])):  # beyond the table: its last row
+        embeds = stock_of(model).get_input_embeddings()(SOURCE) + table[rows].unsqueeze(1)
+        with torch.no_grad():
+            logits = model(SOURCE, attention_mask=MASK, decoder_input_ids=IDS, length=lengths).logits
+            expected = stock_of(model)(inputs_embeds=embeds, attention_mask=MASK, decoder_input_ids=IDS).logits
+        torch.testing.assert_close(logits, expected)
+
+
+def test_the_decoder_adds_the_row_of_the_remaining_length():
+    model = wild("bart", length_encoding="learned")
+    table = model.model.decoder.length_embedding.weight
+    # remaining: length - progress, from 0 and up to the last row
+    remaining = torch.tensor([[2, 1, 0, 0], [15, 15, 15, 14]])
+    embeds = stock_of(model).get_input_embeddings()(IDS) + table[remaining]
+    with torch.no_grad():
+        logits = model(SOURCE, attention_mask=MASK, decoder_input_ids=IDS, length=[2, 17]).logits
+        expected = stock_of(model)(SOURCE, attention_mask=MASK, decoder_inputs_embeds=embeds).logits
+    torch.testing.assert_close(logits, expected)
+
+
+def test_token_embeddings_are_multiplied_by_the_length():
+    model = wild("bart", length_encoding="scale")
+    embeds = stock_of(model).get_input_embeddings()(IDS) * torch.tensor([3.0, 8.0]).view(2, 1, 1)
+    with torch.no_grad():
+        logits = model(SOURCE, attention_mask=MASK, decoder_input_ids=IDS, length=[3, 8]).logits
+        expected = stock_of(model)(SOURCE, attention_mask=MASK, decoder_inputs_embeds=embeds).logits
+    torch.testing.assert_close(logits, expected)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pretrained_start_is_the_base_model_at_step_0_and_then_learns(family):
+    tokenizer = make_tokenizers()[family]
+    torch.manual_seed(0)
+    size = max(len(tokenizer), max(tokenizer.all_special_ids) + 1)
+    name = {"bart": "Bart", "marian": "Marian", "mbart": "MBart", "pegasus": "Pegasus", "m2m_100": "M2M100"}[family]
+    head = "MarianMTModel" if family == "marian" else f"{name}ForConditionalGeneration"
+    config = getattr(transformers, f"{name}Config")(**{**SHAPE, "vocab_size": size, "pad_token_id": 1, "decoder_start_token_id": 2})
+    stock = getattr(transformers, head)(config).eval()
+    model = add_length_control(stock, tokenizer=tokenizer, **{**FULL, "length_encoding": "learned"})
+    new = {name.rsplit(".", 2)[-2] for name in model.conversion_report.new}
+    assert new == {"length_projection", "length_embedding", "length_out"} and not model.conversion_report.dropped
+    batch = {"input_ids": SOURCE, "attention_mask": MASK, "decoder_input_ids": IDS}
+    with torch.no_grad():
+        for length in (1, 7, 600):
+            assert torch.equal(model(**batch, length=length).logits, stock(**batch).logits)
+    model.train()
+    model(**batch, length=5).logits.square().mean().backward()
+    assert model.model.decoder.layers[0].encoder_attn.length_out.weight.grad.abs().sum() > 0
+    assert model.model.encoder.length_embedding.weight.grad[5].abs().sum() > 0
+
+
+def test_a_checkpoint_keeps_its_parts(tmp_path):
+    model = wild("marian", **FULL)
+    model.save_pretrained(tmp_path)
+    again = hf_lenctrl.LenCtrlMarianMTModel.from_pretrained(tmp_path)
+    state = again.state_dict()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+    assert (tmp_path / "length_head.py").is_file()  # for trust_remote_code
+
+
+def test_a_cache_of_a_model_without_a_head_is_refused():
+    model, other = wild("bart", **FULL), wild("bart", length_encoding="ldpe")
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    with torch.no_grad():
+        other(SOURCE, decoder_input_ids=IDS, length=9, past_key_values=cache, use_cache=True)
+        with pytest.raises(
+            ValueError, match="the cache holds 4 tokens, the length head's sums 0; use a cache that this"
+        ):
+            model(
+                SOURCE,
+                decoder_input_ids=IDS[:, :1],
+                length=9,
+                past_key_values=cache,
+                progress=torch.tensor([[4], [4]]),
+                use_cache=True,
+            )
+
+
+def test_a_model_that_is_told_by_its_encoder_alone_needs_a_length():
+    model = wild("bart", **MODELS["model 2"])
+    with pytest.raises(ValueError, match="no length was given; pass it to the call"):
+        model(SOURCE, decoder_input_ids=IDS)
+    with pytest.raises(ValueError, match="no length was given"):
+        model.generate(SOURCE)
+    labels = torch.tensor([[5, 6, 7, 2], [9, 2, -100, -100]])
+    counted = model(SOURCE, attention_mask=MASK, labels=labels).loss
+    given = model(SOURCE, attention_mask=MASK, labels=labels, length=[3, 1]).loss
+    assert torch.equal(counted, given)
+
+
+def test_a_head_alone_takes_no_length():
+    model = wild("bart", length_encoding="none", length_head=True)
+    with pytest.raises(ValueError, match="length was given to a model with length_encoding='none'"):
+        model(SOURCE, decoder_input_ids=IDS, length=5)
+    assert model.generate(SOURCE, attention_mask=MASK, max_new_tokens=5).shape[0] == 2
+
+
+def test_copies_are_whole():
+    model = wild("bart", **FULL)
+    with torch.no_grad():
+        batch = {"input_ids": SOURCE, "attention_mask": MASK, "decoder_input_ids": IDS, "length": 6}
+        assert torch.equal(copy.deepcopy(model)(**batch).logits, model(**batch).logits)
