@@ -88,6 +88,9 @@ class DataArguments:
     )
     max_validation_rows: int | None = field(default=None, metadata={"help": "Evaluate on the first so many rows"})
     max_test_rows: int | None = field(default=None, metadata={"help": "Test on the first so many rows"})
+    unseen_lengths: list[int] = field(
+        default_factory=list, metadata={"help": "Train without the pairs whose target has one of these lengths"}
+    )
     length_tokens: str | None = field(
         default=None,
         metadata={"help": "A token before the source for its target's length: ratio classes or bins"}
@@ -95,6 +98,10 @@ class DataArguments:
     )
     length_bins: int = field(default=10, metadata={"help": "Bins of length_tokens=bins"})
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenising"})
+
+    def __post_init__(self):
+        for length in self.unseen_lengths:
+            check_length(length)
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 import logging
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -173,6 +174,25 @@ def _split(rows: Dataset, shares: dict[str, float], args: DataArguments) -> dict
                 f"files of your own: {name}_file="
             )
     return {name: rows.select(indices) for name, indices in members.items()}
+
+
+def leave_out_lengths(rows: Dataset, tokenizer, unit: str, lengths: Sequence[int]) -> Dataset:
+    """
+    Rows whose target has none of the lengths, so that a test at these is one at unseen lengths (Takase & Okazaki 2019,
+    lower halves of Tables 1, 2 and 4).
+
+    Raises:
+        `ValueError`: when no row is left.
+    """
+    counts = count_texts(tokenizer, [(text or "").strip() for text in rows["target"]], unit, target=True)
+    kept = [i for i, count in enumerate(counts) if count not in set(lengths)]
+    left_out = ", ".join(f"{counts.count(length):,} of {length}" for length in lengths)
+    logger.info("train: %s rows, targets left out by their %ss: %s", f"{len(rows):,}", unit, left_out)
+    if not kept:
+        raise ValueError(
+            f"unseen_lengths={list(lengths)} leaves none of {len(rows)} training rows; name fewer lengths"
+        )
+    return rows.select(kept)
 
 
 def fit_length_tokens(rows: Dataset, tokenizer, unit: str, args: DataArguments) -> LengthTokens:

@@ -19,7 +19,7 @@ from transformers import Seq2SeqTrainingArguments, set_seed
 
 from hf_lenctrl.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
 from hf_lenctrl.checkpoints import average_checkpoints, last_checkpoint, trained_steps
-from hf_lenctrl.data import load_splits, tokenize
+from hf_lenctrl.data import leave_out_lengths, load_splits, tokenize
 from hf_lenctrl.data_collator import DataCollatorForLengthControl
 from hf_lenctrl.metrics import build_compute_metrics
 from hf_lenctrl.new_model import build_model, load_tokenizer, unit_and_tokens
@@ -42,6 +42,8 @@ def main(argv=None) -> dict:
     with args.main_process_first(desc="tokenizer"):
         tokenizer = load_tokenizer(model_args, splits["train"], args.output_dir)
     unit, tokens = unit_and_tokens(model_args, data_args, splits["train"], tokenizer)
+    if data_args.unseen_lengths:
+        splits["train"] = leave_out_lengths(splits["train"], tokenizer, unit, data_args.unseen_lengths)
     with args.main_process_first(desc="tokenising"):
         tokenized, _ = tokenize(splits, tokenizer, data_args, length_tokens=tokens, unit=unit)  # logs what it dropped
     if "test" in splits and args.should_save:

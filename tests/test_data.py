@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from hf_lenctrl.arguments import DataArguments
-from hf_lenctrl.data import RowReport, load_rows, load_splits, tokenize
+from hf_lenctrl.data import RowReport, leave_out_lengths, load_rows, load_splits, tokenize
 from hf_lenctrl.data_collator import DataCollatorForLengthControl
 
 
@@ -136,6 +136,21 @@ def test_columns_of_a_translation_are_named_with_a_dot(tmp_path, typed):
         test_share=0,
     )
     assert load_splits(args)["train"][1] == {"source": "word 1", "target": "言葉 1"}
+
+
+def test_rows_of_unseen_lengths_are_left_out_and_counted(shared_tokenizer, caplog):
+    rows = datasets.Dataset.from_list(
+        [{"source": "s", "target": target} for target in ("abc", " ab ", "abc", "a", "é")]
+    )
+    with caplog.at_level("INFO"):
+        kept = leave_out_lengths(rows, shared_tokenizer, "character", [3, 2, 9])
+    assert kept["target"][:] == ["a", "é"]
+    assert "train: 5 rows, targets left out by their characters: 2 of 3, 1 of 2, 0 of 9" in caplog.text
+    assert leave_out_lengths(rows, shared_tokenizer, "byte", [2])["target"][:] == ["abc", "abc", "a"]
+    with pytest.raises(ValueError, match=r"unseen_lengths=\[1, 2, 3\] leaves none of 5 training rows; name fewer"):
+        leave_out_lengths(rows, shared_tokenizer, "character", [1, 2, 3])
+    with pytest.raises(ValueError, match="length must be at least 1, got 0"):
+        DataArguments(unseen_lengths=[30, 0])
 
 
 def test_a_dataset_is_loaded_by_name(tmp_path):

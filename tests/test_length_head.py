@@ -153,7 +153,9 @@ def test_a_pretrained_start_is_the_base_model_at_step_0_and_then_learns(family):
     size = max(len(tokenizer), max(tokenizer.all_special_ids) + 1)
     name = {"bart": "Bart", "marian": "Marian", "mbart": "MBart", "pegasus": "Pegasus", "m2m_100": "M2M100"}[family]
     head = "MarianMTModel" if family == "marian" else f"{name}ForConditionalGeneration"
-    config = getattr(transformers, f"{name}Config")(**{**SHAPE, "vocab_size": size, "pad_token_id": 1, "decoder_start_token_id": 2})
+    config = getattr(transformers, f"{name}Config")(
+        **{**SHAPE, "vocab_size": size, "pad_token_id": 1, "decoder_start_token_id": 2}
+    )
     stock = getattr(transformers, head)(config).eval()
     model = add_length_control(stock, tokenizer=tokenizer, **{**FULL, "length_encoding": "learned"})
     new = {name.rsplit(".", 2)[-2] for name in model.conversion_report.new}
