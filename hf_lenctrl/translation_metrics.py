@@ -88,7 +88,7 @@ def length_figures(produced: Sequence[int], reference: Sequence[int]) -> dict[st
     return {"length_ratio": sum(produced) / sum(reference), "variance": figures["variance"]}
 
 
-def predictor_figures(predicted: Sequence[int], reference: Sequence[int]) -> dict[str, float | None]:
+def predictor_figures(predicted: Sequence[int], reference: Sequence[int]) -> dict[str, Any]:
     """
     How well lengths were predicted (Oka et al. 2020, Table 2).
 

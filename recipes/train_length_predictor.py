@@ -9,7 +9,6 @@ goes on from its last checkpoint when the same command is given again.
 
 import json
 import logging
-import statistics
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from hf_lenctrl.checkpoints import average_checkpoints, last_checkpoint
 from hf_lenctrl.data import load_splits
 from hf_lenctrl.length_predictor import LengthPredictor, PredictorArguments, round_lengths
 from hf_lenctrl.length_units import count_texts
-from hf_lenctrl.metrics import length_metrics
+from hf_lenctrl.translation_metrics import predictor_figures
 
 
 logger = logging.getLogger("train_length_predictor")
@@ -93,14 +92,6 @@ def finished_with(checkpoint: str, args: TrainingArguments) -> Path | None:
     return Path(checkpoint).parent / Path(state.best_model_checkpoint or checkpoint).name if ended else None
 
 
-def errors(lengths: list[int], references: list[int]) -> dict[str, Any]:
-    """Mean absolute error, variance (eq. 4) and Pearson's r, which constant lengths do not have."""
-    metrics = length_metrics(lengths, references)
-    varies = min(len(set(lengths)), len(set(references))) > 1
-    pearson = statistics.correlation(lengths, references) if varies else None
-    return {"mae": metrics["mae"], "variance": metrics["variance"], "pearson": pearson}
-
-
 def markdown(table: dict[str, dict]) -> str:
     """Table 2 of Oka et al. 2020."""
     lines = ["| split | lengths | average error | variance | correlation | error ratio |", "|---|---|---|---|---|---|"]
@@ -133,7 +124,9 @@ def main(argv=None) -> dict:
 
     # ---------------------------------------------------------------- training
     def compute_metrics(result):
-        return errors(round_lengths(torch.as_tensor(result.predictions)).tolist(), result.label_ids.tolist())
+        return predictor_figures(
+            round_lengths(torch.as_tensor(result.predictions)).tolist(), result.label_ids.tolist()
+        )
 
     data = {"train_dataset": tokenized["train"], "eval_dataset": tokenized.get("validation")}
     trainer = Trainer(model, args, **data, processing_class=tokenizer, compute_metrics=compute_metrics)
@@ -154,7 +147,9 @@ def main(argv=None) -> dict:
         result = trainer.predict(tokenized[name], metric_key_prefix=name)
         values = torch.as_tensor(result.predictions)
         predicted = round_lengths(values).tolist()
-        own, source = (errors(x, splits[name]["labels"][:]) for x in (predicted, splits[name]["source_length"][:]))
+        own, source = (
+            predictor_figures(x, splits[name]["labels"][:]) for x in (predicted, splits[name]["source_length"][:])
+        )
         ratio = own["mae"] / source["mae"] if source["mae"] > 0 else None
         table[name] = {"predicted": own, "source": source, "mae_ratio": ratio}
         figures = {f"{name}_source_{key}": value for key, value in source.items()} | {f"{name}_mae_ratio": ratio}
