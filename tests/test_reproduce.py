@@ -1,0 +1,132 @@
+"""The harness of the papers' tables: rows trained, skipped, resumed and rendered, on a table of its own."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import SOURCES, TARGETS
+
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def load():
+    spec = importlib.util.spec_from_file_location("reproduce", ROOT / "recipes" / "reproduce" / "reproduce.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+reproduce = load()
+TABLES = sorted((ROOT / "recipes" / "reproduce").glob("*.yaml"))
+TABLE = {
+    "title": "A table",
+    "lengths": [6, 12],
+    "rows": {
+        "truncation": {"of": "transformer", "constraint": "cut"},
+        "transformer": {"length_encoding": "none", "absolute_positions": True},
+        "ldpe": {"length_encoding": "ldpe"},
+        "cut_off": {"of": "transformer", "constraint": "max"},
+    },
+    "unseen": ["ldpe"],
+    "options": {
+        "length_unit": "character",
+        "target_vocabulary": "shared",
+        "vocab_size": 120,
+        "layers": 1,
+        "d_model": 32,
+        "attention_heads": 2,
+        "ffn_dim": 32,
+        "validation_share": 0.2,
+        "test_share": 0.2,
+        "max_steps": 2,
+        "save_steps": 2,
+        "predict_with_generate": True,
+        "generation_num_beams": 1,
+        "per_device_eval_batch_size": 8,
+        "use_cpu": True,
+        "report_to": "none",
+    },
+    "paper": {"ldpe": {"variance": [0.015, 0.012], "rouge1_recall": [47.0, 48.0]}},
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reproduce")
+    rows = [
+        {"source": f"{s} Number {i}.", "target": f"{t} {i}"}
+        for i in range(8)
+        for s, t in zip(SOURCES, TARGETS, strict=True)
+    ]
+    rows += [{"source": f"Six {i}", "target": "sixsix"} for i in range(5)]  # as long as a test length
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "table.yaml").write_text(yaml.safe_dump(TABLE, sort_keys=False))
+    return folder
+
+
+def run(files, out, *words):
+    reproduce.main(
+        [str(files / "table.yaml"), "--train_file", str(files / "rows.jsonl"), "--output_dir", str(out), *words]
+    )
+    return [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def results(files):
+    return run(files, files / "out")
+
+
+@pytest.mark.slow
+def test_every_row_is_run_once_and_what_others_start_from_first(files, results, capsys):
+    assert [row["row"] for row in results] == ["transformer", "truncation", "ldpe", "cut_off", "ldpe_unseen"]
+    written = (files / "out" / "results.jsonl").read_bytes()
+    assert run(files, files / "out") == results
+    assert (files / "out" / "results.jsonl").read_bytes() == written
+    for row in results:
+        assert row["config"]["max_steps"] == 2 and row["figures"].keys() == {"6", "12"}
+        assert row["figures"]["6"].keys() == set(reproduce.MEASURES)
+    by_name = {row["row"]: row for row in results}
+    assert by_name["ldpe_unseen"]["config"]["unseen_lengths"] == [6, 12]
+    for name in ("truncation", "cut_off"):
+        assert by_name[name]["figures"]["6"]["over"] == by_name[name]["figures"]["12"]["over"] == 0
+
+
+@pytest.mark.slow
+def test_the_tables_hold_our_figures_and_the_papers(files, results):
+    tables = (files / "out" / "tables.md").read_text()
+    ldpe = next(row for row in results if row["row"] == "ldpe")["figures"]
+    variance = f"{ldpe['6']['variance']:.3f}"[:6]
+    assert f"| ldpe | {variance} (0.015) | " in tables and "(47.0)" in tables
+    assert tables.index("| truncation |") < tables.index("| ldpe |") < tables.index("| ldpe_unseen |")
+
+
+@pytest.mark.slow
+def test_a_row_of_another_configuration_is_told(files, results):
+    with pytest.raises(ValueError, match="holds 'transformer' with another configuration; name another --output_dir"):
+        run(files, files / "out", "--set", "seed=2")
+
+
+def test_a_file_of_another_format_is_told(files, tmp_path):
+    (tmp_path / "results.jsonl").write_text('{"row": "ldpe"}\n')
+    with pytest.raises(ValueError, match="line 1 of .*results.jsonl has format None, this version writes 1"):
+        run(files, tmp_path)
+
+
+def test_an_unknown_row_and_a_missing_file_are_told(files, tmp_path):
+    with pytest.raises(ValueError, match="table.yaml has no rows lpde, only truncation, transformer, ldpe"):
+        run(files, tmp_path, "--rows", "lpde")
+    with pytest.raises(FileNotFoundError, match="there is no data file .*gone.jsonl; each row needs it"):
+        run(files, tmp_path, "--train_file", "gone.jsonl")
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_a_shipped_table_is_whole(path):
+    spec = yaml.safe_load(path.read_text())
+    rows = reproduce.rows_of(spec)
+    assert set(spec["paper"]) <= set(rows)
+    for figures in spec["paper"].values():
+        assert all(len(values) == len(spec["lengths"]) for values in figures.values())
+    assert all(row["of"] in rows for row in rows.values() if "of" in row)
