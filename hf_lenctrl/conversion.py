@@ -11,6 +11,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 from . import modeling_lenctrl as models
 from .configuration_lenctrl import check_constraint, check_length
 from .length_encoding import LENGTH_ENCODINGS
+from .length_tokens import LengthTokens
 from .length_units import UnitTable
 
 
@@ -51,6 +52,7 @@ def add_length_control(
     length_constraint: str | None = None,
     encoder_length_embedding: bool = False,
     length_head: bool = False,
+    length_tokens: LengthTokens | None = None,
 ) -> Any:
     """
     Give a plain BART, mBART, Pegasus, Marian or M2M100/NLLB model a decoder that is told the length.
@@ -68,6 +70,8 @@ def add_length_control(
         length (`int`, *optional*), length_constraint (`str`, *optional*): Defaults of the new model.
         encoder_length_embedding (`bool`, *optional*), length_head (`bool`, *optional*): The other parts of Nguyen et
             al. 2023, see the configuration.
+        length_tokens (`LengthTokens`, *optional*): Tokens before the source; the model's embedding must have rows for
+            them. With these, or with the encoder's embedding, `length_encoding="none"` will do.
 
     Returns:
         The length-controlled model, in eval mode; its `conversion_report` (`ConversionReport`) names every parameter
@@ -85,7 +89,8 @@ def add_length_control(
         plain = AutoModelForSeq2SeqLM.from_pretrained(model_or_path)
         tokenizer = tokenizer or AutoTokenizer.from_pretrained(model_or_path)
     addable = (*LENGTH_ENCODINGS, "learned")
-    if length_encoding not in addable:
+    told_otherwise = length_encoding == "none" and (length_tokens is not None or encoder_length_embedding)
+    if length_encoding not in addable and not told_otherwise:
         raise ValueError(
             f"length_encoding={length_encoding!r} cannot be added to a model that stays as it was; choose one of "
             f"{', '.join(addable)}"
@@ -111,7 +116,8 @@ def add_length_control(
         length_unit=length_unit,
         length=length,
         length_constraint=length_constraint,
-        length_projection=True,
+        length_projection=length_encoding != "none",
+        length_tokens=None if length_tokens is None else length_tokens.to_dict(),
         encoder_length_embedding=encoder_length_embedding,
         length_head=length_head,
     )

@@ -83,6 +83,7 @@ def _build_model(args: ModelArguments, tokenizer, max_positions: int, length_tok
             length_constraint=args.length_constraint,
             encoder_length_embedding=args.encoder_length_embedding,
             length_head=args.length_head,
+            length_tokens=length_tokens,
         )
         if args.target_language is not None:
             model.generation_config.forced_bos_token_id = tokenizer.convert_tokens_to_ids(args.target_language)

@@ -135,7 +135,8 @@ def test_the_pipeline_puts_the_token_of_the_requested_length_there(shared_tokeni
             pipe(text, length=5, length_unit="byte", length_constraint="max")
 
 
-def test_a_plain_checkpoint_gets_rows_for_the_tokens(shared_tokenizer, tmp_path):
+@pytest.mark.parametrize("encoding", ["none", "ldpe"])
+def test_a_plain_checkpoint_gets_rows_for_the_tokens(shared_tokenizer, tmp_path, encoding):
     model = build_model("marian", vocab_size=len(shared_tokenizer), length_encoding="none", absolute_positions=True)
     base = model.config.to_dict()
     stock = build_stock(base)
@@ -144,7 +145,7 @@ def test_a_plain_checkpoint_gets_rows_for_the_tokens(shared_tokenizer, tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     tokens = LengthTokens("ratio", (0.2, 0.5))
     tokens.add_to(tokenizer)
-    arguments = ModelArguments(base_model=str(tmp_path), length_encoding="ldpe", length_unit="character")
+    arguments = ModelArguments(base_model=str(tmp_path), length_encoding=encoding, length_unit="character")
     new = build_new_model(arguments, tokenizer, 64, tokens)
     assert new.get_input_embeddings().num_embeddings == len(tokenizer) == len(shared_tokenizer) + 3
     assert new.unit_table.weights.shape[1] == len(tokenizer)

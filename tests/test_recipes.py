@@ -1011,6 +1011,6 @@ def test_a_base_model_with_length_control_is_refused(run, tmp_path):
 
 def test_a_base_model_without_an_encoding_is_refused(stock, tmp_path):
     with pytest.raises(
-        ValueError, match="length_encoding='none' adds no length control; choose one of ldpe, lrpe, pre"
+        ValueError, match="length_encoding='none' cannot be added to a model that stays as it was; choose"
     ):
         train(tmp_path / "next", base_model=stock, length_encoding="none", max_steps=1, rows=ROWS[:8], **ONLY_TRAIN)
