@@ -13,6 +13,7 @@ from transformers import HfArgumentParser
 
 from .configuration_lenctrl import check_length
 from .length_tokens import LENGTH_TOKEN_KINDS
+from .metrics import ROUGE_UNITS
 
 
 @dataclass
@@ -124,6 +125,9 @@ class RunArguments:
     test_lengths: list[int] = field(default_factory=list, metadata={"help": "Test at each of these lengths"})
     bleu_tokenizer: str | None = field(
         default=None, metadata={"help": "Measure BLEU and chrF with this sacrebleu tokenizer (ja-mecab), not ROUGE"}
+    )
+    rouge_unit: str = field(
+        default="word", metadata={"help": "ROUGE of words or, for Japanese, characters", "choices": list(ROUGE_UNITS)}
     )
     rouge_max_bytes: int | None = field(default=None, metadata={"help": "Cut outputs to so many bytes (75 in DUC)"})
 

@@ -45,23 +45,40 @@ def length_metrics(produced: Sequence[int], requested: Sequence[int]) -> dict[st
     }
 
 
+ROUGE_UNITS = ("word", "character")
+
+
+class _Characters:
+    """What `rouge_score` takes for a tokenizer: text without white space, character by character."""
+
+    def tokenize(self, text: str) -> list[str]:
+        return [character for character in text if not character.isspace()]
+
+
 def rouge_metrics(
-    predictions: Sequence[str], references: Sequence[str], *, max_bytes: int | None = None, use_stemmer: bool = True
+    predictions: Sequence[str],
+    references: Sequence[str],
+    *,
+    max_bytes: int | None = None,
+    use_stemmer: bool = True,
+    unit: str = "word",
 ) -> dict[str, float]:
     """
-    Mean ROUGE-1, 2 and L, recall and F1, in percent, by `rouge_score`, whose words are ASCII letters and digits alone.
+    Mean ROUGE-1, 2 and L, recall and F1, in percent, by `rouge_score`.
 
     Args:
         predictions (`Sequence[str]`), references (`Sequence[str]`): Texts, one reference for each prediction.
         max_bytes (`int`, *optional*): Cut each prediction to so many UTF-8 bytes first (75 in DUC 2004); a character
             cut in two is left out. References stay whole.
         use_stemmer (`bool`, *optional*, defaults to `True`): Porter stems, as ROUGE-1.5.5 `-m`.
+        unit (`str`, *optional*, defaults to `"word"`): `"word"`, which to `rouge_score` is ASCII letters and digits
+            alone; `"character"` for Japanese and Chinese, where a text has no such word.
 
     Returns:
         `dict[str, float]`: `rouge1_recall`, `rouge1_f1`, and so on.
 
     Raises:
-        `ValueError`: without predictions, when the two differ in number, or for `max_bytes` under 1.
+        `ValueError`: without predictions, when the two differ in number, for `max_bytes` under 1, or another unit.
     """
     from rouge_score.rouge_scorer import RougeScorer
 
@@ -69,8 +86,12 @@ def rouge_metrics(
         raise ValueError(f"max_bytes must be at least 1, got {max_bytes}; leave it out to keep predictions whole")
     if len(predictions) != len(references) or len(predictions) == 0:
         raise ValueError(f"each prediction needs one reference, got {len(predictions)} and {len(references)}")
+    if unit not in ROUGE_UNITS:
+        raise ValueError(f"unit of ROUGE must be one of {', '.join(ROUGE_UNITS)}, got {unit!r}")
     names = ("rouge1", "rouge2", "rougeL")
-    scorer = RougeScorer(list(names), use_stemmer=use_stemmer)
+    scorer = RougeScorer(
+        list(names), use_stemmer=use_stemmer, tokenizer=_Characters() if unit == "character" else None
+    )
     totals = {f"{name}_{part}": 0.0 for name in names for part in ("recall", "f1")}
     for prediction, reference in zip(predictions, references, strict=True):
         if max_bytes is not None:
@@ -81,10 +102,11 @@ def rouge_metrics(
     return {name: 100 * total / len(predictions) for name, total in totals.items()}
 
 
-def rouge_settings(max_bytes: int | None = None, use_stemmer: bool = True) -> str:
+def rouge_settings(max_bytes: int | None = None, use_stemmer: bool = True, unit: str = "word") -> str:
     """Signature to print beside a ROUGE score."""
     cut = "none" if max_bytes is None else f"{max_bytes} bytes"
-    return f"rouge_score {version('rouge_score')}, stemmer={use_stemmer}, truncation={cut}, mean over examples x 100"
+    words = f"stemmer={use_stemmer}" if unit == "word" else f"{unit}s"
+    return f"rouge_score {version('rouge_score')}, {words}, truncation={cut}, mean over examples x 100"
 
 
 def build_compute_metrics(
@@ -93,6 +115,7 @@ def build_compute_metrics(
     *,
     length: int | None = None,
     max_bytes: int | None = None,
+    rouge_unit: str = "word",
     bleu_tokenizer: str | None = None,
 ) -> Callable:
     """
@@ -103,6 +126,7 @@ def build_compute_metrics(
         length_unit (`str`): `"token"` or `"character"`.
         length (`int`, *optional*): The length every example was asked for; by default that of its reference.
         max_bytes (`int`, *optional*): See `rouge_metrics`.
+        rouge_unit (`str`, *optional*, defaults to `"word"`): The unit of `rouge_metrics`.
         bleu_tokenizer (`str`, *optional*): Measure BLEU and chrF (`hf_lenctrl.translation_metrics`) instead of ROUGE.
 
     Returns:
@@ -127,8 +151,8 @@ def build_compute_metrics(
         references, reference_lengths = measure(evaluation.label_ids)
         requested = reference_lengths if length is None else [length] * len(produced)
         if bleu_tokenizer is None:
-            quality = rouge_metrics(predictions, references, max_bytes=max_bytes)
-            settings = f"ROUGE: {rouge_settings(max_bytes)}"
+            quality = rouge_metrics(predictions, references, max_bytes=max_bytes, unit=rouge_unit)
+            settings = f"ROUGE: {rouge_settings(max_bytes, unit=rouge_unit)}"
         else:
             from .translation_metrics import translation_metrics
 

@@ -57,7 +57,8 @@ def main(argv=None) -> dict:
         model.generation_config.max_length = data_args.max_target_length + 1  # the library's default is 20
 
     # ---------------------------------------------------------------- training
-    quality = {"max_bytes": run_args.rouge_max_bytes, "bleu_tokenizer": run_args.bleu_tokenizer}
+    quality: dict[str, Any] = {"max_bytes": run_args.rouge_max_bytes, "rouge_unit": run_args.rouge_unit}
+    quality |= {"bleu_tokenizer": run_args.bleu_tokenizer}
     trainer = LengthControlTrainer(
         model=model,
         args=args,

@@ -118,6 +118,20 @@ def test_texts_that_do_not_pair_up_are_refused(predictions, references, counts):
         rouge_metrics(predictions, references)
 
 
+def test_rouge_of_characters_sees_japanese():
+    # 6 of 8 characters, white space left out; 4 of 7 pairs; the longest common subsequence has 6
+    actual = rouge_metrics(["日本の 地図です"], ["日本の古い地図で"], unit="character", use_stemmer=False)
+    assert actual["rouge1_recall"] == pytest.approx(100 * 6 / 8) and actual["rouge1_f1"] == pytest.approx(
+        100 * 12 / 15
+    )
+    assert actual["rouge2_recall"] == pytest.approx(100 * 4 / 7)
+    assert actual["rougeL_recall"] == pytest.approx(100 * 6 / 8)
+    assert rouge_metrics(["日本"], ["日本"])["rouge1_f1"] == 0  # no word that rouge_score knows
+    assert ", characters, truncation=none" in rouge_settings(unit="character")
+    with pytest.raises(ValueError, match="unit of ROUGE must be one of word, character, got 'byte'"):
+        rouge_metrics(["a"], ["a"], unit="byte")
+
+
 def test_rouge_settings_name_version_stemmer_and_cut():
     signature = r"rouge_score \d+\.\d+\S*, stemmer={}, truncation={}, mean over examples x 100"
     assert re.fullmatch(signature.format("True", "none"), rouge_settings())

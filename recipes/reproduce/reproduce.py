@@ -79,7 +79,8 @@ def bound(folder: Path, how: str, options: dict, lengths: list[int]) -> dict[str
             bound = write(sources, length=length, length_unit=unit, length_constraint=how, **beams)
             texts = [row["generated_text"] for row in bound]
         produced = [count_units(text, "character") for text in texts]
-        rouge = rouge_metrics(texts, references, max_bytes=options.get("rouge_max_bytes"))
+        how_to = {"max_bytes": options.get("rouge_max_bytes"), "unit": options.get("rouge_unit", "word")}
+        rouge = rouge_metrics(texts, references, **how_to)
         measured = {**length_metrics(produced, [length] * len(texts)), **rouge}
         figures[str(length)] = {name: measured[name] for name in MEASURES}
     return figures
