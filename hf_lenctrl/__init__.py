@@ -36,6 +36,8 @@ _MODULE_OF = {
     "rerank": "generation",
     "LengthPredictor": "length_predictor",
     "LengthPredictorConfig": "length_predictor",
+    "load_predictor": "length_predictor",
+    "LengthTokens": "length_tokens",
     "add_length_control": "conversion",
     "LengthControlledGenerationPipeline": "pipeline",
     "length_report": "report",
@@ -58,6 +60,8 @@ if TYPE_CHECKING:
     from .length_constraint import LengthConstraintLogitsProcessor as LengthConstraintLogitsProcessor
     from .length_predictor import LengthPredictor as LengthPredictor
     from .length_predictor import LengthPredictorConfig as LengthPredictorConfig
+    from .length_predictor import load_predictor as load_predictor
+    from .length_tokens import LengthTokens as LengthTokens
     from .length_units import UnitTable as UnitTable
     from .length_units import count_units as count_units
     from .metrics import length_metrics as length_metrics
