@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+import sacrebleu
 import yaml
 from conftest import SOURCES, TARGETS
 
@@ -50,6 +51,21 @@ TABLE = {
         "report_to": "none",
     },
     "paper": {"ldpe": {"variance": [0.015, 0.012], "rouge1_recall": [47.0, 48.0]}},
+}
+
+
+NEW_MODEL = {"vocab_size": 120, "layers": 1, "d_model": 32, "attention_heads": 2}
+TRANSLATION = {
+    "title": "Translations",
+    "lengths": ["free", "predict", "source", "reference"],
+    "rows": {
+        "transformer": {"length_encoding": "none", "absolute_positions": True},
+        "ldpe": {"length_encoding": "ldpe"},
+        "bin_tokens": {"length_encoding": "none", "absolute_positions": True, "length_tokens": "bins"},
+    },
+    "options": {**TABLE["options"], "length_unit": "token", "bleu_tokenizer": "13a"},
+    "predictor": {**NEW_MODEL, "length_unit": "token", "validation_share": 0.2, "max_steps": 2, "report_to": "none"},
+    "paper": {"ldpe": {"bleu": ["", 35.87, 29.7, 37.19]}},
 }
 
 
@@ -107,6 +123,34 @@ def test_the_tables_hold_our_figures_and_the_papers(files, results):
 def test_a_row_of_another_configuration_is_told(files, results):
     with pytest.raises(ValueError, match="holds 'transformer' with another configuration; name another --output_dir"):
         run(files, files / "out", "--set", "seed=2")
+
+
+@pytest.mark.slow
+def test_translations_are_written_with_each_way_of_giving_the_length(files, tmp_path):
+    (tmp_path / "table.yaml").write_text(yaml.safe_dump(TRANSLATION, sort_keys=False))
+    where = [str(tmp_path / "table.yaml"), "--train_file", str(files / "rows.jsonl"), "--output_dir", str(tmp_path)]
+    reproduce.main(where + ["--set", "predictor.max_steps=1"])
+    results = {row["row"]: row for row in map(json.loads, (tmp_path / "results.jsonl").read_text().splitlines())}
+    assert results["transformer"]["figures"].keys() == {"free"}
+    assert (
+        results["ldpe"]["figures"].keys()
+        == {"predict", "source", "reference"}
+        == results["bin_tokens"]["figures"].keys()
+    )
+    outputs = [json.loads(line) for line in (tmp_path / "ldpe" / "outputs_reference.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (tmp_path / "ldpe" / "test.jsonl").read_text().splitlines()]
+    assert [row["target"] for row in outputs] == [row["target"] for row in rows]
+    bleu = sacrebleu.corpus_bleu([row["output"] for row in outputs], [[row["target"] for row in rows]]).score
+    assert results["ldpe"]["figures"]["reference"]["bleu"] == bleu
+    assert json.loads((tmp_path / "predictor" / "checkpoint-1" / "trainer_state.json").read_text())["global_step"] == 1
+    tables = (tmp_path / "tables.md").read_text()
+    assert "(35.87)" in tables and "paired bootstrap" in tables and "| ldpe:source |" in tables
+
+
+def test_an_option_of_no_form_is_told(files, tmp_path):
+    for item in ("max_steps", "predictor.max_steps=1"):
+        with pytest.raises(ValueError, match=f"--set takes NAME=VALUE, .* got '{item}'"):
+            run(files, tmp_path, "--set", item)
 
 
 def test_a_file_of_another_format_is_told(files, tmp_path):

@@ -5,7 +5,9 @@
 
 Every row is trained on the same data, steps and seed by recipes/train_seq2seq.py, tested at the table's lengths, and
 appended to `results.jsonl` as soon as it is known. The same command goes on where it was stopped, within a row too.
-`tables.md` holds what is known so far.
+`tables.md` holds what is known so far. `--set` changes an option of every row: `validation_file=dev.jsonl
+test_file=test.jsonl` for splits of your own, `predictor.encoder_name_or_path=bert` for the length predictor of a
+translation table.
 """
 
 import argparse
@@ -19,9 +21,12 @@ from transformers import pipeline
 
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))  # the recipes are scripts, not a package
+sys.path[:0] = [str(HERE), str(HERE.parent)]  # the recipes are scripts, not a package
 
+import generate  # noqa: E402
+import train_length_predictor  # noqa: E402
 import train_seq2seq  # noqa: E402
+from tables import compare_systems, render, rows_of  # noqa: E402
 
 from hf_lenctrl.data import load_rows, texts_of  # noqa: E402
 from hf_lenctrl.length_units import count_units  # noqa: E402
@@ -30,14 +35,6 @@ from hf_lenctrl.metrics import length_metrics, rouge_metrics  # noqa: E402
 
 FORMAT = 1  # of a line of results.jsonl
 MEASURES = ("variance", "mae", "exact", "over", *(f"rouge{n}_{p}" for n in "12L" for p in ("recall", "f1")))
-
-
-def rows_of(spec: dict) -> dict[str, dict]:
-    """The table's rows and, for those that the paper trains without the lengths of the test, a second one each."""
-    rows = dict(spec["rows"])
-    for name in spec.get("unseen", []):
-        rows[f"{name}_unseen"] = {**rows[name], "unseen_lengths": spec["lengths"]}
-    return rows
 
 
 def load_results(path: Path) -> dict[str, dict]:
@@ -54,12 +51,17 @@ def load_results(path: Path) -> dict[str, dict]:
     return results
 
 
+def write_run(folder: Path, options: dict) -> Path:
+    """The YAML of one training."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "run.yaml").write_text(yaml.safe_dump(options), encoding="utf-8")
+    return folder / "run.yaml"
+
+
 def train(folder: Path, options: dict, lengths: list[int]) -> dict[str, dict]:
     """Train a row and test it at each length."""
-    folder.mkdir(parents=True, exist_ok=True)
-    run = folder / "run.yaml"
-    run.write_text(yaml.safe_dump({**options, "output_dir": str(folder), "test_lengths": lengths}), encoding="utf-8")
-    metrics = train_seq2seq.main([str(run)])
+    run = {**options, "output_dir": str(folder), "test_lengths": lengths}
+    metrics = train_seq2seq.main([str(write_run(folder, run))])
     return {str(n): {name: metrics[f"test_{n}_{name}"] for name in MEASURES} for n in lengths}
 
 
@@ -86,27 +88,29 @@ def bound(folder: Path, how: str, options: dict, lengths: list[int]) -> dict[str
     return figures
 
 
-def render(spec: dict, results: dict[str, dict]) -> str:
-    """Markdown: ROUGE as Tables 1 and 2 of Takase & Okazaki have it, variance as Table 4; the paper's in brackets."""
-    lengths = [str(n) for n in spec["lengths"]]
-    lines = [f"# {spec['title']}", "", "In brackets: the paper's figure, on its own data.", ""]
-    for title, measures in (
-        ("ROUGE recall (1, 2, L)", [f"rouge{n}_recall" for n in "12L"]),
-        ("Variance", ["variance"]),
-    ):
-        lines += [f"## {title}", "", "| row | " + " | ".join(lengths) + " |", "|" + "---|" * (1 + len(lengths))]
-        for name in rows_of(spec):
-            if name not in results:
-                continue
-            cells = []
-            for i, length in enumerate(lengths):
-                ours = " / ".join(f"{results[name]['figures'][length][m]:.3f}"[:6] for m in measures)
-                paper = [spec.get("paper", {}).get(name, {}).get(m, [])[i : i + 1] for m in measures]
-                theirs = " / ".join(str(p[0]) for p in paper if p)
-                cells.append(f"{ours} ({theirs})" if theirs else ours)
-            lines.append(f"| {name} | " + " | ".join(cells) + " |")
-        lines.append("")
-    return "\n".join(lines)
+def translate(out: Path, name: str, options: dict, spec: dict) -> dict[str, dict]:
+    """Train a row of a translation table, and let it write with each way of giving the length."""
+    folder = out / name
+    train(folder, options, [])
+    rows = load_rows(str(folder / "test.jsonl"))
+    how = {"num_beams": options["generation_num_beams"], "batch_size": options["per_device_eval_batch_size"]}
+    model, tokenizer = generate.load([str(folder)])
+    controlled = options["length_encoding"] != "none" or "length_tokens" in options
+    ways = [way for way in spec["lengths"] if (way != "free") == controlled]
+    if "predict" in ways and not (out / "predictor" / "predictor_table.json").is_file():
+        shared = ("train_file", "validation_file", "test_file", "use_cpu", "bf16")
+        data = {option: options[option] for option in shared if option in options}
+        run = {**spec["predictor"], **data, "target_tokenizer": str(folder), "output_dir": str(out / "predictor")}
+        train_length_predictor.main([str(write_run(out / "predictor", run))])
+    gives = {"predict": {"predictor": str(out / "predictor")}, "reference": {"references": rows["target"][:]}}
+    for way in ways:
+        lengths = [None] * len(rows) if way == "free" else way
+        written = generate.generate(model, tokenizer, rows["source"][:], lengths, **how, **gives.get(way, {}))
+        with (folder / f"outputs_{way}.jsonl").open("w", encoding="utf-8") as file:
+            for row, target in zip(written, rows["target"], strict=True):
+                file.write(json.dumps(row | {"target": target}, ensure_ascii=False) + "\n")
+    systems = compare_systems({**spec, "options": options}, [name], out).systems
+    return {way: system.figures for way, system in zip(ways, systems, strict=True)}
 
 
 def main(argv=None) -> None:
@@ -128,12 +132,19 @@ def main(argv=None) -> None:
         raise ValueError(f"{args.table} has no rows {', '.join(unknown)}, only {', '.join(rows)}")
     out = Path(args.output_dir or f"runs/reproduce/{Path(args.table).stem}")
     out.mkdir(parents=True, exist_ok=True)
-    common = {**spec["options"], **{k: yaml.safe_load(v) for k, v in (item.split("=", 1) for item in args.set)}}
+    common = {**spec["options"], "train_file": args.train_file}
+    for item in args.set:
+        name, equals, value = item.partition("=")
+        options, _, name = name.rpartition(".")
+        if not equals or options not in ("", *(["predictor"] if "predictor" in spec else [])):
+            raise ValueError(f"--set takes NAME=VALUE, or predictor.NAME=VALUE in a translation table, got {item!r}")
+        (common if options == "" else spec["predictor"])[name] = yaml.safe_load(value)
     for name in [rows[name]["of"] for name in chosen if "of" in rows[name]] + chosen:  # what others start from, first
         results = load_results(out / "results.jsonl")
         options = {**common, **rows[name]}
+        recorded = {k: v for k, v in options.items() if not k.endswith("_file")}  # where data lie may change
         if name in results:
-            if results[name]["config"] != options:
+            if results[name]["config"] != recorded:
                 raise ValueError(
                     f"{out / 'results.jsonl'} holds {name!r} with another configuration; name another --output_dir, "
                     "or take the line out to run it again"
@@ -141,12 +152,16 @@ def main(argv=None) -> None:
             continue
         if "of" in options:
             figures = bound(out / options["of"], options["constraint"], options, lengths)
+        elif "predictor" in spec:
+            figures = translate(out, name, options, spec)
         else:
-            figures = train(out / name, {**options, "train_file": args.train_file}, lengths)
+            figures = train(out / name, options, lengths)
         with (out / "results.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"format": FORMAT, "row": name, "config": options, "figures": figures}) + "\n")
-        (out / "tables.md").write_text(render(spec, load_results(out / "results.jsonl")), encoding="utf-8")
-    tables = render(spec, load_results(out / "results.jsonl"))
+            file.write(json.dumps({"format": FORMAT, "row": name, "config": recorded, "figures": figures}) + "\n")
+        (out / "tables.md").write_text(
+            render({**spec, "options": common}, load_results(out / "results.jsonl"), out), encoding="utf-8"
+        )
+    tables = render({**spec, "options": common}, load_results(out / "results.jsonl"), out)
     (out / "tables.md").write_text(tables, encoding="utf-8")
     print(tables)
 
