@@ -14,6 +14,7 @@ from transformers import HfArgumentParser
 from .configuration_lenctrl import check_length
 from .length_tokens import LENGTH_TOKEN_KINDS
 from .metrics import ROUGE_UNITS
+from .model_card import TASKS
 
 
 @dataclass
@@ -129,6 +130,16 @@ class RunArguments:
     rouge_unit: str = field(
         default="word", metadata={"help": "ROUGE of words or, for Japanese, characters", "choices": list(ROUGE_UNITS)}
     )
+    weights_dtype: str | None = field(
+        default=None,
+        metadata={"help": "Round and save the final weights so, float16 halves the file"}
+        | {"choices": ["float16", "bfloat16"]},
+    )
+    task: str = field(
+        default="summarization", metadata={"help": "Of the Hub, for the model card", "choices": list(TASKS)}
+    )
+    language: str | None = field(default=None, metadata={"help": "Language for the model card: en"})
+    license: str | None = field(default=None, metadata={"help": "Licence for the model card: apache-2.0"})
     rouge_max_bytes: int | None = field(default=None, metadata={"help": "Cut outputs to so many bytes (75 in DUC)"})
 
     def __post_init__(self):

@@ -3,7 +3,7 @@
 import logging
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from datasets import Dataset, DatasetDict, load_dataset
@@ -28,6 +28,7 @@ class RowReport:
     empty: int = 0
     target_too_long: int = 0
     source_cut: int = 0
+    indices: list[int] = field(default_factory=list, repr=False)  # of the rows that were kept
 
     @property
     def kept(self) -> int:
@@ -259,7 +260,7 @@ def tokenize(
         )
         empty, too_long, cut = (encoded[column][:] for column in ("empty", "too_long", "source_cut"))
         keep = [i for i in range(len(encoded)) if not empty[i] and not too_long[i]]
-        report = RowReport(name, rows=len(encoded), empty=sum(empty))
+        report = RowReport(name, rows=len(encoded), empty=sum(empty), indices=keep)
         report.target_too_long = len(encoded) - report.empty - len(keep)
         report.source_cut = sum(cut[i] for i in keep)
         logger.warning(str(report)) if report.kept < report.rows else logger.info(str(report))

@@ -2,9 +2,13 @@
 
 import logging
 import time
+from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import Seq2SeqTrainer, TrainerCallback
+
+from .model_card import TrainingRun, model_card
 
 
 logger = logging.getLogger(__name__)
@@ -14,10 +18,17 @@ class LengthControlTrainer(Seq2SeqTrainer):
     """
     `Seq2SeqTrainer` whose training batches come from `train_collator`, the others from `data_collator`, and whose
     length projection, the one new layer of a pretrained model, learns at `projection_lr_factor` times the rate.
+
+    Once `run` (`hf_lenctrl.model_card.TrainingRun`) is set, the model card is written from it. With `weights_dtype`
+    (`"float16"`, `"bfloat16"`) the final model's weights are rounded and saved so, though computed with as before.
     """
 
-    def __init__(self, *args, train_collator, projection_lr_factor: float = 1.0, **kwargs):
+    def __init__(
+        self, *args, train_collator, projection_lr_factor: float = 1.0, weights_dtype: str | None = None, **kwargs
+    ):
         super().__init__(*args, **kwargs)
+        self.run: TrainingRun | None = None
+        self.weights_dtype = None if weights_dtype is None else getattr(torch, weights_dtype)
         self.train_collator = train_collator
         self.projection_lr_factor = projection_lr_factor
         self.add_callback(_SetEpoch(train_collator))
@@ -37,6 +48,40 @@ class LengthControlTrainer(Seq2SeqTrainer):
             group["params"] = [p for p in group["params"] if not any(p is q for q in new)]
         optimizer.add_param_group({"params": new, "lr": self.projection_lr_factor * self.args.learning_rate})
         return optimizer
+
+    def save_model(self, output_dir=None, _internal_call=False):
+        if output_dir is not None or self.weights_dtype is None:  # checkpoints, to go on from, stay as they are
+            return super().save_model(output_dir, _internal_call)
+        model = self.accelerator.unwrap_model(self.model)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.copy_(weight.to(self.weights_dtype))  # what is tested is what is saved
+        super().save_model(output_dir, _internal_call)
+        if self.args.should_save:
+            weights: dict[int, torch.Tensor] = {}  # tied weights stay one tensor
+            state = {
+                name: weights.setdefault(value.data_ptr(), value.to(self.weights_dtype))
+                if value.is_floating_point()
+                else value
+                for name, value in model.state_dict().items()
+            }
+            model.save_pretrained(self.args.output_dir, state_dict=state)
+
+    def create_model_card(self, language=None, license=None, tags=None, model_name=None, **kwargs):
+        """Write `README.md`, and `report.png` where matplotlib is there, from `run`; without a run as Trainer does."""
+        if self.run is None:
+            return super().create_model_card(language, license, tags, model_name, **kwargs)
+        if not self.is_world_process_zero():
+            return
+        model: Any = self.accelerator.unwrap_model(self.model)
+        folder, unit = Path(str(self.args.output_dir)), getattr(model.config, "length_unit", "character")
+        try:
+            picture = self.run.save_picture(folder / "report.png", unit, self.processing_class)
+        except ImportError as error:
+            logger.info("the model card has no picture: %s", error)
+            picture = False
+        name = self.args.hub_model_id or model_name or folder.resolve().name
+        model_card(model, self.run, name, picture=picture).save(folder / "README.md")
 
     def get_train_dataloader(self):
         evaluation_collator, self.data_collator = self.data_collator, self.train_collator

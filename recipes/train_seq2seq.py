@@ -22,11 +22,41 @@ from hf_lenctrl.checkpoints import average_checkpoints, last_checkpoint, trained
 from hf_lenctrl.data import leave_out_lengths, load_splits, tokenize
 from hf_lenctrl.data_collator import DataCollatorForLengthControl
 from hf_lenctrl.metrics import build_compute_metrics
+from hf_lenctrl.model_card import TrainingRun
 from hf_lenctrl.new_model import build_model, load_tokenizer, unit_and_tokens
 from hf_lenctrl.training import LengthControlTrainer, TimeBudget
 
 
 logger = logging.getLogger("train_seq2seq")
+
+
+def describe_run(model_args, data_args, run_args, args, rows: dict[str, int]) -> TrainingRun:
+    """What the model card says of the run, before it is tested."""
+    data = data_args.dataset_name or Path(data_args.train_file).name  # a folder's name is nobody's business
+    settings = {name: getattr(run_args, name) for name in ("length_noise", "overshoot_share", "average_checkpoints")}
+    names: tuple[str, ...] = (
+        "max_steps",
+        "num_train_epochs",
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+    )
+    names += ("learning_rate", "lr_scheduler_type", "warmup_steps", "label_smoothing_factor", "bf16", "fp16", "seed")
+    settings |= {name: getattr(args, name) for name in names} | {"processes": args.world_size}
+    settings["lr_scheduler_type"] = args.lr_scheduler_type.value
+    return TrainingRun(
+        tests={},
+        outputs={},
+        sources=[],
+        references=[],
+        data=data,
+        on_hub=data_args.dataset_name is not None,
+        rows=rows,
+        settings=settings,
+        task=run_args.task,
+        base_model=model_args.base_model or model_args.model_name_or_path,
+        language=run_args.language,
+        license=run_args.license,
+    )
 
 
 def main(argv=None) -> dict:
@@ -45,7 +75,9 @@ def main(argv=None) -> dict:
     if data_args.unseen_lengths:
         splits["train"] = leave_out_lengths(splits["train"], tokenizer, unit, data_args.unseen_lengths)
     with args.main_process_first(desc="tokenising"):
-        tokenized, _ = tokenize(splits, tokenizer, data_args, length_tokens=tokens, unit=unit)  # logs what it dropped
+        tokenized, reports = tokenize(
+            splits, tokenizer, data_args, length_tokens=tokens, unit=unit
+        )  # logs what it dropped
     if "test" in splits and args.should_save:
         splits["test"].to_json(Path(args.output_dir, "test.jsonl"), force_ascii=False)  # for generate.py
 
@@ -72,6 +104,7 @@ def main(argv=None) -> dict:
             seed=args.seed,
         ),
         projection_lr_factor=run_args.projection_lr_factor,
+        weights_dtype=run_args.weights_dtype,
         data_collator=DataCollatorForLengthControl(tokenizer, model=model),
         processing_class=tokenizer,
         compute_metrics=build_compute_metrics(tokenizer, unit, **quality),
@@ -99,10 +132,9 @@ def main(argv=None) -> dict:
         model.tie_weights()
     trainer.save_model()
 
-    # ---------------------------------------------------------------- test
-    if "test" not in tokenized:
-        return metrics
-    for length in [None, *run_args.test_lengths]:
+    # ---------------------------------------------------------------- test, card, upload
+    trainer.run = run = describe_run(model_args, data_args, run_args, args, {k: len(v) for k, v in tokenized.items()})
+    for length in [None, *run_args.test_lengths] if "test" in tokenized else []:
         name = "test" if length is None else f"test_{length}"
         trainer.data_collator = DataCollatorForLengthControl(tokenizer, model=model, length=length)
         if tokens is not None and length is not None:
@@ -120,8 +152,18 @@ def main(argv=None) -> dict:
             with open(Path(args.output_dir, f"{name}_outputs.jsonl"), "w", encoding="utf-8") as file:
                 for output, reference in zip(outputs, references, strict=True):
                     file.write(json.dumps({"output": output, "reference": reference}, ensure_ascii=False) + "\n")
+            run.tests["reference" if length is None else str(length)] = {
+                key.removeprefix(f"{name}_"): value for key, value in figures.items()
+            }
+            run.sources = splits["test"].select(reports[list(splits).index("test")].indices)["source"][:]
+            run.references = references
+            if length is not None:
+                run.outputs[length] = outputs
         logger.info(json.dumps(figures, indent=1))
         metrics |= figures
+    trainer.create_model_card()
+    if args.push_to_hub:
+        trainer.push_to_hub()
     return metrics
 
 

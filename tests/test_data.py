@@ -341,7 +341,7 @@ MIXED = [
 
 def test_the_report_counts_empty_too_long_and_cut_rows(word_tokenizer):
     tokenized, reports = tokenize_rows(MIXED, word_tokenizer, max_source_length=3, max_target_length=3)
-    assert reports == [RowReport("train", rows=10, empty=5, target_too_long=2, source_cut=2)]
+    assert reports == [RowReport("train", rows=10, empty=5, target_too_long=2, source_cut=2, indices=[0, 8, 9])]
     assert reports[0].kept == 3
     assert tokenized["train"]["input_ids"][:] == [[3, 4, 0], [3, 4, 0], [6, 5, 0]]
     assert tokenized["train"]["labels"][:] == [[5, 6, 0], [6, 0], [3, 0]]

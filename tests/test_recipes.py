@@ -13,6 +13,7 @@ import datasets
 import pytest
 import torch
 from conftest import SOURCES, TARGETS, build_model
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -25,6 +26,7 @@ from transformers import (
 )
 
 import hf_lenctrl
+from hf_lenctrl import DataCollatorForLengthControl
 from hf_lenctrl.arguments import ModelArguments
 
 
@@ -225,6 +227,45 @@ def test_the_metrics_are_those_of_the_saved_model(run):
     texts = tokenizer.batch_decode(model.generate(**inputs, length=24, num_beams=2), skip_special_tokens=True)
     assert len(texts) == 5
     assert metrics["test_24_mae"] == pytest.approx(sum(abs(len(text) - 24) for text in texts) / 5)
+
+
+def test_the_model_card_holds_the_figures_of_the_run(run):
+    folder, metrics = run
+    card = ModelCard.load(folder / "README.md")
+    values = {result.metric_name: result.metric_value for result in card.data.eval_results}
+    for asked, name in (
+        ("the reference's length", "test"),
+        ("24 characters", "test_24"),
+        ("30 characters", "test_30"),
+    ):
+        for metric in ("mae", "exact", "rouge1_f1"):
+            assert values[f"{metric} at {asked}"] == round(metrics[f"{name}_{metric}"], 4)
+    first = json.loads((folder / "test_24_outputs.jsonl").read_text().splitlines()[0])
+    assert f"| {first['reference']} | {first['output']} |" in card.text
+    assert "- `max_steps`: 200" in card.text and str(folder.parent) not in card.text
+    assert (folder / "report.png").is_file() and "report.png" in card.text
+
+
+def test_weights_saved_in_half_precision_are_those_that_were_tested(tmp_path):
+    options = {"max_steps": 2, "save_steps": 2, "max_test_rows": 3, "target_vocabulary": "shared"}
+    metrics = train(tmp_path / "run", weights_dtype="float16", **options)
+    saved = weights(tmp_path / "run")
+    assert {t.dtype for name, t in saved.items() if "unit_table" not in name and t.is_floating_point()} == {
+        torch.float16
+    }
+    full = weights(tmp_path / "run" / "checkpoint-2")
+    assert saved.keys() == full.keys() and all(torch.equal(saved[n], t.to(saved[n].dtype)) for n, t in full.items())
+    model, tokenizer = load(tmp_path / "run")
+    assert model.dtype == torch.float32  # computed with as it was trained
+    sources = [json.loads(line) for line in (tmp_path / "run" / "test.jsonl").read_text().splitlines()]
+    outputs = [json.loads(line) for line in (tmp_path / "run" / "test_outputs.jsonl").read_text().splitlines()]
+    batch = tokenizer([row["source"] for row in sources], text_target=[row["target"] for row in sources])
+    collate = DataCollatorForLengthControl(tokenizer, model=model)
+    batch = collate([{k: batch[k][i] for k in ("input_ids", "attention_mask", "labels")} for i in range(len(sources))])
+    labels = batch.pop("labels")
+    batch.pop("decoder_input_ids", None)
+    texts = tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True)
+    assert texts == [row["output"] for row in outputs] and len(labels) == len(outputs) and "test_mae" in metrics
 
 
 def test_a_checkpoint_is_a_model_of_its_own(run):
