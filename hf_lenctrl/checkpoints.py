@@ -1,21 +1,95 @@
 """Finding, averaging and checking the checkpoints of a training run."""
 
+import logging
+import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import TrainerState
-from transformers.trainer_utils import get_last_checkpoint
 
 
-def last_checkpoint(output_dir: str) -> str | None:
-    """The newest `checkpoint-<step>` folder of a run, or `None`."""
-    return get_last_checkpoint(output_dir) if Path(output_dir).is_dir() else None
+logger = logging.getLogger(__name__)
 
 
-def trained_steps(checkpoint: str) -> int:
+def checkpoints_of(output_dir: str | Path) -> list[Path]:
+    """
+    The complete `checkpoint-<step>` folders of a run, oldest first.
+
+    A run that was killed while it saved leaves a folder without the state that Trainer writes last: it is passed over.
+    """
+    folders = [path for path in Path(output_dir).glob("checkpoint-*") if path.name.rpartition("-")[2].isdecimal()]
+    complete = []
+    for folder in sorted(folders, key=lambda path: int(path.name.rpartition("-")[2])):
+        try:
+            trained_steps(folder)
+        except (OSError, ValueError):
+            logger.warning("%s is incomplete and passed over: the run ended while it was saved", folder)
+        else:
+            complete.append(folder)
+    return complete
+
+
+def last_checkpoint(output_dir: str | Path, processes: int = 1) -> str | None:
+    """
+    The newest complete checkpoint of a run, or `None`.
+
+    Args:
+        processes (`int`, *optional*, defaults to 1): How many will go on from it.
+
+    Raises:
+        `ValueError`: where another number of processes wrote it: batches and noise would not be those of the run.
+    """
+    folders = checkpoints_of(output_dir)
+    if not folders:
+        return None
+    # Trainer saves the state of the random generators once for each process
+    before = len(list(folders[-1].glob("rng_state*.pth")))
+    if before not in (0, processes):
+        raise ValueError(
+            f"{folders[-1]} was written by {before} processes, and {processes} would go on from it; launch {before}, "
+            "or name another output_dir"
+        )
+    return str(folders[-1])
+
+
+def check_writable(folder: str | Path, needed: int = 0) -> None:
+    """
+    Make a folder and see that files can be written to it, before hours of work are to be saved there.
+
+    Args:
+        needed (`int`, *optional*, defaults to 0): Bytes that will be written.
+
+    Raises:
+        `OSError`: where they cannot, or the disk has no room.
+    """
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise type(error)(
+            f"cannot write to {folder}: {error}; name a folder that is yours, or make it writable"
+        ) from error
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise OSError(
+            f"{folder} has {free / 1e9:.2f} GB left, and the checkpoints need about {needed / 1e9:.2f} GB; free some "
+            "room, or keep fewer of them: save_total_limit="
+        )
+
+
+def room_for(model, args) -> int:
+    """Bytes that the checkpoints of a run take: weights and two moments of Adam in float32, one more while saving."""
+    kept = (args.save_total_limit or 1) + 1
+    return 12 * model.num_parameters() * kept
+
+
+def trained_steps(checkpoint: str | Path) -> int:
     """Steps that a checkpoint was trained."""
     return TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME))).global_step
 
@@ -32,13 +106,16 @@ def average_checkpoints(folders: Sequence[str | Path]) -> dict[str, torch.Tensor
         the unit table, are taken from the last folder.
 
     Raises:
-        `ValueError`: without folders, or when they hold different tensors.
+        `ValueError`: without folders, when they hold different tensors, or when a file is cut off.
     """
     if not folders:
         raise ValueError("there is no checkpoint to average; save some: save_steps=, save_total_limit=")
     total: dict[str, torch.Tensor] = {}
     for i, folder in enumerate(folders):
-        state = load_file(Path(folder, "model.safetensors"))
+        try:
+            state = load_file(Path(folder, "model.safetensors"))
+        except SafetensorError as error:
+            raise ValueError(f"{folder} holds a broken model.safetensors ({error}); remove the folder") from error
         shapes = {name: tensor.shape for name, tensor in state.items()}
         if i > 0 and shapes != {name: tensor.shape for name, tensor in total.items()}:
             raise ValueError(f"{folder} holds other tensors than {folders[0]}; average checkpoints of one run")

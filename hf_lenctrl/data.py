@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from datasets import Dataset, DatasetDict, load_dataset
 from datasets.exceptions import DatasetGenerationError
@@ -149,6 +150,62 @@ def texts_of(path: str, rows: Dataset, column: str) -> list[str]:
         if not isinstance(text, str):
             raise ValueError(f"row {i} of {path}: {column!r} must hold text, got {text!r}")
     return texts
+
+
+def load_requests(
+    input_file: str,
+    source_column: str = "source",
+    length_column: str | None = None,
+    reference_column: str | None = None,
+    *,
+    length: int | str | None = None,
+) -> tuple[list[str], list[Any], list[dict]]:
+    """
+    Texts to write from, of a text file (one a line) or a file of rows; every fault is told by its row.
+
+    Args:
+        length_column (`str`, *optional*): Column with the length wanted for each row, else `length` is that of all.
+        reference_column (`str`, *optional*): A column that must be there.
+
+    Returns:
+        `(list[str], list, list[dict])`: sources, the length wanted for each, and the other columns.
+
+    Raises:
+        `FileNotFoundError`: for a file that is not there.
+        `ValueError`: for a file without rows, a missing column, a row without text, or a length under 1.
+    """
+    path = Path(input_file)
+    if path.suffix == ".txt":
+        if length_column is not None:
+            raise ValueError(f"{path} is plain text and has no column {length_column!r}; use jsonl or --length")
+        sources = path.read_text(encoding="utf-8").split("\n")
+        if not sources[-1]:
+            sources.pop()
+        if reference_column is not None:
+            raise ValueError(f"{path} is plain text and has no column {reference_column!r}; use jsonl")
+        lengths: list = [length] * len(sources)
+        others: list = [{}] * len(sources)
+    else:
+        rows = load_rows(input_file)
+        for column in (source_column, length_column, reference_column):
+            if column is not None and column not in rows.column_names:
+                raise ValueError(f"{path} has no column {column!r}, only {', '.join(rows.column_names)}")
+        sources = rows[source_column][:]
+        lengths = [length] * len(sources) if length_column is None else rows[length_column][:]
+        written = {source_column, "source", "requested", "output", "length"}
+        others = rows.remove_columns([name for name in rows.column_names if name in written]).to_list()
+        others = others or [{}] * len(sources)  # no other column
+    for i, (source, wanted) in enumerate(zip(sources, lengths, strict=True), start=1):
+        if not isinstance(source, str | None):
+            raise ValueError(f"row {i} of {path} must hold text, got {source!r}; name its column with --source_column")
+        if not (source or "").strip():
+            raise ValueError(f"row {i} of {path} has no text; remove it")
+        given = length_column is not None
+        if given and (isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1):
+            raise ValueError(f"row {i} of {path}: the length must be an integer of at least 1, got {wanted!r}")
+    if not sources:
+        raise ValueError(f"{path} has no rows")
+    return sources, lengths, others
 
 
 def _split(rows: Dataset, shares: dict[str, float], args: DataArguments) -> dict[str, Dataset]:

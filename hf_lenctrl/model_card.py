@@ -18,6 +18,19 @@ _METHODS = {
     "learned": "an embedding of the remaining length (Kikuchi et al. 2016)",
     "scale": "the length, multiplied into token embeddings (Liu et al. 2018)",
 }
+_HYPERPARAMETERS = (
+    "max_steps",
+    "num_train_epochs",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "learning_rate",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "label_smoothing_factor",
+    "bf16",
+    "fp16",
+    "seed",
+)
 _LENGTHS, _SHARES = ("mae", "variance", "exact", "over"), ("exact", "over")
 _QUALITY = ("rouge1_f1", "rouge2_f1", "rougeL_f1", "bleu", "chrf")
 
@@ -60,6 +73,26 @@ class TrainingRun:
     def __post_init__(self):
         if self.task not in TASKS:
             raise ValueError(f"task must be one of {', '.join(TASKS)}, got {self.task!r}")
+
+    @classmethod
+    def of(cls, model_args, data_args, run_args, args, rows: Mapping[str, int]) -> "TrainingRun":
+        """A run of `recipes/train_seq2seq.py`, before it is tested, from its arguments and the rows of each split."""
+        settings = {name: getattr(run_args, name) for name in ("length_noise", "overshoot_share")}
+        settings |= {name: str(getattr(args, name)) for name in _HYPERPARAMETERS} | {"processes": args.world_size}
+        return cls(
+            tests={},
+            outputs={},
+            sources=[],
+            references=[],
+            data=data_args.dataset_name or Path(data_args.train_file).name,  # where a file lies is nobody's business
+            on_hub=data_args.dataset_name is not None,
+            rows=rows,
+            settings=settings | {"average_checkpoints": run_args.average_checkpoints},
+            task=run_args.task,
+            base_model=model_args.base_model or model_args.model_name_or_path,
+            language=run_args.language,
+            license=run_args.license,
+        )
 
     def save_picture(self, path: str | Path, unit: str, tokenizer=None) -> bool:
         """

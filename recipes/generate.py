@@ -7,58 +7,25 @@
 
 The input is a text file, one source a line, or json, jsonl, csv or parquet (.gz too). Each line of the output holds
 `source`, `requested`, `output` and `length`, the measured one, and the input's other columns, in the input's order.
-Several models of one tokenizer write as an ensemble.
+Several models of one tokenizer write as an ensemble. A command that was stopped goes on where its output file ends
+when it is given again. `accelerate launch` splits the texts over processes.
 """
 
 import argparse
-import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
+from tqdm.auto import tqdm  # type: ignore[import-untyped]
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_lenctrl
 from hf_lenctrl.configuration_lenctrl import LENGTH_CONSTRAINTS
-from hf_lenctrl.data import load_rows
+from hf_lenctrl.data import load_requests
 from hf_lenctrl.length_units import LENGTH_UNITS
-
-
-def read_requests(args: argparse.Namespace) -> tuple[list[str], list[int | None], list[dict]]:
-    """Sources, the length wanted for each, and other columns; every fault is found before a model is loaded."""
-    path = Path(args.input_file)
-    if path.suffix == ".txt":
-        if args.length_column is not None:
-            raise ValueError(f"{path} is plain text and has no column {args.length_column!r}; use jsonl or --length")
-        sources = path.read_text(encoding="utf-8").split("\n")
-        if not sources[-1]:
-            sources.pop()
-        if args.reference_column is not None:
-            raise ValueError(f"{path} is plain text and has no column {args.reference_column!r}; use jsonl")
-        lengths: list = [args.length] * len(sources)
-        others: list = [{}] * len(sources)
-    else:
-        rows = load_rows(args.input_file)
-        for column in (args.source_column, args.length_column, args.reference_column):
-            if column is not None and column not in rows.column_names:
-                raise ValueError(f"{path} has no column {column!r}, only {', '.join(rows.column_names)}")
-        sources = rows[args.source_column][:]
-        lengths = [args.length] * len(sources) if args.length_column is None else rows[args.length_column][:]
-        written = {args.source_column, "source", "requested", "output", "length"}
-        others = rows.remove_columns([name for name in rows.column_names if name in written]).to_list()
-        others = others or [{}] * len(sources)  # no other column
-    for i, (source, length) in enumerate(zip(sources, lengths, strict=True), start=1):
-        if not isinstance(source, str | None):
-            raise ValueError(f"row {i} of {path} must hold text, got {source!r}; name its column with --source_column")
-        if not (source or "").strip():
-            raise ValueError(f"row {i} of {path} has no text; remove it")
-        given = args.length_column is not None
-        if given and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
-            raise ValueError(f"row {i} of {path}: the length must be an integer of at least 1, got {length!r}")
-    if not sources:
-        raise ValueError(f"{path} has no rows")
-    return sources, lengths, others
+from hf_lenctrl.output_file import OutputFile
 
 
 def length_or_way(value: str) -> int | str:
@@ -76,10 +43,10 @@ def load(paths: list[str]):
     """The model, or the ensemble of several, and their tokenizer."""
     models: list = [AutoModelForSeq2SeqLM.from_pretrained(path).eval() for path in paths]
     model: Any = models[0] if len(models) == 1 else hf_lenctrl.LengthControlEnsemble(models)
-    return model.to("cuda" if torch.cuda.is_available() else "cpu"), AutoTokenizer.from_pretrained(paths[0])
+    return model.to(PartialState().device), AutoTokenizer.from_pretrained(paths[0])
 
 
-def generate(model, tokenizer, sources: list[str], lengths: list | str, **options) -> list[dict]:
+def generate(model, tokenizer, sources: list[str], lengths: list | str, progress_bar=True, **options) -> list[dict]:
     """
     Generate for each source at its length, in batches of like requests, with a progress bar.
 
@@ -96,7 +63,7 @@ def generate(model, tokenizer, sources: list[str], lengths: list | str, **option
     if isinstance(lengths, str) or lengths[0] is not None:
         options["length"] = lengths
     pipe = hf_lenctrl.LengthControlledGenerationPipeline(
-        model=model, tokenizer=tokenizer, device=model.device, progress_bar=True
+        model=model, tokenizer=tokenizer, device=model.device, progress_bar=progress_bar
     )
     rows = []
     for source, outputs in zip(sources, pipe(sources, **options), strict=True):
@@ -140,34 +107,58 @@ def main(argv=None) -> None:
     args = parser.parse_args(argv)
     if sum(given is not None for given in (args.length, args.length_column, args.length_ratio)) > 1:
         parser.error("give one of --length for all texts, --length_column for each, --length_ratio to the source")
-    if Path(args.output_file).exists():
-        parser.error(f"{args.output_file} exists; remove it or name another file")
     if (args.length == "reference") != (args.reference_column is not None):
         parser.error("--length reference and --reference_column go together")
     if args.predictor is not None and args.length != "predict":
         parser.error("--predictor goes with --length predict")
-    sources, lengths, others = read_requests(args)
+    columns = (args.source_column, args.length_column, args.reference_column)
+    sources, lengths, others = load_requests(args.input_file, *columns, length=args.length)
+    count = args.num_return_sequences
+    file = OutputFile(args.output_file, {k: v for k, v in vars(args).items() if k != "output_file"})
+    known = [{"source": source, "requested": length} for source, length in zip(sources, lengths, strict=True)]
+    if isinstance(args.length, str):
+        known = [{"source": source} for source in sources]
+    state = PartialState(cpu=not torch.accelerator.is_available())  # else processes on CPUs would not know each other
+    # blocks, so that little is lost, of so many rows that there are batches of like lengths
+    block = 16 * args.batch_size * state.num_processes
+    done = file.keep([row for row in known for _ in range(count)]) // count
+    if done == len(sources):
+        return print(f"{args.output_file} is complete", file=sys.stderr)
+    done -= done % block  # the batches of a command that was not stopped
     model, tokenizer = load(args.model)
     names = ("batch_size", "num_beams", "num_return_sequences", "rerank", "length_ratio", "length_unit")
     options = {name: getattr(args, name) for name in names}
     if args.length_constraint is not None:  # else the model's own default holds
         options["length_constraint"] = args.length_constraint
-    ways: list | str = lengths
     if isinstance(args.length, str):
-        ways = args.length
         options["predictor"] = args.predictor
+
+    state.wait_for_everyone()  # all have read what was written
+    bar = tqdm(total=len(sources), initial=done, unit="text", disable=not state.is_main_process)
+    for start in range(done, len(sources), block):
+        rows = range(start, min(start + block, len(sources)))
+        own = rows[state.process_index :: state.num_processes]
         if args.length == "reference":
-            options["references"] = [other[args.reference_column] for other in others]
-    results = generate(model, tokenizer, sources, ways, **options)
-    Path(args.output_file).parent.mkdir(parents=True, exist_ok=True)
-    with open(args.output_file, "w", encoding="utf-8") as out:
-        for i, row in enumerate(results):
-            other = others[i // args.num_return_sequences]
-            out.write(json.dumps(row | other, ensure_ascii=False, default=str) + "\n")
-    if results[0]["requested"] is not None:
-        figures = hf_lenctrl.length_metrics([row["length"] for row in results], [row["requested"] for row in results])
+            options["references"] = [others[i][args.reference_column] for i in own]
+        wanted = args.length if isinstance(args.length, str) else [lengths[i] for i in own]
+        texts = [sources[i] for i in own]
+        written = generate(model, tokenizer, texts, wanted, progress_bar=False, **options) if texts else []
+        numbers = [i for i in own for _ in range(count)]
+        pairs: list[Any] = [(i, row | others[i]) for i, row in zip(numbers, written, strict=True)]
+        pairs = sorted(gather_object(pairs), key=lambda pair: pair[0])  # stable: n best stay in order
+        if state.is_main_process:
+            if start == done:
+                del file.rows[done * count :]
+                file.begin()
+            file.append(row for _, row in pairs)
+        bar.update(len(rows))
+    bar.close()
+    if state.is_main_process and file.rows[0]["requested"] is not None:
+        produced, requested = ([row[name] for row in file.rows] for name in ("length", "requested"))
+        figures = hf_lenctrl.length_metrics(produced, requested)
         print(", ".join(f"{name} {value:.3f}" for name, value in figures.items()), file=sys.stderr)
 
 
 if __name__ == "__main__":
     main()
+    PartialState().destroy_process_group()

@@ -132,7 +132,7 @@ def main(argv=None) -> dict:
     trainer = Trainer(model, args, **data, processing_class=tokenizer, compute_metrics=compute_metrics)
     if model_args.patience is not None:
         trainer.add_callback(transformers.EarlyStoppingCallback(model_args.patience))
-    checkpoint = args.resume_from_checkpoint or last_checkpoint(args.output_dir)
+    checkpoint = args.resume_from_checkpoint or last_checkpoint(args.output_dir, args.world_size)
     if checkpoint is not None and (best := finished_with(checkpoint, args)) is not None:
         logger.info("training is finished")  # Trainer would take one more step
         model.load_state_dict(average_checkpoints([best]))

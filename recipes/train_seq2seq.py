@@ -18,7 +18,14 @@ from datasets import DatasetDict
 from transformers import Seq2SeqTrainingArguments, set_seed
 
 from hf_lenctrl.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
-from hf_lenctrl.checkpoints import average_checkpoints, last_checkpoint, trained_steps
+from hf_lenctrl.checkpoints import (
+    average_checkpoints,
+    check_writable,
+    checkpoints_of,
+    last_checkpoint,
+    room_for,
+    trained_steps,
+)
 from hf_lenctrl.data import leave_out_lengths, load_splits, tokenize
 from hf_lenctrl.data_collator import DataCollatorForLengthControl
 from hf_lenctrl.metrics import build_compute_metrics
@@ -30,35 +37,6 @@ from hf_lenctrl.training import LengthControlTrainer, TimeBudget
 logger = logging.getLogger("train_seq2seq")
 
 
-def describe_run(model_args, data_args, run_args, args, rows: dict[str, int]) -> TrainingRun:
-    """What the model card says of the run, before it is tested."""
-    data = data_args.dataset_name or Path(data_args.train_file).name  # a folder's name is nobody's business
-    settings = {name: getattr(run_args, name) for name in ("length_noise", "overshoot_share", "average_checkpoints")}
-    names: tuple[str, ...] = (
-        "max_steps",
-        "num_train_epochs",
-        "per_device_train_batch_size",
-        "gradient_accumulation_steps",
-    )
-    names += ("learning_rate", "lr_scheduler_type", "warmup_steps", "label_smoothing_factor", "bf16", "fp16", "seed")
-    settings |= {name: getattr(args, name) for name in names} | {"processes": args.world_size}
-    settings["lr_scheduler_type"] = args.lr_scheduler_type.value
-    return TrainingRun(
-        tests={},
-        outputs={},
-        sources=[],
-        references=[],
-        data=data,
-        on_hub=data_args.dataset_name is not None,
-        rows=rows,
-        settings=settings,
-        task=run_args.task,
-        base_model=model_args.base_model or model_args.model_name_or_path,
-        language=run_args.language,
-        license=run_args.license,
-    )
-
-
 def main(argv=None) -> dict:
     """Run the recipe; returns the metrics that it also writes to `<output_dir>/all_results.json`."""
     classes = (ModelArguments, DataArguments, RunArguments, Seq2SeqTrainingArguments)
@@ -68,6 +46,7 @@ def main(argv=None) -> dict:
     set_seed(args.seed)
 
     # ---------------------------------------------------------------- data
+    check_writable(args.output_dir)
     splits = load_splits(data_args)
     with args.main_process_first(desc="tokenizer"):
         tokenizer = load_tokenizer(model_args, splits["train"], args.output_dir)
@@ -84,6 +63,7 @@ def main(argv=None) -> dict:
     # ---------------------------------------------------------------- model
     longest = max(data_args.max_source_length, data_args.max_target_length) + 1
     model = build_model(model_args, tokenizer, max_positions=max(512, longest), length_tokens=tokens)
+    check_writable(args.output_dir, room_for(model, args))
     logger.info("%s with %.1fM parameters", type(model).__name__, model.num_parameters() / 1e6)
     if not model.config.length_controlled:
         model.generation_config.max_length = data_args.max_target_length + 1  # the library's default is 20
@@ -111,7 +91,7 @@ def main(argv=None) -> dict:
     )
     if run_args.max_train_minutes is not None:
         trainer.add_callback(TimeBudget(run_args.max_train_minutes))
-    checkpoint = args.resume_from_checkpoint or last_checkpoint(args.output_dir)
+    checkpoint = args.resume_from_checkpoint or last_checkpoint(args.output_dir, args.world_size)
     if checkpoint is not None:
         logger.info("going on from %s", checkpoint)
     metrics: dict[str, Any] = {}
@@ -124,8 +104,7 @@ def main(argv=None) -> dict:
         trainer.save_metrics("train", metrics)
     trainer.accelerator.wait_for_everyone()  # the first process may still be writing or deleting checkpoints
     if run_args.average_checkpoints > 1:
-        folders = sorted(Path(args.output_dir).glob("checkpoint-*"), key=lambda p: int(p.name.rsplit("-", 1)[1]))
-        folders = folders[-run_args.average_checkpoints :]
+        folders = checkpoints_of(args.output_dir)[-run_args.average_checkpoints :]
         logger.info("averaging %s", ", ".join(folder.name for folder in folders))
         # safetensors leave tied weights and Marian's fixed positions out, so not every name is there
         model.load_state_dict(average_checkpoints(folders), strict=False)
@@ -133,7 +112,9 @@ def main(argv=None) -> dict:
     trainer.save_model()
 
     # ---------------------------------------------------------------- test, card, upload
-    trainer.run = run = describe_run(model_args, data_args, run_args, args, {k: len(v) for k, v in tokenized.items()})
+    trainer.run = run = TrainingRun.of(
+        model_args, data_args, run_args, args, {k: len(v) for k, v in tokenized.items()}
+    )
     for length in [None, *run_args.test_lengths] if "test" in tokenized else []:
         name = "test" if length is None else f"test_{length}"
         trainer.data_collator = DataCollatorForLengthControl(tokenizer, model=model, length=length)

@@ -1,11 +1,14 @@
 """Averaging of checkpoints: tensors written out."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from conftest import build_model
 from safetensors.torch import save_file
+from transformers.trainer_callback import TrainerState
 
-from hf_lenctrl.checkpoints import average_checkpoints, last_checkpoint
+from hf_lenctrl.checkpoints import average_checkpoints, check_writable, checkpoints_of, last_checkpoint
 
 
 def save(folder, **tensors):
@@ -95,9 +98,54 @@ def test_the_mean_of_two_saved_models_loads_into_the_model(family, tmp_path):
 
 def test_the_last_checkpoint_is_the_one_of_most_steps(tmp_path):
     for name in ("checkpoint-5", "checkpoint-40", "checkpoint-100", "checkpoint-final", "tokenizer"):
-        (tmp_path / name).mkdir()
+        make_checkpoint(tmp_path / name)
     (tmp_path / "checkpoint-900").write_text("a file")
     assert last_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-100")
+
+
+def make_checkpoint(folder: Path, processes: int = 1):
+    folder.mkdir()
+    TrainerState(global_step=7).save_to_json(str(folder / "trainer_state.json"))
+    for name in ["rng_state.pth"] if processes == 1 else [f"rng_state_{i}.pth" for i in range(processes)]:
+        (folder / name).touch()
+
+
+def test_a_checkpoint_that_was_cut_off_is_passed_over(tmp_path, caplog):
+    for step in (5, 10, 15):
+        make_checkpoint(tmp_path / f"checkpoint-{step}")
+    (tmp_path / "checkpoint-15" / "trainer_state.json").unlink()
+    state = tmp_path / "checkpoint-10" / "trainer_state.json"
+    state.write_text(state.read_text()[:-20])
+    assert last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-5")
+    assert [folder.name for folder in checkpoints_of(tmp_path)] == ["checkpoint-5"]
+    assert "checkpoint-15 is incomplete and passed over" in caplog.text
+
+
+def test_another_number_of_processes_may_not_go_on(tmp_path):
+    make_checkpoint(tmp_path / "checkpoint-5", processes=2)
+    assert last_checkpoint(tmp_path, processes=2) == str(tmp_path / "checkpoint-5")
+    with pytest.raises(
+        ValueError, match="written by 2 processes, and 1 would go on from it; launch 2, or name another"
+    ):
+        last_checkpoint(tmp_path)
+
+
+def test_a_weight_file_that_was_cut_off_is_named(tmp_path):
+    save_file({"weight": torch.ones(1000)}, tmp_path / "model.safetensors")
+    whole = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(whole[:-100])
+    with pytest.raises(ValueError, match="holds a broken model.safetensors .*; remove the folder"):
+        average_checkpoints([tmp_path])
+
+
+def test_a_folder_that_cannot_be_written_to_and_a_full_disk_are_told(tmp_path):
+    check_writable(tmp_path / "new" / "folder", needed=1000)
+    assert list((tmp_path / "new" / "folder").iterdir()) == []
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="cannot write to .*file.*; name a folder that is yours"):
+        check_writable(tmp_path / "file")
+    with pytest.raises(OSError, match="GB left, and the checkpoints need about 1000000000.00 GB; free some room"):
+        check_writable(tmp_path, needed=10**18)
 
 
 @pytest.mark.parametrize("folder", ["empty", "missing"])

@@ -726,10 +726,48 @@ def refuse(tmp_path, rows, *options, name="in.jsonl"):
 
 def test_an_output_that_exists_is_not_overwritten(tmp_path, capsys):
     (tmp_path / "out.jsonl").write_text("mine")
-    with pytest.raises(SystemExit):
+    with pytest.raises(ValueError, match="out.jsonl exists, and no command with these options began it; remove it or"):
         refuse(tmp_path, [{"source": "a"}], "--length", 5)
-    assert "out.jsonl exists; remove it or name another file" in capsys.readouterr().err
     assert (tmp_path / "out.jsonl").read_text() == "mine"
+
+
+@pytest.mark.parametrize("options", [(), ("--num_return_sequences", 2)], ids=["one", "n-best"])
+def test_a_command_that_was_stopped_goes_on_where_its_output_ends(saved, tmp_path, capsys, options):
+    rows = [{"source": f"{source} {i}", "budget": 5 + i % 7, "id": i} for i, source in enumerate(SOURCES * 7)]
+    file = write_rows(tmp_path / "in.jsonl", rows)
+    options = ("--length_column", "budget", "--batch_size", 1, *options)
+    whole = write_texts(saved, file, *options)
+    assert [row["id"] for row in whole] == [row["id"] for row in rows for _ in range(len(whole) // len(rows))]
+    out = tmp_path / "out.jsonl"
+    text = out.read_bytes()
+    lines = text.splitlines(keepends=True)
+    ends = [0, len(lines[0]) - 9, *(sum(map(len, lines[:n])) + 5 for n in (1, 16, 33, len(lines) - 1))]
+    for end in ends:  # in the middle of a line, of the n best, of a block
+        out.write_bytes(text[:end])
+        assert write_texts(saved, file, *options) == whole
+        assert out.read_bytes() == text
+    assert write_texts(saved, file, *options) == whole and "is complete" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="no command with these options began it"):
+        write_texts(saved, file, *options, "--length_constraint", "max")
+    write_rows(file, rows[1:])
+    with pytest.raises(
+        ValueError, match="row 1 of .* is of other input than this command's; remove it or name another"
+    ):
+        write_texts(saved, file, *options)
+    assert out.read_bytes() == text
+
+
+@pytest.mark.slow
+def test_two_processes_write_every_row_once_and_in_order(saved, tmp_path):
+    rows = [{"source": f"{source} {i}", "budget": 5 + i % 7} for i, source in enumerate(SOURCES * 7)]
+    file = write_rows(tmp_path / "in.jsonl", rows)
+    options = ("--length_column", "budget", "--batch_size", 1)
+    alone = write_texts(saved, file, *options)
+    together = tmp_path / "together" / "out.jsonl"
+    words = ["--model", saved, "--input_file", file, "--output_file", together, "--num_beams", 2, *options]
+    result = launch(ROOT / "recipes" / "generate.py", *map(str, words), tmp_path=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert [json.loads(line) for line in together.read_text().splitlines()] == alone
 
 
 def test_two_ways_to_give_a_length_are_refused(tmp_path, capsys):
