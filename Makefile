@@ -4,7 +4,7 @@ BIN := .venv/bin
 # the tested versions, torch's CPU build where the index has it; CONSTRAINTS= lets pip choose within pyproject's ranges
 CONSTRAINTS ?= -c constraints.txt
 
-.PHONY: demo test quality bench clean
+.PHONY: demo test quality bench docs clean
 
 # one stamp: made again when the dependencies change
 .venv/ready: pyproject.toml constraints.txt
@@ -26,5 +26,8 @@ quality: .venv/ready
 bench: .venv/ready
 	$(BIN)/python benchmarks/overhead.py
 
+docs: .venv/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 clean:
-	rm -rf .venv demo runs build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv demo runs build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache

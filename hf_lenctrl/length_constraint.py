@@ -1,6 +1,7 @@
 """Requested lengths, and the logits processor that keeps outputs within them."""
 
 import math
+import threading
 
 import torch
 from transformers.generation import LogitsProcessor
@@ -11,6 +12,7 @@ from .length_units import UnitTable
 
 _NEVER = LONGEST  # units that no entry costs and no state needs
 _KEPT_ROWS = 1024  # masks of the vocabulary that are kept
+_ROWS_LOCK = threading.Lock()  # a server's threads fill the same rows; of the module, so that processors can be copied
 
 
 def as_length_tensor(length, batch_size: int, device: torch.device) -> torch.Tensor:
@@ -313,14 +315,15 @@ class _Rows:
 
     def __call__(self, state: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
         key = state * (self.high - self.low + 1) + number.clamp(self.low, self.high) - self.low  # (rows,)
-        if self.kept is None:
-            self.slot = torch.full((self.states * (self.high - self.low + 1),), -1, device=key.device)
-        slots = self.slot[key]
-        if bool((slots < 0).any()):
-            self._add(key)
+        with _ROWS_LOCK:
+            if self.kept is None:
+                self.slot = torch.full((self.states * (self.high - self.low + 1),), -1, device=key.device)
             slots = self.slot[key]
-        assert self.kept is not None
-        return self.kept.index_select(0, slots)
+            if bool((slots < 0).any()):
+                self._add(key)
+                slots = self.slot[key]
+            assert self.kept is not None
+            return self.kept.index_select(0, slots)
 
     def _add(self, keys: torch.Tensor) -> None:
         if self.made > _KEPT_ROWS:
@@ -344,7 +347,9 @@ class _Rows:
 def _bounds(table: UnitTable, eos: tuple[int, ...], constraint: str) -> _Bounds:
     """Made once for a table: `generate` is called many times."""
     key = (eos, constraint, table.weights.device, table.weights._version, table.next_state._version)
-    if key not in table.bounds:
-        table.bounds = {known: bounds for known, bounds in table.bounds.items() if known[2:] == key[2:]}
-        table.bounds[key] = _Bounds(table, eos, constraint)
-    return table.bounds[key]
+    bounds = table.bounds.get(key)
+    if bounds is None:
+        bounds = _Bounds(table, eos, constraint)
+        kept = {known: other for known, other in table.bounds.items() if known[2:] == key[2:]}
+        table.bounds = {**kept, key: bounds}  # at once: another thread may be reading
+    return bounds

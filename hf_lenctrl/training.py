@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.data import Sampler
 from transformers import Seq2SeqTrainer, TrainerCallback
+from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from .model_card import TrainingRun, model_card
 
@@ -83,12 +85,35 @@ class LengthControlTrainer(Seq2SeqTrainer):
         name = self.args.hub_model_id or model_name or folder.resolve().name
         model_card(model, self.run, name, picture=picture).save(folder / "README.md")
 
+    def _get_train_sampler(self, train_dataset=None):
+        sampler = super()._get_train_sampler(train_dataset)
+        # Trainer's draws from the global generator, so that a resumed epoch would have other batches than a whole one
+        return _Seeded(sampler, self.args.seed) if isinstance(sampler, LengthGroupedSampler) else sampler
+
     def get_train_dataloader(self):
         evaluation_collator, self.data_collator = self.data_collator, self.train_collator
         try:
             return super().get_train_dataloader()
         finally:
             self.data_collator = evaluation_collator
+
+
+class _Seeded(Sampler):
+    """A sampler whose order is a function of seed and epoch."""
+
+    def __init__(self, sampler: LengthGroupedSampler, seed: int):
+        self.sampler, self.seed, self.epoch = sampler, seed, 0
+        sampler.generator = torch.Generator()
+
+    def set_epoch(self, epoch: int):
+        self.epoch = epoch
+
+    def __len__(self):
+        return len(self.sampler)
+
+    def __iter__(self):
+        self.sampler.generator.manual_seed(self.seed + self.epoch)
+        return iter(self.sampler)
 
 
 class _SetEpoch(TrainerCallback):

@@ -5,6 +5,8 @@ import itertools
 import json
 import logging
 import math
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -24,6 +26,7 @@ from hf_lenctrl import (
     rerank,
     train_marian_tokenizer,
 )
+from hf_lenctrl.length_constraint import _Rows
 
 
 NO = -math.inf
@@ -951,3 +954,20 @@ def test_words_of_other_scripts_count():
 def test_missing_candidates_or_scores_are_told(candidates, scores, message):
     with pytest.raises(ValueError, match=message):
         rerank("source", candidates, scores)
+
+
+def test_threads_share_the_masks_that_they_make():
+    def make(states, numbers):
+        values = torch.stack([states * 100 + numbers] * 3, dim=1).float()
+        time.sleep(0.002)  # other threads run here
+        return values
+
+    rows = _Rows(make, states=40, low=0, high=19)
+
+    def ask(seed):
+        generator = torch.Generator().manual_seed(seed)
+        state, number = (torch.randint(n, (5,), generator=generator) for n in (40, 20))
+        return torch.equal(rows(state, number)[:, 0], (state * 100 + number).float())
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(ask, range(300)))

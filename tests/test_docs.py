@@ -1,0 +1,215 @@
+"""The pages' commands and examples run, what they name exists, their figures are measured, and the site builds."""
+
+import contextlib
+import dataclasses
+import importlib
+import importlib.util
+import io
+import json
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import SHAPE, SOURCES, TARGETS
+from hub_server import Hub
+from test_readme import ENVIRONMENT, ROOT
+from transformers import BertConfig, BertModel, BertTokenizer, MarianConfig, MarianMTModel, Seq2SeqTrainingArguments
+
+import hf_lenctrl
+from hf_lenctrl.arguments import DataArguments, ModelArguments, RunArguments
+from hf_lenctrl.length_predictor import PredictorArguments
+
+
+# in the order in which a reader makes what the later ones use; results.md is a record of measurements
+ORDER = ["train", "finetune", "generate", "predict", "evaluate", "share", "serve", "methods", "index", "reference"]
+PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ORDER}
+BLOCK = re.compile(r'^```(\w+)(?: title="([\w.]+)")?\n(.*?)^```', flags=re.M | re.S)
+BLOCKS = {name: BLOCK.findall(text) for name, text in PAGES.items()}
+# names on the Hub, and what stands in their place
+LOCAL = {"facebook/bart-large-cnn": "plain", "google-bert/bert-base-uncased": "bert", "user/name": "runs/ldpe"}
+OPTIONS = {
+    field.name
+    for cls in (ModelArguments, DataArguments, RunArguments, PredictorArguments, Seq2SeqTrainingArguments)
+    for field in dataclasses.fields(cls)
+}
+TINY = (
+    "--max_steps 2 --save_steps 1 --eval_steps 1 --validation_share 0.2 --test_share 0.2 --use_cpu --disable_tqdm true"
+)
+TINY_MODEL = (
+    "--d_model 32 --ffn_dim 32 --attention_heads 2 --vocab_size 150 --test_lengths 20 --max_test_rows 4 "
+    "--max_validation_rows 4 --generation_num_beams 1"
+)
+
+
+def commands(name: str) -> list[str]:
+    blocks = (text.replace("\\\n", "") for kind, _, text in BLOCKS[name] if kind == "bash")
+    lines = [line for text in blocks for line in text.splitlines()]
+    return [line for line in lines if line.startswith(("python ", "accelerate launch"))]
+
+
+def local(text: str) -> str:
+    for name, folder in LOCAL.items():
+        text = text.replace(name, folder)
+    return text
+
+
+def write_lines(path: Path, rows: list[dict]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+@pytest.fixture
+def reader(tmp_path, shared_tokenizer, monkeypatch):
+    """The folder of a reader who has the repository, the files that the pages name, and checkpoints of the Hub."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    pairs = [(f"{s} Number {i}.", f"{t} {i}") for i in range(20) for s, t in zip(SOURCES, TARGETS, strict=True)]
+    write_lines(tmp_path / "headlines.jsonl", [{"source": s, "target": t} for s, t in pairs])
+    write_lines(tmp_path / "pairs.jsonl", [{"en": s, "ja": t} for s, t in pairs[:60]])
+    write_lines(tmp_path / "rows.jsonl", [{"source": source, "budget": 12} for source in SOURCES])
+    (tmp_path / "texts.txt").write_text("\n".join(SOURCES))
+    (tmp_path / "theirs.csv").write_text("summary,gold\nsmall text editor,text editor\n")
+    for kind, title, text in (block for blocks in BLOCKS.values() for block in blocks):
+        if kind == "yaml" and title:
+            (tmp_path / title).write_text(text)
+    special = {"pad_token_id": 2, "eos_token_id": 0, "decoder_start_token_id": 2, "forced_eos_token_id": 0}
+    shape = {**SHAPE, **special, "vocab_size": len(shared_tokenizer)}
+    MarianMTModel(MarianConfig(**shape)).save_pretrained("plain")
+    shared_tokenizer.save_pretrained("plain")
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
+    BertTokenizer(vocab={word: i for i, word in enumerate(vocabulary)}).save_pretrained("bert")
+    BertModel(
+        BertConfig(vocab_size=30, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    ).save_pretrained("bert")
+    return tmp_path
+
+
+def run_script(words: list[str], monkeypatch) -> None:
+    """As `python words...`, but in this process, which has imported what takes longest."""
+    monkeypatch.setattr(sys, "argv", words)
+    before = list(sys.path)
+    try:
+        runpy.run_path(words[0], run_name="__main__")
+    except SystemExit as end:
+        assert not end.code, f"{' '.join(words)} ended with {end.code}"
+    finally:
+        sys.path[:] = before
+
+
+def run_process(words: list[str], **environment: str) -> str:
+    """As typed, in a process of its own, without the settings and the GPU of this machine."""
+    environment = {**ENVIRONMENT, "HF_HOME": str(Path.cwd() / "home"), "CUDA_VISIBLE_DEVICES": "", **environment}
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stderr
+
+
+def run_command(command: str, monkeypatch) -> None:
+    words = shlex.split(command)
+    if "recipes/train_" in command:
+        words += TINY.split()
+        words += TINY_MODEL.split() if "train_seq2seq" in command else []
+    if words[0] == "accelerate":
+        # any free port; and no number of machines or precision that the launcher would warn it chose itself
+        chosen = "--main_process_port 0 --num_machines 1 --mixed_precision no --dynamo_backend no".split()
+        run_process(["-m", "accelerate.commands.launch", *chosen, *words[2:]])
+    elif "--push_to_hub" in words:
+        with Hub() as hub:
+            names = {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token, "HF_HUB_OFFLINE": "0"}
+            log = run_process(words[1:], **names, HF_HUB_DISABLE_XET="1", NO_PROXY="127.0.0.1")
+            assert "training is finished" in log  # the command of a run that has ended, as the page says
+            assert {"README.md", "model.safetensors", "modeling_lenctrl.py"} <= hub.files("user/name").keys()
+            assert b'model="user/name"' in hub.files("user/name")["README.md"]
+    else:
+        run_script([local(word) for word in words[1:]], monkeypatch)
+
+
+def run_example(code: str, claimed: str | None) -> None:
+    code = local(code)
+    if "trust_remote_code" in code:  # in a process without the package: tests/test_auto_classes.py
+        compile(code, "page", "exec")
+        exec("".join(re.findall(r"^(?:import|from) .*\n", code, flags=re.M)), {})
+        return
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, "page", "exec"), {})
+    assert printed.getvalue().strip()  # every example shows something
+    if claimed is not None:
+        assert printed.getvalue() == claimed
+
+
+@pytest.mark.slow
+def test_commands_and_examples_of_the_pages_run(reader, monkeypatch):
+    assert sum(len(commands(name)) for name in ORDER) == 12
+    for name in ORDER:
+        for command in commands(name):
+            run_command(command, monkeypatch)
+        for (kind, _, code), (after, _, claimed) in pairwise([*BLOCKS[name], ("", "", "")]):
+            if kind == "python":
+                run_example(code, claimed if after == "text" else None)
+    bound = [json.loads(line) for line in (reader / "bound.jsonl").read_text().splitlines()]
+    assert all(row["length"] <= row["requested"] == row["budget"] == 12 for row in bound)
+    outputs = [json.loads(line) for line in (reader / "out.jsonl").read_text().splitlines()]
+    assert [(row["source"], row["requested"]) for row in outputs] == [(source, 40) for source in SOURCES]
+    files = "README.md all_results.json test.jsonl model.safetensors tokenizer_config.json".split()
+    assert [name for name in files if not (reader / "runs" / "ldpe" / name).is_file()] == []
+    assert all((reader / "report" / f"report.{suffix}").is_file() for suffix in ("md", "json", "png"))
+
+
+def test_every_option_in_the_pages_exists():
+    recipes = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "recipes").rglob("*.py"))
+    known = OPTIONS | set(re.findall(r'"--(\w+)"', recipes)) | {"help", "multi_gpu", "num_processes"}
+    for name, text in PAGES.items():
+        assert set(re.findall(r"(?<![\w-])--(\w+)", text)) <= known, name
+        for kind, _, values in BLOCKS[name]:
+            if kind == "yaml":
+                assert yaml.safe_load(values).keys() <= OPTIONS, name
+
+
+def test_figures_of_the_pages_are_those_of_the_results():
+    measured = "".join((ROOT / path).read_text() for path in ("docs/results.md", "recipes/reproduce/headline_en.yaml"))
+    for name in ("finetune", "generate", "predict", "methods"):
+        prose = re.sub(r"```.*?```|\]\(.*?\)|`[^`]*`", "", PAGES[name], flags=re.S)
+        figures = re.findall(r"(?<![\d.])\d+\.\d+(?![\d.])", prose)
+        assert [figure for figure in figures if figure not in measured] == [], name
+
+
+def test_the_reference_has_every_public_name_where_it_is_defined():
+    named = re.findall(r"^::: (hf_lenctrl\.\w+)\.(\w+)", PAGES["reference"], flags=re.M)
+    assert {name for _, name in named} >= set(hf_lenctrl.__all__) - {"__version__"}
+    for module, name in named:
+        assert getattr(importlib.import_module(module), name).__module__ == module
+
+
+def test_pages_are_short_and_lead_to_each_other():
+    assert {path.stem for path in (ROOT / "docs").glob("*.md")} == {*ORDER, "results"}
+    links = {page for text in PAGES.values() for page in re.findall(r"\]\((\w+)\.md(?:#[\w-]+)?\)", text)}
+    assert links == {*ORDER, "results"} - {"index"}
+    for name in set(ORDER) - {"methods", "reference"}:
+        assert len(PAGES[name].splitlines()) <= 110, name
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("mkdocs") is None, reason="mkdocs is not installed: pip install '.[docs]'"
+)
+def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0 and "WARNING" not in done.stderr, done.stderr[-3000:]
+    for name in ORDER:
+        page = tmp_path / "site" / ("" if name == "index" else name) / "index.html"
+        html = page.read_text(encoding="utf-8")
+        assert (
+            re.findall(r'<(?:script|img|iframe)[^>]*src="(?:https?:)?//[^"]*|<link[^>]*href="https?:[^"]*', html) == []
+        )
+        assert str(ROOT) not in html
+    reference = (tmp_path / "site" / "reference" / "index.html").read_text(encoding="utf-8")
+    assert all(f".{name}" in reference for name in hf_lenctrl.__all__ if name != "__version__")
