@@ -21,6 +21,7 @@ from .length_units import UnitTable
 logger = logging.getLogger(__name__)
 
 _FROM_CONFIG: Any = object()  # None says "no constraint"
+_PER_ROW = ("input_ids", "attention_mask", "inputs_embeds", "decoder_input_ids", "decoder_attention_mask")
 
 
 def refuse_length():
@@ -113,10 +114,28 @@ def warn_of_misses(produced: list[int], length: list[int], unit: str) -> None:
         )
 
 
+def encode_once(model, inputs, rows: torch.Tensor) -> dict:
+    """
+    Run the encoder once for each text, and give its states to every row that writes from the text.
+
+    Args:
+        inputs (`dict`): `input_ids` of shape `(texts, source_length)` and, where there is padding, `attention_mask`.
+        rows (`torch.LongTensor` of shape `(batch_size,)`): For each row the text that it writes from.
+
+    Returns:
+        `dict`: `encoder_outputs` and `attention_mask`, as `generate` takes them.
+    """
+    mask = inputs.get("attention_mask")
+    mask = torch.ones_like(inputs["input_ids"]) if mask is None else mask
+    states = model.get_encoder()(inputs["input_ids"], attention_mask=mask)[0]  # (texts, source_length, d)
+    return {"encoder_outputs": BaseModelOutput(last_hidden_state=states[rows]), "attention_mask": mask[rows]}
+
+
 class LengthControlledGeneration:
     """`generate` with a length, for a single model and for an ensemble."""
 
     config: Any
+    device: Any
 
     @property
     def unit_table(self) -> UnitTable:
@@ -136,7 +155,8 @@ class LengthControlledGeneration:
 
         Args:
             length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Wanted units for
-                the whole batch or for each example; defaults to `config.length`.
+                the whole batch or for each example; defaults to `config.length`. For a single text several lengths
+                give as many outputs, and its encoder runs once.
             length_constraint (`str`, *optional*): `"max"`, never longer than `length`; `"exact"`, this length
                 wherever the vocabulary allows it, with a warning where it did not; `None`, the model alone. Defaults
                 to `config.length_constraint`. See `LengthConstraintLogitsProcessor`.
@@ -160,7 +180,12 @@ class LengthControlledGeneration:
                 "no length was given; pass it to the call, model.generate(**inputs, length=75) or "
                 "length=[30, 50, ...] for each example, or set a default: from_pretrained(path, length=75)"
             )
-        length = as_length_tensor(length, self._batch_size(inputs, kwargs), self.device)  # (B,)
+        batch_size = self._batch_size(inputs, kwargs)
+        many = 1 if isinstance(length, int) else len(length) if isinstance(length, list | tuple) else length.numel()
+        if batch_size == 1 and many > 1:
+            inputs, kwargs = self._one_text(inputs, kwargs, many)
+            batch_size = many
+        length = as_length_tensor(length, batch_size, self.device)  # (B,)
         check_positive(length)
         kwargs = limited(
             self, self.unit_table, length, length_constraint, kwargs, generation_config, self._token_limit
@@ -172,6 +197,19 @@ class LengthControlledGeneration:
             ids = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
             warn_of_misses(self.unit_table.count(ids).tolist(), length.tolist(), self.unit_table.unit)
         return outputs
+
+    def _one_text(self, inputs, kwargs: dict, many: int) -> tuple:
+        """The arguments of `generate` for a text that is to be written several times."""
+        rows = torch.zeros(many, dtype=torch.long, device=self.device)
+        kwargs = {
+            name: value[rows] if name in _PER_ROW and value is not None else value for name, value in kwargs.items()
+        }
+        ids = kwargs.pop("input_ids", None) if inputs is None else inputs[rows]
+        if ids is None or getattr(self.config, "encoder_length_embedding", False):  # it reads each length
+            return ids, kwargs
+        mask = kwargs.pop("attention_mask", None)
+        first = {"input_ids": ids[:1], "attention_mask": None if mask is None else mask[:1]}
+        return None, kwargs | encode_once(self, first, rows)
 
     def _batch_size(self, inputs, kwargs) -> int:
         for value in (inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds"), kwargs.get("decoder_input_ids")):

@@ -10,7 +10,7 @@ from tqdm.auto import tqdm
 from transformers import Pipeline
 
 from .configuration_lenctrl import check_constraint, check_length
-from .generation import limited, rerank, token_limit, warn_of_misses
+from .generation import encode_once, limited, rerank, token_limit, warn_of_misses
 from .length_predictor import load_predictor
 from .length_tokens import LengthTokens
 from .length_units import UnitTable, count_texts, count_units
@@ -30,7 +30,8 @@ class LengthControlledGenerationPipeline(Pipeline):
 
     Args of a call:
         inputs (`str` or `list[str]`): Sources.
-        length (`int`, `list[int]` or `str`, *optional*): Wanted units, for all or for each source; `"predict"` asks a
+        length (`int`, `list[int]`, `list[list[int]]` or `str`, *optional*): Wanted units, for all or for each source;
+            a list for a single text or for each of several is written once for each length; `"predict"` asks a
             length predictor (Oka et al. 2020), `"source"` takes the source's length (Lakew et al. 2019), `"reference"`
             that of `references`, an upper bound. Defaults to the model's.
         predictor (`str` or `tuple`, *optional*): Path or Hub name of a `LengthPredictor`, or the model and its
@@ -51,7 +52,8 @@ class LengthControlledGenerationPipeline(Pipeline):
 
     Returns (of a call):
         `dict` with `generated_text`, `length` (measured), `requested_length` and `length_unit`; a list of them for
-        `num_return_sequences` above 1; a list of either for a list of sources, in its order.
+        `num_return_sequences` above 1; a list of either for several lengths of a text, and for a list of sources, in
+        their order.
 
     Raises:
         `TypeError`, `ValueError`: for inputs that are no texts or empty ones, a length that is missing, no integer or
@@ -81,8 +83,30 @@ class LengthControlledGenerationPipeline(Pipeline):
         for i, text in enumerate(texts):
             if not isinstance(text, str):
                 raise TypeError(f"every input must be a text, got {text!r} at position {i}")
-        results = self._generate_all(texts, **options) if texts else []
+        lengths = options.get("length")
+        if isinstance(inputs, str) and isinstance(lengths, list | tuple):
+            lengths = [list(lengths)]
+        if not texts or not isinstance(lengths, list | tuple) or not any(isinstance(n, list | tuple) for n in lengths):
+            results = self._generate_all(texts, **options) if texts else []
+            return results[0] if isinstance(inputs, str) else results
+        results = self._generate_many(texts, list(lengths), options)
         return results[0] if isinstance(inputs, str) else results
+
+    def _generate_many(self, texts: list[str], lengths: list, options: dict) -> list[list]:
+        """Several lengths for each text."""
+        if len(lengths) != len(texts):
+            raise ValueError(f"length must hold a list for each of the {len(texts)} texts, got {len(lengths)}")
+        for i, several in enumerate(lengths):
+            if not isinstance(several, list | tuple) or not several:
+                raise ValueError(
+                    f"length must hold a list of lengths for every text or for none, got {several!r} at position {i}"
+                )
+        if options.get("references") is not None:
+            raise ValueError("references give one length for each text; leave them out where length holds lists")
+        texts_of = [i for i, several in enumerate(lengths) for _ in several]
+        options = {**options, "length": [n for several in lengths for n in several]}
+        results = iter(self._generate_all([texts[i] for i in texts_of], texts_of=texts_of, **options))
+        return [[next(results) for _ in several] for several in lengths]
 
     def _generate_all(
         self,
@@ -98,6 +122,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         rerank: bool | int = False,
         batch_size: int | None = None,
         progress_bar: bool | None = None,
+        texts_of: list[int] | None = None,  # for each row its text, where rows share texts
         **options,
     ) -> list:
         config: Any = self.model.config
@@ -156,18 +181,33 @@ class LengthControlledGenerationPipeline(Pipeline):
         # rows of like requested and source length end together and need the least padding; the longest come first, so
         # that a length the model cannot hold, or the memory, is told at once
         order = sorted(range(len(texts)), key=lambda i: (lengths[i] or 0, len(texts[i])), reverse=True)
+        # rows of one text stay together, so that its encoder runs once; one that is told the length runs for each
+        texts_of = texts_of or list(range(len(texts)))
+        share = (
+            len(set(texts_of)) < len(texts)
+            and tokens is None
+            and not getattr(config, "encoder_length_embedding", False)
+        )
+        place: dict[int, int] = {}  # of a text: that of its longest row
+        if share:
+            for k, i in enumerate(order):
+                place.setdefault(texts_of[i], k)
+            order.sort(key=lambda i: place[texts_of[i]])
         results: list = [None] * len(texts)
         show = len(texts) > batch_size if progress_bar is None else progress_bar
         with tqdm(total=len(texts), desc="Generating", unit="text", disable=not show) as bar:
             for start in range(0, len(order), batch_size):
                 rows = order[start : start + batch_size]
                 wanted = [lengths[i] for i in rows]
-                batch = self.preprocess([texts[i] for i in rows], first=[first[i] for i in rows])
+                distinct = list({texts_of[i] if share else i: i for i in rows}.values())
+                batch = self.preprocess([texts[i] for i in distinct], first=[first[i] for i in distinct])
+                where = {texts_of[i]: k for k, i in enumerate(distinct)}
+                text_rows = torch.tensor([where[texts_of[i]] for i in rows]) if share else None
                 if controlled:
                     given = {**options, "length": wanted, "length_constraint": length_constraint}
                 else:
                     given = self._bound(table, wanted, length_constraint, options)
-                written = self.postprocess(self.forward(batch, table=table, **given), unit=unit)
+                written = self.postprocess(self.forward(batch, table=table, text_rows=text_rows, **given), unit=unit)
                 if not controlled and length_constraint == "exact":
                     warn_of_misses([output["length"] for output in written], wanted, unit)
                 for row, i in enumerate(rows):
@@ -289,8 +329,10 @@ class LengthControlledGenerationPipeline(Pipeline):
             batch["attention_mask"] = torch.cat([ids.new_ones(len(ids), 1), batch["attention_mask"]], dim=1)
         return batch
 
-    def _forward(self, batch, *, table: UnitTable, **options):
+    def _forward(self, batch, *, table: UnitTable, text_rows: torch.Tensor | None = None, **options):
         batch.pop("token_type_ids", None)
+        if text_rows is not None:
+            batch = encode_once(self.model, batch, text_rows.to(self.device))
         ids = self.model.generate(**batch, **options)
         ids = ids if isinstance(ids, torch.Tensor) else ids.sequences
         return {"ids": ids, "tokens": table.count(ids) if table.unit == "token" else None}

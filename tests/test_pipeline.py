@@ -764,3 +764,76 @@ def test_a_limit_too_small_for_an_exact_length_is_told(pipe, plain_pipe, limit):
             match="exactly 90 characters may need .* max_length leaves 4; raise max_length or max_new_tokens",
         ):
             either(SOURCES[0], length=90, length_constraint="exact", **unit, **limit)
+
+
+def count_encoded(model) -> list[int]:
+    """Grows by the texts of each batch that the encoder reads."""
+    seen: list[int] = []
+    model.get_encoder().register_forward_hook(lambda module, args, output: seen.append(len(output[0])))
+    return seen
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_several_lengths_of_a_text_are_written_from_one_reading(tokenizer, num_beams):
+    model = controlled(tokenizer)
+    pipe = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    options = {"num_beams": num_beams, "length_constraint": "max"}
+    alone = [pipe(SOURCES[0], length=n, **options) for n in (20, 5, 40)]
+    seen = count_encoded(model)
+    assert pipe(SOURCES[0], length=[20, 5, 40], **options) == alone
+    assert seen == [1]
+
+
+def test_several_lengths_of_several_texts_come_in_their_order(tokenizer):
+    model = controlled(tokenizer)
+    pipe = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    lengths = [[30, 8], [12], [5, 33, 7], [9, 9], [21], [16, 4]]
+    options = {"length_constraint": "exact", "batch_size": 4}
+    alone = [
+        [pipe(text, length=n, **options) for n in several] for text, several in zip(SOURCES, lengths, strict=True)
+    ]
+    seen = count_encoded(model)
+    assert pipe(SOURCES, length=lengths, **options) == alone
+    assert sum(seen) <= len(SOURCES) + 2  # a text whose rows lie in two batches is read twice
+    best = pipe(SOURCES[:2], length=[[30, 8], [12]], num_return_sequences=2, length_constraint="max")
+    assert [[len(n_best) for n_best in several] for several in best] == [[2, 2], [2]]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"length_encoding": "learned", "encoder_length_embedding": True}, {}], ids=["told", "untold"]
+)
+def test_generate_writes_one_text_at_several_lengths(tokenizer, fields):
+    model = controlled(tokenizer, **fields)
+    batch = tokenizer(SOURCES[0], return_tensors="pt")
+    alone = [model.generate(**batch, length=n, length_constraint="exact", num_beams=2)[0] for n in (9, 24)]
+    seen = count_encoded(model)
+    together = model.generate(**batch, length=[9, 24], length_constraint="exact", num_beams=2)
+    assert seen == [2 if fields else 1]
+    for one, row in zip(alone, together, strict=True):
+        assert one.tolist() == row[: len(one)].tolist() and set(row[len(one) :].tolist()) <= {tokenizer.pad_token_id}
+    assert torch.equal(
+        together,
+        model.generate(batch["input_ids"], length=torch.tensor([9, 24]), length_constraint="exact", num_beams=2),
+    )
+
+
+def test_a_plain_model_and_an_ensemble_read_a_text_once_too(plain, model, tokenizer):
+    for reader in (plain, LengthControlEnsemble([model, controlled(tokenizer, seed=6)])):
+        pipe = LengthControlledGenerationPipeline(model=reader, tokenizer=tokenizer, device="cpu")
+        options = {"length_unit": "character", "length_constraint": "max"}
+        alone = [pipe(SOURCES[1], length=n, **options)["generated_text"] for n in (10, 25)]
+        assert [out["generated_text"] for out in pipe(SOURCES[1], length=[10, 25], **options)] == alone
+
+
+@pytest.mark.parametrize(
+    "length, message",
+    [
+        ([[5], 7, [8]], "length must hold a list of lengths for every text or for none, got 7 at position 1"),
+        ([[5], [], [8]], r"length must hold a list of lengths for every text or for none, got \[\] at position 1"),
+        ([[5], [7]], "length must hold a list for each of the 3 texts, got 2"),
+        ([[5], [0], [8]], "at least 1, got 0"),
+    ],
+)
+def test_lists_of_lengths_that_fit_no_text_are_refused(pipe, length, message):
+    with pytest.raises(ValueError, match=message):
+        pipe(SOURCES[:3], length=length)
