@@ -1,7 +1,7 @@
 """Text and a length in, text of that length out."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -47,6 +47,8 @@ class LengthControlledGenerationPipeline(Pipeline):
         rerank (`bool` or `int`, *optional*, defaults to `False`): Write so many candidates (`True`: 20) and return
             those that contain most source words first (`hf_lenctrl.generation.rerank`).
         batch_size (`int`, *optional*, defaults to 32): Sources generated together; like lengths share a batch.
+        batch_tokens (`int`, *optional*): Make batches of so many positions instead, rows times the longest source in
+            tokens and the longest requested length in units, so that short texts come in large batches.
         progress_bar (`bool`, *optional*): By default for more than one batch.
         kwargs: For `generate`: `num_beams=4`, `do_sample=True`, ...
 
@@ -121,6 +123,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         num_return_sequences: int = 1,
         rerank: bool | int = False,
         batch_size: int | None = None,
+        batch_tokens: int | None = None,
         progress_bar: bool | None = None,
         texts_of: list[int] | None = None,  # for each row its text, where rows share texts
         **options,
@@ -136,12 +139,14 @@ class LengthControlledGenerationPipeline(Pipeline):
         if length_constraint is _FROM_MODEL:
             length_constraint = getattr(config, "length_constraint", None)
         check_constraint(length_constraint)
+        most_rows = batch_size or (len(texts) if batch_tokens else None)
         batch_size = batch_size or self._batch_size or 32
         rerank = 20 if rerank is True else rerank or 1
         for name, number in (
             ("num_return_sequences", num_return_sequences),
             ("batch_size", batch_size),
             ("rerank", rerank),
+            ("batch_tokens", 1 if batch_tokens is None else batch_tokens),
         ):
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise ValueError(f"{name} must be an integer of at least 1, got {number!r}")
@@ -196,8 +201,11 @@ class LengthControlledGenerationPipeline(Pipeline):
         results: list = [None] * len(texts)
         show = len(texts) > batch_size if progress_bar is None else progress_bar
         with tqdm(total=len(texts), desc="Generating", unit="text", disable=not show) as bar:
-            for start in range(0, len(order), batch_size):
-                rows = order[start : start + batch_size]
+            sizes = [1] * len(texts)
+            if batch_tokens is not None:
+                counts = count_texts(self.tokenizer, texts, "token")
+                sizes = [count + (wanted or 0) for count, wanted in zip(counts, lengths, strict=True)]
+            for rows in _batches(order, sizes, most_rows or batch_size, batch_tokens):
                 wanted = [lengths[i] for i in rows]
                 distinct = list({texts_of[i] if share else i: i for i in rows}.values())
                 batch = self.preprocess([texts[i] for i in distinct], first=[first[i] for i in distinct])
@@ -343,6 +351,18 @@ class LengthControlledGenerationPipeline(Pipeline):
         )
         lengths = outputs["tokens"].tolist() if unit == "token" else [count_units(text, unit) for text in texts]
         return [{"generated_text": text, "length": length} for text, length in zip(texts, lengths, strict=True)]
+
+
+def _batches(order: list[int], sizes: list[int], most_rows: int, most: int | None) -> Iterator[list[int]]:
+    """Neighbours in `order`, at most so many rows; of several rows, their number times the largest size is in `most`."""
+    batch: list[int] = []
+    for i in order:
+        largest = max(sizes[k] for k in (*batch, i)) if most is not None else 0
+        if batch and (len(batch) == most_rows or (most is not None and largest * (len(batch) + 1) > most)):
+            yield batch
+            batch = []
+        batch.append(i)
+    yield batch
 
 
 _rerank = rerank  # the option of the same name hides it

@@ -104,6 +104,7 @@ def main(argv=None) -> None:
     parser.add_argument("--source_column", default="source", help="column of the texts")
     parser.add_argument("--num_beams", type=int, default=4)
     parser.add_argument("--batch_size", type=int, default=32)
+    parser.add_argument("--batch_tokens", type=int, help="most rows times source and requested length of a batch")
     args = parser.parse_args(argv)
     if sum(given is not None for given in (args.length, args.length_column, args.length_ratio)) > 1:
         parser.error("give one of --length for all texts, --length_column for each, --length_ratio to the source")
@@ -126,7 +127,15 @@ def main(argv=None) -> None:
         return print(f"{args.output_file} is complete", file=sys.stderr)
     done -= done % block  # the batches of a command that was not stopped
     model, tokenizer = load(args.model)
-    names = ("batch_size", "num_beams", "num_return_sequences", "rerank", "length_ratio", "length_unit")
+    names = (
+        "batch_size",
+        "num_beams",
+        "num_return_sequences",
+        "rerank",
+        "length_ratio",
+        "length_unit",
+        "batch_tokens",
+    )
     options = {name: getattr(args, name) for name in names}
     if args.length_constraint is not None:  # else the model's own default holds
         options["length_constraint"] = args.length_constraint

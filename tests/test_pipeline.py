@@ -837,3 +837,19 @@ def test_a_plain_model_and_an_ensemble_read_a_text_once_too(plain, model, tokeni
 def test_lists_of_lengths_that_fit_no_text_are_refused(pipe, length, message):
     with pytest.raises(ValueError, match=message):
         pipe(SOURCES[:3], length=length)
+
+
+def test_batches_of_tokens_hold_more_of_what_is_short(model, tokenizer):
+    pipe = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    lengths = [5, 60, 6, 61, 7, 8]
+    alone = pipe(SOURCES, length=lengths, length_constraint="max", batch_size=1)
+    seen = []
+    hook = model.get_encoder().register_forward_hook(
+        lambda module, args, output: seen.append(tuple(output[0].shape[:2]))
+    )
+    assert pipe(SOURCES, length=lengths, length_constraint="max", batch_tokens=200) == alone
+    hook.remove()
+    assert sum(rows for rows, _ in seen) == 6 and seen[0][0] < seen[-1][0]  # the longest come first
+    assert all(rows == 1 or rows * (width + 5) <= 200 for rows, width in seen)
+    with pytest.raises(ValueError, match="batch_tokens must be an integer of at least 1, got 0"):
+        pipe(SOURCES, length=5, batch_tokens=0)
