@@ -354,7 +354,7 @@ class LengthControlledGenerationPipeline(Pipeline):
 
 
 def _batches(order: list[int], sizes: list[int], most_rows: int, most: int | None) -> Iterator[list[int]]:
-    """Neighbours in `order`, at most so many rows; of several rows, their number times the largest size is in `most`."""
+    """Neighbours in `order`, at most so many rows; of several rows the number times the largest size is in `most`."""
     batch: list[int] = []
     for i in order:
         largest = max(sizes[k] for k in (*batch, i)) if most is not None else 0
