@@ -29,7 +29,8 @@ def build(layers: int, d_model: int, vocab_size: int = 8000) -> LenCtrlMarianMTM
 
 def ratio(one: Callable[[], None], other: Callable[[], None], rounds: int) -> tuple[float, float, float]:
     """Median seconds of each, and the median ratio of `one` to `other`."""
-    one(), other()  # warm up
+    for function in (one, other):
+        function()  # warm up
     times = []
     for i in range(rounds):
         order = (one, other) if i % 2 else (other, one)

@@ -39,6 +39,8 @@ _MODULE_OF = {
     "load_predictor": "length_predictor",
     "LengthTokens": "length_tokens",
     "add_length_control": "conversion",
+    "freeze_length": "freezing",
+    "FixedLengthTranslator": "fixed_length",
     "LengthControlledGenerationPipeline": "pipeline",
     "length_report": "report",
     "train_marian_tokenizer": "tokenizer_training",
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
     from .configuration_lenctrl import LenCtrlPegasusConfig as LenCtrlPegasusConfig
     from .conversion import add_length_control as add_length_control
     from .data_collator import DataCollatorForLengthControl as DataCollatorForLengthControl
+    from .fixed_length import FixedLengthTranslator as FixedLengthTranslator
+    from .freezing import freeze_length as freeze_length
     from .generation import LengthControlEnsemble as LengthControlEnsemble
     from .generation import rerank as rerank
     from .length_constraint import LengthConstraintLogitsProcessor as LengthConstraintLogitsProcessor

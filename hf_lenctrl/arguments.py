@@ -51,7 +51,7 @@ class ModelArguments:
     d_model: int = field(default=512, metadata={"help": "Width of the model"})
     attention_heads: int = field(default=8, metadata={"help": "Attention heads of each layer"})
     ffn_dim: int = field(default=2048, metadata={"help": "Width of the feed-forward layers"})
-    dropout: float = field(default=0.1, metadata={"help": "Dropout"})
+    dropout: float = field(default=0.1, metadata={"help": "Dropout in training, of a new model or one to go on with"})
     activation_function: str = field(default="relu", metadata={"help": "Activation of the feed-forward layers"})
     tokenizer_name_or_path: str | None = field(default=None, metadata={"help": "Tokenizer; one is trained without it"})
     vocab_size: int = field(default=16_000, metadata={"help": "Subwords of a tokenizer trained here"})
@@ -100,6 +100,14 @@ class DataArguments:
     )
     length_bins: int = field(default=10, metadata={"help": "Bins of length_tokens=bins"})
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenising"})
+    streaming: bool = field(
+        default=False,
+        metadata={
+            "help": "Read training rows while training, again and again, never all at once; needs max_steps. A "
+            "tokenizer trained here, and length tokens, come from the first 100,000 rows; random order is that of a "
+            "buffer of 10,000"
+        },
+    )
 
     def __post_init__(self):
         for length in self.unseen_lengths:
@@ -134,6 +142,10 @@ class RunArguments:
         default=None,
         metadata={"help": "Round and save the final weights so, float16 halves the file"}
         | {"choices": ["float16", "bfloat16"]},
+    )
+    length_predictor: str | None = field(
+        default=None,
+        metadata={"help": "Length predictor to ship inside the model's folder, for length='predict'"},
     )
     task: str = field(
         default="summarization", metadata={"help": "Of the Hub, for the model card", "choices": list(TASKS)}

@@ -1,13 +1,15 @@
 """Rows in, token ids out: loading, splitting by group, tokenising, and a report of what was dropped."""
 
+import itertools
 import logging
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, DatasetDict, load_dataset
+import torch
+from datasets import Dataset, DatasetDict, IterableDataset, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
 from .arguments import DataArguments
@@ -17,6 +19,8 @@ from .length_units import count_texts
 
 logger = logging.getLogger(__name__)
 
+STREAM_HEAD = 100_000  # rows of a stream that a tokenizer is trained on
+STREAM_BUFFER = 10_000  # rows that its order is drawn from
 _LOADER_OF_SUFFIX = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 
 
@@ -47,26 +51,33 @@ def load_splits(args: DataArguments) -> DatasetDict:
     Load train, validation and test rows with string columns `source` and `target`.
 
     A split that is not given is cut from train: by a hash of the row's group (`args.group_column`), so that groups
-    never mix and the split is the same on every machine, or without groups by a hash of the source.
+    never mix and the split is the same on every machine, or without groups by a hash of the source. With
+    `args.streaming` train is an `IterableDataset`, and nothing is cut from it.
 
     Raises:
         `FileNotFoundError`: for a file that is not there.
         `ValueError`: without any data, for an unknown file type, an unreadable file, a missing column, or no rows.
     """
+    limits = {"validation": args.max_validation_rows, "test": args.max_test_rows}
     if args.dataset_name is not None:
-        splits = dict(load_dataset(args.dataset_name, args.dataset_config_name))
+        splits = dict(load_dataset(args.dataset_name, args.dataset_config_name, streaming=args.streaming))
         files = dict.fromkeys(splits, args.dataset_name)
+        if args.streaming:  # what is evaluated on is small, and read as a whole
+            splits = {
+                name: rows if name == "train" else _read(rows, limits.get(name)) for name, rows in splits.items()
+            }
     else:
         given = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
         files = {name: path for name, path in given.items() if path is not None}
-        splits = {name: load_rows(path) for name, path in files.items()}
+        splits = {name: load_rows(path, args.streaming and name == "train") for name, path in files.items()}
     if "train" not in splits:
         raise ValueError(
             "there is nothing to train on; give train_file=rows.jsonl, or dataset_name= with a train split"
         )
     # OPUS and WMT sets on the Hub hold {"en": ..., "ja": ...} in a column `translation`
-    splits = {name: rows.flatten() for name, rows in splits.items()}
-    for name, rows in splits.items():
+    splits = {name: _flatten(rows) for name, rows in splits.items()}
+    for name, found in splits.items():
+        rows = _read(found, 100) if isinstance(found, IterableDataset) else found
         columns = {"source_column": args.source_column, "target_column": args.target_column}
         if args.group_column is not None:
             columns["group_column"] = args.group_column
@@ -87,9 +98,15 @@ def load_splits(args: DataArguments) -> DatasetDict:
                 )
     cuts = {"validation": args.validation_share, "test": args.test_share}
     cuts = {name: share for name, share in cuts.items() if name not in splits and share > 0}
+    if cuts and args.streaming:
+        raise ValueError(
+            f"streaming reads train as it comes and cannot cut {' and '.join(cuts)} rows from it; give "
+            f"{', '.join(f'{name}_file=' for name in cuts)}, or do without: "
+            f"{', '.join(f'{name}_share=0' for name in cuts)}"
+        )
     if cuts:
         splits |= _split(splits["train"], cuts, args)
-    for name, limit in (("validation", args.max_validation_rows), ("test", args.max_test_rows)):
+    for name, limit in limits.items():
         if name in splits and limit is not None:
             splits[name] = splits[name].select(range(min(limit, len(splits[name]))))
     return DatasetDict(
@@ -105,9 +122,55 @@ def load_splits(args: DataArguments) -> DatasetDict:
     )
 
 
-def load_rows(path: str) -> Dataset:
+def _read(rows: IterableDataset, limit: int | None) -> Dataset:
+    """The first rows of a stream, or all."""
+    return Dataset.from_list(list(rows if limit is None else rows.take(limit)))
+
+
+def _flatten(rows):
+    if isinstance(rows, Dataset):
+        return rows.flatten()
+    nested = [name for name, value in next(iter(rows), {}).items() if isinstance(value, dict)]
+    if not nested:
+        return rows
+
+    def flat(row):
+        return {f"{name}.{key}": value for name in nested for key, value in (row[name] or {}).items()}
+
+    return rows.map(flat, remove_columns=nested)
+
+
+def first_rows(rows) -> Dataset:
+    """What a tokenizer is trained on: all rows, or the first `STREAM_HEAD` of a stream."""
+    return _read(rows, STREAM_HEAD) if isinstance(rows, IterableDataset) else rows
+
+
+class Stream(torch.utils.data.IterableDataset):
     """
-    Rows of a local json, jsonl, csv or parquet file, or one of these with `.gz`.
+    The rows of a stream again and again, each with its `epoch`, so that a run that goes on need not know how many
+    there are.
+
+    Args:
+        rows (`datasets.IterableDataset`): Rows.
+        seed (`int`, *optional*): Draw their order, anew each time, from a buffer of `STREAM_BUFFER`.
+    """
+
+    def __init__(self, rows: IterableDataset, seed: int | None = None):
+        self.rows = rows if seed is None else rows.shuffle(seed=seed, buffer_size=STREAM_BUFFER)
+
+    def __iter__(self) -> Iterator[dict]:
+        for epoch in itertools.count():
+            self.rows.set_epoch(epoch)
+            row = None
+            for row in self.rows:
+                yield {**row, "epoch": epoch}
+            if row is None:  # nothing for this worker
+                return
+
+
+def load_rows(path: str, streaming: bool = False) -> Any:
+    """
+    Rows of a local json, jsonl, csv or parquet file, or one of these with `.gz`; all of them, or as a stream.
 
     Raises:
         `FileNotFoundError`: for a file that is not there.
@@ -120,9 +183,12 @@ def load_rows(path: str) -> Dataset:
     if suffix not in _LOADER_OF_SUFFIX:
         raise ValueError(f"{path} must end in {', '.join(_LOADER_OF_SUFFIX)} (or these and .gz), got {file.suffix!r}")
     # pandas would take texts such as "NA" and "null" for missing ones
-    options = {"keep_default_na": False} if suffix == ".csv" else {}
+    options: dict[str, Any] = {"keep_default_na": False} if suffix == ".csv" else {}
     try:
-        rows = load_dataset(_LOADER_OF_SUFFIX[suffix], data_files=str(file), split="train", **options)
+        options |= {"split": "train", "streaming": streaming}
+        rows: Any = load_dataset(_LOADER_OF_SUFFIX[suffix], data_files=str(file), **options)
+        if streaming:
+            return rows
         rows.data.validate(full=True)  # the JSON reader does not check that texts are UTF-8
     except StopIteration:  # from an empty file
         raise ValueError(f"{path} has no rows") from None
@@ -234,7 +300,7 @@ def _split(rows: Dataset, shares: dict[str, float], args: DataArguments) -> dict
     return {name: rows.select(indices) for name, indices in members.items()}
 
 
-def leave_out_lengths(rows: Dataset, tokenizer, unit: str, lengths: Sequence[int]) -> Dataset:
+def leave_out_lengths(rows, tokenizer, unit: str, lengths: Sequence[int]):
     """
     Rows whose target has none of the lengths, so that a test at these is one at unseen lengths (Takase & Okazaki 2019,
     lower halves of Tables 1, 2 and 4).
@@ -242,6 +308,13 @@ def leave_out_lengths(rows: Dataset, tokenizer, unit: str, lengths: Sequence[int
     Raises:
         `ValueError`: when no row is left.
     """
+    if isinstance(rows, IterableDataset):
+
+        def others(targets):
+            counts = count_texts(tokenizer, [(text or "").strip() for text in targets], unit, target=True)
+            return [count not in set(lengths) for count in counts]
+
+        return rows.filter(others, input_columns="target", batched=True)
     counts = count_texts(tokenizer, [(text or "").strip() for text in rows["target"]], unit, target=True)
     kept = [i for i, count in enumerate(counts) if count not in set(lengths)]
     left_out = ", ".join(f"{counts.count(length):,} of {length}" for length in lengths)
@@ -276,8 +349,8 @@ def tokenize(
     Tokenise with `datasets.map` (cached, `args.preprocessing_num_workers` processes, with a progress bar).
 
     Rows with an empty text or with a target over `args.max_target_length` tokens are dropped and counted; sources over
-    `args.max_source_length` are cut and counted. With `length_tokens` each source begins with the token of its
-    target's length in `unit`, or of `length`.
+    `args.max_source_length` are cut and counted; of a stream they are dropped and cut as they come. With
+    `length_tokens` each source begins with the token of its target's length in `unit`, or of `length`.
 
     Returns:
         `(DatasetDict, list[RowReport])`: columns `input_ids`, `attention_mask`, `labels`; and a report for each split.
@@ -306,8 +379,17 @@ def tokenize(
         columns["too_long"] = [len(ids) > args.max_target_length for ids in columns["labels"]]
         return columns
 
-    tokenized, reports = {}, []
+    tokenized: dict[str, Any] = {}
+    reports = []
     for name, rows in splits.items():
+        if isinstance(rows, IterableDataset):
+            stream = rows.map(encode, batched=True, remove_columns=["source", "target"])
+            stream = stream.filter(lambda empty, long: not empty and not long, input_columns=["empty", "too_long"])
+            tokenized[name] = stream.select_columns(["input_ids", "attention_mask", "labels"])
+            if next(iter(tokenized[name]), None) is None:
+                raise ValueError(f"no row of {name} is left; look at the columns and at max_target_length")
+            reports.append(RowReport(name))
+            continue
         encoded = rows.map(
             encode,
             batched=True,

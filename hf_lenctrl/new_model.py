@@ -89,7 +89,7 @@ def _build_model(args: ModelArguments, tokenizer, max_positions: int, length_tok
             model.generation_config.forced_bos_token_id = tokenizer.convert_tokens_to_ids(args.target_language)
         return model
     if args.model_name_or_path is not None:
-        model = AutoModelForSeq2SeqLM.from_pretrained(args.model_name_or_path)
+        model = AutoModelForSeq2SeqLM.from_pretrained(args.model_name_or_path, dropout=args.dropout)
         if not hasattr(model.config, "length_encoding"):
             raise ValueError(
                 f"{args.model_name_or_path} holds a {type(model).__name__}, which has no length control; give it as "

@@ -1,0 +1,276 @@
+"""From a length-controlled model to a plain one that writes one fixed length, at the plain model's speed."""
+
+import copy
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PegasusForConditionalGeneration, PreTrainedModel
+
+from .configuration_lenctrl import check_length
+from .generation import token_limit
+from .length_encoding import LENGTH_ENCODINGS
+from .length_units import UnitTable
+
+
+logger = logging.getLogger(__name__)
+
+_DECODER_TABLE = "model.decoder.embed_positions.weight"
+_ENCODER_TABLE = "model.encoder.embed_positions.weight"
+_ALIKE = ("start", "in a text", "after white space")  # states of a table whose entries are characters
+
+
+def freeze_length(model, length: int, *, tokenizer=None) -> Any:
+    """
+    Turn a length-controlled model into a plain one that knows one length.
+
+    Where each entry writes one unit, progress is the position less a constant, so that an encoding at one length is
+    a table of positions. It is added to the decoder's own positions and takes their place in a stock model, whose
+    logits equal the controlled model's at that length. The model given is left as it is.
+
+    The stock class is the family's own, but for M2M100 and NLLB: their class computes its positions and saves none,
+    so they become a Pegasus model, which has the same layers and reads its positions from the file. Its encoder counts
+    every token, where M2M100's leaves padding out: pad sources on the right, as their tokenizers do. Marian's class
+    leaves its positions out of what it saves; the model returned here saves them and `MarianMTModel.from_pretrained`
+    reads them, but a model that was loaded so loses them when it is saved again.
+
+    Positions before the text are the decoder start and, where the generation configuration has one, the forced BOS
+    (BART, or a language code): set `model.generation_config.forced_bos_token_id` before. Entries that write nothing
+    (`<unk>` in a count of characters, language codes) would part progress from position in the middle of a text, so
+    the generation configuration rules them out (`bad_words_ids`). One remains: a character vocabulary's space at the
+    very start of a text, which decoding strips, counts as a unit here. Limits on new tokens are those that the
+    controlled model's `generate` chooses, within the table. A `length_constraint` is not carried over.
+
+    Args:
+        model (`PreTrainedModel`): A length-controlled model with its head. With `length_encoding="none"` nothing
+            depends on the length and the stock model comes out.
+        length (`int`): Wanted units.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's, to check that its targets begin as generation
+            does.
+
+    Returns:
+        A model of the stock class, in eval mode, with `config.frozen_length` (None for `"none"`) and
+        `config.frozen_length_unit`. The configuration also says where the layer norms stand (`normalize_before`,
+        `normalize_embedding`), for tools that read it, such as CTranslate2.
+
+    Raises:
+        `TypeError`, `ValueError`: for a length that is no integer, under 1 or beyond the positions; a model that is
+            not length-controlled; one whose control is no table of positions: an entry that writes several units or
+            none (subwords counted in characters, words, bytes), `"scale"`, a length head, the encoder's length
+            embedding, length tokens; targets that begin with an entry that generation does not force.
+    """
+    _check_kind(model)
+    check_length(length)
+    config, decoder = model.config, model.model.decoder
+    told = config.length_encoding != "none"
+    stock = next(kind for kind in type(model).__mro__ if kind.__module__.startswith("transformers.models."))
+    if told and config.model_type.endswith("m2m_100"):
+        stock = PegasusForConditionalGeneration
+    plain = _stock_model(stock, model)
+    state = {name: value for name, value in model.state_dict().items() if name in plain.state_dict()}
+    if told:
+        table = decoder.unit_table
+        silent = _silent_entries(table)
+        starts = _starts(model)
+        if tokenizer is not None:
+            _check_start(tokenizer, table, silent, len(starts) - 1)
+        rows = config.max_position_embeddings
+        if length + len(starts) > rows:
+            raise ValueError(
+                f"length={length} and the {len(starts)} positions before the text need a table of "
+                f"{length + len(starts)} positions, the model has {rows}; ask for {rows - len(starts)} at most, or "
+                "train with a larger max_position_embeddings"
+            )
+        state[_DECODER_TABLE] = _decoder_table(decoder, _progress(table, starts, rows), length, plain)
+        if stock is PegasusForConditionalGeneration and _ENCODER_TABLE not in state:
+            state[_ENCODER_TABLE] = _own_positions(model.model.encoder.embed_positions, rows)
+    plain.load_state_dict(state, strict=False)
+    plain.tie_weights()
+    plain.to(model.device)
+    plain.generation_config = copy.deepcopy(model.generation_config)
+    if told:
+        _limit(plain.generation_config, table, length, rows, silent)
+        if plain._keys_to_ignore_on_save:
+            plain._keys_to_ignore_on_save.discard(_DECODER_TABLE)  # of this model, not of Marian's class
+    if config.length_constraint is not None:
+        logger.warning(
+            "length_constraint=%r is no part of a frozen model, which plans its length alone; bound it with "
+            "LengthConstraintLogitsProcessor",
+            config.length_constraint,
+        )
+    plain.config.frozen_length = length if told else None
+    plain.config.frozen_length_unit = config.length_unit
+    family = plain.config.model_type
+    plain.config.normalize_before = family not in ("bart", "marian")
+    plain.config.normalize_embedding = family in ("bart", "mbart")
+    return plain.eval()
+
+
+def _check_kind(model) -> None:
+    """Raise for a model whose control is no function of the position and the length."""
+    config: Any = getattr(model, "config", None)
+    decoder = getattr(getattr(model, "model", None), "decoder", None)
+    if not isinstance(model, PreTrainedModel) or not hasattr(config, "length_encoding") or decoder is None:
+        raise ValueError(
+            f"freeze_length takes one length-controlled model with its language-model head, got a "
+            f"{type(model).__name__}; pass e.g. AutoModelForSeq2SeqLM.from_pretrained(path) of a model with a length"
+        )
+    rule = "only a decoder that is told the length by its position can be frozen"
+    if config.length_encoding == "scale":
+        raise ValueError(
+            f"{rule}, length_encoding='scale' multiplies its embeddings instead; train one with length_encoding='ldpe'"
+        )
+    for name, value in (
+        ("encoder_length_embedding", config.encoder_length_embedding or None),
+        ("length_head", config.length_head or None),
+        ("length_tokens", config.length_tokens),
+    ):
+        if value is not None:
+            raise ValueError(
+                f"{rule}, this model has {name}={value!r}; train one without it, or call "
+                "model.generate(..., length=...) of this one"
+            )
+
+
+def _silent_entries(table: UnitTable) -> list[int]:
+    """Entries that write nothing; raises unless every other one writes one unit wherever it stands in a text."""
+    table.require_filled()
+    weights = torch.maximum(table.weights, ~table.weights)  # (S, V)
+    writes = weights.amax(dim=0) > 0  # (V,)
+    in_text = weights[min(1, table.states - 1) :, writes]
+    if table.unit in ("word", "byte") or table.states > len(_ALIKE) or bool((in_text != 1).any()):
+        most = f"entries that write up to {int(weights.max())} {table.unit}s" if table.unit != "word" else "words"
+        raise ValueError(
+            "only where every target entry writes one unit does progress equal position: length_unit='token', or "
+            f"'character' with a character vocabulary; this model has length_unit={table.unit!r} and {most}. Train "
+            "one with length_unit='token' or target_vocabulary='character', or call model.generate(..., length=...)"
+        )
+    return (~writes).nonzero().squeeze(1).tolist()
+
+
+def _starts(model) -> list[int]:
+    """Ids before the text: the decoder start, then a forced BOS or language code."""
+    settings = model.generation_config
+    start = settings.decoder_start_token_id
+    start = model.config.pad_token_id if start is None else start  # writes nothing, as every start does
+    forced = settings.forced_bos_token_id
+    return [start] if forced is None else [start, forced]
+
+
+def _check_start(tokenizer, table: UnitTable, silent: list[int], forced: int) -> None:
+    """Raise unless the tokenizer's targets begin with as many entries that write nothing as generation forces."""
+    known, text = set(silent), ""
+    for i in range(table.weights.shape[1]):  # a text that the vocabulary has
+        text = "" if i in known else tokenizer.decode([i], clean_up_tokenization_spaces=False).strip()
+        if text:
+            break
+    ids = tokenizer(text_target=text)["input_ids"]
+    progress = table.progress(torch.tensor([ids], device=table.weights.device))[0]
+    before = int((progress == 0).sum())
+    if before not in (forced, len(ids)):
+        raise ValueError(
+            f"targets of the {type(tokenizer).__name__} begin with {tokenizer.convert_ids_to_tokens(ids[:before])}, "
+            f"which write nothing, and generation forces {forced} such entries, so that progress is not position; "
+            "set model.generation_config.forced_bos_token_id to what the targets begin with"
+        )
+
+
+def _progress(table: UnitTable, starts: list[int], rows: int) -> torch.Tensor:
+    """Units written at each position, where every position after `starts` writes one: `(1, rows)`."""
+    first = table.progress(torch.tensor([starts], device=table.weights.device))  # (1, 1) or (1, 2)
+    after = torch.arange(1, rows - len(starts) + 1, device=first.device)
+    return torch.cat([first, first[:, -1:] + after], dim=1)
+
+
+@torch.no_grad()
+def _decoder_table(decoder, progress: torch.Tensor, length: int, plain) -> torch.Tensor:
+    """The stock decoder's positions, own ones and encoding, with the rows that its class puts before them."""
+    config, rows = decoder.config, progress.shape[1]
+    wanted = torch.full_like(progress[:, :1], length)  # (1, 1)
+    if config.length_encoding == "learned":
+        table = decoder.length_embedding((wanted - progress).clamp(0, config.learned_lengths - 1))[0].float()
+    else:
+        table = LENGTH_ENCODINGS[config.length_encoding](progress, wanted, config.d_model)[0]  # (rows, d)
+    if config.length_projection:
+        table = torch.nn.functional.linear(table, decoder.length_projection.weight.float())
+    offset = getattr(plain.model.decoder.embed_positions, "offset", 0)  # 2 rows in BART's, which nothing reads
+    if config.absolute_positions:
+        table = table + _own_positions(decoder.embed_positions, rows)
+    return torch.cat([table.new_zeros(offset, table.shape[1]), table])
+
+
+def _own_positions(module, rows: int) -> torch.Tensor:
+    """What a module of positions adds at the first `rows` positions: `(rows, d)` in float32."""
+    if hasattr(module, "weights"):  # M2M100 begins after its padding entry
+        first = module.padding_idx + 1
+        table = module.get_embedding(first + rows, module.embedding_dim, module.padding_idx)
+        return table[first:].to(module.weights.device, torch.float32)
+    offset = getattr(module, "offset", 0)
+    return module.weight.detach()[offset : offset + rows].float()
+
+
+def _stock_model(stock: type, model) -> Any:
+    """A model of the stock class with the configuration's own fields, not yet with the weights."""
+    kind: Any = stock
+    added = {name for part in type(model.config).__mro__ for name in getattr(part, "__annotations__", {})}
+    added -= {name for part in type(model.config).__mro__[1:] for name in getattr(part, "__annotations__", {})}
+    added |= {"model_type", "architectures", "auto_map", "transformers_version", "_name_or_path"}
+    fields = {name: value for name, value in model.config.to_dict().items() if name not in added}
+    if kind is PegasusForConditionalGeneration:  # its own default would end M2M100's outputs with padding
+        fields.setdefault("forced_eos_token_id", None)
+    return kind(kind.config_class(**fields)).to(model.dtype)
+
+
+def _limit(settings, table: UnitTable, length: int, rows: int, silent: list[int]) -> None:
+    """Room for the length, as `LengthControlledGeneration.generate` makes it, and nothing that counts no unit."""
+    settings.max_new_tokens = token_limit(table, length, 1, rows) - 1  # the limit counts the start
+    settings.max_length, settings.min_length = None, 0
+    ends = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
+    # not suppress_tokens, which would take back a forced BOS
+    known = settings.bad_words_ids or []
+    new = [[i] for i in silent if i not in ends and [i] not in known]
+    settings.bad_words_ids = [*known, *new] or None
+
+
+def frozen_card(frozen, folder: str | Path):
+    """
+    A card for a frozen model, with what is known of the model it was made from.
+
+    Args:
+        frozen (`PreTrainedModel`): What `freeze_length` returned.
+        folder (`str` or `Path`): The length-controlled model's; language, licence, data and task are taken from the
+            card that lies in it, if one does.
+
+    Returns:
+        `huggingface_hub.ModelCard`: `.save(folder / "README.md")` writes it.
+    """
+    from huggingface_hub import ModelCard, ModelCardData
+
+    config, folder = frozen.config, Path(folder)
+    told: dict[str, Any] = {}
+    if (folder / "README.md").is_file():
+        known = ModelCard.load(folder / "README.md").data.to_dict()
+        names = ("language", "license", "datasets", "pipeline_tag", "base_model")
+        told = {name: known[name] for name in names if known.get(name) is not None}
+    data = ModelCardData(library_name="transformers", tags=["hf_lenctrl", "fixed-length"], **told)
+    saved = (
+        "Marian's class leaves positions out of what it saves: copy this folder, a model that was loaded from it and "
+        "saved again has lost its length.\n\n"
+        if config.model_type == "marian"
+        else ""
+    )
+    return ModelCard(
+        f"---\n{data}\n---\n\n# {folder.resolve().name}, {config.frozen_length} {config.frozen_length_unit}s\n\n"
+        f"A plain {config.model_type} model that writes texts of **{config.frozen_length} {config.frozen_length_unit}s"
+        "**, and no other length: the length that it was asked for stands in the positions of its decoder. Made with "
+        "`hf_lenctrl.freeze_length`; it needs nothing but transformers. It plans for its length, no bound holds it "
+        "to it.\n\n"
+        "```python\nfrom transformers import AutoModelForSeq2SeqLM, AutoTokenizer\n\n"
+        'model, tokenizer = (kind.from_pretrained(".") for kind in (AutoModelForSeq2SeqLM, AutoTokenizer))\n'
+        'ids = model.generate(**tokenizer("...", return_tensors="pt"), num_beams=4)\n'
+        "print(tokenizer.decode(ids[0], skip_special_tokens=True, clean_up_tokenization_spaces=False))\n```\n\n"
+        f"{saved}"
+        "`ctranslate2/` holds the same model for CTranslate2: "
+        '`hf_lenctrl.FixedLengthTranslator(".")("...")` loads both.\n'
+    )

@@ -1,0 +1,258 @@
+"""Frozen models in CTranslate2, exported by the recipe from models that were trained a few seconds."""
+
+import logging
+import statistics
+import sys
+
+import datasets
+import pytest
+import torch
+from conftest import SOURCES, build_model
+from huggingface_hub import ModelCard
+from test_generation import controlled_model, tokenizer_of
+from test_recipes import ROWS, load, load_script, train
+
+from hf_lenctrl import FixedLengthTranslator, freeze_length
+from hf_lenctrl.fixed_length import FOLDER, export_ctranslate2
+
+
+export = load_script("export")
+LENGTH = 24  # characters; of tokens half as many
+TEXTS = [row["source"] for row in ROWS[:24]]
+
+
+@pytest.fixture
+def ctranslate2():
+    return pytest.importorskip("ctranslate2", reason="the extra 'fast' is not installed")
+
+
+@pytest.fixture(scope="module", params=["marian", "bart"])
+def trained(request, tmp_path_factory):
+    """A folder of Marian with characters of its own, or of BART with shared subwords, and the length to freeze."""
+    folder = tmp_path_factory.mktemp("trained") / request.param
+    bart = {"family": "bart", "target_vocabulary": "shared", "length_unit": "token"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder.parent / "datasets_cache")
+        train(
+            folder,
+            max_steps=200,
+            per_device_train_batch_size=16,
+            learning_rate=5e-3,
+            dropout=0,
+            save_steps=200,
+            validation_share=0,
+            test_share=0,
+            predict_with_generate=False,
+            **(bart if request.param == "bart" else {}),
+        )
+    return folder, LENGTH if request.param == "marian" else LENGTH // 2
+
+
+@pytest.fixture(scope="module")
+def exported(trained, tmp_path_factory):
+    pytest.importorskip("ctranslate2", reason="the extra 'fast' is not installed")
+    folder, length = trained
+    output = tmp_path_factory.mktemp("exported") / f"{folder.name}-{length}"
+    export.main([str(folder), "--length", str(length), "--output_dir", str(output)])
+    return output
+
+
+def written_by(folder, texts, **options) -> list[str]:
+    """What the model in a folder writes, with transformers."""
+    model, tokenizer = load(folder)
+    ids = model.generate(**tokenizer(texts, return_tensors="pt", padding=True), num_beams=1, **options)
+    return tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+
+def test_greedy_outputs_equal_the_frozen_and_the_controlled_models(trained, exported):
+    folder, length = trained
+    outputs = [output["generated_text"] for output in FixedLengthTranslator(exported, threads=1)(TEXTS)]
+    assert len(set(outputs)) > 1
+    assert outputs == written_by(exported, TEXTS)
+    assert outputs == written_by(folder, TEXTS, length=length)
+
+
+def test_lengths_are_measured_and_near_the_frozen_one(trained, exported):
+    folder, length = trained
+    outputs = FixedLengthTranslator(exported, threads=1)(TEXTS)
+    assert all(output.keys() == {"generated_text", "length"} for output in outputs)
+    if folder.name == "marian":
+        assert [output["length"] for output in outputs] == [len(output["generated_text"]) for output in outputs]
+    else:
+        model, tokenizer = load(folder)
+        ids = model.generate(**tokenizer(TEXTS, return_tensors="pt", padding=True), length=length)
+        assert [output["length"] for output in outputs] == model.unit_table.count(ids).tolist()
+    # a few run away after so short a training
+    assert statistics.median(abs(output["length"] - length) for output in outputs) < 4
+
+
+def test_one_text_is_one_output_and_order_is_kept(exported):
+    write = FixedLengthTranslator(exported, threads=1)
+    outputs = write(TEXTS, batch_size=5)
+    assert [write(text) for text in TEXTS[:3]] == outputs[:3]
+    assert write(TEXTS[::-1]) == outputs[::-1]
+    assert write([]) == []
+
+
+def test_beams_write_too(exported):
+    outputs = FixedLengthTranslator(exported, threads=1)(TEXTS[:6], num_beams=4)
+    assert all(output["length"] > 4 for output in outputs)
+
+
+def test_the_folder_is_a_plain_model_with_a_card(exported, trained):
+    folder, length = trained
+    model, _ = load(exported)
+    assert type(model).__name__ == {"marian": "MarianMTModel", "bart": "BartForConditionalGeneration"}[folder.name]
+    card = ModelCard.load(exported / "README.md")
+    unit = "character" if folder.name == "marian" else "token"
+    assert f"texts of **{length} {unit}s**" in card.text and card.data.pipeline_tag == "summarization"
+    assert (exported / FOLDER / "model.bin").is_file()
+    assert [path.name for path in exported.parent.iterdir()] == [exported.name]  # nothing half made beside it
+
+
+def test_int8_weights_are_smaller_and_write_of_the_same_length(exported, trained, tmp_path, ctranslate2):
+    if "int8" not in ctranslate2.get_supported_compute_types("cpu"):
+        pytest.skip("this CPU has no int8")
+    folder, length = trained
+    output = tmp_path / "int8"
+    export.main([str(folder), "--length", str(length), "--output_dir", str(output), *"--quantization int8".split()])
+    sizes = [(path / FOLDER / "model.bin").stat().st_size for path in (output, exported)]
+    assert sizes[0] < sizes[1]  # positions, most of a small model, stay as they are
+    write = FixedLengthTranslator(output, threads=1)
+    assert write.translator.compute_type.startswith("int8")
+    assert statistics.median(abs(out["length"] - length) for out in write(TEXTS)) < 4
+
+
+@pytest.mark.parametrize("family", ["bart", "marian", "mbart", "pegasus", "m2m_100"])
+@pytest.mark.parametrize("encoding", ["ldpe", "none"])
+def test_every_family_and_tokenizer_writes_as_in_transformers(family, encoding, tmp_path, ctranslate2):
+    tokenizer = tokenizer_of(family)
+    model = controlled_model(family, length_encoding=encoding, absolute_positions=True)
+    forced = {"bart": "<s>", "m2m_100": "__en__"}.get(family)
+    if forced is not None:
+        model.generation_config.forced_bos_token_id = tokenizer.convert_tokens_to_ids(forced)
+    frozen = freeze_length(model, 12, tokenizer=tokenizer)
+    frozen.generation_config.max_new_tokens = 30
+    for part in (frozen, tokenizer):
+        part.save_pretrained(tmp_path)
+    export_ctranslate2(frozen, tokenizer, tmp_path / FOLDER)
+    texts = ["small text editor", "it's a dog", "network server with logs"]
+    inputs = tokenizer(texts, return_tensors="pt", padding=True)
+    ids = frozen.generate(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
+    expected = tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    outputs = FixedLengthTranslator(tmp_path, threads=1)(texts)
+    assert [output["generated_text"] for output in outputs] == expected
+
+
+def test_the_librarys_own_converter_reads_a_frozen_bart(tmp_path, ctranslate2):
+    """With no code of this package: the configuration holds what transformers 5 no longer says."""
+    from ctranslate2.converters import TransformersConverter
+
+    tokenizer = tokenizer_of("bart")
+    frozen = freeze_length(controlled_model("bart"), 12)
+    for part in (frozen, tokenizer):
+        part.save_pretrained(tmp_path / "frozen")
+    TransformersConverter(str(tmp_path / "frozen")).convert(str(tmp_path / "out"))
+    translator = ctranslate2.Translator(str(tmp_path / "out"), intra_threads=1)
+    ids = tokenizer("small text editor", return_tensors="pt")["input_ids"]
+    expected = frozen.generate(ids, max_new_tokens=15, bad_words_ids=None, forced_eos_token_id=None)[0, 1:].tolist()
+    result = translator.translate_batch(
+        [tokenizer.convert_ids_to_tokens(ids[0].tolist())],
+        beam_size=1,
+        max_decoding_length=15,
+        min_decoding_length=0,
+        return_end_token=True,
+    )
+    assert tokenizer.convert_tokens_to_ids(result[0].hypotheses[0]) == expected
+
+
+def test_long_sources_are_cut_with_a_warning(exported, caplog):
+    write = FixedLengthTranslator(exported, threads=1)
+    with caplog.at_level(logging.WARNING):
+        outputs = write([" ".join(SOURCES * 30), SOURCES[0]])
+    assert "1 of 2 sources are longer than the encoder's 512 tokens and were cut" in caplog.text
+    assert outputs[1] == write(SOURCES[0])
+
+
+# Errors
+
+
+def test_a_folder_that_exists_is_told(trained, exported, tmp_path):
+    with pytest.raises(ValueError, match="exists; remove it or name another folder"):
+        export.export(trained[0], 24, exported)
+    frozen = freeze_length(controlled_model("bart"), 5)
+    with pytest.raises(ValueError, match="exists; name another folder"):
+        export_ctranslate2(frozen, tokenizer_of("bart"), tmp_path)
+
+
+def test_a_quantisation_that_the_cpu_lacks_is_told(trained, exported, tmp_path, monkeypatch, ctranslate2):
+    with pytest.raises(ValueError, match="must be one that this cpu computes in, .*float32.*, got 'int3'"):
+        export.export(trained[0], 24, tmp_path / "out", "int3")
+    with pytest.raises(ValueError, match="got 'int3'; leave it out"):
+        FixedLengthTranslator(exported, compute_type="int3")
+    monkeypatch.setattr(ctranslate2, "get_supported_compute_types", lambda device: {"float32"})
+    with pytest.raises(ValueError, match="computes in, float32, got 'int8'"):
+        export.export(trained[0], 24, tmp_path / "out", "int8")
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_the_extra_the_pip_command_is_told(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    for call in (
+        lambda: export.export("runs/ldpe", 24, tmp_path / "out"),
+        lambda: FixedLengthTranslator(tmp_path),
+        lambda: export_ctranslate2(None, None, tmp_path / "out"),
+    ):
+        with pytest.raises(ImportError, match=r"needs CTranslate2: pip install 'hf_lenctrl\[fast\]'"):
+            call()
+
+
+def test_a_folder_without_an_export_is_told(trained, ctranslate2):
+    with pytest.raises(ValueError, match="holds no export for CTranslate2; make one: python recipes/export.py"):
+        FixedLengthTranslator(trained[0])
+
+
+def test_what_cannot_be_frozen_leaves_no_folder(trained, tmp_path, ctranslate2):
+    with pytest.raises(ValueError, match="length=600 .* ask for"):
+        export.export(trained[0], 600, tmp_path / "out")
+    for part in (build_model("marian", length_encoding="none", absolute_positions=True), tokenizer_of("marian")):
+        part.save_pretrained(tmp_path / "plain")
+    with pytest.raises(ValueError, match="length_encoding='none', which has no length to freeze"):
+        export.export(tmp_path / "plain", 20, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["plain"]
+
+
+def test_what_ctranslate2_has_no_place_for_is_told(tmp_path, ctranslate2):
+    frozen = freeze_length(controlled_model("bart", decoder_attention_heads=4), 5)
+    with pytest.raises(ValueError, match="as many heads in the encoder as in the decoder, got 2 and 4; use"):
+        export_ctranslate2(frozen, tokenizer_of("bart"), tmp_path / "out")
+    frozen = freeze_length(controlled_model("mbart"), 5)
+    frozen.generation_config.decoder_start_token_id = None
+    with pytest.raises(ValueError, match="does not say where its outputs start; set generation_config.decoder_start"):
+        export_ctranslate2(frozen, tokenizer_of("mbart"), tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("texts", "error", "message"),
+    [
+        (["a text", 7], TypeError, "every input must be a text, got 7 at position 1"),
+        (["a text", " "], ValueError, "the text at position 1 is empty; remove it"),
+    ],
+)
+def test_inputs_that_are_no_texts_are_told(exported, texts, error, message):
+    with pytest.raises(error, match=message):
+        FixedLengthTranslator(exported, threads=1)(texts)
+
+
+def test_a_pad_embedding_that_was_trained_is_read(tmp_path, ctranslate2):
+    """CTranslate2's converter takes Marian's start for a zero embedding; a tied one learns something else."""
+    tokenizer, model = tokenizer_of("marian"), controlled_model("marian")
+    with torch.no_grad():
+        model.model.decoder.embed_tokens.weight[tokenizer.pad_token_id].normal_(std=2.0)
+    frozen = freeze_length(model, 12)
+    for part in (frozen, tokenizer):
+        part.save_pretrained(tmp_path)
+    export_ctranslate2(frozen, tokenizer, tmp_path / FOLDER)
+    ids = frozen.generate(**tokenizer(["image library"], return_tensors="pt"))
+    expected = tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    assert FixedLengthTranslator(tmp_path)("image library")["generated_text"] == expected[0]

@@ -1,0 +1,376 @@
+"""A length frozen into a plain model: the controlled model's logits and outputs, from the stock classes alone."""
+
+import copy
+import functools
+import json
+import logging
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+import transformers
+from conftest import FAMILIES, SOURCES, TARGETS, build_model, build_model_of
+from huggingface_hub import ModelCard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from test_generation import controlled_model, stock_model, tokenizer_of
+
+import hf_lenctrl
+from hf_lenctrl import LengthControlEnsemble, UnitTable, add_length_control, freeze_length
+from hf_lenctrl.freezing import frozen_card
+
+
+STOCK = {
+    "bart": "BartForConditionalGeneration",
+    "marian": "MarianMTModel",
+    "mbart": "MBartForConditionalGeneration",
+    "pegasus": "PegasusForConditionalGeneration",
+    "m2m_100": "PegasusForConditionalGeneration",  # its own class saves no positions
+}
+ENCODINGS = ["ldpe", "lrpe", "pre", "learned"]
+CASES = [(f, e, a) for f in FAMILIES for e in ENCODINGS for a in (True, False)] + [(f, "none", True) for f in FAMILIES]
+# what stands before the text, and writes nothing: the start, then BART's forced BOS, M2M100's language code
+STARTS = {"bart": [2, 0], "marian": [2], "mbart": [2], "pegasus": [0], "m2m_100": [2, 59]}
+SOURCE = torch.tensor([[11, 12, 13, 14, 15, 1], [21, 22, 23, 24, 25, 26]])
+LENGTH = 20
+ROWS = 128  # positions of the models
+TABLE = "model.decoder.embed_positions.weight"
+
+
+def decoder_ids(family: str, tokens: int = 40) -> torch.Tensor:
+    """Ordinary entries after what stands before them: `(2, starts + tokens)`."""
+    draw = torch.Generator().manual_seed(1)
+    text = torch.randint(10, 59, (2, tokens), generator=draw)
+    return torch.cat([torch.tensor([STARTS[family]] * 2), text], dim=1)
+
+
+@functools.cache
+def controlled(family: str, encoding: str, absolute: bool):
+    # outputs as loud as a trained model's, so that equal ones say something
+    model = build_model_of(family, length_encoding=encoding, absolute_positions=absolute, init_std=0.2)
+    if len(STARTS[family]) == 2:
+        model.generation_config.forced_bos_token_id = STARTS[family][1]
+        model.unit_table.weights[:, STARTS[family][1]] = 0
+    model.generation_config.decoder_start_token_id = STARTS[family][0]
+    return model
+
+
+@torch.no_grad()
+def logits(model, family: str, **options) -> torch.Tensor:
+    given = {"attention_mask": (SOURCE != 1).long(), "decoder_input_ids": decoder_ids(family)}
+    return model(SOURCE, **given, **options).logits
+
+
+def told(encoding: str, length: int = LENGTH) -> dict:
+    return {} if encoding == "none" else {"length": length}
+
+
+# The stock classes
+
+LOAD = """
+import json, sys, torch
+from transformers import AutoModelForSeq2SeqLM
+cases, results = torch.load(sys.argv[1]), {}
+for folder, inputs in cases.items():
+    model, info = AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True)
+    with torch.no_grad():
+        results[folder] = type(model).__name__, not any(info.values()), model(**inputs).logits
+assert "hf_lenctrl" not in sys.modules
+torch.save(results, sys.argv[2])
+"""
+
+
+@pytest.fixture(scope="module")
+def from_stock_classes(tmp_path_factory):
+    """Case -> class, whether every weight was found, and logits, of a process that knows nothing of this package."""
+    folder = tmp_path_factory.mktemp("frozen")
+    inputs = {}
+    for case in CASES:
+        path = folder / "-".join(map(str, case))
+        freeze_length(controlled(*case), LENGTH).save_pretrained(path)
+        ids = decoder_ids(case[0])
+        inputs[str(path)] = {"input_ids": SOURCE, "attention_mask": (SOURCE != 1).long(), "decoder_input_ids": ids}
+    torch.save(inputs, folder / "inputs.pt")
+    files = [str(folder / "inputs.pt"), str(folder / "results.pt")]
+    run = subprocess.run([sys.executable, "-c", LOAD, *files], cwd=folder, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    results = torch.load(files[1])
+    return {case: results[str(folder / "-".join(map(str, case)))] for case in CASES}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_stock_class_loads_it_and_has_the_controlled_models_logits(from_stock_classes, case):
+    family, encoding, _ = case
+    name, complete, produced = from_stock_classes[case]
+    assert name == ("M2M100ForConditionalGeneration" if encoding == "none" and family == "m2m_100" else STOCK[family])
+    assert complete
+    expected = logits(controlled(*case), family, **told(encoding))
+    torch.testing.assert_close(produced, expected, rtol=0, atol=1e-5)
+    if encoding != "none":  # else equal logits would say nothing
+        assert (logits(controlled(*case), family, length=LENGTH + 9) - expected).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("family", ["bart", "marian"])
+@settings(max_examples=15, deadline=None)
+@given(st.integers(1, ROWS - 2), st.sampled_from(ENCODINGS), st.booleans())
+def test_any_length_within_the_table(family, length, encoding, absolute):
+    model = controlled(family, encoding, absolute)
+    produced = logits(freeze_length(model, length), family)
+    torch.testing.assert_close(produced, logits(model, family, length=length), rtol=0, atol=1e-5)
+
+
+def test_the_table_holds_what_remains_at_each_position():
+    # LDPE's first column is sin(remaining): BART writes its first unit after start and forced BOS, behind two rows
+    bart, marian = (freeze_length(controlled(f, "ldpe", False), 5) for f in ("bart", "marian"))
+    column = [math.sin(n) for n in (5, 5, 4, 3, 2, 1, 0, -1)]
+    expected = torch.tensor([0, 0, *column])
+    torch.testing.assert_close(bart.state_dict()[TABLE][:10, 0], expected)
+    torch.testing.assert_close(marian.state_dict()[TABLE][:7, 0], torch.tensor(column[1:]))
+    assert bart.state_dict()[TABLE].shape == (ROWS + 2, 32) and marian.state_dict()[TABLE].shape == (ROWS, 32)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c[1] in ("ldpe", "pre")], ids=str)
+def test_beams_equal_the_controlled_models(case):
+    model = controlled(*case)
+    frozen = freeze_length(model, 9)
+    options = {"num_beams": 4, "num_return_sequences": 2, "attention_mask": (SOURCE != 1).long()}
+    options |= {"output_scores": True, "return_dict_in_generate": True}
+    # entries that write nothing part progress from position: ruled out in both
+    expected = model.generate(SOURCE, length=9, bad_words_ids=frozen.generation_config.bad_words_ids, **options)
+    produced = frozen.generate(SOURCE, **options)
+    assert produced.sequences.tolist() == expected.sequences.tolist()
+    torch.testing.assert_close(produced.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["bart", "marian", "mbart", "pegasus", "m2m_100"])
+@pytest.mark.parametrize("encoding", ["ldpe", "lrpe", "pre"])
+def test_a_converted_model_freezes_with_its_projection(family, encoding):
+    model = add_length_control(stock_model(family), tokenizer=tokenizer_of(family), length_encoding=encoding)
+    with torch.no_grad():
+        model.model.decoder.length_projection.weight.normal_(std=0.3)
+    # entries that write, whatever the tokenizer
+    ordinary = model.unit_table.weights[0].nonzero().squeeze(1)[5:25].unsqueeze(0)
+    start = model.config.decoder_start_token_id
+    inputs = {"input_ids": ordinary[:, :6], "decoder_input_ids": torch.cat([torch.tensor([[start]]), ordinary], dim=1)}
+    with torch.no_grad():
+        expected = model(**inputs, length=12).logits
+        produced = freeze_length(model, 12)(**inputs).logits
+        assert (model(**inputs, length=13).logits - expected).abs().max() > 1e-2
+    torch.testing.assert_close(produced, expected, rtol=0, atol=1e-5)
+
+
+@pytest.fixture
+def character_model(character_tokenizer):
+    """A subword source and a character target, as the recipes make them."""
+    model = build_model(
+        "marian",
+        vocab_size=len(character_tokenizer),
+        decoder_vocab_size=len(character_tokenizer.target_encoder),
+        share_encoder_decoder_embeddings=False,
+        tie_word_embeddings=False,
+        length_unit="character",
+        init_std=0.2,
+    )
+    model.set_unit_table(character_tokenizer)
+    return model
+
+
+def test_a_character_model_freezes(character_model, character_tokenizer):
+    frozen = freeze_length(character_model, 30, tokenizer=character_tokenizer)
+    source = character_tokenizer(SOURCES[:2], return_tensors="pt", padding=True)
+    ids = character_tokenizer(text_target=TARGETS[1:3], padding=True, return_tensors="pt")["input_ids"]
+    ids = torch.cat([torch.full((2, 1), 2), ids[:, :24]], dim=1)  # the start, and no EOS yet
+    with torch.no_grad():
+        expected = character_model(**source, decoder_input_ids=ids, length=30).logits
+        torch.testing.assert_close(frozen(**source, decoder_input_ids=ids).logits, expected, rtol=0, atol=1e-5)
+    assert (frozen.config.frozen_length, frozen.config.frozen_length_unit) == (30, "character")
+    assert frozen.generation_config.bad_words_ids == [[1], [2]]  # <unk> and <pad>, not EOS
+
+
+def test_marians_table_is_in_the_file_and_a_second_save_by_its_class_drops_it(tmp_path):
+    model = controlled("marian", "ldpe", False)
+    frozen = freeze_length(model, LENGTH)
+    frozen.save_pretrained(tmp_path / "one")
+    saved = load_file(tmp_path / "one" / "model.safetensors")
+    assert torch.equal(saved[TABLE], frozen.state_dict()[TABLE])
+    assert "model.encoder.embed_positions.weight" not in saved
+    transformers.MarianMTModel.from_pretrained(tmp_path / "one").save_pretrained(tmp_path / "two")
+    assert TABLE not in load_file(tmp_path / "two" / "model.safetensors")  # what the docstring and the card warn of
+    build_model("marian", length_encoding="none", absolute_positions=True).save_pretrained(tmp_path / "other")
+    assert TABLE not in load_file(tmp_path / "other" / "model.safetensors")  # the class is as it was
+
+
+def test_the_model_given_is_left_as_it_is():
+    model = build_model("bart", length_encoding="ldpe").train()
+    weights, config = copy.deepcopy(model.state_dict()), model.config.to_dict()
+    frozen = freeze_length(model, LENGTH)
+    with torch.no_grad():
+        for parameter in frozen.parameters():
+            parameter.add_(1)
+    assert model.training and not frozen.training
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    assert model.config.to_dict() == config and model.generation_config.max_new_tokens is None
+
+
+def test_dtype_and_ties_are_carried_over():
+    frozen = freeze_length(build_model("bart").bfloat16(), LENGTH)
+    assert {parameter.dtype for parameter in frozen.parameters()} == {torch.bfloat16}
+    assert frozen.lm_head.weight is frozen.model.decoder.embed_tokens.weight
+
+
+# The generation configuration
+
+
+@pytest.mark.parametrize("absolute", [True, False])
+def test_limits_are_those_that_the_controlled_model_chooses(absolute, monkeypatch):
+    model = build_model("marian", length_encoding="ldpe", absolute_positions=absolute)
+    model.generation_config.update(num_beams=3, length_penalty=2.0, min_length=50, max_length=60)
+    chosen = {}
+    monkeypatch.setattr(
+        transformers.GenerationMixin, "generate", lambda self, *_, **options: chosen.update(options) or torch.zeros(2)
+    )
+    for length, limit in ((7, 2 * 7 + 32), (90, ROWS if absolute else 2 * 90 + 32)):
+        model.generate(SOURCE, length=length)
+        assert chosen["max_length"] == limit + 1  # with the start
+        settings = freeze_length(model, length).generation_config
+        # a table ends, where encodings made on the way do not
+        assert (settings.max_new_tokens, settings.max_length) == (min(limit, ROWS), None)
+        assert (settings.num_beams, settings.length_penalty, settings.min_length) == (3, 2.0, 0)
+
+
+def test_what_was_ruled_out_stays_so():
+    model = build_model("bart")
+    model.generation_config.bad_words_ids = [[1], [30, 31]]
+    assert freeze_length(model, 5).generation_config.bad_words_ids == [[1], [30, 31], [0]]
+
+
+def test_outputs_end_within_the_table():
+    frozen = freeze_length(controlled("marian", "pre", False), ROWS - 1)
+    produced = frozen.generate(SOURCE, eos_token_id=None, forced_eos_token_id=None)
+    assert produced.shape == (2, ROWS + 1)
+
+
+def test_a_bound_is_told_to_be_left_out(caplog):
+    with caplog.at_level(logging.WARNING):
+        freeze_length(build_model("bart", length_constraint="exact"), 5)
+    assert "length_constraint='exact' is no part of a frozen model" in caplog.text
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"length_encoding": "scale"}, "length_encoding='scale' multiplies its embeddings instead; train one with"),
+        ({"encoder_length_embedding": True}, "this model has encoder_length_embedding=True; train one without it"),
+        ({"length_head": True}, "this model has length_head=True; train one without it, or call model.generate"),
+        ({"length_tokens": {"kind": "bins", "thresholds": [5]}}, "this model has length_tokens={'kind': 'bins'"),
+    ],
+)
+def test_what_is_no_table_of_positions_is_told(fields, message):
+    with pytest.raises(ValueError, match="only a decoder that is told the length by its position.*" + message):
+        freeze_length(build_model("marian", **fields), 5)
+
+
+@pytest.mark.parametrize("unit", ["character", "word", "byte"])
+def test_entries_of_several_units_are_told(unit):
+    with pytest.raises(ValueError, match=f"only where every target entry writes one unit.*has length_unit='{unit}'"):
+        freeze_length(controlled_model("marian", length_unit=unit), 5)
+
+
+def test_bytes_of_one_character_over_several_entries_are_told():
+    # one byte an entry, of which the later ones of a character write none
+    with pytest.raises(ValueError, match="only where every target entry writes one unit"):
+        freeze_length(controlled_model("bart", length_unit="character"), 5)
+
+
+def test_a_table_without_a_tokenizer_is_told():
+    with pytest.raises(ValueError, match="call model.set_unit_table"):
+        freeze_length(build_model("marian", length_unit="character"), 5)
+
+
+@pytest.mark.parametrize("family", ["bart", "marian"])
+def test_a_length_beyond_the_table_is_told(family):
+    most = ROWS - len(STARTS[family])
+    freeze_length(controlled(family, "ldpe", False), most)
+    with pytest.raises(ValueError, match=f"length={most + 1} .* positions, the model has 128; ask for {most} at most"):
+        freeze_length(controlled(family, "ldpe", False), most + 1)
+
+
+@pytest.mark.parametrize(
+    ("length", "error"), [(0, ValueError), (-3, ValueError), (10**7, ValueError), (True, TypeError), (5.0, TypeError)]
+)
+def test_a_length_that_is_none_is_told(length, error):
+    with pytest.raises(error, match=f"length must be .* got {length}"):
+        freeze_length(controlled("bart", "ldpe", True), length)
+
+
+def test_other_models_are_told():
+    model = controlled("bart", "ldpe", True)
+    for other in (stock_model("bart"), model.model, LengthControlEnsemble([model, model]), "runs/ldpe"):
+        name = type(other).__name__
+        with pytest.raises(ValueError, match=f"takes one length-controlled model .* got a {name}; pass"):
+            freeze_length(other, 5)
+
+
+def test_targets_that_begin_with_what_is_not_forced_are_told():
+    # BART's tokenizer begins each target with <s>, M2M100's with a language code
+    for family, token in (("bart", "<s>"), ("m2m_100", "__en__")):
+        model, tokenizer = controlled_model(family), tokenizer_of(family)
+        with pytest.raises(ValueError, match=rf"begin with \['{token}'\].* set model.generation_config.forced_bos"):
+            freeze_length(model, 5, tokenizer=tokenizer)
+        model.generation_config.forced_bos_token_id = tokenizer.convert_tokens_to_ids(token)
+        freeze_length(model, 5, tokenizer=tokenizer)
+
+
+def test_a_target_space_that_writes_nothing_is_told(character_model, character_tokenizer):
+    # of a character vocabulary with a dummy prefix, every target begins with a space that decoding strips
+    class WithPrefix:
+        decode = character_tokenizer.decode
+        convert_ids_to_tokens = character_tokenizer.convert_ids_to_tokens
+
+        def __call__(self, text_target):
+            space = character_tokenizer.target_encoder["▁"]
+            return {"input_ids": [space, *character_tokenizer(text_target=text_target)["input_ids"]]}
+
+    with pytest.raises(ValueError, match=r"targets of the WithPrefix begin with \['▁'\], which write nothing"):
+        freeze_length(character_model, 5, tokenizer=WithPrefix())
+
+
+def test_a_table_by_hand_counts():
+    """An entry of two units in one state is enough."""
+    model = build_model("bart")
+    weights = torch.ones(1, 60, dtype=torch.int32)
+    weights[0, 30] = 2
+    model.model.decoder.unit_table = UnitTable("token", weights)
+    with pytest.raises(ValueError, match="entries that write up to 2 tokens"):
+        freeze_length(model, 5)
+
+
+# The card
+
+
+def test_the_card_states_the_length(tmp_path):
+    frozen = freeze_length(controlled("marian", "ldpe", True), 75)
+    frozen.config.frozen_length_unit = "character"
+    (tmp_path / "README.md").write_text("---\nlanguage: ja\nlicense: mit\ntags: [ldpe]\n---\n# short\n", "utf-8")
+    card = frozen_card(frozen, tmp_path)
+    card.save(tmp_path / "card.md")
+    card = ModelCard.load(tmp_path / "card.md")
+    assert (card.data.language, card.data.license, card.data.library_name) == ("ja", "mit", "transformers")
+    assert "fixed-length" in card.data.tags
+    assert "texts of **75 characters**" in card.text and "saved again has lost its length" in card.text
+    assert "saved again" not in frozen_card(freeze_length(controlled("bart", "ldpe", True), 5), tmp_path / "no").text
+
+
+def test_the_public_name_needs_no_import_of_torch():
+    code = (
+        "import json, sys, hf_lenctrl; print(json.dumps(['torch' in sys.modules, 'freeze_length' in dir(hf_lenctrl)]))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert json.loads(out) == [False, True]
+    assert hf_lenctrl.freeze_length is freeze_length
