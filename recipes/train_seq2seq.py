@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import transformers
 from accelerate import PartialState
-from datasets import DatasetDict
+from datasets import DatasetDict, IterableDataset
 from transformers import Seq2SeqTrainingArguments, set_seed
 
 from hf_lenctrl.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
@@ -26,12 +26,20 @@ from hf_lenctrl.checkpoints import (
     room_for,
     trained_steps,
 )
-from hf_lenctrl.data import leave_out_lengths, load_splits, tokenize
+from hf_lenctrl.data import Stream, first_rows, leave_out_lengths, load_splits, tokenize
 from hf_lenctrl.data_collator import DataCollatorForLengthControl
 from hf_lenctrl.metrics import build_compute_metrics
 from hf_lenctrl.model_card import TrainingRun
 from hf_lenctrl.new_model import build_model, load_tokenizer, unit_and_tokens
-from hf_lenctrl.training import LengthControlTrainer, TimeBudget
+from hf_lenctrl.training import (
+    LengthControlTrainer,
+    StreamCollator,
+    TimeBudget,
+    add_length_predictor,
+    check_checkpoint,
+    prepare_streaming,
+    prepare_upload,
+)
 
 
 logger = logging.getLogger("train_seq2seq")
@@ -47,10 +55,14 @@ def main(argv=None) -> dict:
 
     # ---------------------------------------------------------------- data
     check_writable(args.output_dir)
+    prepare_upload(args)
+    if data_args.streaming:
+        prepare_streaming(args)
     splits = load_splits(data_args)
+    head = first_rows(splits["train"])
     with args.main_process_first(desc="tokenizer"):
-        tokenizer = load_tokenizer(model_args, splits["train"], args.output_dir)
-    unit, tokens = unit_and_tokens(model_args, data_args, splits["train"], tokenizer)
+        tokenizer = load_tokenizer(model_args, head, args.output_dir)
+    unit, tokens = unit_and_tokens(model_args, data_args, head, tokenizer)
     if data_args.unseen_lengths:
         splits["train"] = leave_out_lengths(splits["train"], tokenizer, unit, data_args.unseen_lengths)
     with args.main_process_first(desc="tokenising"):
@@ -64,6 +76,7 @@ def main(argv=None) -> dict:
     longest = max(data_args.max_source_length, data_args.max_target_length) + 1
     model = build_model(model_args, tokenizer, max_positions=max(512, longest), length_tokens=tokens)
     check_writable(args.output_dir, room_for(model, args))
+    add_length_predictor(model, run_args.length_predictor, args.output_dir, args.should_save)
     logger.info("%s with %.1fM parameters", type(model).__name__, model.num_parameters() / 1e6)
     if not model.config.length_controlled:
         model.generation_config.max_length = data_args.max_target_length + 1  # the library's default is 20
@@ -71,12 +84,15 @@ def main(argv=None) -> dict:
     # ---------------------------------------------------------------- training
     quality: dict[str, Any] = {"max_bytes": run_args.rouge_max_bytes, "rouge_unit": run_args.rouge_unit}
     quality |= {"bleu_tokenizer": run_args.bleu_tokenizer}
+    train_rows = tokenized["train"]
+    if isinstance(train_rows, IterableDataset):
+        train_rows = Stream(train_rows, args.seed if args.train_sampling_strategy == "random" else None)
     trainer = LengthControlTrainer(
         model=model,
         args=args,
-        train_dataset=tokenized["train"],
+        train_dataset=train_rows,
         eval_dataset=tokenized.get("validation"),
-        train_collator=DataCollatorForLengthControl(
+        train_collator=(StreamCollator if data_args.streaming else DataCollatorForLengthControl)(
             tokenizer,
             model=model,
             length_noise=run_args.length_noise,
@@ -93,6 +109,7 @@ def main(argv=None) -> dict:
         trainer.add_callback(TimeBudget(run_args.max_train_minutes))
     checkpoint = args.resume_from_checkpoint or last_checkpoint(args.output_dir, args.world_size)
     if checkpoint is not None:
+        check_checkpoint(checkpoint, args.save_only_model)
         logger.info("going on from %s", checkpoint)
     metrics: dict[str, Any] = {}
     if checkpoint is not None and 0 < args.max_steps <= trained_steps(checkpoint):
@@ -109,18 +126,17 @@ def main(argv=None) -> dict:
         # safetensors leave tied weights and Marian's fixed positions out, so not every name is there
         model.load_state_dict(average_checkpoints(folders), strict=False)
         model.tie_weights()
-    trainer.save_model()
+    trainer.save_model(_internal_call=True)  # uploaded once, at the end, with its card
 
     # ---------------------------------------------------------------- test, card, upload
-    trainer.run = run = TrainingRun.of(
-        model_args, data_args, run_args, args, {k: len(v) for k, v in tokenized.items()}
-    )
+    rows = {name: len(split) for name, split in tokenized.items() if not isinstance(split, IterableDataset)}
+    trainer.run = run = TrainingRun.of(model_args, data_args, run_args, args, rows)
     for length in [None, *run_args.test_lengths] if "test" in tokenized else []:
         name = "test" if length is None else f"test_{length}"
         trainer.data_collator = DataCollatorForLengthControl(tokenizer, model=model, length=length)
         if tokens is not None and length is not None:
-            rows = DatasetDict({"test": splits["test"]})
-            tokenized |= tokenize(rows, tokenizer, data_args, length_tokens=tokens, unit=unit, length=length)[0]
+            test = DatasetDict({"test": splits["test"]})
+            tokenized |= tokenize(test, tokenizer, data_args, length_tokens=tokens, unit=unit, length=length)[0]
         trainer.compute_metrics = build_compute_metrics(tokenizer, unit, length=length, **quality)
         result = trainer.predict(tokenized["test"], metric_key_prefix=name)
         figures = result.metrics or {}

@@ -5,14 +5,37 @@ import hashlib
 import json
 import threading
 import time
+from fnmatch import fnmatchcase
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
+
+
+LFS = (".safetensors", ".spm", ".png", ".bin", ".pt")
+
+
+def ignored(path: str, gitignore: str) -> bool:
+    """Whether a `.gitignore` leaves a path out: the last pattern that fits it, or a folder it is in, decides."""
+    parts = path.split("/")
+    out = False
+    for line in gitignore.splitlines():
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        wanted, pattern = line.startswith("!"), line.removeprefix("!")
+        # without a slash before its end a pattern fits names in every folder, with one the path from the root
+        anchored = "/" in pattern.rstrip("/")
+        for end in range(1, len(parts) + 1):
+            is_folder = end < len(parts)
+            name = "/".join(parts[:end]) if anchored else parts[end - 1]
+            if (is_folder or not pattern.endswith("/")) and fnmatchcase(name, pattern.strip("/")):
+                out = not wanted
+    return out
 
 
 class Hub(ThreadingHTTPServer):
     """
     Repositories in memory, each a list of commits (path -> bytes). `fail` maps a word of a path to what becomes of its
-    requests: a status, or `"hang"`.
+    requests: a status, or `"hang"`. It leaves out what a `.gitignore` names and knows which files it has already.
     """
 
     daemon_threads = True
@@ -38,6 +61,16 @@ class Hub(ThreadingHTTPServer):
     def files(self, repo: str) -> dict[str, bytes]:
         """The files of the newest commit of `main`."""
         return self.repos[repo]["commits"][-1][1]
+
+
+def oid_of(path: str, files: dict[str, bytes]) -> str | None:
+    """Git's name for what is there already, or of large files the SHA-256."""
+    if path not in files:
+        return None
+    data = files[path]
+    if path.endswith(LFS) and data:
+        return hashlib.sha256(data).hexdigest()
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 
 class _Routes(BaseHTTPRequestHandler):
@@ -69,6 +102,7 @@ class _Routes(BaseHTTPRequestHandler):
             if word in path:
                 if what == "hang":
                     time.sleep(60)
+                    self.close_connection = True
                 return self.answer(int(what) if what != "hang" else 500, {"error": "told to fail"})
         with self.server.lock:
             self.route(path.strip("/").split("/"), body)
@@ -113,14 +147,19 @@ class _Routes(BaseHTTPRequestHandler):
             return self.refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         sha, files = found[-1]
         if kind == "preupload":
+            asked = json.loads(body)
+            gitignore = asked.get("gitIgnore")  # else the one among the files, else the one that is here
+            if gitignore is None:
+                among = (file.get("sample") for file in asked["files"] if file["path"] == ".gitignore")
+                gitignore = base64.b64decode(next(among, "")).decode() or files.get(".gitignore", b"").decode()
             modes = [
                 {
                     "path": file["path"],
-                    "uploadMode": "lfs" if file["path"].endswith((".safetensors", ".spm", ".png")) else "regular",
-                    "shouldIgnore": False,
-                    "oid": None,
+                    "uploadMode": "lfs" if file["path"].endswith(LFS) else "regular",
+                    "shouldIgnore": ignored(file["path"], gitignore),
+                    "oid": oid_of(file["path"], files),
                 }
-                for file in json.loads(body)["files"]
+                for file in asked["files"]
             ]
             return self.answer(200, {"files": modes})
         if kind == "commit":
@@ -154,7 +193,8 @@ class _Routes(BaseHTTPRequestHandler):
             return self.answer(
                 409, {"error": "You already created this model repo", "url": f"{self.server.url}/{repo}"}
             )
-        self.server.repos[repo] = {"private": bool(wanted.get("private")), "commits": [("0" * 40, {})]}
+        private = wanted.get("private") or wanted.get("visibility") == "private"  # the latter in newer clients
+        self.server.repos[repo] = {"private": bool(private), "commits": [("0" * 40, {})]}
         return self.answer(200, {"url": f"{self.server.url}/{repo}", "name": repo, "id": repo})
 
     def batch(self, objects: list[dict]):

@@ -1,0 +1,437 @@
+"""Several processes, by the configurations of recipes/accelerate; and training rows that are streamed."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import datasets
+import pytest
+import torch
+from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
+from accelerate.utils.launch import prepare_multi_gpu_env
+from conftest import build_model_of
+from test_recipes import ROOT, ROWS, TINY, assert_same_weights, load, steps_of, train, weights, write_rows
+from torch.distributed.fsdp import FullyShardedDataParallel
+
+from hf_lenctrl.arguments import DataArguments
+from hf_lenctrl.data import STREAM_HEAD, Stream, first_rows, load_splits
+from hf_lenctrl.data_collator import DataCollatorForLengthControl
+
+
+CONFIGURATIONS = ROOT / "recipes" / "accelerate"
+FEW = ROWS[:38]
+ALL_AT_ONCE = {
+    # plain steps: Adam would make of the smallest difference between two gradients around zero a whole step
+    "optim": "sgd",
+    "learning_rate": 0.1,
+    "max_grad_norm": 0.0,
+    "dropout": 0,
+    "max_steps": 1,
+    "target_vocabulary": "shared",
+    "label_smoothing_factor": 0.1,
+    "validation_share": 0,
+    "test_share": 0,
+}
+NOISE = {"length_noise": 4, "num_train_epochs": 2, "save_strategy": "no", "validation_share": 0, "test_share": 0}
+TESTED = {
+    "save_steps": 2,
+    "eval_strategy": "steps",
+    "eval_steps": 2,
+    "max_validation_rows": 5,
+    "max_test_rows": 7,  # of which the last batch is not full
+    "per_device_eval_batch_size": 2,
+    "length_noise": 2,
+    "validation_share": 0.2,
+    "test_share": 0.2,
+}
+STREAMED = {"streaming": True, "max_steps": 3, "length_noise": 2, "validation_share": 0, "test_share": 0}
+
+# Runs of the recipe one after the other in the same processes, which took long enough to import it; each process
+# writes what its collator made of each example.
+DRIVER = """
+import json, sys
+from accelerate import PartialState
+sys.path.insert(0, sys.argv[1])
+import train_seq2seq
+from hf_lenctrl.data_collator import DataCollatorForLengthControl
+from transformers import TrainerCallback
+
+seen = []
+collate = DataCollatorForLengthControl.__call__
+def look(self, features, return_tensors=None):
+    batch = collate(self, features, return_tensors)
+    if self.length_noise:
+        seen.append([int(self._epoch), [f["input_ids"] for f in features], batch["length"].tolist()])
+    return batch
+DataCollatorForLengthControl.__call__ = look
+for run in json.load(open(sys.argv[2])):
+    seen.clear()
+    train_seq2seq.main([*run["options"], *sys.argv[3:]])
+    state = PartialState()
+    assert state.num_processes == 2 and state.device.type == "cpu", state
+    with open(f"{run['folder']}/seen_{state.process_index}.json", "w") as file:
+        json.dump(seen, file)
+PartialState().destroy_process_group()
+"""
+
+
+def words(values: dict) -> list[str]:
+    return [f"--{key}={value}" for key, value in values.items()]
+
+
+def launch(tmp_path: Path, configuration: str, *command, **environment) -> subprocess.CompletedProcess:
+    """`accelerate launch --config_file ...` as a user writes it, without the settings and the GPU of this machine."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "HF_DATASETS_CACHE": str(tmp_path / "datasets_cache"),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "HF_HOME": str(tmp_path / "home"),
+        **environment,
+    }
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", CONFIGURATIONS / configuration]
+    return subprocess.run(
+        [*map(str, launcher), *map(str, command)], env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets_cache")
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """The folder with what two processes did, one run after the other."""
+    folder = tmp_path_factory.mktemp("two")
+    runs = []
+    for name, rows, options in (
+        ("step", ROWS[:8], {**ALL_AT_ONCE, "per_device_train_batch_size": 4}),
+        ("noise", ROWS[:16], {**NOISE, "per_device_train_batch_size": 4}),
+        ("whole", FEW, {**TESTED, "max_steps": 4}),
+        ("parts", FEW, {**TESTED, "max_steps": 2}),
+        ("parts", FEW, {**TESTED, "max_steps": 4}),
+        ("stream", ROWS[:20], {**STREAMED, "per_device_train_batch_size": 4}),
+    ):
+        file = write_rows(folder / f"{name}.jsonl", rows)
+        options = {**TINY, **options, "train_file": file, "output_dir": folder / name}
+        runs.append(
+            {"folder": str(folder / name), "options": words({k: v for k, v in options.items() if k != "use_cpu"})}
+        )
+    (folder / "driver.py").write_text(DRIVER)
+    (folder / "runs.json").write_text(json.dumps(runs))
+    done = launch(folder, "cpu_2procs.yaml", folder / "driver.py", ROOT / "recipes", folder / "runs.json", "--use_cpu")
+    assert done.returncode == 0, done.stderr[-3000:]
+    (folder / "log").write_text(done.stderr)
+    return folder
+
+
+def seen_by(folder: Path) -> list[list]:
+    """(epoch, source, length) of each training example, for each process."""
+    processes = []
+    for path in sorted(folder.glob("seen_*.json")):
+        batches = json.loads(path.read_text())
+        processes.append(
+            [(e, *row) for e, ids, lengths in batches for row in zip(map(tuple, ids), lengths, strict=True)]
+        )
+    return processes
+
+
+# Two processes
+
+
+@pytest.mark.slow
+def test_a_step_of_two_processes_is_that_of_one_with_all_their_rows(two, tmp_path):
+    # targets of many lengths: were each process to take the mean of its own tokens, those of the process with fewer
+    # would weigh more
+    train(tmp_path / "one", rows=ROWS[:8], per_device_train_batch_size=8, **ALL_AT_ONCE)
+    one, both = weights(tmp_path / "one"), weights(two / "step")
+    # Both add the same products up in another order: in float32 that changes a gradient by some 1e-7 of its largest
+    # terms, and a weight by a tenth of that, the learning rate. Weights in another proportion move by 1e-3 and more.
+    assert one.keys() == both.keys()
+    for name, value in one.items():
+        torch.testing.assert_close(both[name], value, rtol=0, atol=1e-6)
+    start = train(tmp_path / "start", rows=ROWS[:8], **{**ALL_AT_ONCE, "learning_rate": 0}) and weights(
+        tmp_path / "start"
+    )
+    moved = {name: float((one[name] - start[name]).abs().max()) for name in one if one[name].is_floating_point()}
+    assert max(moved.values()) > 1e-2
+
+
+@pytest.mark.slow
+def test_noise_is_a_function_of_seed_epoch_and_example(two, tmp_path, monkeypatch):
+    alone = []
+    collate = DataCollatorForLengthControl.__call__
+
+    def look(self, features, return_tensors=None):
+        batch = collate(self, features, return_tensors)
+        ids = [tuple(feature["input_ids"]) for feature in features]
+        alone.extend((int(self._epoch), *row) for row in zip(ids, batch["length"].tolist(), strict=True))
+        return batch
+
+    monkeypatch.setattr(DataCollatorForLengthControl, "__call__", look)
+    train(tmp_path / "one", rows=ROWS[:16], per_device_train_batch_size=8, **NOISE)
+    first, second = seen_by(two / "noise")
+    assert len(first) == len(second) == 16 and not {row[:2] for row in first} & {row[:2] for row in second}
+    assert sorted(first + second) == sorted(alone)
+    epochs = [{ids: length for e, ids, length in alone if e == epoch} for epoch in (0, 1)]
+    assert epochs[0].keys() == epochs[1].keys() and epochs[0] != epochs[1]
+
+
+@pytest.mark.slow
+def test_two_processes_evaluate_every_row_once_and_in_order(two):
+    folder = two / "whole"
+    rows = [json.loads(line) for line in (folder / "test.jsonl").read_text().splitlines()]
+    outputs = [json.loads(line) for line in (folder / "test_outputs.jsonl").read_text().splitlines()]
+    assert len(rows) == 7 and [out["reference"] for out in outputs] == [row["target"] for row in rows]
+    model, tokenizer = load(folder)
+    for row, out in zip(rows, outputs, strict=True):
+        ids = model.generate(**tokenizer(row["source"], return_tensors="pt"), length=len(row["target"]))
+        alone = tokenizer.decode(ids[0], skip_special_tokens=True)
+        # it does not know how to end, and the limit of a batch is that of its longest request
+        assert alone and (out["output"].startswith(alone) or alone.startswith(out["output"]))
+    assert len({out["output"] for out in outputs}) > 1
+    history = json.loads((folder / "checkpoint-4" / "trainer_state.json").read_text())["log_history"]
+    assert [entry["step"] for entry in history if "eval_mae" in entry] == [2, 4]
+
+
+@pytest.mark.slow
+def test_two_processes_go_on_as_if_they_had_not_stopped(two):
+    assert "going on from" in (two / "log").read_text() and steps_of(two / "parts") == 4
+    assert_same_weights(two / "whole", two / "parts")
+    assert (two / "whole" / "test_outputs.jsonl").read_text() == (two / "parts" / "test_outputs.jsonl").read_text()
+
+
+@pytest.mark.slow
+def test_another_number_of_processes_does_not_go_on(two):
+    before = (two / "parts" / "model.safetensors").read_bytes()
+    with pytest.raises(
+        ValueError, match="was written by 2 processes, and 1 would go on from it; launch 2, or name ano"
+    ):
+        train(two / "parts", rows=FEW, **{**TESTED, "max_steps": 6})
+    assert (two / "parts" / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_stream(two):
+    first, second = seen_by(two / "stream")
+    assert len(first) == len(second)
+    for i in range(0, 8, 4):  # of 20 rows a pass has two and a half steps of 8
+        assert not {row[1] for row in first[i : i + 4]} & {row[1] for row in second[i : i + 4]}
+    assert {row[0] for row in first} == {0, 1}
+    assert steps_of(two / "stream") == 3
+    load(two / "stream")
+
+
+# Configurations
+
+
+def configurations() -> list[str]:
+    return sorted(path.name for path in CONFIGURATIONS.glob("*.yaml"))
+
+
+EXPECTED = {
+    "cpu_2procs.yaml": (DistributedType.MULTI_GPU, 1, 2),
+    "deepspeed_zero3.yaml": (DistributedType.DEEPSPEED, 1, 2),
+    "fsdp.yaml": (DistributedType.FSDP, 1, 2),
+    "multi_gpu.yaml": (DistributedType.MULTI_GPU, 1, 2),
+    "multi_node.yaml": (DistributedType.MULTI_GPU, 2, 16),
+    "single_gpu.yaml": (DistributedType.NO, 1, 1),
+}
+
+
+def test_there_is_an_expectation_for_each_configuration():
+    assert configurations() == sorted(EXPECTED)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_accelerate_reads_a_configuration_and_needs_no_more(name, caplog):
+    kind, machines, processes = EXPECTED[name]
+    config = load_config_from_file(str(CONFIGURATIONS / name))  # refuses unknown keys
+    assert isinstance(config, ClusterConfig)
+    assert (config.distributed_type, config.num_machines, config.num_processes) == (kind, machines, processes)
+    args = launch_command_parser().parse_args(["--config_file", str(CONFIGURATIONS / name), "script.py"])
+    with caplog.at_level("WARNING"):
+        args, _, _ = _validate_launch_command(args)
+    assert "had defaults used instead" not in caplog.text
+    assert (args.use_fsdp, args.use_deepspeed) == (kind == DistributedType.FSDP, kind == DistributedType.DEEPSPEED)
+    assert (
+        args.mixed_precision == "no"
+        and not args.use_cpu
+        and (args.num_machines, args.num_processes)
+        == (
+            machines,
+            processes,
+        )
+    )
+
+
+def test_the_commands_in_the_configurations_are_right():
+    for name in configurations():
+        text = (CONFIGURATIONS / name).read_text()
+        assert re.findall(r"--config_file (\S+)", text) == [f"recipes/accelerate/{name}"]
+        assert "recipes/train_seq2seq.py" in text
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+def test_fsdp_wraps_layers_and_the_models_compute_and_generate_what_they_did(any_family, monkeypatch):
+    # as far as a CPU goes: accelerate refuses to shard there, so the wrapper of its plugin is put on by hand
+    command = ["--config_file", str(CONFIGURATIONS / "fsdp.yaml")]
+    if any_family in ("marian", "pegasus"):  # as the file says
+        name = any_family.capitalize()
+        command += ["--fsdp_transformer_layer_cls_to_wrap", f"{name}EncoderLayer,{name}DecoderLayer"]
+    args, _, _ = _validate_launch_command(launch_command_parser().parse_args([*command, "script.py"]))
+    for key, value in prepare_multi_gpu_env(args).items():
+        if key.startswith("FSDP_"):
+            monkeypatch.setenv(key, value)
+    monkeypatch.setenv("FSDP_SYNC_MODULE_STATES", "false")  # asks for a device
+    model, plain = build_model_of(any_family), build_model_of(any_family)
+    plugin = FullyShardedDataParallelPlugin()
+    plugin.set_auto_wrap_policy(model)
+    assert (plugin.fsdp_version, plugin.state_dict_type.name) == (1, "FULL_STATE_DICT")
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        policy, device = plugin.auto_wrap_policy, torch.device("cpu")
+        sharded = FullyShardedDataParallel(model, auto_wrap_policy=policy, use_orig_params=True, device_id=device)
+        assert sum(isinstance(module, FullyShardedDataParallel) for module in sharded.modules()) >= 5  # four layers
+        ids, labels = torch.tensor([[11, 12, 13], [21, 22, 23]]), torch.tensor([[31, 32, 33], [41, 42, 43]])
+        losses = [each(ids, labels=labels).loss for each in (sharded, plain)]
+        assert torch.equal(*losses)
+        losses[0].backward()
+        options = {"length": 5, "max_new_tokens": 4}
+        with FullyShardedDataParallel.summon_full_params(sharded):  # as Seq2SeqTrainer does
+            assert torch.equal(model.generate(ids, **options), plain.generate(ids, **options))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="accelerate shards on a GPU only")
+@pytest.mark.parametrize("name", ["fsdp", "deepspeed_zero3"])
+def test_sharded_training_runs(tmp_path, name):
+    if name == "deepspeed_zero3":
+        pytest.importorskip("deepspeed")
+    file = write_rows(tmp_path / "rows.jsonl", FEW)
+    options = {**TINY, **TESTED, "family": "bart", "target_vocabulary": "shared", "max_steps": 2, "use_cpu": False}
+    options |= {"train_file": file, "output_dir": tmp_path / "run"}
+    script = ROOT / "recipes" / "train_seq2seq.py"
+    visible = {"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES", "0")}
+    done = launch(tmp_path, f"{name}.yaml", "--num_processes", 1, script, *words(options), **visible)
+    assert done.returncode == 0, done.stderr[-3000:]
+    load(tmp_path / "run")
+
+
+# Streams
+
+
+def test_a_stream_trains_through_all_rows_again_and_again_and_goes_on(tmp_path, monkeypatch):
+    seen: list[tuple] = []
+    collate = DataCollatorForLengthControl.__call__
+
+    def look(self, features, return_tensors=None):
+        batch = collate(self, features, return_tensors)
+        if self.length_noise:
+            ids = [tuple(feature["input_ids"]) for feature in features]
+            seen.extend(zip(ids, batch["length"].tolist(), strict=True))
+        return batch
+
+    monkeypatch.setattr(DataCollatorForLengthControl, "__call__", look)
+    held_out = write_rows(tmp_path / "held_out.jsonl", ROWS[30:34])
+    rows = [*ROWS[:20], {**ROWS[0], "target": " "}]  # one that is dropped
+    options = {**STREAMED, "rows": rows, "save_steps": 2, "length_noise": 9}
+    options |= {"validation_file": held_out, "test_file": held_out, "eval_strategy": "steps", "eval_steps": 2}
+    whole = train(tmp_path / "whole", **{**options, "max_steps": 5})
+    assert {"test_mae", "train_loss"} <= whole.keys()
+    drawn = seen[:40]  # two passes of 20 rows in batches of 8
+    first, second = dict(drawn[:20]), dict(drawn[20:])
+    assert len(first) == 20 and first.keys() == second.keys()
+    assert [ids for ids, _ in drawn[:20]] != [ids for ids, _ in drawn[20:]]  # in another order, with other noise
+    assert sum(first[ids] != second[ids] for ids in first) > 10
+    train(tmp_path / "parts", **{**options, "max_steps": 2})
+    train(tmp_path / "parts", **{**options, "max_steps": 5})  # on into the second pass
+    assert_same_weights(tmp_path / "whole", tmp_path / "parts")
+    card = (tmp_path / "whole" / "README.md").read_text()
+    assert "train_file" not in card and "whole.jsonl" in card
+
+
+def test_a_stream_holds_the_same_rows_in_the_same_order_as_its_file(tmp_path):
+    rows = [{"translation": {"en": f"source {i}", "ja": f"target {i}"}, "key": i} for i in range(7)]
+    files = {"train_file": write_rows(tmp_path / "rows.jsonl", rows), "validation_file": tmp_path / "rows.jsonl"}
+    columns = {"source_column": "translation.en", "target_column": "translation.ja", "test_share": 0}
+    given = {**{key: str(path) for key, path in files.items()}, **columns, "max_validation_rows": 3}
+    whole, streamed = (load_splits(DataArguments(**given, streaming=on)) for on in (False, True))
+    assert isinstance(streamed["train"], datasets.IterableDataset)
+    assert (
+        list(streamed["train"])
+        == list(whole["train"])
+        == [{"source": f"source {i}", "target": f"target {i}"} for i in range(7)]
+    )
+    assert list(streamed["validation"]) == list(whole["validation"]) and len(streamed["validation"]) == 3
+    assert first_rows(streamed["train"])[:] == whole["train"][:] and STREAM_HEAD == 100_000
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_name_and_every_kind_of_file_is_streamed(tmp_path, suffix):
+    rows = datasets.Dataset.from_list([{"source": f"source {i}", "target": f"target {i}"} for i in range(5)])
+    (tmp_path / "named").mkdir()
+    for split in ("train", "validation"):  # as load_dataset finds them in a folder, by its name
+        getattr(rows, f"to_{suffix}")(tmp_path / "named" / f"{split}.{suffix}")
+    named = load_splits(DataArguments(dataset_name=str(tmp_path / "named"), test_share=0, streaming=True))
+    file = str(tmp_path / "named" / f"train.{suffix}")
+    local = load_splits(DataArguments(train_file=file, validation_share=0, test_share=0, streaming=True))
+    assert list(named["train"]) == list(local["train"]) == list(named["validation"]) == list(rows)
+
+
+def test_a_stream_yields_its_passes_in_orders_of_their_own():
+    rows = datasets.Dataset.from_list([{"i": i} for i in range(6)]).to_iterable_dataset()
+    plain, drawn = Stream(rows), Stream(rows, seed=3)
+    for stream in (plain, drawn):
+        found = [row for row, _ in zip(stream, range(18), strict=False)]
+        assert [row["epoch"] for row in found] == [0] * 6 + [1] * 6 + [2] * 6
+        assert [row for row, _ in zip(stream, range(18), strict=False)] == found
+    orders = [[row["i"] for row in found[n : n + 6]] for n in (0, 6, 12)]
+    assert all(sorted(order) == list(range(6)) for order in orders) and len(set(map(tuple, orders))) == 3
+    assert list(Stream(rows.filter(lambda row: False))) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_steps": -1}, "say after how many steps to stop: max_steps="),
+        (
+            {"train_sampling_strategy": "group_by_length"},
+            "group_by_length is not possible; use random .* or sequential",
+        ),
+        ({"test_share": 0.1}, "cannot cut test rows from it; give test_file=, or do without: test_share=0"),
+        ({"source_column": "text"}, "has no column 'text', only source, target, package; name the right one"),
+        ({"rows": [{"source": "a", "target": 1, "package": "b"}]}, "column 'target' of .* must hold text, got int64"),
+        ({"rows": []}, "has no rows"),
+        ({"max_target_length": 1}, "no row of train is left; look at the columns and at max_target_length"),
+    ],
+)
+def test_what_a_stream_cannot_do_is_told_before_training(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path / "run", **{**STREAMED, "rows": ROWS[:20], **options})
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_lengths_are_left_out_of_a_stream_too(tmp_path, monkeypatch):
+    lengths = []
+    collate = DataCollatorForLengthControl.__call__
+
+    def look(self, features, return_tensors=None):
+        batch = collate(self, features, return_tensors)
+        lengths.extend(batch["length"].tolist())
+        return batch
+
+    monkeypatch.setattr(DataCollatorForLengthControl, "__call__", look)
+    left_out = len(ROWS[0]["target"])
+    train(tmp_path / "run", **{**STREAMED, "rows": ROWS[:12], "length_noise": 0, "unseen_lengths": left_out})
+    assert lengths and left_out not in lengths

@@ -1,0 +1,453 @@
+"""Uploads to a Hub on loopback and loads from it by the real client: what comes back, what stays, what is refused."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+
+import datasets
+import pytest
+from conftest import SOURCES
+from hub_server import Hub, ignored
+from test_recipes import ROOT, ROWS, TINY, assert_same_weights, steps_of, train, weights, write_rows
+from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer, Seq2SeqTrainingArguments
+
+import hf_lenctrl
+from hf_lenctrl.training import NOT_UPLOADED, add_length_predictor, check_checkpoint, prepare_upload
+
+
+# Runs what it is told, so that several tests share the seconds that an import takes. huggingface_hub reads its
+# environment once, so each environment is a process.
+WORKER = """
+import io, json, sys
+answers, sys.stdout = sys.stdout, sys.stderr
+known = {}
+for line in sys.stdin:
+    code, known["given"] = json.loads(line)
+    known["result"] = None
+    try:
+        exec(code, known)
+        answer = {"result": known["result"]}
+    except BaseException as error:
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    print(json.dumps(answer, default=str), file=answers, flush=True)
+"""
+WITH_PACKAGE = """
+import os, sys
+sys.path[:0] = given
+import hf_lenctrl, torch, transformers
+import train_seq2seq
+torch.set_num_threads(1)
+transformers.logging.set_verbosity_error()
+"""
+# where it is installed, it must not be used
+WITHOUT_PACKAGE = """
+import sys
+sys.modules["hf_lenctrl"] = None
+import torch
+torch.set_num_threads(1)
+"""
+LOAD = """
+import hashlib
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+name, sources, options = given
+model = AutoModelForSeq2SeqLM.from_pretrained(name, **options).eval()
+tokenizer = AutoTokenizer.from_pretrained(name, **options)
+inputs = tokenizer(sources, padding=True, return_tensors="pt")
+result = {
+    "module": type(model).__module__.split(".")[0],
+    "tensors": {k: hashlib.sha256(t.numpy().tobytes()).hexdigest() for k, t in model.state_dict().items()},
+    "ids": [
+        model.generate(**inputs, length=[12, 30], num_beams=n, length_constraint=bound).tolist()
+        for n, bound in ((1, None), (3, None), (2, "exact"))
+    ],
+}
+"""
+TRAIN = "train_seq2seq.main(given)"
+
+
+class Worker:
+    """A process that runs code; an error in it is raised here as `RuntimeError`."""
+
+    def __init__(self, log: Path, **environment):
+        kept = {name: value for name, value in os.environ.items() if name not in ("HF_TOKEN", "HF_HOME")}
+        common = {"HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0", "OMP_NUM_THREADS": "1", "NO_PROXY": "127.0.0.1"}
+        self.log = log
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-c", WORKER],
+            env={**kept, **common, "CUDA_VISIBLE_DEVICES": "", **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log.open("w"),
+            text=True,
+        )
+
+    def __call__(self, code: str, *given):
+        self.process.stdin.write(json.dumps([code, given], default=str) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        assert line, self.log.read_text()[-3000:]
+        answer = json.loads(line)
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer["result"]
+
+    def train(self, output_dir: Path, **options):
+        """Run the training recipe; returns what it logged."""
+        before = len(self.log.read_text())
+        file = write_rows(output_dir.with_suffix(".jsonl"), ROWS[:60])
+        small = {"max_steps": 2, "save_steps": 1, "max_test_rows": 3, "test_lengths": [20], "push_to_hub": True}
+        options = {"train_file": file, "output_dir": output_dir, **TINY, **small, **options}
+        words = [f"--{k}={v}" for k, v in options.items() if not isinstance(v, list)]
+        words += [w for k, v in options.items() if isinstance(v, list) for w in (f"--{k}", *map(str, v))]
+        self(TRAIN, *words)
+        return self.log.read_text()[before:]
+
+    def end(self):
+        self.process.kill()  # it has nothing left to write
+        self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def hub():
+    with Hub() as hub:
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """What the workers have in common: the Hub's cache."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def start(home, tmp_path_factory):
+    workers = []
+
+    def start(first: str, **environment):
+        log = tmp_path_factory.mktemp("worker") / "log"
+        worker = Worker(log, **{"HF_HOME": str(home), "HF_MODULES_CACHE": str(log.parent / "modules"), **environment})
+        workers.append(worker)
+        worker(first, str(ROOT), str(ROOT / "recipes"))
+        return worker
+
+    yield start
+    for worker in workers:
+        worker.end()
+
+
+@pytest.fixture(scope="module")
+def user(start, hub):
+    """Has the package and a token."""
+    worker = start(WITH_PACKAGE, HF_ENDPOINT=hub.url, HF_TOKEN=hub.token)
+    # `-I` and `conftest` say offline by themselves
+    assert worker("import huggingface_hub; result = huggingface_hub.constants.HF_HUB_OFFLINE") is False
+    return worker
+
+
+@pytest.fixture(scope="module")
+def stranger(start, hub):
+    """Has neither."""
+    return start(WITHOUT_PACKAGE, HF_ENDPOINT=hub.url)
+
+
+@pytest.fixture(scope="module")
+def predictor(tmp_path_factory):
+    """Says 12 characters for every text; with files beside it that are none of a model."""
+    folder = tmp_path_factory.mktemp("predictor")
+    encoder = BertModel(BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=2))
+    model = hf_lenctrl.LengthPredictor.from_encoder(encoder, [6, 8], length_unit="character")
+    model.output.weight.data.zero_()
+    model.output.bias.data.fill_(5.0)  # standard deviations of 1 above the mean of 7
+    model.save_pretrained(folder)
+    words = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])}
+    BertTokenizer(vocab=words).save_pretrained(folder)
+    (folder / "training_args.bin").write_bytes(b"pickle")
+    (folder / "checkpoint-1").mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def short(user, predictor, tmp_path_factory):
+    """The folder of a run that uploaded `user/short`, checkpoints on the way as is the default."""
+    folder = tmp_path_factory.mktemp("run") / "short"
+    user.train(folder, hub_model_id="user/short", length_predictor=predictor, save_total_limit=1, seed=1)
+    return folder
+
+
+def load(name: str | Path, **options) -> dict:
+    """What `LOAD` finds in this process."""
+    known = {"given": [str(name), SOURCES[:2], options]}
+    exec(LOAD, known)
+    return known["result"]
+
+
+# What is uploaded
+
+
+@pytest.mark.slow
+def test_a_model_comes_back_bit_for_bit(user, short):
+    assert user(LOAD, "user/short", SOURCES[:2], {}) == load(short)
+
+
+@pytest.mark.slow
+def test_it_comes_back_with_its_own_code_where_the_package_is_not(stranger, short):
+    with pytest.raises(RuntimeError, match="trust_remote_code"):
+        stranger(LOAD, "user/short", SOURCES[:2], {"trust_remote_code": False})  # else it asks at a terminal
+    found = stranger(LOAD, "user/short", SOURCES[:2], {"trust_remote_code": True})
+    assert found == {**load(short), "module": "transformers_modules"}
+
+
+@pytest.mark.slow
+def test_all_that_a_reader_needs_is_there_and_nothing_else(hub, short):
+    code = {path.name for path in short.glob("*.py")}
+    assert len(code) == 8
+    tokenizer = {"tokenizer_config.json", "vocab.json", "source.spm", "target.spm", "target_vocab.json"}
+    figures = {f"{name}_results.json" for name in ("all", "train", "test", "test_20")}
+    predictor = {"config.json", "model.safetensors", "tokenizer_config.json", "tokenizer.json", "length_predictor.py"}
+    predictor |= {"configuration_lenctrl.py", "length_tokens.py", "length_units.py"}
+    names = {".gitignore", "README.md", "report.png", "config.json", "generation_config.json", "model.safetensors"}
+    files = hub.files("user/short")
+    assert set(files) == names | code | tokenizer | figures | {f"length_predictor/{name}" for name in predictor}
+    for path, data in files.items():
+        assert data == (short / path).read_bytes(), path
+    assert b'model="user/short"' in files["README.md"] and b"report.png" in files["README.md"]
+
+
+@pytest.mark.slow
+def test_at_no_time_are_rows_outputs_checkpoints_and_pickles_uploaded(hub, short):
+    local = [str(path.relative_to(short)) for path in short.rglob("*")]
+    kinds = ["checkpoint-2/optimizer.pt", "test.jsonl", "test_20_outputs.jsonl", "training_args.bin", "tokenizer/*"]
+    assert all(any(fnmatch(path, kind) for path in local) for kind in kinds)
+    commits = hub.repos["user/short"]["commits"]
+    assert list(commits[1][1]) == [".gitignore"]
+    for _, files in commits:
+        assert [path for path in files if any(fnmatch(path, f"*{kind}") for kind in kinds)] == []
+
+
+@pytest.mark.slow
+def test_lengths_are_predicted_by_what_was_uploaded_with_the_model(user, short):
+    code = """
+from transformers import pipeline
+write = pipeline("length-controlled-generation", model="user/short")
+result = [write.model.config.length_predictor, write(given[0], length="predict", length_constraint="exact")]
+"""
+    named, written = user(code, SOURCES[:2])
+    assert named == "./length_predictor"
+    assert [(out["requested_length"], out["length"]) for out in written] == [(12, 12)] * 2
+
+
+@pytest.mark.slow
+def test_an_older_commit_brings_the_older_weights(user, hub, short, tmp_path):
+    sha = hub.repos["user/short"]["commits"][-1][0]
+    user.train(tmp_path / "newer", hub_model_id="user/short", seed=2, hub_strategy="end")
+    assert len(hub.repos["user/short"]["commits"]) > 2 and sha != hub.repos["user/short"]["commits"][-1][0]
+    new, old = load(tmp_path / "newer"), load(short)
+    assert new["tensors"] != old["tensors"]
+    assert user(LOAD, "user/short", SOURCES[:2], {}) == new
+    assert user(LOAD, "user/short", SOURCES[:2], {"revision": sha}) == old
+    with pytest.raises(RuntimeError, match="f00 is not a valid git identifier"):
+        user(LOAD, "user/short", SOURCES[:2], {"revision": "f00"})
+
+
+@pytest.mark.slow
+def test_a_run_that_has_ended_is_uploaded_by_its_command_in_one_commit_for_its_owner(user, stranger, hub, tmp_path):
+    user.train(tmp_path / "run", push_to_hub=False)
+    before = weights(tmp_path / "run")
+    log = user.train(tmp_path / "run", hub_model_id="user/later", hub_private_repo=True, hub_strategy="end")
+    assert "training is finished" in log and steps_of(tmp_path / "run") == 2
+    assert all((value == before[name]).all() for name, value in weights(tmp_path / "run").items())
+    assert [len(files) > 5 for _, files in hub.repos["user/later"]["commits"]] == [False, False, True]
+    assert hub.repos["user/later"]["private"]
+    assert user(LOAD, "user/later", SOURCES[:2], {}) == load(tmp_path / "run")
+    with pytest.raises(RuntimeError, match="OSError: user/later is not a local folder and is not a valid model"):
+        stranger(LOAD, "user/later", SOURCES[:2], {"trust_remote_code": True})
+    download = "import huggingface_hub; huggingface_hub.snapshot_download('user/later', cache_dir=given[0])"
+    with pytest.raises(RuntimeError, match="RepositoryNotFoundError"):
+        stranger(download, tmp_path / "cache")
+
+
+@pytest.mark.slow
+def test_what_was_loaded_once_is_there_without_a_network(user, home, short):
+    loaded = user(LOAD, "user/short", SOURCES[:2], {})
+    cache = {"cache_dir": str(home / "hub")}
+    assert load("user/short", **cache) == loaded  # conftest says offline, and there is no such name elsewhere
+    with pytest.raises(OSError, match="offline mode"):
+        load("user/never", **cache)
+
+
+# Refusals: told before training, and nothing is lost
+
+
+@pytest.mark.slow
+def test_an_upload_that_is_not_allowed_is_told_before_training(user, hub, tmp_path):
+    user.train(tmp_path / "run", push_to_hub=False)
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    hub.repos["other/model"] = {"private": False, "commits": [("0" * 40, {"README.md": b"theirs"})]}
+    wrong = {"hub_model_id": "user/wrong", "hub_token": "hf_wrong"}
+    refused = [
+        (wrong, "user/wrong.*Invalid"),
+        ({"hub_model_id": "other/new"}, "other/new.*no rights"),
+        ({"hub_model_id": "other/model"}, "other/model.*do not own"),  # create_repo is content with it
+        ({"hub_model_id": "user/branch", "hub_revision": "dev"}, "user/branch.*dev"),
+    ]
+    for options, message in refused:
+        for folder in ("run", "new"):  # goes on with one, starts one
+            with pytest.raises(RuntimeError, match=f"(?s)OSError: cannot upload to {message}"):
+                user.train(tmp_path / folder, max_steps=3, **options)
+    user("del os.environ['HF_TOKEN']")
+    try:
+        with pytest.raises(
+            RuntimeError, match="(?s)cannot upload to user/none, so nothing was trained: .*hf auth login"
+        ):
+            user.train(tmp_path / "new", hub_model_id="user/none")
+    finally:
+        user("os.environ['HF_TOKEN'] = given[0]", hub.token)
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [".gitignore"]
+    after = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert {path: data for path, data in after.items() if path.name != ".gitignore"} == before
+    assert hub.files("other/model") == {"README.md": b"theirs"}
+
+
+@pytest.mark.slow
+def test_a_run_whose_upload_fails_is_whole_and_is_uploaded_by_the_same_command(user, hub, tmp_path):
+    options = {"hub_model_id": "user/late", "hub_strategy": "end"}
+    # as another run left it, so that the last commit is the first that fails
+    gitignore = "".join(f"{line}\n" for line in [*NOT_UPLOADED, "checkpoint-*/"]).encode()
+    hub.repos["user/late"] = {"private": False, "commits": [("0" * 40, {".gitignore": gitignore})]}
+    message = "(?s)late holds the whole model, but it was not uploaded: .*; give the same command again"
+    user("import hf_lenctrl.training; hf_lenctrl.training.HUB_TIMEOUT = 3")
+    found = []
+    try:
+        for hub.fail["/commit/"] in (500, "hang"):
+            with pytest.raises(RuntimeError, match=message):
+                user.train(tmp_path / "late", **options)
+            found.append(load(tmp_path / "late"))
+            assert (tmp_path / "late" / "README.md").is_file() and list(hub.files("user/late")) == [".gitignore"]
+    finally:
+        hub.fail.clear()
+        user("hf_lenctrl.training.HUB_TIMEOUT = 300")
+    log = user.train(tmp_path / "late", **options)
+    assert "training is finished" in log and steps_of(tmp_path / "late") == 2
+    assert [user(LOAD, "user/late", SOURCES[:2], {})] * 2 == found
+
+
+# Without a Hub
+
+
+def test_an_upload_without_a_network_is_told_before_training(tmp_path):
+    args = Seq2SeqTrainingArguments(output_dir=str(tmp_path), push_to_hub=True, hub_model_id="user/x", use_cpu=True)
+    with pytest.raises(OSError, match="cannot upload to user/x, so nothing was trained: .*offline"):
+        prepare_upload(args)  # conftest says offline
+    shutil.rmtree(tmp_path)
+    tmp_path.mkdir()
+    args.push_to_hub = False
+    prepare_upload(args)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("gitignore", "out", "uploaded"),
+    [
+        ("*.jsonl\n", ["a.jsonl", "b/c.jsonl"], ["a.json"]),
+        ("/tokenizer/\n", ["tokenizer/a", "tokenizer/b/c"], ["tokenizer", "b/tokenizer/a", "tokenizer.json"]),
+        ("# no\n\nruns/\n", ["runs/a", "b/runs/c"], ["runs", "# no"]),
+        ("a/*.bin\n", ["a/b.bin"], ["b.bin", "c/a/b.bin"]),
+        ("*.bin\n!keep.bin\n", ["a.bin"], ["keep.bin", "b/keep.bin"]),
+    ],
+)
+def test_the_hub_of_these_tests_reads_a_gitignore_as_git_does(gitignore, out, uploaded, tmp_path):
+    assert [ignored(path, gitignore) for path in out + uploaded] == [True] * len(out) + [False] * len(uploaded)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    (tmp_path / ".gitignore").write_text(gitignore)
+    command = ["git", "check-ignore", "--no-index", *out, *uploaded]
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout.splitlines() == out
+
+
+@pytest.fixture
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets_cache")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of two checkpoints, and the words to go on with it."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder.parent / "datasets_cache")
+        train(folder, rows=ROWS[:40], max_steps=2, save_steps=1, validation_share=0, test_share=0)
+    return folder
+
+
+@pytest.mark.parametrize("what", ["missing", "cut"])
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "scheduler.pt"])
+def test_a_checkpoint_that_is_not_whole_is_told(trained, tmp_path, name, what):
+    folder = shutil.copytree(trained / "checkpoint-2", tmp_path / "checkpoint-2")
+    content = (folder / name).read_bytes()
+    (folder / name).unlink()
+    if what == "cut":
+        (folder / name).write_bytes(content[: len(content) // 2])
+    verb = {"missing": "has no", "cut": "holds a broken"}[what]
+    with pytest.raises(ValueError, match=f"checkpoint-2 {verb} {name}.*; remove the folder to go on from the one bef"):
+        check_checkpoint(folder)
+
+
+def test_a_run_does_not_go_on_without_its_optimizer(trained, own_cache, tmp_path):
+    shutil.copytree(trained, tmp_path / "run")
+    (tmp_path / "run" / "checkpoint-2" / "optimizer.pt").unlink()
+    options = {"rows": ROWS[:40], "validation_share": 0, "test_share": 0}
+    with pytest.raises(ValueError, match="checkpoint-2 has no optimizer.pt; remove the folder"):
+        train(tmp_path / "run", max_steps=3, **options)
+    shutil.rmtree(tmp_path / "run" / "checkpoint-2")
+    train(tmp_path / "run", max_steps=2, **options)
+    assert_same_weights(trained, tmp_path / "run")
+
+
+def test_whole_checkpoints_and_those_of_sharded_training_pass(trained, tmp_path):
+    check_checkpoint(trained / "checkpoint-1")
+    only = shutil.copytree(trained / "checkpoint-1", tmp_path / "only", ignore=shutil.ignore_patterns("*.pt"))
+    check_checkpoint(only, weights_only=True)
+    with pytest.raises(ValueError, match="has no optimizer.pt"):
+        check_checkpoint(only)
+    (only / "model.safetensors").unlink()
+    (only / "pytorch_model_fsdp_0").mkdir()
+    check_checkpoint(only)
+
+
+@pytest.mark.parametrize("name", ["source.spm", "target.spm", "vocab.json", "target_vocab.json"])
+def test_a_tokenizer_with_a_file_that_is_missing_or_cut_off_is_refused(trained, tmp_path, name):
+    folder = shutil.copytree(trained, tmp_path / "model", ignore=shutil.ignore_patterns("checkpoint-*"))
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[: len(content) // 2])
+    with pytest.raises((RuntimeError, ValueError)):
+        AutoTokenizer.from_pretrained(folder)
+    (folder / name).unlink()
+    with pytest.raises((TypeError, ValueError, OSError)):
+        AutoTokenizer.from_pretrained(folder)
+
+
+def test_a_predictor_of_another_unit_or_another_model_is_refused(trained, predictor, tmp_path):
+    model = hf_lenctrl.LenCtrlMarianMTModel.from_pretrained(trained)
+    model.config.length_unit = "word"
+    with pytest.raises(ValueError, match="predicts characters, the model counts words; train one with length_unit=wo"):
+        add_length_predictor(model, predictor, tmp_path)
+    with pytest.raises(ValueError, match="holds a 'lenctrl_marian' model, not a length predictor"):
+        add_length_predictor(model, trained, tmp_path)
+    assert list(tmp_path.iterdir()) == [] and model.config.length_predictor is None
+
+
+def test_a_run_that_goes_on_with_a_model_keeps_the_predictor_inside_it(trained, predictor, tmp_path):
+    model = hf_lenctrl.LenCtrlMarianMTModel.from_pretrained(trained)
+    add_length_predictor(model, predictor, tmp_path / "first")
+    model.save_pretrained(tmp_path / "first")
+    model = hf_lenctrl.LenCtrlMarianMTModel.from_pretrained(tmp_path / "first")
+    add_length_predictor(model, None, tmp_path / "second")
+    assert model.config.length_predictor == "./length_predictor"
+    names = [sorted(path.name for path in (tmp_path / x / "length_predictor").iterdir()) for x in ("first", "second")]
+    assert names[0] == names[1] and "training_args.bin" not in names[0]
+    other = hf_lenctrl.LenCtrlMarianMTModel.from_pretrained(trained)
+    add_length_predictor(other, None, tmp_path / "third")
+    assert other.config.length_predictor is None and not (tmp_path / "third").exists()
