@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import SHAPE, SOURCES, TARGETS
+from conftest import SHAPE, SOURCES, TARGETS, build_model
 from hub_server import Hub
 from test_readme import ENVIRONMENT, ROOT
 from transformers import BertConfig, BertModel, BertTokenizer, MarianConfig, MarianMTModel, Seq2SeqTrainingArguments
@@ -65,7 +65,7 @@ def write_lines(path: Path, rows: list[dict]) -> None:
 
 
 @pytest.fixture
-def reader(tmp_path, shared_tokenizer, monkeypatch):
+def reader(tmp_path, shared_tokenizer, character_tokenizer, monkeypatch):
     """The folder of a reader who has the repository, the files that the pages name, and checkpoints of the Hub."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
@@ -82,6 +82,17 @@ def reader(tmp_path, shared_tokenizer, monkeypatch):
     shape = {**SHAPE, **special, "vocab_size": len(shared_tokenizer)}
     MarianMTModel(MarianConfig(**shape)).save_pretrained("plain")
     shared_tokenizer.save_pretrained("plain")
+    characters = build_model(
+        "marian",
+        vocab_size=character_tokenizer.vocab_size,
+        decoder_vocab_size=len(character_tokenizer.target_encoder),
+        share_encoder_decoder_embeddings=False,
+        max_position_embeddings=128,
+        length_unit="character",
+    )
+    characters.set_unit_table(character_tokenizer)
+    characters.save_pretrained("runs/characters")
+    character_tokenizer.save_pretrained("runs/characters")
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
     BertTokenizer(vocab={word: i for i, word in enumerate(vocabulary)}).save_pretrained("bert")
     BertModel(
@@ -146,7 +157,7 @@ def run_example(code: str, claimed: str | None) -> None:
 
 @pytest.mark.slow
 def test_commands_and_examples_of_the_pages_run(reader, monkeypatch):
-    assert sum(len(commands(name)) for name in ORDER) == 12
+    assert sum(len(commands(name)) for name in ORDER) == 13
     for name in ORDER:
         for command in commands(name):
             run_command(command, monkeypatch)
