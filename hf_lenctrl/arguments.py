@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from transformers import HfArgumentParser
 
+from . import __version__
 from .configuration_lenctrl import check_length
 from .length_tokens import LENGTH_TOKEN_KINDS
 from .metrics import ROUGE_UNITS
@@ -196,7 +197,10 @@ def _options(parser: HfArgumentParser, path: Path, classes: Sequence[type]) -> l
     known = {f.name for cls in classes for f in fields(cls) if f.init}
     unknown = sorted(str(key) for key in values if key not in known)
     if unknown:
-        raise ValueError(f"{path} has unknown keys: {', '.join(unknown)}; `--help` lists the known ones")
+        raise ValueError(
+            f"{path} has unknown keys: {', '.join(unknown)}; `--help` lists those of hf_lenctrl {__version__}, "
+            "it may be written for another version"
+        )
     options: list[str] = []
     for key, value in values.items():
         if value is None or value == []:

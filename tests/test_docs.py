@@ -175,7 +175,7 @@ def test_commands_and_examples_of_the_pages_run(reader, monkeypatch):
 
 def test_every_option_in_the_pages_exists():
     recipes = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "recipes").rglob("*.py"))
-    known = OPTIONS | set(re.findall(r'"--(\w+)"', recipes)) | {"help", "multi_gpu", "num_processes"}
+    known = OPTIONS | set(re.findall(r'"--(\w+)"', recipes)) | {"help", "multi_gpu", "num_processes", "config_file"}
     for name, text in PAGES.items():
         assert set(re.findall(r"(?<![\w-])--(\w+)", text)) <= known, name
         for kind, _, values in BLOCKS[name]:
