@@ -24,7 +24,7 @@ quality: .venv/ready
 	$(BIN)/mypy
 
 bench: .venv/ready
-	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/suite.py
 
 docs: .venv/ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

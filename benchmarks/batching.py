@@ -9,39 +9,79 @@ alternating rounds of the ratio of the two times.
 import argparse
 import random
 import statistics
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
+from timing import Row, alternate, marian_shape, ratio, ratio_row
 
 from hf_lenctrl import LenCtrlMarianConfig, LenCtrlMarianMTModel
 
 
-def build(layers: int, d_model: int, vocab_size: int = 8000) -> LenCtrlMarianMTModel:
+VOCAB_SIZE = 8000
+OPTIONS: dict = {"length_constraint": "exact", "do_sample": False}
+
+
+def build(shape: str) -> LenCtrlMarianMTModel:
     """LDPE, lengths in tokens."""
-    shape: dict = {"vocab_size": vocab_size, "d_model": d_model, "max_position_embeddings": 1024}
-    for side in ("encoder", "decoder"):
-        shape |= {f"{side}_layers": layers, f"{side}_attention_heads": d_model // 64, f"{side}_ffn_dim": 4 * d_model}
-    shape |= {"pad_token_id": 2, "eos_token_id": 0, "forced_eos_token_id": 0, "decoder_start_token_id": 2}
     torch.manual_seed(0)
-    return LenCtrlMarianMTModel(LenCtrlMarianConfig(**shape, length_encoding="ldpe", length_unit="token")).eval()
+    fields = marian_shape(shape, VOCAB_SIZE, positions=1024) | {"scale_embedding": False}
+    return LenCtrlMarianMTModel(LenCtrlMarianConfig(**fields, length_encoding="ldpe", length_unit="token")).eval()
 
 
-def ratio(one: Callable[[], None], other: Callable[[], None], rounds: int) -> tuple[float, float, float]:
-    """Median seconds of each, and the median ratio of `one` to `other`."""
-    for function in (one, other):
-        function()  # warm up
-    times = []
-    for i in range(rounds):
-        order = (one, other) if i % 2 else (other, one)
-        seconds = {}
-        for function in order:
-            start = time.perf_counter()
-            function()
-            seconds[function] = time.perf_counter() - start
-        times.append((seconds[one], seconds[other], seconds[one] / seconds[other]))
-    first, second, both = (statistics.median(column) for column in zip(*times, strict=True))
-    return first, second, both
+def several_lengths(model, source_tokens: int, lengths: list[int], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each round: one text at all lengths in one call, `together`, and in a call for each, `apart`."""
+    text = torch.randint(3, VOCAB_SIZE, (1, source_tokens))
+
+    def apart() -> None:
+        for length in lengths:
+            model.generate(text, length=length, **OPTIONS)
+
+    return alternate({"together": lambda: model.generate(text, length=lengths, **OPTIONS), "apart": apart}, rounds)
+
+
+class File:
+    """Sources of 20 tokens, each with a length to write, uniform in 10 to 100, 16 a batch."""
+
+    def __init__(self, rows: int):
+        chance = random.Random(0)
+        self.lengths = [chance.randint(10, 100) for _ in range(rows)]
+        self.sources = torch.randint(3, VOCAB_SIZE, (rows, 20))
+        self.given = list(range(rows))
+        self.by_length = sorted(self.given, key=lambda i: self.lengths[i], reverse=True)
+
+    def writer(self, model, order: list[int]) -> Callable[[], None]:
+        """Writes all rows in this order."""
+
+        def write() -> None:
+            for batch in self.batches(order):
+                model.generate(self.sources[batch], length=[self.lengths[i] for i in batch], **OPTIONS)
+
+        return write
+
+    def batches(self, order: list[int]) -> list[list[int]]:
+        """16 rows each."""
+        return [order[i : i + 16] for i in range(0, len(order), 16)]
+
+    def padding(self, order: list[int]) -> float:
+        """Share of positions that are padding."""
+        written = sum(max(self.lengths[i] for i in batch) * len(batch) for batch in self.batches(order))
+        return 1 - sum(self.lengths) / written
+
+    def measure(self, model, rounds: int) -> dict[str, list[float]]:
+        """Seconds of each round: `by length`, and in the order `given`."""
+        orders = {"by length": self.by_length, "given": self.given}
+        return alternate({name: self.writer(model, order) for name, order in orders.items()}, rounds)
+
+
+def rows(shape: str, rounds: int, source_tokens: int, file_rows: int) -> Iterator[Row]:
+    """For the suite."""
+    model = build(shape)
+    seconds = several_lengths(model, source_tokens, [18, 20, 22], rounds)
+    name = f"{shape}: lengths 18, 20, 22 of a source of {source_tokens} tokens"
+    yield ratio_row(name, seconds["together"], seconds["apart"], "time, one call / three calls")
+    seconds = File(file_rows).measure(model, rounds)
+    name = f"{shape}: {file_rows} rows of 10 to 100 tokens, 16 a batch"
+    yield ratio_row(name, seconds["given"], seconds["by length"], "times as fast by length as in the order given")
 
 
 def main(argv=None) -> None:
@@ -53,47 +93,22 @@ def main(argv=None) -> None:
     parser.add_argument("--rows", type=int, default=96, help="rows of the file with lengths from 10 to 100")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
-    model = build(*map(int, args.shape.split("x")))
-    options: dict = {"length_constraint": "exact", "do_sample": False}
+    model = build(args.shape)
     print(f"Marian {args.shape}, {args.threads} thread(s), median of {args.rounds} rounds\n")
 
-    text = torch.randint(3, 8000, (1, 400))
-    lengths = [18, 20, 22]
-
-    def together() -> None:
-        model.generate(text, length=lengths, **options)
-
-    def apart() -> None:
-        for length in lengths:
-            model.generate(text, length=length, **options)
-
-    one, three, both = ratio(together, apart, args.rounds)
+    seconds = several_lengths(model, 400, [18, 20, 22], args.rounds)
+    one, three = (statistics.median(seconds[name]) for name in ("together", "apart"))
     print("| source 400 tokens, lengths 18, 20, 22 | seconds |\n|---|---|")
-    print(f"| one call | {one:.3f} |\n| three calls | {three:.3f} |\n| ratio | {both:.3f} |\n")
+    print(f"| one call | {one:.3f} |\n| three calls | {three:.3f} |")
+    print(f"| ratio | {ratio(seconds['together'], seconds['apart']):.3f} |\n")
 
-    chance = random.Random(0)
-    rows = [chance.randint(10, 100) for _ in range(args.rows)]
-    sources = torch.randint(3, 8000, (args.rows, 20))
-
-    def in_batches(order: list[int]) -> Callable[[], None]:
-        batches = [order[i : i + 16] for i in range(0, len(order), 16)]
-
-        def write() -> None:
-            for batch in batches:
-                model.generate(sources[batch], length=[rows[i] for i in batch], **options)
-
-        return write
-
-    def padding(order: list[int]) -> float:
-        batches = [[rows[k] for k in order[i : i + 16]] for i in range(0, len(order), 16)]
-        return 1 - sum(rows) / sum(max(batch) * len(batch) for batch in batches)
-
-    by_length = sorted(range(args.rows), key=lambda i: rows[i], reverse=True)
-    given = list(range(args.rows))
-    fast, slow, both = ratio(in_batches(by_length), in_batches(given), args.rounds)
+    file = File(args.rows)
+    seconds = file.measure(model, args.rounds)
+    fast, slow = (statistics.median(seconds[name]) for name in ("by length", "given"))
     print(f"| {args.rows} rows, lengths uniform in 10 to 100, 16 a batch | seconds | padding % |\n|---|---|---|")
-    print(f"| sorted by length | {fast:.2f} | {100 * padding(by_length):.1f} |")
-    print(f"| as they come | {slow:.2f} | {100 * padding(given):.1f} |\n| times as fast | {1 / both:.2f} | |")
+    print(f"| sorted by length | {fast:.2f} | {100 * file.padding(file.by_length):.1f} |")
+    print(f"| as they come | {slow:.2f} | {100 * file.padding(file.given):.1f} |")
+    print(f"| times as fast | {ratio(seconds['given'], seconds['by length']):.2f} | |")
 
 
 if __name__ == "__main__":

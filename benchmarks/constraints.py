@@ -2,7 +2,7 @@
 
     python benchmarks/constraints.py [--threads 1] [--rounds 15] [--shapes 2x128 6x512]
 
-One length-controlled BART whose vocabulary is byte-level BPE, the tables with most states; see overhead.py for how
+One length-controlled BART whose vocabulary is byte-level BPE, the tables with most states; see timing.py for how
 rounds alternate. The free run takes as many decoding steps as the bound one did.
 """
 
@@ -11,11 +11,13 @@ import json
 import os
 import platform
 import random
-import time
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 import transformers
-from overhead import ratios
+from timing import Row, alternate, ratio, ratio_row, sides
 from tokenizers import pre_tokenizers
 from transformers import BartTokenizer
 
@@ -33,13 +35,7 @@ def byte_level_tokenizer(vocab_size: int) -> BartTokenizer:
 
 
 LENGTHS = {"token": 20, "character": 110, "word": 20, "byte": 110}  # about 20 steps
-
-
-def generate(model, batch, **options) -> float:
-    """Seconds of beam search."""
-    start = time.perf_counter()
-    model.generate(**batch, num_beams=5, **options)
-    return time.perf_counter() - start
+WHAT = "time of beam-5 generation, bound / free"
 
 
 def count_steps(model, run) -> int:
@@ -49,6 +45,44 @@ def count_steps(model, run) -> int:
     run()
     hook.remove()
     return len(calls)
+
+
+def measure(
+    shape: str, tokenizer, unit: str, constraints: Sequence[str], batch_size: int, rounds: int
+) -> Iterator[tuple[str, int, dict[str, list[float]]]]:
+    """For each constraint its name, the decoding steps, and the seconds of each round, `free` and `bound`."""
+    torch.manual_seed(0)
+    fields: dict = {"vocab_size": len(tokenizer), "length_unit": unit, **sides(*map(int, shape.split("x")))}
+    model: Any = hf_lenctrl.LenCtrlBartForConditionalGeneration(hf_lenctrl.LenCtrlBartConfig(**fields)).eval()
+    model.set_unit_table(tokenizer)
+    batch: dict = {"input_ids": torch.randint(5, len(tokenizer), (batch_size, 60)), "num_beams": 5}
+    for constraint in constraints:
+        told = {"length": LENGTHS[unit], "length_constraint": constraint}
+        if unit == "word":
+            told["max_new_tokens"] = 24  # made-up words go on and on
+
+        def bound(told=told):
+            model.final_logits_bias.zero_()
+            model.generate(**batch, **told)
+
+        steps = count_steps(model, bound)
+
+        def free(steps=steps):
+            model.final_logits_bias[:, model.config.eos_token_id] = -1e9  # so that it takes all its steps
+            model.generate(**batch, length=LENGTHS[unit], max_new_tokens=steps)
+
+        yield constraint, steps, alternate({"free": free, "bound": bound}, rounds)
+
+
+def rows(
+    shapes: list[str], units: list[str], constraints: list[str], rounds: int, vocab_size: int, batch_size: int
+) -> Iterator[Row]:
+    """For the suite."""
+    tokenizer = byte_level_tokenizer(vocab_size)
+    for shape in shapes:
+        for unit in units:
+            for constraint, _, seconds in measure(shape, tokenizer, unit, constraints, batch_size, rounds):
+                yield ratio_row(f"{shape}: {constraint}, {unit}", seconds["bound"], seconds["free"], WHAT)
 
 
 def main(argv=None) -> None:
@@ -67,34 +101,12 @@ def main(argv=None) -> None:
     print(json.dumps(machine | {"machine": platform.machine(), "threads": args.threads, "rounds": args.rounds}))
     tokenizer = byte_level_tokenizer(args.vocab_size)
     for shape in args.shapes:
-        layers, d_model = map(int, shape.split("x"))
         for unit in args.units:
-            torch.manual_seed(0)
-            fields: dict = {"vocab_size": len(tokenizer), "d_model": d_model, "length_unit": unit}
-            for side in ("encoder", "decoder"):
-                fields |= {f"{side}_layers": layers, f"{side}_attention_heads": d_model // 64}
-                fields |= {f"{side}_ffn_dim": 4 * d_model}
-            model = hf_lenctrl.LenCtrlBartForConditionalGeneration(hf_lenctrl.LenCtrlBartConfig(**fields)).eval()
-            model.set_unit_table(tokenizer)
-            batch = {"input_ids": torch.randint(5, args.vocab_size, (args.batch_size, 60))}
-            for constraint in ("max", "exact"):
-                told = {"length": LENGTHS[unit], "length_constraint": constraint}
-                if unit == "word":
-                    told["max_new_tokens"] = 24  # made-up words go on and on
-
-                def bound(model=model, batch=batch, told=told):
-                    model.final_logits_bias.zero_()
-                    return generate(model, batch, **told)
-
-                steps = count_steps(model, bound)
-
-                def free(model=model, batch=batch, length=LENGTHS[unit], steps=steps):
-                    model.final_logits_bias[:, model.config.eos_token_id] = -1e9  # so that it takes all its steps
-                    return generate(model, batch, length=length, max_new_tokens=steps)
-
-                figures: dict = {"steps": steps} | ratios(free, bound, args.rounds)
-                names = {"stock_s": "free_s", "controlled_s": "bound_s"}
-                figures = {names.get(name, name): value for name, value in figures.items()}
+            sizes = (("max", "exact"), args.batch_size, args.rounds)
+            for constraint, steps, seconds in measure(shape, tokenizer, unit, *sizes):
+                figures: dict = {"steps": steps}
+                figures |= {f"{name}_s": round(statistics.median(each), 4) for name, each in seconds.items()}
+                figures["ratio"] = round(ratio(seconds["bound"], seconds["free"]), 4)
                 print(json.dumps({"shape": shape, "unit": unit, "constraint": constraint} | figures), flush=True)
 
 

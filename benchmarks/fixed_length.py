@@ -13,8 +13,7 @@ import os
 import platform
 import statistics
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -22,18 +21,14 @@ import ctranslate2
 import torch
 import transformers
 from ctranslate2.converters.transformers import BartLoader
+from timing import Row, alternate, marian_shape, ratio, ratio_row
 
 import hf_lenctrl
 
 
 def build(shape: str, vocab_size: int):
     """A frozen Marian, layers x d_model, of random weights."""
-    layers, d_model = map(int, shape.split("x"))
-    fields: dict = {"vocab_size": vocab_size, "d_model": d_model, "max_position_embeddings": 512}
-    for side in ("encoder", "decoder"):
-        fields |= {f"{side}_layers": layers, f"{side}_attention_heads": d_model // 64, f"{side}_ffn_dim": 4 * d_model}
-    fields |= {"pad_token_id": 2, "eos_token_id": 0, "forced_eos_token_id": 0, "decoder_start_token_id": 2}
-    config = hf_lenctrl.LenCtrlMarianConfig(**fields, scale_embedding=True, length_encoding="ldpe")
+    config = hf_lenctrl.LenCtrlMarianConfig(**marian_shape(shape, vocab_size), length_encoding="ldpe")
     return hf_lenctrl.freeze_length(hf_lenctrl.LenCtrlMarianMTModel(config), 20)
 
 
@@ -54,7 +49,7 @@ def translator(frozen, quantization: str, threads: int):
 
 
 def measure(shape: str, vocab_size: int, rounds: int, tokens: int, batch: int, threads: int):
-    """Beam-5 generation of `tokens` tokens for `batch` sources of 60."""
+    """Beam-5 generation of `tokens` tokens for `batch` sources of 60: systems, seconds of each round, megabytes."""
     torch.manual_seed(0)
     frozen = build(shape, vocab_size)
     ids = torch.randint(3, vocab_size, (batch, 60))
@@ -67,21 +62,18 @@ def measure(shape: str, vocab_size: int, rounds: int, tokens: int, batch: int, t
         model, size = translator(frozen, quantization, threads)
         runs[quantization] = partial(model.translate_batch, names, **limits)
         megabytes[quantization] = size / 1e6
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for i in range(rounds + 1):  # the first one warms up
-        for name in list(runs)[:: 1 if i % 2 == 0 else -1]:
-            start = time.perf_counter()
-            runs[name]()
-            if i > 0:
-                seconds[name].append(time.perf_counter() - start)
-    for name, measured in seconds.items():
-        pairs = zip(seconds["transformers"], measured, strict=True)
-        yield {
-            "system": name,
-            "seconds": round(statistics.median(measured), 4),
-            "ratio": round(statistics.median(stock / own for stock, own in pairs), 2),
-            "megabytes": round(megabytes[name], 1),
-        }
+    yield from ((name, each, megabytes[name]) for name, each in alternate(runs, rounds).items())
+
+
+def rows(shapes: list[str], rounds: int, vocab_size: int, tokens: int, batch_size: int) -> Iterator[Row]:
+    """For the suite."""
+    for shape in shapes:
+        stock: list[float] = []
+        for system, seconds, _ in measure(shape, vocab_size, rounds, tokens, batch_size, torch.get_num_threads()):
+            if not stock:
+                stock = seconds
+                continue
+            yield ratio_row(f"{shape}: CTranslate2 {system}", stock, seconds, "times as fast as transformers, beam 5")
 
 
 def main(argv=None) -> None:
@@ -101,7 +93,11 @@ def main(argv=None) -> None:
     print(json.dumps(versions | {"cores": os.cpu_count(), "threads": args.threads, "rounds": args.rounds}))
     for shape in args.shapes:
         sizes = (args.vocab_size, args.rounds, args.tokens, args.batch_size, args.threads)
-        for figures in measure(shape, *sizes):
+        stock: list[float] = []
+        for system, seconds, megabytes in measure(shape, *sizes):
+            stock = stock or seconds
+            figures = {"system": system, "seconds": round(statistics.median(seconds), 4)}
+            figures |= {"ratio": round(ratio(stock, seconds), 2), "megabytes": round(megabytes, 1)}
             print(json.dumps({"shape": shape} | figures), flush=True)
 
 

@@ -181,7 +181,8 @@ class LengthControlledGeneration:
                 "length=[30, 50, ...] for each example, or set a default: from_pretrained(path, length=75)"
             )
         batch_size = self._batch_size(inputs, kwargs)
-        many = 1 if isinstance(length, int) else len(length) if isinstance(length, list | tuple) else length.numel()
+        many = length.numel() if isinstance(length, torch.Tensor) else 1  # what is no length is refused below
+        many = len(length) if isinstance(length, list | tuple) else many
         if batch_size == 1 and many > 1:
             inputs, kwargs = self._one_text(inputs, kwargs, many)
             batch_size = many

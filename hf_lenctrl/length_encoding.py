@@ -10,13 +10,20 @@ from functools import lru_cache
 import torch
 
 
-@lru_cache(maxsize=32)
-def _columns(dim: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def _make_columns(dim: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """For each column j of an encoding: 2 floor(j/2) / dim, and the phase that makes the odd sines cosines."""
     if dim < 1:
         raise ValueError(f"dim must be at least 1, got {dim}; pass the model's d_model")
     j = torch.arange(dim, device=device)
     return (j - j % 2).float() / dim, (j % 2) * (math.pi / 2)  # (dim,) each
+
+
+_kept_columns = lru_cache(maxsize=32)(_make_columns)
+
+
+def _columns(dim, device):
+    # torch.compile would warn of the cache, which its graph does not need
+    return (_make_columns if torch.compiler.is_compiling() else _kept_columns)(dim, device)
 
 
 def sinusoidal(position: torch.Tensor, dim: int) -> torch.Tensor:

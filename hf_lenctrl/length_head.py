@@ -2,7 +2,7 @@
 
 import torch
 from torch import nn
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DynamicLayer, StaticLayer
 
 
 class _OutputAndHeads(nn.Linear):
@@ -69,17 +69,21 @@ class LengthHeadAttention:
         """The sums from the first position on, `(B, T, d)` and `(B, T, 1)`, and into the cache with them."""
         own = getattr(cache, "self_attention_cache", cache)
         index, tokens = self.config.decoder_layers + self.layer_idx, numerator.shape[1]
+        like = own.layers[self.layer_idx]
         while len(own.layers) <= index:
-            own.layers.append(DynamicLayer())
+            own.layers.append(StaticLayer(like.max_cache_len) if like.is_compileable else DynamicLayer())
         sums = own.layers[index]
-        before = int(own.get_seq_length(self.layer_idx)) - tokens
-        if before != sums.get_seq_length():
-            raise ValueError(
-                f"the cache holds {before} tokens, the length head's sums {sums.get_seq_length()}; use a cache that "
-                "this model filled from the first token on"
-            )
-        if sums.get_seq_length() > 0:
-            numerator = numerator + sums.keys[:, 0, -1:]
-            denominator = denominator + sums.values[:, 0, -1:]
+        if not torch.compiler.is_compiling():  # a static cache counts in a tensor
+            before, summed = int(own.get_seq_length(self.layer_idx)) - tokens, int(sums.get_seq_length())
+            if before != summed:
+                raise ValueError(
+                    f"the cache holds {before} tokens, the length head's sums {summed}; use a cache that this model "
+                    "filled from the first token on"
+                )
+        if sums.is_initialized and sums.keys.numel() > 0:
+            # zeros where a static cache has no sum yet; no shape or branch depends on how many it has
+            last = torch.as_tensor(sums.get_seq_length() - 1, device=numerator.device).clamp(min=0).reshape(1)
+            numerator = numerator + sums.keys[:, 0].index_select(1, last)
+            denominator = denominator + sums.values[:, 0].index_select(1, last)
         sums.update(numerator.unsqueeze(1), denominator.unsqueeze(1))
         return numerator, denominator

@@ -181,7 +181,7 @@ class UnitTable(nn.Module):
 
     def count(self, ids: torch.Tensor) -> torch.Tensor:
         """Units of each row: `(batch_size, sequence_length)` -> `(batch_size,)`."""
-        return self.progress(ids)[:, -1]
+        return self.progress(ids)[:, -1].contiguous()  # a view's stride would make torch.compile compile again
 
     def states_after(self, ids: torch.Tensor) -> torch.Tensor:
         """State after each position: `(batch_size, sequence_length)` -> the same."""

@@ -208,7 +208,8 @@ class LengthControlledDecoder(_KeepsUnitTable):
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)  # (B, T, d)
         if config.length_encoding == "scale":
-            return super().forward(inputs_embeds=inputs_embeds * lengths.unsqueeze(2), **kwargs)
+            scaled = inputs_embeds * lengths.unsqueeze(2).float()  # bfloat16 cannot tell 257 from 256
+            return super().forward(inputs_embeds=scaled.to(inputs_embeds.dtype), **kwargs)
         if config.length_encoding == "learned":
             encoding = self.length_embedding((lengths - progress).clamp(0, config.learned_lengths - 1))  # (B, T, d)
         else:
@@ -342,7 +343,8 @@ class LengthControlledForConditionalGeneration(LengthControlledGeneration, _Keep
         model_inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
         if self.config.counts_progress:
             progress = self.unit_table.progress(input_ids)  # (B * beams, T)
-            model_inputs["progress"] = progress[:, -model_inputs["decoder_input_ids"].shape[1] :]
+            # a slice whose stride grows with each step would make torch.compile compile again
+            model_inputs["progress"] = progress[:, -model_inputs["decoder_input_ids"].shape[1] :].contiguous()
         return model_inputs
 
 

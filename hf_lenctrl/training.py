@@ -174,6 +174,8 @@ class LengthControlTrainer(Seq2SeqTrainer):
         self, *args, train_collator, projection_lr_factor: float = 1.0, weights_dtype: str | None = None, **kwargs
     ):
         super().__init__(*args, **kwargs)
+        if self.args.torch_compile:  # one graph for batches of every size, instead of one for each new length
+            self.accelerator.state.dynamo_plugin.dynamic = True
         self.compute_loss_func = self._token_mean
         self.run: TrainingRun | None = None
         self.weights_dtype = None if weights_dtype is None else getattr(torch, weights_dtype)

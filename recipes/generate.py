@@ -39,11 +39,14 @@ def length_or_way(value: str) -> int | str:
     return int(value)
 
 
-def load(paths: list[str]):
+def load(paths: list[str], dtype: str | None = None, compiled: bool = False):
     """The model, or the ensemble of several, and their tokenizer."""
-    models: list = [AutoModelForSeq2SeqLM.from_pretrained(path).eval() for path in paths]
+    models: list = [AutoModelForSeq2SeqLM.from_pretrained(path, dtype=dtype).eval() for path in paths]
     model: Any = models[0] if len(models) == 1 else hf_lenctrl.LengthControlEnsemble(models)
-    return model.to(PartialState().device), AutoTokenizer.from_pretrained(paths[0])
+    model = model.to(PartialState().device)
+    if compiled:
+        model.forward = torch.compile(model.forward, dynamic=True)  # one graph for all lengths and batches
+    return model, AutoTokenizer.from_pretrained(paths[0])
 
 
 def generate(model, tokenizer, sources: list[str], lengths: list | str, progress_bar=True, **options) -> list[dict]:
@@ -105,7 +108,11 @@ def main(argv=None) -> None:
     parser.add_argument("--num_beams", type=int, default=4)
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--batch_tokens", type=int, help="most rows times source and requested length of a batch")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="of the weights")
+    parser.add_argument("--compile", action="store_true", help="torch.compile and a static cache; for many texts")
     args = parser.parse_args(argv)
+    if args.compile and len(args.model) > 1:
+        parser.error("--compile takes one --model: an ensemble has no static cache")
     if sum(given is not None for given in (args.length, args.length_column, args.length_ratio)) > 1:
         parser.error("give one of --length for all texts, --length_column for each, --length_ratio to the source")
     if (args.length == "reference") != (args.reference_column is not None):
@@ -126,17 +133,12 @@ def main(argv=None) -> None:
     if done == len(sources):
         return print(f"{args.output_file} is complete", file=sys.stderr)
     done -= done % block  # the batches of a command that was not stopped
-    model, tokenizer = load(args.model)
-    names = (
-        "batch_size",
-        "num_beams",
-        "num_return_sequences",
-        "rerank",
-        "length_ratio",
-        "length_unit",
-        "batch_tokens",
-    )
+    model, tokenizer = load(args.model, args.dtype, args.compile)
+    names: tuple[str, ...] = ("batch_size", "num_beams", "num_return_sequences", "rerank")
+    names += ("length_ratio", "length_unit", "batch_tokens")
     options = {name: getattr(args, name) for name in names}
+    if args.compile:
+        options |= {"cache_implementation": "static", "disable_compile": True}  # by `generate`, which leaves out beams
     if args.length_constraint is not None:  # else the model's own default holds
         options["length_constraint"] = args.length_constraint
     if isinstance(args.length, str):

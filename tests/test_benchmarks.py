@@ -1,0 +1,111 @@
+"""The measurements run and have their form; no time decides anything here."""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import build_model
+
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
+
+import growth
+import suite
+import timing
+
+
+# enough to run through; every part has its entry
+TINY = {
+    "startup": {"rounds": 1, "shape": "1x64"},
+    "overhead": {"shapes": ["1x64"], "families": ["marian"], "rounds": 2, "vocab_size": 60},
+    "length head": {"shapes": ["1x64"], "families": ["bart"], "rounds": 1, "vocab_size": 60},
+    "constraints": {"shapes": ["1x64"], "units": ["token"], "rounds": 1, "vocab_size": 400, "batch_size": 1},
+    "unit tables": {"rounds": 1, "vocab_size": 400, "batch_size": 2, "tokens": 5},
+    "fixed length": {"shapes": ["1x64"], "rounds": 1, "vocab_size": 60, "tokens": 3, "batch_size": 1},
+    "batching": {"shape": "1x64", "rounds": 1, "source_tokens": 5, "file_rows": 17},
+    "growth": {"shape": "1x64", "rounds": 1, "vocab_size": 60, "lengths": [10, 20], "batches": [1, 2], "repeats": 1},
+    "precision": {"shape": "1x64", "rounds": 1, "vocab_size": 60, "backend": "eager"},
+    "utilisation": {"shape": "1x64", "rounds": 1, "vocab_size": 60, "batch_size": 2, "tokens": 5, "product": 64},
+}
+
+
+def settings(part: str) -> dict:
+    return {**suite.PARTS[part][1], **TINY[part]}
+
+
+@pytest.mark.parametrize("part", [pytest.param(p, marks=pytest.mark.slow if p == "startup" else ()) for p in TINY])
+def test_a_part_has_rows(part):
+    if part == "fixed length":
+        pytest.importorskip("ctranslate2", reason="the extra 'fast' is not installed")
+    torch.compiler.reset()
+    rows = suite.measure(part, settings(part))
+    assert rows and len({(row.name, row.what) for row in rows}) == len(rows)
+    for row in rows:
+        assert row.name and row.what
+        assert math.isfinite(row.ratio) and row.spread[0] <= row.ratio <= row.spread[1]
+
+
+def test_every_part_is_tried_here():
+    assert TINY.keys() == suite.PARTS.keys()
+
+
+def test_the_suite_keeps_what_it_measured(tmp_path, monkeypatch):
+    parts = {name: (suite.PARTS[name][0], settings(name)) for name in ("overhead", "unit tables")}
+    monkeypatch.setattr(suite, "PARTS", parts)
+    calls: list[str] = []
+    row = timing.Row("a name", 1.5, (1.0, 2.0), "time, one / other")
+    monkeypatch.setattr(suite, "measure", lambda part, *_: calls.append(part) or [row])
+    threads = torch.get_num_threads()
+    suite.main(["--output_dir", str(tmp_path), "--parts", "unit tables"])
+    assert calls == ["unit tables"]
+    suite.main(["--output_dir", str(tmp_path)])  # goes on
+    suite.main(["--output_dir", str(tmp_path)])  # has all
+    assert calls == ["unit tables", "overhead"]
+    suite.main(["--output_dir", str(tmp_path), "--parts", "overhead"])  # anew
+    parts["unit tables"][1]["rounds"] += 1
+    suite.main(["--output_dir", str(tmp_path)])  # with other settings
+    assert calls == ["unit tables", "overhead", "overhead", "unit tables"]
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert list(results["parts"]) == ["overhead", "unit tables"]
+    assert results["parts"]["overhead"]["cpu"]["rows"] == [["a name", 1.5, [1.0, 2.0], "time, one / other"]]
+    assert "| a name | 1.5 (1 to 2) | time, one / other |" in (tmp_path / "results.md").read_text()
+    torch.set_num_threads(threads)
+
+
+def test_rounds_alternate_after_one_that_warms_up():
+    calls: list[str] = []
+    seconds = timing.alternate({name: lambda name=name: calls.append(name) for name in "abc"}, 2)
+    assert "".join(calls) == "abc" + "cba" + "abc"
+    assert {name: len(each) for name, each in seconds.items()} == {"a": 2, "b": 2, "c": 2}
+
+
+def test_a_row_has_the_median_and_the_middle_half_of_the_rounds():
+    row = timing.ratio_row("name", [1.0, 4.0, 9.0, 16.0, 50.0], [1.0, 2.0, 3.0, 4.0, 5.0], "what")
+    assert row == ("name", 3.0, (2.0, 4.0), "what")
+    assert timing.row_of("name", [7.0], "what").spread == (7.0, 7.0)
+
+
+def test_an_exponent_is_the_slope_of_the_logarithms():
+    seconds = {size: [3.0 * size, 0.5 * size**2] for size in (10, 40, 160)}
+    assert growth.exponents([10, 40, 160], seconds) == pytest.approx([1.0, 2.0])
+
+
+def test_a_peak_counts_what_stands_at_once():
+    def run():
+        first = torch.zeros(1000)  # 4,000 bytes
+        second = first + 1
+        del first
+        return second.view(10, 100) + torch.zeros(10, 100)  # `second`, the zeros and the sum
+
+    assert growth.peak(run) == 12_000
+
+
+def test_what_growth_measures_is_length_control_alone():
+    model = build_model("marian", length_encoding="ldpe")
+    run = growth.control(model, 2, 7)
+    with growth.parents_left_out():
+        run()
+    assert all(p.grad is None for p in model.parameters())  # neither embeddings nor layers took part

@@ -1,0 +1,234 @@
+"""bfloat16, static caches and torch.compile: the same lengths, and in float32 the same ids."""
+
+import json
+import sys
+
+import datasets
+import pytest
+import torch
+from conftest import SOURCES, build_model, build_model_of
+from test_recipes import ROWS, assert_same_weights, generate, save, train, weights, write_rows, write_texts
+from torch._dynamo.utils import counters
+from transformers.models.bart.modeling_bart import BartDecoder
+from transformers.models.marian.modeling_marian import MarianDecoder
+
+
+HALF = torch.bfloat16  # it knows 256 and 258, but not 257
+PARENTS = {"bart": BartDecoder, "marian": MarianDecoder}
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler(caplog):
+    """Neither graphs nor counts of other tests; and none of the thousand lines that are logged of a failed one."""
+    caplog.set_level("WARNING", logger="torch")
+    torch.compiler.reset()
+    counters.clear()
+    yield
+    torch.compiler.reset()
+
+
+@pytest.fixture
+def quick_compile(monkeypatch):
+    """`torch.compile` without inductor, which takes a minute for what is traced in seconds."""
+    compile_ = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda model, **options: compile_(model, **{**options, "backend": "eager"}))
+
+
+def graphs() -> tuple[int, int]:
+    """How many were compiled, and where one had to end before its time."""
+    return counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
+
+
+# Lengths are integers, encodings float32 until the end
+
+
+def in_float64(encoding: str, progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
+    """Takase & Okazaki 2019, eq. 3-6, and Botcazou et al. 2026, column by column."""
+    columns = []
+    for j in range(dim):
+        i, p, n = j // 2, progress.double(), length.double()
+        angle = {
+            "ldpe": (n - p) / 10000 ** (2 * i / dim),
+            "lrpe": p / n ** (2 * i / dim),
+            "pre": p / n * i,
+        }[encoding]
+        columns.append(angle.cos() if j % 2 else angle.sin())
+    return torch.stack(columns, dim=-1)
+
+
+@pytest.mark.parametrize("autocast", [False, True], ids=["weights", "autocast"])
+@pytest.mark.parametrize("encoding", ["ldpe", "lrpe", "pre"])
+def test_lengths_past_256_are_told_apart(family, encoding, autocast, monkeypatch):
+    model = build_model(family, length_encoding=encoding)
+    model.model.decoder.embed_tokens.weight.data.zero_()
+    model = model if autocast else model.to(HALF)
+    seen = []
+    parent = PARENTS[family].forward
+
+    def watch(self, *args, inputs_embeds=None, **kwargs):
+        seen.append(inputs_embeds)
+        return parent(self, *args, inputs_embeds=inputs_embeds, **kwargs)
+
+    monkeypatch.setattr(PARENTS[family], "forward", watch)
+    progress = torch.tensor([[0, 255, 256, 257], [0, 1, 2, 700], [3, 514, 515, 516]])
+    length = torch.tensor([257, 701, 1027])
+    with torch.autocast("cpu", dtype=HALF, enabled=autocast):
+        model(torch.full((3, 2), 31), decoder_input_ids=torch.full((3, 4), 31), length=length, progress=progress)
+    assert seen[0].dtype == (torch.float32 if autocast else HALF)
+    scale = getattr(model.model.decoder, "embed_scale", 1.0)
+    expected = in_float64(encoding, progress, length.unsqueeze(1), model.config.d_model)
+    # half a step of the type's eight bits below 1, and float32's own error in large angles
+    atol = 1e-3 if autocast else 2**-8
+    torch.testing.assert_close(seen[0].double() * scale, expected, atol=atol, rtol=0)
+
+
+def test_a_product_with_the_length_is_rounded_once(monkeypatch):
+    model = build_model("bart", length_encoding="scale").to(HALF)
+    model.model.decoder.embed_tokens.weight.data.fill_(1.5)
+    seen = []
+    monkeypatch.setattr(BartDecoder, "forward", lambda self, inputs_embeds, **_: seen.append(inputs_embeds))
+    model.model.decoder(torch.tensor([[31]]), length=257)
+    assert seen[0].dtype == HALF
+    assert seen[0].unique().tolist() == [386]  # 385.5; 256 in place of 257 would give 384
+
+
+@pytest.mark.parametrize("length_head", [False, True])
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_exact_lengths_past_256_are_hit_in_bfloat16(family, num_beams, length_head):
+    model = build_model(family, length_head=length_head, max_position_embeddings=512).to(HALF)
+    lengths = [257, 3, 259]
+    ids = model.generate(torch.full((3, 4), 31), length=lengths, length_constraint="exact", num_beams=num_beams)
+    assert model.unit_table.count(ids).tolist() == lengths
+    assert ids.shape[1] == 261  # start, the longest, EOS
+
+
+# Static caches
+
+
+REQUESTS = [  # texts and their tokens, lengths; no two sizes of a batch are equal, which a graph would rely on
+    ((3, 5), [4, 9, 6]),
+    ((2, 7), [12, 5]),
+    ((4, 8), [2, 8, 3, 7]),
+]
+
+
+def write_all(model, **options) -> list[list]:
+    """Every request greedily and with beams, with and without a bound."""
+    draw = torch.Generator().manual_seed(0)
+    written = []
+    for size, length in REQUESTS:
+        ids = torch.randint(5, model.config.vocab_size, size, generator=draw)
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "length": length}
+        for beams in (1, 3):
+            for constraint in (None, "exact"):
+                ids = model.generate(**inputs, num_beams=beams, length_constraint=constraint, **options)
+                written.append(ids.tolist())
+    return written
+
+
+@pytest.mark.parametrize("fields", [{}, {"length_head": True}, {"absolute_positions": True}], ids=str)
+def test_a_static_cache_writes_the_same(any_family, fields):
+    model = build_model_of(any_family, init_std=0.2, **fields)
+    assert write_all(model, max_length=24, cache_implementation="static") == write_all(model, max_length=24)
+
+
+def test_sums_of_a_length_head_end_where_a_static_cache_begins():
+    model = build_model("marian", length_head=True, init_std=0.2)
+    ids = torch.tensor([[2, 30, 31, 32]])
+    expected = model.generate(torch.tensor([[11, 12]]), decoder_input_ids=ids, length=9, max_new_tokens=5)
+    options = {"decoder_input_ids": ids, "length": 9, "max_new_tokens": 5, "cache_implementation": "static"}
+    assert torch.equal(model.generate(torch.tensor([[11, 12]]), **options), expected)  # a prompt of several tokens
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length_head", [False, True])
+def test_two_compiled_graphs_write_the_same_for_all_lengths_and_batches(family, length_head, quick_compile):
+    model = build_model(family, init_std=0.2, length_head=length_head)
+    expected = write_all(model)
+    model.forward = torch.compile(model.forward, dynamic=True)
+    assert write_all(model, cache_implementation="static", disable_compile=True) == expected
+    assert graphs() == (2, 0)  # a first step, which fills the cross-attention's cache, and later ones
+
+
+@pytest.mark.slow
+def test_inductor_writes_the_same():
+    model = build_model("marian", init_std=0.2, encoder_layers=1, decoder_layers=1)
+    expected = write_all(model)
+    model.forward = torch.compile(model.forward, dynamic=True)
+    assert write_all(model, cache_implementation="static", disable_compile=True) == expected
+
+
+# The recipes
+
+
+@pytest.fixture
+def saved(shared_tokenizer, tmp_path):
+    fields = {"vocab_size": len(shared_tokenizer), "length_unit": "character", "init_std": 0.5}
+    return save(build_model("marian", seed=5, **fields), shared_tokenizer, tmp_path / "saved")
+
+
+BUDGETS = [9, 30, 4, 9, 17, 2]
+
+
+@pytest.mark.parametrize("constraint", [None, "exact"])
+def test_a_compiled_recipe_writes_the_same(saved, tmp_path, constraint, quick_compile):
+    file = write_rows(tmp_path / "in.jsonl", [{"source": s, "n": n} for s, n in zip(SOURCES, BUDGETS, strict=True)])
+    options = ["--length_column", "n", "--batch_size", 4, *(["--length_constraint", constraint] if constraint else [])]
+    plain = write_texts(saved, file, *options)
+    (tmp_path / "out.jsonl").unlink()
+    assert write_texts(saved, file, *options, "--compile") == plain
+    assert graphs() == (2, 0)
+    if constraint:
+        assert [row["length"] for row in plain] == BUDGETS
+
+
+def test_a_recipe_in_bfloat16_hits_every_exact_length(saved, tmp_path):
+    file = write_rows(tmp_path / "in.jsonl", [{"source": s, "n": n} for s, n in zip(SOURCES, BUDGETS, strict=True)])
+    assert generate.load([str(saved)], "bfloat16")[0].dtype == HALF
+    written = write_texts(saved, file, "--length_column", "n", "--length_constraint", "exact", "--dtype", "bfloat16")
+    assert [row["length"] for row in written] == BUDGETS
+
+
+def test_an_ensemble_is_not_compiled(tmp_path, capsys, monkeypatch):
+    words = ["generate.py", "--model", "a", "b", "--input_file", "in.txt", "--output_file", "out.jsonl", "--compile"]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit):
+        generate.main()
+    assert "--compile takes one --model: an ensemble has no static cache" in capsys.readouterr().err
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets_cache")
+
+
+COMPILED = {"torch_compile": True, "torch_compile_backend": "eager"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fields", [{}, {"length_head": True, "absolute_positions": True}], ids=["ldpe", "head"])
+def test_compiled_training_has_one_graph_resumes_and_saves_plain_names(tmp_path, own_cache, fields):
+    # an epoch with batches of many lengths, the last of fewer rows
+    options = {"num_train_epochs": 1, "max_steps": -1, "save_steps": 5, "test_lengths": [12], **fields}
+    metrics = train(tmp_path / "plain", **options)
+    compiled = train(tmp_path / "compiled", **options, **COMPILED)
+    assert graphs() == (1, 0)
+    assert compiled["train_loss"] == pytest.approx(metrics["train_loss"], rel=1e-5)
+    assert compiled["test_12_mae"] == metrics["test_12_mae"]
+    first = weights(tmp_path / "plain")
+    assert first.keys() == weights(tmp_path / "compiled").keys() == weights(tmp_path / "compiled/checkpoint-5").keys()
+    assert not [name for name in first if "_orig_mod" in name]
+    train(tmp_path / "resumed", **options, **COMPILED, resume_from_checkpoint=tmp_path / "compiled" / "checkpoint-5")
+    assert_same_weights(tmp_path / "compiled", tmp_path / "resumed")
+
+
+def test_training_in_bfloat16_learns_as_float32_does(tmp_path, own_cache):
+    rows = [row for row in ROWS if row["source"].startswith("This package")] * 4
+    options = {"rows": rows, "max_steps": 30, "learning_rate": 5e-3, "validation_share": 0, "test_share": 0}
+    losses = {bf16: train(tmp_path / str(bf16), **options, bf16=bf16)["train_loss"] for bf16 in (False, True)}
+    assert losses[True] == pytest.approx(losses[False], rel=0.02)
+    assert {value.dtype for value in weights(tmp_path / "True").values() if value.is_floating_point()} == {
+        torch.float32
+    }
+    settings = json.loads((tmp_path / "True" / "config.json").read_text())
+    assert settings["dtype"] == "float32"
