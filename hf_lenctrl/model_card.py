@@ -78,7 +78,8 @@ class TrainingRun:
     def of(cls, model_args, data_args, run_args, args, rows: Mapping[str, int]) -> "TrainingRun":
         """A run of `recipes/train_seq2seq.py`, before it is tested, from its arguments and the rows of each split."""
         settings = {name: getattr(run_args, name) for name in ("length_noise", "overshoot_share")}
-        settings |= {name: str(getattr(args, name)) for name in _HYPERPARAMETERS} | {"processes": args.world_size}
+        settings |= {name: args.to_dict()[name] for name in _HYPERPARAMETERS} | {"processes": args.world_size}
+        settings["dropout"] = model_args.dropout
         return cls(
             tests={},
             outputs={},
