@@ -85,5 +85,5 @@ def test_the_version_stands_in_one_place():
     found = [path.name for path in (ROOT / "hf_lenctrl").glob("*.py") if hf_lenctrl.__version__ in path.read_text()]
     assert found == ["__init__.py"]
     project = (ROOT / "pyproject.toml").read_text()
-    assert 'dynamic = ["version"]' in project and not re.search("^version *=", project, re.M)
+    assert 'dynamic = ["version"]' in project and not re.search('^version *= *"', project, re.M)
     assert hf_lenctrl.__version__ not in (ROOT / "CITATION.cff").read_text()
