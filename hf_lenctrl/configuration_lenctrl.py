@@ -1,4 +1,4 @@
-"""Configurations of the length-controlled models: the base model's fields and four more."""
+"""Configurations of the length-controlled models: the base model's fields and those of length control."""
 
 from typing import Any
 
@@ -46,13 +46,16 @@ class LengthControlRules:
         length_encoding (`str`, defaults to `"ldpe"`): What the decoder is told: `"ldpe"`, `"lrpe"`, `"pre"`
             (see `hf_lenctrl.length_encoding`); `"learned"`, an embedding of the remaining length (LenEmb, Kikuchi et
             al. 2016; Nguyen et al. 2023, eq. 18-19); `"scale"`, token embeddings times the length (LC, Liu et al.
-            2018); or `"none"` for the base model's decoder.
+            2018; see `length_scale`); or `"none"` for the base model's decoder.
         encoder_length_embedding (`bool`, defaults to `False`): Add an embedding of the length to each of the encoder's
             inputs (Nguyen et al. 2023, eq. 16-17).
         length_head (`bool`, defaults to `False`): One more head of cross-attention, over what is written (Nguyen et
             al. 2023, eq. 20-24), see `LengthHeadAttention`.
         learned_lengths (`int`, defaults to 512): Rows of the tables of `"learned"` and `encoder_length_embedding`, for
             lengths from 0; a longer one shares the last row, one below 0 the first.
+        length_scale (`int`, defaults to 1): What `"scale"` divides the length by, so that one of `length_scale` leaves
+            the embeddings as they are. 1 is LC to the letter, made for a CNN; in a Transformer such loud embeddings
+            drown the positions, so give the length of a typical target.
         absolute_positions (`bool`, defaults to `False`): Keep the decoder's own positions and add the length encoding
             ("+PE" in Takase & Okazaki 2019); `False` puts the length encoding in their place.
         length_unit (`str`, defaults to `"token"`): What is counted: `"token"`, or of the decoded text `"character"`
@@ -107,6 +110,15 @@ class LengthControlRules:
             )
         if self.learned_lengths < 2:
             raise ValueError(f"learned_lengths must be at least 2 rows, got {self.learned_lengths}")
+        if self.length_scale < 1:
+            raise ValueError(
+                f"length_scale must be at least 1, got {self.length_scale}; pass the length of a typical target"
+            )
+        if self.length_scale != 1 and self.length_encoding != "scale":
+            raise ValueError(
+                f"length_scale={self.length_scale} has no effect with length_encoding={self.length_encoding!r}; leave "
+                "it out, or pass length_encoding='scale'"
+            )
         if self.length_unit == "token" and self.unit_states != 1:
             raise ValueError(f"length_unit='token' has one state, got unit_states={self.unit_states}")
 
@@ -129,6 +141,7 @@ class LenCtrlBartConfig(LengthControlRules, BartConfig):
     encoder_length_embedding: bool = False
     length_head: bool = False
     learned_lengths: int = 512
+    length_scale: int = 1
 
 
 @strict
@@ -149,6 +162,7 @@ class LenCtrlMarianConfig(LengthControlRules, MarianConfig):
     encoder_length_embedding: bool = False
     length_head: bool = False
     learned_lengths: int = 512
+    length_scale: int = 1
 
 
 @strict
@@ -169,6 +183,7 @@ class LenCtrlMBartConfig(LengthControlRules, MBartConfig):
     encoder_length_embedding: bool = False
     length_head: bool = False
     learned_lengths: int = 512
+    length_scale: int = 1
 
 
 @strict
@@ -189,6 +204,7 @@ class LenCtrlPegasusConfig(LengthControlRules, PegasusConfig):
     encoder_length_embedding: bool = False
     length_head: bool = False
     learned_lengths: int = 512
+    length_scale: int = 1
 
 
 @strict
@@ -209,6 +225,7 @@ class LenCtrlM2M100Config(LengthControlRules, M2M100Config):
     encoder_length_embedding: bool = False
     length_head: bool = False
     learned_lengths: int = 512
+    length_scale: int = 1
 
 
 for _config in (LenCtrlBartConfig, LenCtrlMarianConfig, LenCtrlMBartConfig, LenCtrlPegasusConfig, LenCtrlM2M100Config):

@@ -208,7 +208,8 @@ class LengthControlledDecoder(_KeepsUnitTable):
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)  # (B, T, d)
         if config.length_encoding == "scale":
-            scaled = inputs_embeds * lengths.unsqueeze(2).float()  # bfloat16 cannot tell 257 from 256
+            factor = lengths.unsqueeze(2).float() / config.length_scale  # bfloat16 cannot tell 257 from 256
+            scaled = inputs_embeds * factor
             return super().forward(inputs_embeds=scaled.to(inputs_embeds.dtype), **kwargs)
         if config.length_encoding == "learned":
             encoding = self.length_embedding((lengths - progress).clamp(0, config.learned_lengths - 1))  # (B, T, d)

@@ -117,6 +117,7 @@ def _build_model(args: ModelArguments, tokenizer, max_positions: int, length_tok
         "encoder_length_embedding": args.encoder_length_embedding,
         "length_head": args.length_head,
         "learned_lengths": args.learned_lengths,
+        "length_scale": args.length_scale,
     }
     for side in ("encoder", "decoder"):
         shape |= {

@@ -53,6 +53,7 @@ DEFAULTS = {
     "encoder_length_embedding": False,
     "length_head": False,
     "learned_lengths": 512,
+    "length_scale": 1,
 }
 
 
@@ -132,6 +133,11 @@ def test_a_saved_config_loads_as_it_was_through_autoconfig(config_class, fields,
             "length_projection=True has no encoding to project with length_encoding='scale'",
         ),
         ({"learned_lengths": 1}, "learned_lengths must be at least 2 rows, got 1"),
+        (
+            {"length_encoding": "scale", "length_scale": 0},
+            "length_scale must be at least 1, got 0; pass the length of a typical target",
+        ),
+        ({"length_scale": 50}, "length_scale=50 has no effect with length_encoding='ldpe'; leave it out, or pass"),
         ({"unit_states": 2}, "length_unit='token' has one state, got unit_states=2"),
     ],
 )

@@ -137,9 +137,10 @@ def test_the_decoder_adds_the_row_of_the_remaining_length():
     torch.testing.assert_close(logits, expected)
 
 
-def test_token_embeddings_are_multiplied_by_the_length():
-    model = wild("bart", length_encoding="scale")
-    embeds = stock_of(model).get_input_embeddings()(IDS) * torch.tensor([3.0, 8.0]).view(2, 1, 1)
+@pytest.mark.parametrize("fields, factors", [({}, [3.0, 8.0]), ({"length_scale": 4}, [0.75, 2.0])], ids=str)
+def test_token_embeddings_are_multiplied_by_the_length(fields, factors):
+    model = wild("bart", length_encoding="scale", **fields)
+    embeds = stock_of(model).get_input_embeddings()(IDS) * torch.tensor(factors).view(2, 1, 1)
     with torch.no_grad():
         logits = model(SOURCE, attention_mask=MASK, decoder_input_ids=IDS, length=[3, 8]).logits
         expected = stock_of(model)(SOURCE, attention_mask=MASK, decoder_inputs_embeds=embeds).logits
