@@ -1,4 +1,4 @@
-"""Every measurement in one run: `make bench`.
+"""The measurements of time and memory on one process, in one run: `make bench`.
 
     python benchmarks/suite.py [--parts overhead growth ...] [--output_dir benchmarks]
 

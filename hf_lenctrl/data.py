@@ -60,7 +60,8 @@ def load_splits(args: DataArguments) -> DatasetDict:
     """
     limits = {"validation": args.max_validation_rows, "test": args.max_test_rows}
     if args.dataset_name is not None:
-        splits = dict(load_dataset(args.dataset_name, args.dataset_config_name, streaming=args.streaming))
+        found = load_dataset(args.dataset_name, args.dataset_config_name, streaming=args.streaming)
+        splits = {name: found[name] for name in ("train", "validation", "test") if name in found}
         files = dict.fromkeys(splits, args.dataset_name)
         if args.streaming:  # what is evaluated on is small, and read as a whole
             splits = {
@@ -117,7 +118,6 @@ def load_splits(args: DataArguments) -> DatasetDict:
                 else {}
             )
             for name, rows in splits.items()
-            if name in ("train", "validation", "test")
         }
     )
 
@@ -130,14 +130,18 @@ def _read(rows: IterableDataset, limit: int | None) -> Dataset:
 def _flatten(rows):
     if isinstance(rows, Dataset):
         return rows.flatten()
-    nested = [name for name, value in next(iter(rows), {}).items() if isinstance(value, dict)]
+    nested: dict[str, dict] = {}  # column -> its keys; some rows have none of them
+    for row in rows.take(100):
+        for name, value in row.items():
+            if isinstance(value, dict):
+                nested.setdefault(name, {}).update(dict.fromkeys(value))
     if not nested:
         return rows
 
     def flat(row):
-        return {f"{name}.{key}": value for name in nested for key, value in (row[name] or {}).items()}
+        return {f"{name}.{key}": (row[name] or {}).get(key) for name, keys in nested.items() for key in keys}
 
-    return rows.map(flat, remove_columns=nested)
+    return rows.map(flat, remove_columns=list(nested))
 
 
 def first_rows(rows) -> Dataset:
@@ -188,6 +192,7 @@ def load_rows(path: str, streaming: bool = False) -> Any:
         options |= {"split": "train", "streaming": streaming}
         rows: Any = load_dataset(_LOADER_OF_SUFFIX[suffix], data_files=str(file), **options)
         if streaming:
+            next(iter(rows))  # what cannot be read is told before the model is made
             return rows
         rows.data.validate(full=True)  # the JSON reader does not check that texts are UTF-8
     except StopIteration:  # from an empty file
@@ -387,7 +392,9 @@ def tokenize(
             stream = stream.filter(lambda empty, long: not empty and not long, input_columns=["empty", "too_long"])
             tokenized[name] = stream.select_columns(["input_ids", "attention_mask", "labels"])
             if next(iter(tokenized[name]), None) is None:
-                raise ValueError(f"no row of {name} is left; look at the columns and at max_target_length")
+                raise ValueError(
+                    f"no row of {name} is left; look at the columns, at max_target_length and at unseen_lengths"
+                )
             reports.append(RowReport(name))
             continue
         encoded = rows.map(

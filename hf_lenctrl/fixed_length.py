@@ -25,18 +25,21 @@ def _ctranslate2():
     return ctranslate2
 
 
-def check_quantization(quantization: str | None, device: str = "cpu") -> None:
+def check_quantization(quantization: str | None, device: str = "cpu", name: str = "quantization") -> None:
     """
     Raise for weights that this machine cannot compute with.
 
     Raises:
         `ImportError`: without CTranslate2.
-        `ValueError`: for a quantisation that the device lacks, or that there is none of.
+        `ValueError`: for a quantisation that the device lacks, or that there is none of, or a device that is not here.
     """
-    supported = sorted(_ctranslate2().get_supported_compute_types(device))
-    if quantization not in (None, "auto", "default", *supported):
+    try:
+        supported = sorted(_ctranslate2().get_supported_compute_types(device))
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"device={device!r} cannot be used here: {error}; use device='cpu'") from error
+    if quantization is not None and quantization not in supported:
         raise ValueError(
-            f"quantization must be one that this {device} computes in, {', '.join(supported)}, got {quantization!r}; "
+            f"{name} must be one that this {device} computes in, {', '.join(supported)}, got {quantization!r}; "
             "leave it out for the weights as they are"
         )
 
@@ -112,16 +115,16 @@ class FixedLengthTranslator:
     Args:
         folder (`str` or `Path`): What `recipes/export.py` wrote.
         device (`str`, *optional*, defaults to `"cpu"`): Or `"cuda"`.
-        compute_type (`str`, *optional*, defaults to `"default"`): As `quantization`; by default the weights' own.
+        compute_type (`str`, *optional*): `"float32"`, `"int8"`, ... by default the weights' own.
         threads (`int`, *optional*, defaults to 0): Threads of a batch; 0 lets CTranslate2 choose.
 
     Raises:
         `ImportError`: without CTranslate2.
-        `ValueError`: for a folder that holds no export, or a quantisation that the device lacks.
+        `ValueError`: for a folder that holds no export, a quantisation that the device lacks, or no such device.
     """
 
-    def __init__(self, folder: str | Path, *, device: str = "cpu", compute_type: str = "default", threads: int = 0):
-        check_quantization(compute_type, device)
+    def __init__(self, folder: str | Path, *, device: str = "cpu", compute_type: str | None = None, threads: int = 0):
+        check_quantization(compute_type, device, "compute_type")
         self.folder = Path(folder)
         if not (self.folder / FOLDER / "model.bin").is_file():
             raise ValueError(
@@ -132,7 +135,7 @@ class FixedLengthTranslator:
         self.settings = GenerationConfig.from_pretrained(self.folder)
         self.config: Any = AutoConfig.from_pretrained(self.folder)
         self.translator = _ctranslate2().Translator(
-            str(self.folder / FOLDER), device=device, compute_type=compute_type, intra_threads=threads
+            str(self.folder / FOLDER), device=device, compute_type=compute_type or "default", intra_threads=threads
         )
         self.source, self.target = (self._vocabulary(side) for side in ("source", "target"))
         self.number = {name: i for i, name in enumerate(self.target)}
@@ -155,8 +158,11 @@ class FixedLengthTranslator:
             `dict` with `generated_text` and `length` (measured, in the model's unit), a list of them for a list.
 
         Raises:
-            `TypeError`, `ValueError`: for inputs that are no texts or empty ones.
+            `TypeError`, `ValueError`: for inputs that are no texts or empty ones, or a number under 1.
         """
+        for name, number in (("num_beams", 1 if num_beams is None else num_beams), ("batch_size", batch_size)):
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise ValueError(f"{name} must be an integer of at least 1, got {number!r}")
         rows = [texts] if isinstance(texts, str) else list(texts)
         for i, text in enumerate(rows):
             if not isinstance(text, str):

@@ -205,8 +205,13 @@ class LengthControlledGeneration:
         kwargs = {
             name: value[rows] if name in _PER_ROW and value is not None else value for name, value in kwargs.items()
         }
+        given = kwargs.get("encoder_outputs")
+        if given is not None:
+            kwargs["encoder_outputs"] = BaseModelOutput(last_hidden_state=given[0][rows])
         ids = kwargs.pop("input_ids", None) if inputs is None else inputs[rows]
-        if ids is None or getattr(self.config, "encoder_length_embedding", False):  # it reads each length
+        if (
+            ids is None or given is not None or getattr(self.config, "encoder_length_embedding", False)
+        ):  # it reads each length
             return ids, kwargs
         mask = kwargs.pop("attention_mask", None)
         first = {"input_ids": ids[:1], "attention_mask": None if mask is None else mask[:1]}

@@ -70,11 +70,11 @@ def _build_model(args: ModelArguments, tokenizer, max_positions: int, length_tok
                 f"base_model={args.base_model} starts a run and model_name_or_path={args.model_name_or_path} goes on "
                 "with one; give one of them"
             )
-        base = args.base_model
-        if length_tokens is not None:
-            base = AutoModelForSeq2SeqLM.from_pretrained(args.base_model)
-            if len(tokenizer) > base.get_input_embeddings().num_embeddings:
-                base.resize_token_embeddings(len(tokenizer))
+        config = AutoConfig.from_pretrained(args.base_model)
+        config.dropout = args.dropout
+        base = AutoModelForSeq2SeqLM.from_pretrained(args.base_model, config=config)
+        if length_tokens is not None and len(tokenizer) > base.get_input_embeddings().num_embeddings:
+            base.resize_token_embeddings(len(tokenizer))
         model = add_length_control(
             base,
             length_encoding=args.length_encoding,

@@ -201,10 +201,11 @@ class LengthControlledGenerationPipeline(Pipeline):
         results: list = [None] * len(texts)
         show = len(texts) > batch_size if progress_bar is None else progress_bar
         with tqdm(total=len(texts), desc="Generating", unit="text", disable=not show) as bar:
-            sizes = [1] * len(texts)
+            sizes = [(0, 0)] * len(texts)
             if batch_tokens is not None:
                 counts = count_texts(self.tokenizer, texts, "token")
-                sizes = [count + (wanted or 0) for count, wanted in zip(counts, lengths, strict=True)]
+                special = self.tokenizer.num_special_tokens_to_add()
+                sizes = [(count + special, wanted or 0) for count, wanted in zip(counts, lengths, strict=True)]
             for rows in _batches(order, sizes, most_rows or batch_size, batch_tokens):
                 wanted = [lengths[i] for i in rows]
                 distinct = list({texts_of[i] if share else i: i for i in rows}.values())
@@ -353,14 +354,18 @@ class LengthControlledGenerationPipeline(Pipeline):
         return [{"generated_text": text, "length": length} for text, length in zip(texts, lengths, strict=True)]
 
 
-def _batches(order: list[int], sizes: list[int], most_rows: int, most: int | None) -> Iterator[list[int]]:
-    """Neighbours in `order`, at most so many rows; of several rows the number times the largest size is in `most`."""
+def _batches(order: list[int], sizes: list[tuple[int, int]], most_rows: int, most: int | None) -> Iterator[list[int]]:
+    """
+    Neighbours in `order`, at most so many rows; the number of several rows times what they are padded to, the longest
+    of each side (`sizes`: source, output), is within `most`.
+    """
     batch: list[int] = []
+    source = output = 0
     for i in order:
-        largest = max(sizes[k] for k in (*batch, i)) if most is not None else 0
-        if batch and (len(batch) == most_rows or (most is not None and largest * (len(batch) + 1) > most)):
+        source, output = max(source, sizes[i][0]), max(output, sizes[i][1])
+        if batch and (len(batch) == most_rows or (most is not None and (source + output) * (len(batch) + 1) > most)):
             yield batch
-            batch = []
+            batch, (source, output) = [], sizes[i]
         batch.append(i)
     yield batch
 

@@ -106,7 +106,7 @@ def main(argv=None) -> None:
     )
     parser.add_argument("--source_column", default="source", help="column of the texts")
     parser.add_argument("--num_beams", type=int, default=4)
-    parser.add_argument("--batch_size", type=int, default=32)
+    parser.add_argument("--batch_size", type=int, help="most rows of a batch; 32, or no limit with --batch_tokens")
     parser.add_argument("--batch_tokens", type=int, help="most rows times source and requested length of a batch")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="of the weights")
     parser.add_argument("--compile", action="store_true", help="torch.compile and a static cache; for many texts")
@@ -128,7 +128,7 @@ def main(argv=None) -> None:
         known = [{"source": source} for source in sources]
     state = PartialState(cpu=not torch.accelerator.is_available())  # else processes on CPUs would not know each other
     # blocks, so that little is lost, of so many rows that there are batches of like lengths
-    block = 16 * args.batch_size * state.num_processes
+    block = 16 * (args.batch_size or 32) * state.num_processes
     done = file.keep([row for row in known for _ in range(count)]) // count
     if done == len(sources):
         return print(f"{args.output_file} is complete", file=sys.stderr)

@@ -19,7 +19,7 @@ from test_recipes import ROOT, ROWS, TINY, assert_same_weights, load, steps_of, 
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from hf_lenctrl.arguments import DataArguments
-from hf_lenctrl.data import STREAM_HEAD, Stream, first_rows, load_splits
+from hf_lenctrl.data import STREAM_HEAD, Stream, first_rows, load_rows, load_splits
 from hf_lenctrl.data_collator import DataCollatorForLengthControl
 
 
@@ -389,6 +389,37 @@ def test_a_name_and_every_kind_of_file_is_streamed(tmp_path, suffix):
     assert list(named["train"]) == list(local["train"]) == list(named["validation"]) == list(rows)
 
 
+def test_other_splits_of_a_stream_are_not_read(tmp_path):
+    for split in ("train", "validation", "unsupervised"):
+        row = {"text": "no target"} if split == "unsupervised" else {"source": "a", "target": "b"}
+        (tmp_path / f"{split}.jsonl").write_text(json.dumps(row))
+    (tmp_path / "README.md").write_text(
+        "---\nconfigs:\n- config_name: default\n  data_files:\n"
+        + "".join(f"  - split: {name}\n    path: {name}.jsonl\n" for name in ("train", "validation", "unsupervised"))
+        + "---\n"
+    )
+    splits = load_splits(DataArguments(dataset_name=str(tmp_path), test_share=0, streaming=True))
+    assert list(splits) == ["train", "validation"] and list(splits["train"]) == [{"source": "a", "target": "b"}]
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_stream_may_have_rows_without_a_pair(tmp_path, missing):
+    rows: list = [{"translation": {"en": f"text {i}", "ja": f"テキスト {i}"}} for i in range(3)]
+    rows[missing] = {"translation": None}
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    columns = {"source_column": "translation.en", "target_column": "translation.ja"}
+    shares = {"validation_share": 0, "test_share": 0, "streaming": True}
+    splits = load_splits(DataArguments(train_file=str(tmp_path / "rows.jsonl"), **columns, **shares))
+    found = [(row["source"], row["target"]) for row in splits["train"]]
+    assert found == [(None, None) if i == missing else (f"text {i}", f"テキスト {i}") for i in range(3)]
+
+
+def test_a_broken_row_of_a_stream_is_told(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"source": "a", "target": "b"}\n{"source": "a", "tar\n')
+    with pytest.raises(ValueError, match="rows.jsonl could not be read as jsonl: .*; mend or remove the broken row"):
+        load_rows(str(tmp_path / "rows.jsonl"), streaming=True)
+
+
 def test_a_stream_yields_its_passes_in_orders_of_their_own():
     rows = datasets.Dataset.from_list([{"i": i} for i in range(6)]).to_iterable_dataset()
     plain, drawn = Stream(rows), Stream(rows, seed=3)
@@ -413,7 +444,10 @@ def test_a_stream_yields_its_passes_in_orders_of_their_own():
         ({"source_column": "text"}, "has no column 'text', only source, target, package; name the right one"),
         ({"rows": [{"source": "a", "target": 1, "package": "b"}]}, "column 'target' of .* must hold text, got int64"),
         ({"rows": []}, "has no rows"),
-        ({"max_target_length": 1}, "no row of train is left; look at the columns and at max_target_length"),
+        (
+            {"max_target_length": 1},
+            "no row of train is left; look at the columns, at max_target_length and at unseen_",
+        ),
     ],
 )
 def test_what_a_stream_cannot_do_is_told_before_training(tmp_path, options, message):

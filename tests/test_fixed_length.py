@@ -190,6 +190,10 @@ def test_a_quantisation_that_the_cpu_lacks_is_told(trained, exported, tmp_path, 
         export.export(trained[0], 24, tmp_path / "out", "int3")
     with pytest.raises(ValueError, match="got 'int3'; leave it out"):
         FixedLengthTranslator(exported, compute_type="int3")
+    with pytest.raises(ValueError, match="got 'auto'; leave it out for the weights as they are"):
+        export.export(trained[0], 24, tmp_path / "out", "auto")
+    with pytest.raises(ValueError, match="device='tpu' cannot be used here: .*; use device='cpu'"):
+        FixedLengthTranslator(exported, device="tpu")
     monkeypatch.setattr(ctranslate2, "get_supported_compute_types", lambda device: {"float32"})
     with pytest.raises(ValueError, match="computes in, float32, got 'int8'"):
         export.export(trained[0], 24, tmp_path / "out", "int8")
@@ -230,6 +234,13 @@ def test_what_ctranslate2_has_no_place_for_is_told(tmp_path, ctranslate2):
     frozen.generation_config.decoder_start_token_id = None
     with pytest.raises(ValueError, match="does not say where its outputs start; set generation_config.decoder_start"):
         export_ctranslate2(frozen, tokenizer_of("mbart"), tmp_path / "out")
+
+
+@pytest.mark.parametrize("number", [0, -3, 2.5, True])
+@pytest.mark.parametrize("name", ["num_beams", "batch_size"])
+def test_numbers_of_beams_and_rows_are_at_least_1(exported, name, number):
+    with pytest.raises(ValueError, match=f"{name} must be an integer of at least 1, got {number}"):
+        FixedLengthTranslator(exported, threads=1)(["a text"], **{name: number})
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,12 @@ def test_committed_notebook_is_whole_and_clean(name):
             assert outputs, f"without its output: {cell.source[:80]}"
 
 
+def test_the_committed_predictor_found_more_than_the_mean():
+    text = (ROOT / "notebooks" / "03_predict_lengths.ipynb").read_text(encoding="utf-8")
+    mean, predictor = (float(re.search(rf'"{guess} +([\d.]+) ', text)[1]) for guess in ("mean of .*rows", "predictor"))
+    assert predictor < mean
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_budget_is_a_variable_at_the_top(name):
     first = next(cell for cell in NOTEBOOKS[name].cells if cell.cell_type == "code")

@@ -817,12 +817,33 @@ def test_generate_writes_one_text_at_several_lengths(tokenizer, fields):
     )
 
 
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_a_text_that_was_read_is_written_at_several_lengths(model, tokenizer, num_beams):
+    batch = tokenizer(SOURCES[0], return_tensors="pt")
+    options = {"length": [9, 24], "length_constraint": "exact", "num_beams": num_beams}
+    read = {"encoder_outputs": model.get_encoder()(**batch), "attention_mask": batch["attention_mask"]}
+    assert torch.equal(model.generate(**read, **options), model.generate(**batch, **options))
+
+
+def test_a_batch_of_tokens_counts_what_it_is_padded_to(model, tokenizer):
+    """A long source beside a long output: each row alone is short."""
+    pipe = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    texts = [" ".join(SOURCES[:3]), "library"]
+    tokens = len(tokenizer(texts[0])["input_ids"])
+    seen = count_encoded(model)
+    pipe(texts, length=[5, tokens], length_constraint="max", batch_tokens=3 * tokens)
+    assert seen == [1, 1]
+
+
 def test_a_plain_model_and_an_ensemble_read_a_text_once_too(plain, model, tokenizer):
-    for reader in (plain, LengthControlEnsemble([model, controlled(tokenizer, seed=6)])):
+    pair = [model, controlled(tokenizer, seed=6)]
+    for reader, members in ((plain, [plain]), (LengthControlEnsemble(pair), pair)):
         pipe = LengthControlledGenerationPipeline(model=reader, tokenizer=tokenizer, device="cpu")
         options = {"length_unit": "character", "length_constraint": "max"}
         alone = [pipe(SOURCES[1], length=n, **options)["generated_text"] for n in (10, 25)]
+        seen = [count_encoded(member) for member in members]
         assert [out["generated_text"] for out in pipe(SOURCES[1], length=[10, 25], **options)] == alone
+        assert seen == [[1]] * len(members)
 
 
 @pytest.mark.parametrize(
@@ -850,6 +871,9 @@ def test_batches_of_tokens_hold_more_of_what_is_short(model, tokenizer):
     assert pipe(SOURCES, length=lengths, length_constraint="max", batch_tokens=200) == alone
     hook.remove()
     assert sum(rows for rows, _ in seen) == 6 and seen[0][0] < seen[-1][0]  # the longest come first
-    assert all(rows == 1 or rows * (width + 5) <= 200 for rows, width in seen)
+    longest = iter(sorted(lengths, reverse=True))  # the order of the batches' rows
+    for rows, width in seen:
+        written = max([next(longest) for _ in range(rows)])
+        assert rows == 1 or rows * (width + written) <= 200
     with pytest.raises(ValueError, match="batch_tokens must be an integer of at least 1, got 0"):
         pipe(SOURCES, length=5, batch_tokens=0)

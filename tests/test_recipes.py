@@ -631,6 +631,25 @@ def write_texts(model: Path, input_file: Path, *options) -> list[dict]:
 BUDGETS = [9, 30, 4, 9, 17, 1]
 
 
+def test_batches_of_tokens_are_not_bound_by_a_number_of_rows(saved, tmp_path, monkeypatch):
+    file = tmp_path / "in.txt"
+    file.write_text("library\n" * 40, encoding="utf-8")
+    rows: list[int] = []
+    preprocess = hf_lenctrl.LengthControlledGenerationPipeline.preprocess
+
+    def look(self, texts, **options):
+        rows.append(len(texts))
+        return preprocess(self, texts, **options)
+
+    monkeypatch.setattr(hf_lenctrl.LengthControlledGenerationPipeline, "preprocess", look)
+    assert len(write_texts(saved, file, "--length", 6, "--batch_tokens", 4000)) == 40 == sum(rows)
+    assert rows == [40]
+    rows.clear()
+    (tmp_path / "out.jsonl").unlink()
+    write_texts(saved, file, "--length", 6)
+    assert rows == [32, 8]
+
+
 def test_lines_of_text_are_written_at_one_length(saved, tmp_path):
     file = tmp_path / "in.txt"
     file.write_text("\n".join(SOURCES) + "\n", encoding="utf-8")
@@ -1049,12 +1068,14 @@ def test_a_plain_checkpoint_is_given_length_control_by_training(stock, tmp_path)
         "disable_tqdm": True,
         "use_cpu": True,
         "per_device_train_batch_size": 8,
+        "dropout": 0.35,
     }
     metrics = train_seq2seq.main([yaml, *as_options(options)])
     assert {f"test_{figure}" for figure in FIGURES} <= metrics.keys()
     model, tokenizer = load(tmp_path / "run")
     config = model.config
     assert type(model) is hf_lenctrl.LenCtrlMarianMTModel and config.length_projection
+    assert config.dropout == 0.35 and "- `dropout`: 0.35" in (tmp_path / "run" / "README.md").read_text("utf-8")
     assert (config.length_encoding, config.length_unit, config.length_constraint) == ("ldpe", "character", "max")
     assert tokenizer.get_vocab() == AutoTokenizer.from_pretrained(stock).get_vocab()
     before, after = weights(stock), weights(tmp_path / "run")
