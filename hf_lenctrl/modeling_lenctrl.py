@@ -108,11 +108,10 @@ class LengthControlledEncoder(_KeepsUnitTable):
         """`length` as in `LengthControlledDecoder.forward`."""
         if self.config.encoder_length_embedding:
             if inputs_embeds is None:
-                inputs_embeds = self.embed_tokens(input_ids)  # (B, S, d)
+                # unlike their decoders, the encoders of Marian and Pegasus scale what they look up, not what is given
+                inputs_embeds = self.embed_tokens(input_ids) * getattr(self, "embed_scale", 1.0)  # (B, S, d)
             lengths = _required_length(length, self.config, inputs_embeds)  # (B,)
             embedding = self.length_embedding(lengths.clamp(max=self.config.learned_lengths - 1)).unsqueeze(1)
-            # as in the decoder
-            embedding = embedding / getattr(self, "embed_scale", 1.0)
             input_ids, inputs_embeds = None, inputs_embeds + embedding.to(inputs_embeds.dtype)
         return super().forward(input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
 

@@ -147,15 +147,17 @@ def test_token_embeddings_are_multiplied_by_the_length(fields, factors):
     torch.testing.assert_close(logits, expected)
 
 
+@pytest.mark.parametrize("scale_embedding", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_pretrained_start_is_the_base_model_at_step_0_and_then_learns(family):
+def test_a_pretrained_start_is_the_base_model_at_step_0_and_then_learns(family, scale_embedding):
     tokenizer = make_tokenizers()[family]
     torch.manual_seed(0)
     size = max(len(tokenizer), max(tokenizer.all_special_ids) + 1)
     name = {"bart": "Bart", "marian": "Marian", "mbart": "MBart", "pegasus": "Pegasus", "m2m_100": "M2M100"}[family]
     head = "MarianMTModel" if family == "marian" else f"{name}ForConditionalGeneration"
     config = getattr(transformers, f"{name}Config")(
-        **{**SHAPE, "vocab_size": size, "pad_token_id": 1, "decoder_start_token_id": 2}
+        **{**SHAPE, "vocab_size": size, "pad_token_id": 1, "decoder_start_token_id": 2},
+        scale_embedding=scale_embedding,
     )
     stock = getattr(transformers, head)(config).eval()
     model = add_length_control(stock, tokenizer=tokenizer, **{**FULL, "length_encoding": "learned"})
