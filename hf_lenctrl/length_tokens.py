@@ -104,7 +104,20 @@ class LengthTokens:
         return {**asdict(self), "thresholds": list(self.thresholds)}
 
     def add_to(self, tokenizer) -> None:
-        """Give the tokenizer an entry for each token, where it has none yet; they write nothing."""
+        """
+        Give the tokenizer an entry for each token, where it has none yet; they write nothing.
+
+        Raises:
+            `ValueError`: for a target vocabulary of its own that is larger than the source's: their ids would be those
+                of target entries.
+        """
         missing = [token for token in self.tokens if token not in tokenizer.get_vocab()]
+        if missing and getattr(tokenizer, "separate_vocabs", False):
+            source, target = len(tokenizer), len(tokenizer.target_encoder)
+            if source < target:
+                raise ValueError(
+                    f"length tokens come after the source's {source} entries, where the target vocabulary has others "
+                    f"({target} in all); use target_vocabulary=shared, or a larger source vocabulary"
+                )
         if missing:
             tokenizer.add_special_tokens({"additional_special_tokens": missing}, replace_extra_special_tokens=False)

@@ -134,6 +134,7 @@ class UnitTable(nn.Module):
         separate = getattr(tokenizer, "separate_vocabs", False)
         # M2M100 leaves its language codes out of its own size
         vocab_size = len(tokenizer.target_encoder) if separate else max(len(tokenizer), max(special, default=0) + 1)
+        special = {i for i in special if i < vocab_size}  # length tokens are beyond a target vocabulary of its own
         if unit == "token":
             special.discard(tokenizer.unk_token_id)  # an unknown word is written, if not well
             return cls(unit, torch.tensor([[int(i not in special) for i in range(vocab_size)]]))

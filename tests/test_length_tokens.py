@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import SOURCES, TARGETS, build_model, make_tokenizers
 from datasets import Dataset, DatasetDict
 from huggingface_hub.errors import StrictDataclassClassValidationError
@@ -69,12 +70,23 @@ def test_tokens_are_entries_that_write_nothing(kind, character_tokenizer, tmp_pa
     tokenizer.save_pretrained(tmp_path / "saved")
     again = type(original).from_pretrained(tmp_path / "saved")
     assert again.convert_tokens_to_ids(tokens.tokens) == ids
-    if kind != "characters":  # its target side has a vocabulary of its own, without them
-        for unit in ("token", "character"):
-            assert (
-                UnitTable.from_tokenizer(again, unit).weights[:2, ids].abs().max() <= 1
-            )  # 0, or ~0 where none may end
-            assert UnitTable.from_tokenizer(again, unit).weights[0, ids].tolist() == [0, 0, 0]
+    for unit in ("token", "character"):
+        table = UnitTable.from_tokenizer(again, unit)
+        if kind == "characters":  # its target side has a vocabulary of its own, without them
+            assert torch.equal(table.weights, UnitTable.from_tokenizer(original, unit).weights)
+            continue
+        assert table.weights[:2, ids].abs().max() <= 1  # 0, or ~0 where none may end
+        assert table.weights[0, ids].tolist() == [0, 0, 0]
+
+
+def test_tokens_that_would_be_target_entries_are_refused(character_tokenizer, tmp_path):
+    character_tokenizer.save_pretrained(tmp_path)
+    tokenizer = type(character_tokenizer).from_pretrained(tmp_path)
+    entries = len(tokenizer)
+    tokenizer.target_encoder |= {f"word{i}": i for i in range(len(tokenizer.target_encoder), entries + 5)}
+    message = f"come after the source's {entries} entries, .* .{entries + 5} in all.; use target_vocabulary=shared"
+    with pytest.raises(ValueError, match=message):
+        LengthTokens("ratio", (0.5, 1.0)).add_to(tokenizer)
 
 
 def splits_of(rows) -> DatasetDict:
@@ -160,8 +172,11 @@ def build_stock(fields: dict):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "encoding"), [("ratio", "none"), ("bins", "ldpe")])
-def test_the_recipe_trains_and_generates_with_them(tmp_path, kind, encoding):
+@pytest.mark.parametrize(
+    ("kind", "encoding", "vocabulary"),
+    [("ratio", "none", "shared"), ("bins", "ldpe", "shared"), ("bins", "none", "character")],
+)
+def test_the_recipe_trains_and_generates_with_them(tmp_path, kind, encoding, vocabulary):
     # the target repeats the source's last word once, twice or four times
     rows = [
         {"source": f"write word{i % 7}", "target": " ".join([f"word{i % 7}"] * (1, 2, 4)[i % 3])} for i in range(120)
@@ -170,7 +185,7 @@ def test_the_recipe_trains_and_generates_with_them(tmp_path, kind, encoding):
     command = [sys.executable, ROOT / "recipes" / "train_seq2seq.py", "--train_file", tmp_path / "rows.jsonl"]
     options = (
         f"--length_tokens {kind} --length_bins 3 --length_encoding {encoding} --absolute_positions true --length_unit "
-        "word --target_vocabulary shared --vocab_size 60 --layers 1 --d_model 32 --ffn_dim 64 --attention_heads 2 "
+        f"word --target_vocabulary {vocabulary} --vocab_size 60 --layers 1 --d_model 32 --ffn_dim 64 --attention_heads 2 "
         "--max_steps 3 --save_steps 3 --test_lengths 2 --validation_share 0.2 --test_share 0.2 --use_cpu "
         "--predict_with_generate true --report_to none"
     )
