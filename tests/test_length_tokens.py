@@ -186,8 +186,8 @@ def test_the_recipe_trains_and_generates_with_them(tmp_path, kind, encoding, voc
     options = (
         f"--length_tokens {kind} --length_bins 3 --length_encoding {encoding} --absolute_positions true "
         f"--length_unit word --target_vocabulary {vocabulary} --vocab_size 60 --layers 1 --d_model 32 "
-        "--ffn_dim 64 --attention_heads 2 --max_steps 3 --save_steps 3 --test_lengths 2 --validation_share 0.2 --test_share 0.2 "
-        "--use_cpu --predict_with_generate true --report_to none"
+        "--ffn_dim 64 --attention_heads 2 --max_steps 3 --save_steps 3 --test_lengths 2 --validation_share 0.2 "
+        "--test_share 0.2 --use_cpu --predict_with_generate true --report_to none"
     )
     words = [*command, *options.split(), "--output_dir", tmp_path / "run"]
     done = subprocess.run(list(map(str, words)), capture_output=True, text=True)
