@@ -9,10 +9,13 @@ import pytest
 import torch
 from conftest import build_model
 
+from hf_lenctrl.length_encoding import ldpe, lrpe
+
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
 import growth
+import readout
 import suite
 import timing
 
@@ -109,3 +112,12 @@ def test_what_growth_measures_is_length_control_alone():
     with growth.parents_left_out():
         run()
     assert all(p.grad is None for p in model.parameters())  # neither embeddings nor layers took part
+
+
+def test_a_reader_finds_the_end_in_ldpe_at_every_length_alike():
+    difference = readout.margins(ldpe, 64, 1.0, (30, 50, 75))
+    assert difference == pytest.approx([difference[0]] * 3, abs=1e-6)
+    assert difference[0] > max(readout.margins(lrpe, 64, 1.0, (30, 50, 75)))
+    assert readout.margins(ldpe, 64, 0.5, (30,))[0] > difference[0]  # less noise, more margin
+    # every column sees the remaining length once more in twice the width
+    assert readout.margins(ldpe, 128, 1.0, (30,))[0] > difference[0]
