@@ -119,5 +119,4 @@ def test_a_reader_finds_the_end_in_ldpe_at_every_length_alike():
     assert difference == pytest.approx([difference[0]] * 3, abs=1e-6)
     assert difference[0] > max(readout.margins(lrpe, 64, 1.0, (30, 50, 75)))
     assert readout.margins(ldpe, 64, 0.5, (30,))[0] > difference[0]  # less noise, more margin
-    # every column sees the remaining length once more in twice the width
-    assert readout.margins(ldpe, 128, 1.0, (30,))[0] > difference[0]
+    assert readout.margins(ldpe, 128, 1.0, (30,))[0] > difference[0]  # more columns, independent noise in each
