@@ -15,7 +15,7 @@ import transformers
 from transformers import pipeline
 
 import hf_lenctrl
-from hf_lenctrl.data import load_rows
+from hf_lenctrl.experiment.data import load_rows
 from hf_lenctrl.metrics import rouge_metrics
 
 

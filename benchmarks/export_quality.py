@@ -9,7 +9,6 @@ forcing, on transformers' texts). Lengths are measured in the decoded texts.
 
 import argparse
 import json
-import sys
 import tempfile
 from pathlib import Path
 
@@ -17,13 +16,10 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_lenctrl
-from hf_lenctrl.data import load_rows
+from hf_lenctrl.experiment.data import load_rows
+from hf_lenctrl.experiment.export import export
 from hf_lenctrl.length_units import count_texts
 from hf_lenctrl.metrics import length_metrics, rouge_metrics
-
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "recipes"))
-from export import export  # noqa: E402
 
 
 @torch.no_grad()

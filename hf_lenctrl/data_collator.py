@@ -108,7 +108,7 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
         if bool((length < 1).any()):
             raise ValueError(
                 f"every target must hold at least one {self.length_unit}, got {length.tolist()}; drop empty targets "
-                "before training (hf_lenctrl.data.tokenize does)"
+                "before training (hf_lenctrl.experiment.data.tokenize does)"
             )
         batch["length"] = length if self.length is None else length.new_full(length.shape, self.length)
         if draws is None:

@@ -18,9 +18,9 @@ from conftest import build_model_of
 from test_recipes import ROOT, ROWS, TINY, assert_same_weights, load, steps_of, train, weights, write_rows
 from torch.distributed.fsdp import FullyShardedDataParallel
 
-from hf_lenctrl.arguments import DataArguments
-from hf_lenctrl.data import STREAM_HEAD, Stream, first_rows, load_rows, load_splits
 from hf_lenctrl.data_collator import DataCollatorForLengthControl
+from hf_lenctrl.experiment.arguments import DataArguments
+from hf_lenctrl.experiment.data import STREAM_HEAD, Stream, first_rows, load_rows, load_splits
 
 
 CONFIGURATIONS = ROOT / "recipes" / "accelerate"
@@ -57,7 +57,7 @@ DRIVER = """
 import json, sys
 from accelerate import PartialState
 sys.path.insert(0, sys.argv[1])
-import train_seq2seq
+from hf_lenctrl.experiment import train as train_seq2seq
 from hf_lenctrl.data_collator import DataCollatorForLengthControl
 from transformers import TrainerCallback
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from transformers import Seq2SeqTrainingArguments
 
-from hf_lenctrl.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
+from hf_lenctrl.experiment.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
 
 
 CLASSES = (ModelArguments, DataArguments, RunArguments)

@@ -8,7 +8,7 @@ from conftest import build_model
 from safetensors.torch import save_file
 from transformers.trainer_callback import TrainerState
 
-from hf_lenctrl.checkpoints import average_checkpoints, check_writable, checkpoints_of, last_checkpoint
+from hf_lenctrl.experiment.checkpoints import average_checkpoints, check_writable, checkpoints_of, last_checkpoint
 
 
 def save(folder, **tensors):

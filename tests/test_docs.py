@@ -24,7 +24,7 @@ from test_readme import ENVIRONMENT, ROOT
 from transformers import BertConfig, BertModel, BertTokenizer, MarianConfig, MarianMTModel, Seq2SeqTrainingArguments
 
 import hf_lenctrl
-from hf_lenctrl.arguments import DataArguments, ModelArguments, RunArguments
+from hf_lenctrl.experiment.arguments import DataArguments, ModelArguments, RunArguments
 from hf_lenctrl.length_predictor import PredictorArguments
 
 
@@ -177,7 +177,11 @@ def test_commands_and_examples_of_the_pages_run(reader, monkeypatch):
 
 
 def test_every_option_in_the_pages_exists():
-    recipes = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "recipes").rglob("*.py"))
+    recipes = "".join(
+        path.read_text(encoding="utf-8")
+        for folder in ("recipes", "hf_lenctrl")
+        for path in (ROOT / folder).rglob("*.py")
+    )
     known = OPTIONS | set(re.findall(r'"--(\w+)"', recipes)) | {"help", "multi_gpu", "num_processes", "config_file"}
     for name, text in PAGES.items():
         assert set(re.findall(r"(?<![\w-])--(\w+)", text)) <= known, name

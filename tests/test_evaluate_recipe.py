@@ -1,27 +1,15 @@
 """The evaluation recipe, run for real on small files."""
 
 import csv
-import importlib.machinery
 import json
-import types
 from pathlib import Path
 
 import datasets
 import pytest
 from test_report import table_rows, word_tokenizer
 
+from hf_lenctrl.experiment import evaluate as recipe
 
-def load_recipe():
-    """Recipes are scripts, not a package."""
-    path = Path(__file__).resolve().parents[1] / "recipes" / "evaluate.py"
-    loader = importlib.machinery.SourceFileLoader("evaluate_recipe", str(path))
-    module = types.ModuleType("evaluate_recipe")
-    module.__file__ = loader.path
-    loader.exec_module(module)
-    return module
-
-
-recipe = load_recipe()
 
 # as recipes/generate.py writes them, with two columns more
 ROWS = [

@@ -16,7 +16,7 @@ from test_recipes import ROOT, ROWS, TINY, assert_same_weights, steps_of, train,
 from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer, Seq2SeqTrainingArguments
 
 import hf_lenctrl
-from hf_lenctrl.training import NOT_UPLOADED, add_length_predictor, check_checkpoint, prepare_upload
+from hf_lenctrl.trainer import NOT_UPLOADED, add_length_predictor, check_checkpoint, prepare_upload
 
 
 # Runs what it is told, so that several tests share the seconds that an import takes. huggingface_hub reads its
@@ -39,7 +39,7 @@ WITH_PACKAGE = """
 import os, sys
 sys.path[:0] = given
 import hf_lenctrl, torch, transformers
-import train_seq2seq
+from hf_lenctrl.experiment import train as train_seq2seq
 torch.set_num_threads(1)
 transformers.logging.set_verbosity_error()
 """
@@ -319,7 +319,7 @@ def test_a_run_whose_upload_fails_is_whole_and_is_uploaded_by_the_same_command(u
     gitignore = "".join(f"{line}\n" for line in [*NOT_UPLOADED, "checkpoint-*/"]).encode()
     hub.repos["user/late"] = {"private": False, "commits": [("0" * 40, {".gitignore": gitignore})]}
     message = "(?s)late holds the whole model, but it was not uploaded: .*; give the same command again"
-    user("import hf_lenctrl.training; hf_lenctrl.training.HUB_TIMEOUT = 3")
+    user("import hf_lenctrl.trainer; hf_lenctrl.trainer.HUB_TIMEOUT = 3")
     found = []
     try:
         for hub.fail["/commit/"] in (500, "hang"):
@@ -329,7 +329,7 @@ def test_a_run_whose_upload_fails_is_whole_and_is_uploaded_by_the_same_command(u
             assert (tmp_path / "late" / "README.md").is_file() and list(hub.files("user/late")) == [".gitignore"]
     finally:
         hub.fail.clear()
-        user("hf_lenctrl.training.HUB_TIMEOUT = 300")
+        user("hf_lenctrl.trainer.HUB_TIMEOUT = 300")
     log = user.train(tmp_path / "late", **options)
     assert "training is finished" in log and steps_of(tmp_path / "late") == 2
     assert [user(LOAD, "user/late", SOURCES[:2], {})] * 2 == found

@@ -1,12 +1,10 @@
 """The predictor of output lengths: its values, its files, its errors, and the recipe that trains it."""
 
-import importlib.machinery
 import importlib.util
 import json
 import os
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -28,6 +26,7 @@ from transformers import (
 )
 
 from hf_lenctrl.configuration_lenctrl import check_length
+from hf_lenctrl.experiment import train_length_predictor as recipe
 from hf_lenctrl.length_predictor import (
     LengthPredictor,
     LengthPredictorConfig,
@@ -417,18 +416,6 @@ def test_arguments_that_are_off_are_refused(tokenizer):
 
 # The recipe
 
-
-def load_recipe():
-    loader = importlib.machinery.SourceFileLoader(
-        "train_length_predictor", str(ROOT / "recipes" / "train_length_predictor.py")
-    )
-    module = types.ModuleType(loader.name)
-    module.__file__ = loader.path
-    loader.exec_module(module)
-    return module
-
-
-recipe = load_recipe()
 
 # The target writes every word of the source twice
 ROWS = [

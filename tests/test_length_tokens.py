@@ -13,10 +13,10 @@ from test_recipes import generate, train_seq2seq
 from transformers import AutoTokenizer
 
 from hf_lenctrl import LengthControlledGenerationPipeline, UnitTable
-from hf_lenctrl.arguments import DataArguments, ModelArguments
-from hf_lenctrl.data import fit_length_tokens, tokenize
+from hf_lenctrl.experiment.arguments import DataArguments, ModelArguments
+from hf_lenctrl.experiment.data import fit_length_tokens, tokenize
+from hf_lenctrl.experiment.new_model import build_model as build_new_model
 from hf_lenctrl.length_tokens import LengthTokens
-from hf_lenctrl.new_model import build_model as build_new_model
 
 
 def test_terciles_of_the_ratio_make_three_classes():

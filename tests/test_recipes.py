@@ -1,12 +1,10 @@
 """The recipes, run for real on small models: training, evaluation, resuming, and generation from files."""
 
-import importlib.machinery
 import json
 import os
 import shutil
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import datasets
@@ -27,23 +25,13 @@ from transformers import (
 
 import hf_lenctrl
 from hf_lenctrl import DataCollatorForLengthControl
-from hf_lenctrl.arguments import ModelArguments
+from hf_lenctrl.experiment import generate
+from hf_lenctrl.experiment import train as train_seq2seq
+from hf_lenctrl.experiment.arguments import ModelArguments
 
 
 ROOT = Path(__file__).resolve().parents[1]
 
-
-def load_script(name: str):
-    """Recipes are scripts, not a package."""
-    loader = importlib.machinery.SourceFileLoader(name, str(ROOT / "recipes" / f"{name}.py"))
-    module = types.ModuleType(name)
-    module.__file__ = loader.path
-    loader.exec_module(module)
-    return module
-
-
-train_seq2seq = load_script("train_seq2seq")
-generate = load_script("generate")
 
 # 120 rows of 60 packages, about 12 of them to be cut for each of validation and test
 ROWS = [
@@ -217,12 +205,12 @@ def test_the_metrics_are_those_of_the_saved_model(run):
     # what was tested is what was saved: after averaging, at the asked length, on the rows of the test split
     folder, metrics = run
     model, tokenizer = load(folder)
-    args = hf_lenctrl.arguments.DataArguments(
+    args = hf_lenctrl.experiment.arguments.DataArguments(
         train_file=str(folder.with_suffix(".jsonl")),
         max_test_rows=5,
         **{key: TINY[key] for key in ("group_column", "group_separator", "validation_share", "test_share")},
     )
-    rows = hf_lenctrl.data.load_splits(args)["test"]
+    rows = hf_lenctrl.experiment.data.load_splits(args)["test"]
     inputs = tokenizer(rows["source"][:], return_tensors="pt", padding=True)
     texts = tokenizer.batch_decode(model.generate(**inputs, length=24, num_beams=2), skip_special_tokens=True)
     assert len(texts) == 5
@@ -570,9 +558,7 @@ def test_processes_run_out_of_time_together(tmp_path):
     # One process that goes on while another has stopped waits for it for ever.
     script = tmp_path / "out_of_time.py"
     script.write_text(
-        "import sys\n"
-        f"sys.path.insert(0, {str(ROOT / 'recipes')!r})\n"
-        "from train_seq2seq import TimeBudget\n"
+        "from hf_lenctrl.experiment.run import TimeBudget\n"
         "from transformers import TrainerControl, TrainerState, TrainingArguments\n"
         f"args = TrainingArguments(output_dir={str(tmp_path)!r}, use_cpu=True)\n"
         "assert args.world_size == 2\n"

@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianTokenizer, pipeline
 
 import hf_lenctrl
-from hf_lenctrl.arguments import DataArguments
-from hf_lenctrl.data import load_splits
+from hf_lenctrl.experiment.arguments import DataArguments
+from hf_lenctrl.experiment.data import load_splits
 from hf_lenctrl.metrics import length_metrics, rouge_metrics
 
 

@@ -7,7 +7,7 @@ from datasets import Dataset
 from transformers import Seq2SeqTrainingArguments, TrainerCallback
 
 from hf_lenctrl import DataCollatorForLengthControl
-from hf_lenctrl.training import LengthControlTrainer
+from hf_lenctrl.trainer import LengthControlTrainer
 
 
 class StopAt(TrainerCallback):

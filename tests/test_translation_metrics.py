@@ -9,15 +9,8 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from hf_lenctrl.translation_metrics import (
-    System,
-    length_figures,
-    load_systems,
-    paired_bootstrap,
-    predictor_figures,
-    translation_metrics,
-    translation_tables,
-)
+from hf_lenctrl.experiment.tables import System, load_systems, translation_tables
+from hf_lenctrl.metrics import length_figures, paired_bootstrap, predictor_figures, translation_metrics
 
 
 EVALUATE = Path(__file__).resolve().parents[1] / "recipes" / "evaluate.py"

@@ -3,17 +3,13 @@
 import os
 import signal
 import sys
-from pathlib import Path
 
 import torch
 import transformers.modeling_utils
 from transformers import Trainer
 from transformers.trainer_callback import TrainerState
 
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "recipes"))
-
-import train_seq2seq  # noqa: E402
+from hf_lenctrl.experiment import train as train_seq2seq
 
 
 # where a run may die: in the loop, or before one of the parts of a checkpoint is written

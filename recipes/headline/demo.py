@@ -16,13 +16,13 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]  # the recipes are scripts, not a package
+sys.path[:0] = [str(HERE)]  # the recipes are scripts, not a package
 
 import docstrings  # noqa: E402
-import train_seq2seq  # noqa: E402
-from generate import generate  # noqa: E402
 
 from hf_lenctrl import length_metrics  # noqa: E402
+from hf_lenctrl.experiment import train as train_seq2seq  # noqa: E402
+from hf_lenctrl.experiment.generate import generate  # noqa: E402
 
 
 SHIPPED = HERE.parents[1] / "models" / "debian_headlines"

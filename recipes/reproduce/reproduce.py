@@ -21,14 +21,13 @@ from transformers import pipeline
 
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]  # the recipes are scripts, not a package
+sys.path[:0] = [str(HERE)]  # the recipes are scripts, not a package
 
-import generate  # noqa: E402
-import train_length_predictor  # noqa: E402
-import train_seq2seq  # noqa: E402
 from tables import compare_systems, render, rows_of  # noqa: E402
 
-from hf_lenctrl.data import load_rows, texts_of  # noqa: E402
+from hf_lenctrl.experiment import generate, train_length_predictor  # noqa: E402
+from hf_lenctrl.experiment import train as train_seq2seq  # noqa: E402
+from hf_lenctrl.experiment.data import load_rows, texts_of  # noqa: E402
 from hf_lenctrl.length_units import count_units  # noqa: E402
 from hf_lenctrl.metrics import length_metrics, rouge_metrics  # noqa: E402
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from hf_lenctrl.translation_metrics import TranslationTables, load_systems, translation_tables
+from hf_lenctrl.experiment.tables import TranslationTables, load_systems, translation_tables
 
 
 # Tables 1, 2 and 4 of Takase & Okazaki 2019 have recall and variance, Nguyen et al. 2023 have F1

@@ -1,139 +1,19 @@
-"""BLEU and chrF, length ratio and significance, and the tables of Oka et al. 2020."""
+"""Outputs of several translation systems side by side: the tables of Oka et al. 2020."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 
+from ..length_units import UnitTable, count_units
+from ..metrics import length_figures, paired_bootstrap, predictor_figures, translation_metrics
 from .data import load_rows, texts_of
-from .length_units import UnitTable, count_units
-from .metrics import length_metrics
 
 
 LENGTH_SOURCES = ("predict", "source", "reference")  # what gives the length when nobody does
 LENGTH_GROUPS = ((1, 10), (11, 20), (21, 40), (41, 80))  # units of the reference, Table 3
 SIGNIFICANT = 0.05
-
-
-def translation_metrics(
-    outputs: Sequence[str], references: Sequence[str], *, bleu_tokenizer: str = "13a"
-) -> dict[str, Any]:
-    """
-    Corpus BLEU and chrF by sacrebleu.
-
-    Args:
-        outputs (`Sequence[str]`), references (`Sequence[str]`): Texts, one reference for each output.
-        bleu_tokenizer (`str`, *optional*, defaults to `"13a"`): sacrebleu's name: `"ja-mecab"` for Japanese, `"zh"`,
-            `"ko-mecab"`, `"char"`, ...
-
-    Returns:
-        `dict`: `bleu` and `chrf`, 0 to 100, and their signatures, `bleu_signature` and `chrf_signature`.
-
-    Raises:
-        `ImportError`: where sacrebleu, or MeCab for Japanese, is not installed.
-        `ValueError`: without outputs, for another number of references, or an unknown tokenizer.
-
-    Example:
-
-    ```python
-    >>> from hf_lenctrl.translation_metrics import translation_metrics
-    >>> translation_metrics(["the cat sat on the mat"], ["the cat sat on the mat"])["chrf"]
-    100.0
-
-    ```
-    """
-    if len(outputs) != len(references) or len(outputs) == 0:
-        raise ValueError(f"each output needs one reference, got {len(outputs)} and {len(references)}")
-    bleu, chrf = _bleu(bleu_tokenizer), _chrf()
-    figures = {"bleu": bleu.corpus_score(outputs, [references]).score}
-    figures["chrf"] = chrf.corpus_score(outputs, [references]).score
-    signatures = {"bleu_signature": str(bleu.get_signature()), "chrf_signature": str(chrf.get_signature())}
-    return figures | signatures
-
-
-def _bleu(tokenizer: str):
-    try:
-        from sacrebleu.metrics.bleu import BLEU
-    except ImportError as error:
-        raise ImportError("BLEU is sacrebleu's: pip install 'sacrebleu[ja]'") from error
-    if tokenizer not in BLEU.TOKENIZERS:
-        raise ValueError(f"bleu_tokenizer must be one of {', '.join(BLEU.TOKENIZERS)}, got {tokenizer!r}")
-    try:
-        return BLEU(tokenize=tokenizer)
-    except (ImportError, RuntimeError) as error:
-        raise ImportError(f"bleu_tokenizer={tokenizer!r} needs MeCab: pip install 'sacrebleu[ja]'") from error
-
-
-def _chrf():
-    from sacrebleu.metrics.chrf import CHRF
-
-    return CHRF()
-
-
-def length_figures(produced: Sequence[int], reference: Sequence[int]) -> dict[str, float]:
-    """
-    Length ratio and variance of outputs against their references, in one unit.
-
-    Returns:
-        `dict`: `length_ratio`, the outputs' units over the references', each summed over the set (Oka et al. 2020,
-        section 4.1, writes `tgt_len / ref_len` and leaves the mean open; this one is that of BLEU's brevity penalty);
-        `variance`, the mean squared difference (eq. 4).
-
-    Raises:
-        `ValueError`: without outputs, or when the two differ in number.
-    """
-    figures = length_metrics(produced, reference)
-    return {"length_ratio": sum(produced) / sum(reference), "variance": figures["variance"]}
-
-
-def predictor_figures(predicted: Sequence[int], reference: Sequence[int]) -> dict[str, Any]:
-    """
-    How well lengths were predicted (Oka et al. 2020, Table 2).
-
-    Returns:
-        `dict`: `mae`, the mean absolute error; `variance`, the mean squared error; `pearson`, the correlation, `None`
-        where one side is constant.
-
-    Raises:
-        `ValueError`: without lengths, or when the two differ in number.
-    """
-    figures = length_metrics(predicted, reference)
-    varies = len(set(predicted)) > 1 and len(set(reference)) > 1
-    pearson = float(np.corrcoef(predicted, reference)[0, 1]) if varies else None
-    return {"mae": figures["mae"], "variance": figures["variance"], "pearson": pearson}
-
-
-def paired_bootstrap(
-    baseline: Sequence[str],
-    systems: Sequence[Sequence[str]],
-    references: Sequence[str],
-    *,
-    bleu_tokenizer: str = "13a",
-    samples: int = 1000,
-) -> list[float]:
-    """
-    Probability that a system's difference in BLEU from the baseline is chance, by sacrebleu's paired bootstrap
-    resampling (its seed is `SACREBLEU_SEED`, 12345 by default).
-
-    Args:
-        baseline (`Sequence[str]`), references (`Sequence[str]`): Texts.
-        systems (`Sequence[Sequence[str]]`): Outputs of each system, in the order of the references.
-        samples (`int`, *optional*, defaults to 1000): Resampled sets.
-
-    Returns:
-        `list[float]`: p, one for each system.
-    """
-    bleu = _bleu(bleu_tokenizer)
-    from sacrebleu.significance import PairedTest
-
-    named: Any = [("baseline", list(baseline)), *((str(i), list(system)) for i, system in enumerate(systems))]
-    test = PairedTest(named, {"BLEU": bleu}, [list(references)], test_type="bs", n_samples=samples)
-    results: Any = test()[1]["BLEU"]
-    # no resampled difference of equal outputs exceeds their own of 0, which the test takes for the rarest of events
-    same = [list(system) == list(baseline) for system in systems]
-    return [1.0 if equal else result.p_value for equal, result in zip(same, results[1:], strict=True)]
 
 
 @dataclass

@@ -3,11 +3,12 @@
 import logging
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import TrainerState
@@ -125,3 +126,34 @@ def average_checkpoints(folders: Sequence[str | Path]) -> dict[str, torch.Tensor
         name: (total[name] / len(folders)).to(tensor.dtype) if tensor.is_floating_point() else tensor
         for name, tensor in state.items()
     }
+
+
+def check_checkpoint(folder: str | Path, weights_only: bool = False) -> None:
+    """
+    See that a checkpoint is whole: where the optimizer's file is missing Trainer would begin a new one, silently.
+
+    Args:
+        weights_only (`bool`, *optional*, defaults to `False`): It was saved with `save_only_model`.
+
+    Raises:
+        `ValueError`: for a file that is missing or cut off.
+    """
+    folder = Path(folder)
+    names = {path.name for path in folder.iterdir()}
+    # sharded ones, in folders of FSDP and DeepSpeed, are checked by those
+    sharded = any(name.startswith(("global_step", "optimizer_", "pytorch_model_fsdp")) for name in names)
+    expected = [] if sharded or weights_only else ["optimizer.pt", "scheduler.pt"]
+    if not sharded and "model.safetensors.index.json" not in names:
+        expected.append("model.safetensors")
+    broken = next((f"has no {name}" for name in expected if name not in names), None)
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".pt", ".pth") and not zipfile.is_zipfile(path):  # as torch.save writes them
+            broken = f"holds a broken {path.name}"
+        if path.suffix == ".safetensors":
+            try:
+                with safe_open(path, "pt"):
+                    pass
+            except (SafetensorError, OSError) as error:
+                broken = f"holds a broken {path.name} ({error})"
+    if broken is not None:
+        raise ValueError(f"{folder} {broken}; remove the folder to go on from the one before it")

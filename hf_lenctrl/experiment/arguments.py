@@ -11,11 +11,11 @@ from typing import Any
 import yaml
 from transformers import HfArgumentParser
 
-from . import __version__
-from .configuration_lenctrl import check_length
-from .length_tokens import LENGTH_TOKEN_KINDS
-from .metrics import ROUGE_UNITS
-from .model_card import TASKS
+from .. import __version__
+from ..configuration_lenctrl import check_length
+from ..length_tokens import LENGTH_TOKEN_KINDS
+from ..metrics import ROUGE_UNITS
+from ..model_card import TASKS
 
 
 @dataclass

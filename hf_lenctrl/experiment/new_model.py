@@ -9,13 +9,13 @@ import torch
 from datasets import Dataset
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
+from ..configuration_lenctrl import LenCtrlBartConfig, LenCtrlMarianConfig
+from ..conversion import add_length_control
+from ..length_tokens import LengthTokens
+from ..modeling_lenctrl import LenCtrlBartForConditionalGeneration, LenCtrlMarianMTModel
+from ..tokenizer_training import train_marian_tokenizer
 from .arguments import DataArguments, ModelArguments
-from .configuration_lenctrl import LenCtrlBartConfig, LenCtrlMarianConfig
-from .conversion import add_length_control
 from .data import fit_length_tokens
-from .length_tokens import LengthTokens
-from .modeling_lenctrl import LenCtrlBartForConditionalGeneration, LenCtrlMarianMTModel
-from .tokenizer_training import train_marian_tokenizer
 
 
 logger = logging.getLogger(__name__)

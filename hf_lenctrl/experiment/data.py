@@ -12,9 +12,9 @@ import torch
 from datasets import Dataset, DatasetDict, IterableDataset, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
+from ..length_tokens import LengthTokens
+from ..length_units import count_texts
 from .arguments import DataArguments
-from .length_tokens import LengthTokens
-from .length_units import count_texts
 
 
 logger = logging.getLogger(__name__)

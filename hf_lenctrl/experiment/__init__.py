@@ -1,0 +1,1 @@
+"""The commands and what they share: options, data, runs, tables. Nothing outside this folder imports it."""

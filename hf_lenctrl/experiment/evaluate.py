@@ -1,0 +1,138 @@
+"""Report how well texts have the lengths that were asked for: of recipes/generate.py, or of any other system.
+
+    python recipes/evaluate.py --input_file out.jsonl --output_dir report
+    python recipes/evaluate.py --input_file theirs.csv --output_column summary --length 75 --reference_column gold
+    python recipes/evaluate.py --input_file out.jsonl --units character word --requested_column characters words
+    python recipes/evaluate.py --systems transformer=t.jsonl ldpe:predict=a.jsonl ldpe:reference=b.jsonl
+        --reference_column ja --tokenizer runs/ldpe --bleu_tokenizer ja-mecab --baseline transformer
+
+The input is json, jsonl, csv or parquet (.gz too). The report is printed as Markdown; `--output_dir` receives it as
+`report.json`, `report.md` and `report.png`. With `--systems` the tables of Oka et al. 2020 are printed for
+the outputs of several translation systems, whose lengths were given by `predict`, `source` or `reference`; the folder
+receives `translation.json` and `translation.md`.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from transformers import AutoTokenizer
+
+from ..length_units import LENGTH_UNITS
+from ..metrics import rouge_metrics, rouge_settings
+from ..report import length_report
+from .data import load_rows, texts_of
+from .tables import load_systems, translation_tables
+
+
+def read_outputs(args: argparse.Namespace) -> tuple[list[str], dict[str, list[int]], list[str] | None]:
+    """Texts, the lengths asked for in each unit, and references if there are any; faults are told by their row."""
+    rows = load_rows(args.input_file)
+    for column in args.requested_column:
+        if column not in rows.column_names:
+            raise ValueError(f"{args.input_file} has no column {column!r}, only {', '.join(rows.column_names)}")
+    if len(rows) == 0:
+        raise ValueError(f"{args.input_file} has no rows")
+    texts = texts_of(args.input_file, rows, args.output_column)
+    references = args.reference_column and texts_of(args.input_file, rows, args.reference_column)
+    if args.length is not None:
+        requested = {unit: [length] * len(rows) for unit, length in zip(args.units, args.length, strict=True)}
+    else:
+        requested = {u: rows[name][:] for u, name in zip(args.units, args.requested_column, strict=True)}
+        for name, lengths in zip(args.requested_column, requested.values(), strict=True):
+            for i, length in enumerate(lengths, start=1):
+                if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+                    raise ValueError(
+                        f"row {i} of {args.input_file}: {name!r} must hold an integer of at least 1, got {length!r}"
+                    )
+    return texts, requested, references
+
+
+def compare(args: argparse.Namespace) -> None:
+    """Tables for several systems."""
+    unit, columns = args.units[0], (args.output_column, args.reference_column)
+    tokenizer = None if args.tokenizer is None else AutoTokenizer.from_pretrained(args.tokenizer)
+    systems, references, lengths = load_systems(args.systems, *columns, unit=unit, tokenizer=tokenizer)
+    tables = translation_tables(
+        systems, references, lengths, unit=unit, bleu_tokenizer=args.bleu_tokenizer, baseline=args.baseline
+    )
+    print(tables.markdown())
+    if args.output_dir is not None:
+        folder = Path(args.output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "translation.md").write_text(tables.markdown(), encoding="utf-8")
+        (folder / "translation.json").write_text(json.dumps(tables.to_dict(), indent=1), encoding="utf-8")
+
+
+def main(argv=None) -> None:
+    """Run the recipe."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--input_file", help="outputs: json, jsonl, csv, parquet (.gz too)")
+    parser.add_argument(
+        "--systems", nargs="+", help="NAME=FILE or NAME:WAY=FILE; WAY is predict, source or reference; translations"
+    )
+    parser.add_argument("--baseline", help="system to test the others against, for --systems")
+    parser.add_argument("--bleu_tokenizer", default="13a", help="sacrebleu's, e.g. ja-mecab, for --systems")
+    parser.add_argument("--output_column", default="output", help="column of the texts")
+    parser.add_argument("--requested_column", nargs="+", help="column of requested lengths, one for each unit")
+    parser.add_argument("--length", type=int, nargs="+", help="length asked for, for every text; one for each unit")
+    parser.add_argument("--units", nargs="+", choices=LENGTH_UNITS, help="characters, or tokens for --systems")
+    parser.add_argument("--tokenizer", help="folder or Hub name of the tokenizer that counts tokens")
+    parser.add_argument("--reference_column", help="column of references; adds ROUGE")
+    parser.add_argument("--rouge_max_bytes", type=int, help="cut outputs to so many bytes for ROUGE, 75 in DUC 2004")
+    parser.add_argument("--bucket_width", type=int, help="requested lengths in each bucket of the report")
+    parser.add_argument("--worst", type=int, default=5, help="examples to show, those with the largest differences")
+    parser.add_argument("--output_dir", help="folder for report.json, report.md and report.png")
+    args = parser.parse_args(argv)
+    if (args.input_file is None) == (args.systems is None):
+        parser.error("give one of --input_file for a report of lengths and --systems to compare translations")
+    args.units = args.units or ["character" if args.systems is None else "token"]
+    if ("token" in args.units) != (args.tokenizer is not None):
+        parser.error("--units token and --tokenizer go together: the tokenizer counts the tokens")
+    if args.systems is not None:
+        alien = [
+            name for name in ("length", "requested_column", "rouge_max_bytes", "bucket_width") if getattr(args, name)
+        ]
+        if alien or len(args.units) > 1 or args.reference_column is None:
+            parser.error(
+                "--systems needs --reference_column and one unit, and takes no " + (", ".join(alien) or "other")
+            )
+        if args.output_dir is not None and (Path(args.output_dir) / "translation.json").exists():
+            parser.error(f"{args.output_dir} holds a translation.json; remove it or name another folder")
+        return compare(args)
+    if args.baseline is not None or args.bleu_tokenizer != "13a":
+        parser.error("--baseline and --bleu_tokenizer are for --systems")
+    if args.length is not None and args.requested_column is not None:
+        parser.error("give --length for all texts or --requested_column for each, not both")
+    given = "requested_column" if args.length is None else "length"
+    if args.length is None and args.requested_column is None:
+        args.requested_column = ["requested"]
+    values = getattr(args, given)
+    if len(values) != len(args.units):
+        parser.error(
+            f"give one --{given} for each of the units {', '.join(args.units)}, got {', '.join(map(str, values))}"
+        )
+    if args.length is not None and min(args.length) < 1:
+        parser.error(f"--length must be at least 1, got {min(args.length)}")
+    args.requested_column = args.requested_column or []
+    if args.rouge_max_bytes is not None and args.reference_column is None:
+        parser.error("--rouge_max_bytes is for ROUGE, which needs --reference_column")
+    if args.output_dir is not None and (Path(args.output_dir) / "report.json").exists():
+        parser.error(f"{args.output_dir} holds a report.json; remove it or name another folder")
+    texts, requested, references = read_outputs(args)
+    report = length_report(
+        texts,
+        requested,
+        units=args.units,
+        tokenizer=None if args.tokenizer is None else AutoTokenizer.from_pretrained(args.tokenizer),
+        bucket_width=args.bucket_width,
+        worst=args.worst,
+    )
+    if references is not None:
+        report.rouge = {
+            **rouge_metrics(texts, references, max_bytes=args.rouge_max_bytes),
+            "settings": rouge_settings(args.rouge_max_bytes),
+        }
+    print(report.markdown())
+    if args.output_dir is not None:
+        report.save(args.output_dir)

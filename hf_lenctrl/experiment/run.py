@@ -1,0 +1,143 @@
+"""What a run needs beside its Trainer: permission to upload, a length predictor, streams, a time budget."""
+
+import logging
+import time
+from pathlib import Path
+
+import torch
+from huggingface_hub import create_repo, get_session, upload_file
+from transformers import TrainerCallback
+
+from ..data_collator import DataCollatorForLengthControl
+from ..length_predictor import load_predictor
+
+
+logger = logging.getLogger(__name__)
+
+HUB_TIMEOUT = 300.0  # seconds without an answer; by itself the Hub's client waits for ever
+# not part of a model: the rows, the run's own state (pickles among it), and a second copy of the tokenizer
+NOT_UPLOADED = ["*.jsonl", "/tokenizer/", "/runs/", "training_args.bin"]
+
+
+def prepare_upload(args) -> None:
+    """
+    See that a run may upload its model, before hours of work are to be uploaded, and keep from the Hub what is none.
+
+    The first process makes the repository and uploads a `.gitignore`. `create_repo` alone does not tell: it is content
+    with a repository of somebody else. The Hub leaves out what the file names in this and in every later upload.
+
+    Args:
+        args (`TrainingArguments`): Those of the run.
+
+    Raises:
+        `OSError`: where it may not.
+    """
+    if not args.push_to_hub or args.process_index != 0:
+        return
+    name = args.hub_model_id or Path(args.output_dir).absolute().name
+    file = Path(args.output_dir, ".gitignore")
+    if not file.exists():
+        kept = args.hub_strategy == "all_checkpoints"
+        file.write_text("".join(f"{line}\n" for line in [*NOT_UPLOADED, *([] if kept else ["checkpoint-*/"])]))
+    get_session().timeout = HUB_TIMEOUT
+    try:
+        repo = create_repo(name, token=args.hub_token, private=args.hub_private_repo, exist_ok=True)
+        upload_file(
+            path_or_fileobj=file,
+            path_in_repo=".gitignore",
+            repo_id=repo.repo_id,
+            token=args.hub_token,
+            revision=args.hub_revision,
+            commit_message="Leave out checkpoints and data",
+        )
+    except Exception as error:  # the Hub's refusals, and those of an HTTP library that depends on the Hub's version
+        raise OSError(
+            f"cannot upload to {name}, so nothing was trained: {error}; sign in (hf auth login), name a repository of "
+            "your own with hub_model_id=, or leave out push_to_hub"
+        ) from error
+
+
+def add_length_predictor(model, name: str | None, output_dir, save: bool = True) -> None:
+    """
+    Make a predictor part of a model's folder, so that `length="predict"` works with the folder or its Hub name alone.
+
+    Args:
+        model (`PreTrainedModel`): Whose configuration names it from now on.
+        name (`str`, *optional*): Folder or Hub name of the predictor; by default the one inside the checkpoint that
+            the run goes on with, if there is one.
+        output_dir (`str` or `Path`): The model's folder.
+        save (`bool`, *optional*, defaults to `True`): Whether this process writes.
+
+    Raises:
+        `ValueError`: for another model, or a predictor of another unit.
+    """
+    own, subfolder = getattr(model.config, "length_predictor", None), ""
+    if name is None:
+        if own is None or not own.startswith("./"):
+            return
+        name, subfolder = model.config.name_or_path, own[2:]
+    predictor, tokenizer = load_predictor(name, subfolder=subfolder)
+    unit = model.config.length_unit
+    if predictor.config.length_unit != unit:
+        raise ValueError(
+            f"length_predictor={name} predicts {predictor.config.length_unit}s, the model counts {unit}s; train one "
+            f"with length_unit={unit}"
+        )
+    folder = Path(output_dir, "length_predictor")
+    if save:
+        predictor.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    model.config.length_predictor = f"./{folder.name}"
+
+
+def prepare_streaming(args) -> None:
+    """
+    See that a run can train on a stream, and let Trainer hand its rows to the collator as they are.
+
+    Raises:
+        `ValueError`: without `max_steps`, or with batches of like lengths.
+    """
+    if args.max_steps <= 0:
+        raise ValueError("streaming has no end that it knows; say after how many steps to stop: max_steps=")
+    if args.train_sampling_strategy not in ("random", "sequential"):
+        raise ValueError(
+            f"streaming does not know the lengths of rows to come, so train_sampling_strategy="
+            f"{args.train_sampling_strategy} is not possible; use random (of a buffer) or sequential"
+        )
+    args.remove_unused_columns = False  # the epoch of a row
+    # each process collates its own rows: those of two could not be put together, being padded to other lengths
+    args.accelerator_config.dispatch_batches = False
+
+
+class StreamCollator(DataCollatorForLengthControl):
+    """`DataCollatorForLengthControl` for rows of `hf_lenctrl.data.Stream`, which know their epoch."""
+
+    def __call__(self, features, return_tensors=None):
+        self._epochs = iter([feature["epoch"] for feature in features])
+        features = [{name: value for name, value in row.items() if name != "epoch"} for row in features]
+        return super().__call__(features, return_tensors)
+
+    def _draw(self, feature):
+        self.set_epoch(next(self._epochs))
+        return super()._draw(feature)
+
+
+class TimeBudget(TrainerCallback):
+    """Ends training in good order once `minutes` are over."""
+
+    def __init__(self, minutes: float):
+        self.seconds = 60 * minutes
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.end = time.monotonic() + self.seconds
+
+    def on_step_end(self, args, state, control, **kwargs):
+        over = time.monotonic() >= self.end
+        if args.world_size > 1:  # all stop at the same step, or those that go on wait for the others for ever
+            flag = torch.tensor(float(over), device=args.device)
+            torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
+            over = bool(flag)
+        if over:
+            logger.info("the time budget is used up at step %d of %d", state.global_step, state.max_steps)
+            control.should_training_stop = True
+            control.should_save = True  # to go on from, and to average

@@ -1,0 +1,164 @@
+"""Train a predictor of output lengths (Oka et al. 2020, section 3.2).
+
+    python recipes/train_length_predictor.py recipes/translation/length_predictor_small.yaml --train_file rows.jsonl
+        --encoder_name_or_path path/to/encoder --target_tokenizer runs/ldpe --output_dir runs/predictor
+
+One YAML file is one run; options on the command line win over it; `--help` lists them all. A run that was stopped
+goes on from its last checkpoint when the same command is given again.
+"""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from datasets import DatasetDict
+from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer, Trainer, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_callback import TrainerState
+
+from ..length_predictor import LengthPredictor, PredictorArguments, round_lengths
+from ..length_units import count_texts
+from ..metrics import predictor_figures
+from .arguments import DataArguments, parse_arguments
+from .checkpoints import average_checkpoints, last_checkpoint
+from .data import load_splits
+
+
+logger = logging.getLogger("train_length_predictor")
+
+
+def load_tokenizer(args: PredictorArguments, texts, output_dir: str):
+    """The encoder's tokenizer, that of the run to go on with, or one trained on the sources."""
+    name = args.encoder_name_or_path or str(Path(output_dir, "tokenizer"))
+    if args.encoder_name_or_path is None and not Path(name, "tokenizer_config.json").is_file():
+        new = BertTokenizer(strip_accents=False)  # without its accents Japanese loses its voiced syllables
+        new.train_new_from_iterator(iter(texts), args.vocab_size, show_progress=False).save_pretrained(name)
+    return AutoTokenizer.from_pretrained(name, padding_side="right")  # the predictor reads the first position
+
+
+def new_encoder(args: PredictorArguments, tokenizer, data_args: DataArguments) -> BertModel:
+    """A BERT of the given shape with random weights."""
+    width: Any = args.d_model
+    shape: dict[str, Any] = {"num_hidden_layers": args.layers, "hidden_size": width, "intermediate_size": 4 * width}
+    shape |= {"num_attention_heads": args.attention_heads, "pad_token_id": tokenizer.pad_token_id}
+    positions = max(512, data_args.max_source_length)
+    return BertModel(BertConfig(**shape, vocab_size=len(tokenizer), max_position_embeddings=positions))
+
+
+def measure(splits: DatasetDict, args: PredictorArguments, data_args: DataArguments) -> DatasetDict:
+    """Rows with stripped texts, `labels` and `source_length` in units; empty and overlong ones are dropped."""
+    unit = args.length_unit
+    tokenizer = AutoTokenizer.from_pretrained(args.target_tokenizer) if unit == "token" else None
+
+    def count(batch):
+        sources, targets = ([(text or "").strip() for text in batch[column]] for column in ("source", "target"))
+        lengths = {"source_length": count_texts(tokenizer, sources, unit)}
+        return {"source": sources, "labels": count_texts(tokenizer, targets, unit, target=True), **lengths}
+
+    for name, rows in splits.items():
+        counted = rows.map(count, batched=True, num_proc=data_args.preprocessing_num_workers, desc=f"Counting {name}")
+        filled = counted.filter(lambda row: row["source"] and row["labels"] > 0)
+        splits[name] = filled.filter(lambda row: tokenizer is None or row["labels"] <= data_args.max_target_length)
+        kept, dropped = splits[name], f"{len(rows) - len(filled)} empty, {len(filled) - len(splits[name])} too long"
+        logger.info("%s: %d rows kept, %s", name, len(kept), dropped)
+        if len(kept) == 0:
+            raise ValueError(f"no row of {name} is left ({dropped}); look at the columns and at max_target_length")
+    return splits
+
+
+def tokenize(splits: DatasetDict, tokenizer, limit: int, data_args: DataArguments) -> DatasetDict:
+    """What the model reads, sources cut at `limit` tokens; a column `length` would be taken for the source's."""
+
+    def encode(batch):
+        cut = [len(ids) > limit for ids in tokenizer(batch["source"], verbose=False)["input_ids"]]
+        return {**tokenizer(batch["source"], truncation=True, max_length=limit), "labels": batch["labels"], "cut": cut}
+
+    columns, workers = splits["train"].column_names, data_args.preprocessing_num_workers
+    encoded = splits.map(encode, batched=True, num_proc=workers, remove_columns=columns, desc="Tokenising")
+    for name, rows in encoded.items():
+        logger.info("%s: %d sources cut at %d tokens", name, sum(rows["cut"]), limit)
+    return encoded.remove_columns("cut")
+
+
+def finished_with(checkpoint: str, args: TrainingArguments) -> Path | None:
+    """The best checkpoint, if the run that wrote this one has ended and no longer one is asked for."""
+    state: Any = TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME)))
+    longer = args.max_steps > state.max_steps or args.max_steps < 0 and args.num_train_epochs > state.num_train_epochs
+    ended = state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"] and not longer
+    return Path(checkpoint).parent / Path(state.best_model_checkpoint or checkpoint).name if ended else None
+
+
+def markdown(table: dict[str, dict]) -> str:
+    """Table 2 of Oka et al. 2020."""
+    lines = ["| split | lengths | average error | variance | correlation | error ratio |", "|---|---|---|---|---|---|"]
+    for split, row in table.items():
+        for name, ratio in (("source", None), ("predicted", row["mae_ratio"])):
+            values = [*row[name].values(), ratio]
+            lines.append(f"| {split} | {name} | {' | '.join('' if v is None else f'{v:.2f}' for v in values)} |")
+    return "\n".join(lines)
+
+
+def main(argv=None) -> dict:
+    """Run the recipe; returns the metrics that it also writes to `<output_dir>/all_results.json`."""
+    classes = (PredictorArguments, DataArguments, TrainingArguments)
+    model_args, data_args, args = parse_arguments(classes, argv, __doc__)
+    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.INFO)
+    transformers.utils.logging.set_verbosity(args.get_process_log_level())
+    transformers.set_seed(args.seed)
+
+    # ---------------------------------------------------------------- data and model
+    with args.main_process_first(desc="data"):
+        splits = measure(load_splits(data_args), model_args, data_args)
+        tokenizer = load_tokenizer(model_args, splits["train"]["source"], args.output_dir)
+    encoder: Any = model_args.encoder_name_or_path or new_encoder(model_args, tokenizer, data_args)
+    unit, lengths = model_args.length_unit, splits["train"]["labels"][:]
+    model = LengthPredictor.from_encoder(encoder, lengths, length_unit=unit, dropout=model_args.dropout)
+    logger.info("%.1fM parameters, targets %.1f %ss", model.num_parameters() / 1e6, model.config.target_mean, unit)
+    limit = min(data_args.max_source_length, model.max_source_length(tokenizer) or data_args.max_source_length)
+    with args.main_process_first(desc="tokenising"):
+        tokenized = tokenize(splits, tokenizer, limit, data_args)
+
+    # ---------------------------------------------------------------- training
+    def compute_metrics(result):
+        return predictor_figures(
+            round_lengths(torch.as_tensor(result.predictions)).tolist(), result.label_ids.tolist()
+        )
+
+    data = {"train_dataset": tokenized["train"], "eval_dataset": tokenized.get("validation")}
+    trainer = Trainer(model, args, **data, processing_class=tokenizer, compute_metrics=compute_metrics)
+    if model_args.patience is not None:
+        trainer.add_callback(transformers.EarlyStoppingCallback(model_args.patience))
+    checkpoint = args.resume_from_checkpoint or last_checkpoint(args.output_dir, args.world_size)
+    if checkpoint is not None and (best := finished_with(checkpoint, args)) is not None:
+        logger.info("training is finished")  # Trainer would take one more step
+        model.load_state_dict(average_checkpoints([best]))
+    else:
+        trainer.save_metrics("train", trainer.train(resume_from_checkpoint=checkpoint).metrics)
+    trainer.save_model()
+
+    # ---------------------------------------------------------------- Table 2
+    args.train_sampling_strategy = "random"  # group_by_length would reorder the rows of a test, too
+    table, metrics = {}, dict[str, Any]()
+    for name in sorted(splits.keys() - {"train"}, reverse=True):  # validation, test
+        result = trainer.predict(tokenized[name], metric_key_prefix=name)
+        values = torch.as_tensor(result.predictions)
+        predicted = round_lengths(values).tolist()
+        own, source = (
+            predictor_figures(x, splits[name]["labels"][:]) for x in (predicted, splits[name]["source_length"][:])
+        )
+        ratio = own["mae"] / source["mae"] if source["mae"] > 0 else None
+        table[name] = {"predicted": own, "source": source, "mae_ratio": ratio}
+        figures = {f"{name}_source_{key}": value for key, value in source.items()} | {f"{name}_mae_ratio": ratio}
+        metrics |= (figures := figures | (result.metrics or {}))
+        trainer.save_metrics(name, figures)
+        if name == "test" and trainer.is_world_process_zero():
+            rows = splits[name].remove_columns("target").rename_column("labels", "reference_length")
+            rows = rows.add_column("predicted", values.tolist()).add_column("predicted_length", predicted)
+            rows.to_json(Path(args.output_dir, "test_predictions.jsonl"), force_ascii=False)
+    if trainer.is_world_process_zero():
+        Path(args.output_dir, "predictor_table.json").write_text(json.dumps(table, indent=1))
+        logger.info("lengths of references in %ss\n%s", unit, markdown(table))
+    return metrics
