@@ -1,4 +1,4 @@
-"""Requested lengths, and the logits processor that keeps outputs within them."""
+"""The logits processor that keeps outputs within their requested lengths."""
 
 import math
 import threading
@@ -6,58 +6,13 @@ import threading
 import torch
 from transformers.generation import LogitsProcessor
 
-from .configuration_lenctrl import LONGEST, check_constraint, check_length
 from .length_units import UnitTable
+from .lengths import LONGEST, as_length_tensor, check_constraint, check_positive
 
 
 _NEVER = LONGEST  # units that no entry costs and no state needs
 _KEPT_ROWS = 1024  # masks of the vocabulary that are kept
 _ROWS_LOCK = threading.Lock()  # a server's threads fill the same rows; of the module, so that processors can be copied
-
-
-def as_length_tensor(length, batch_size: int, device: torch.device) -> torch.Tensor:
-    """
-    Check a requested length and spread it over the batch.
-
-    Args:
-        length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`): Wanted units, each at least 1.
-        batch_size (`int`): Rows of the batch.
-        device (`torch.device`): Where the result goes.
-
-    Returns:
-        `torch.LongTensor` of shape `(batch_size,)`.
-
-    Raises:
-        `TypeError`: for anything but integers (a `bool`, a float, NaN, a string).
-        `ValueError`: for a length under 1, or a list or tensor of another size than the batch.
-    """
-    if isinstance(length, torch.Tensor):
-        if length.dtype.is_floating_point or length.dtype.is_complex or length.dtype == torch.bool:
-            raise TypeError(f"length must be an integer tensor, got dtype {length.dtype}; pass length.long()")
-    elif isinstance(length, (list, tuple)):
-        for item in length:
-            check_length(item)
-        length = torch.tensor(length, dtype=torch.long)
-    else:
-        check_length(length)
-        return torch.full((batch_size,), length, dtype=torch.long, device=device)
-    if length.shape != (batch_size,):
-        raise ValueError(
-            f"length must hold one integer for each of the {batch_size} examples of the batch, got shape "
-            f"{tuple(length.shape)}; pass an int for the whole batch or a list of {batch_size}"
-        )
-    # Reading a value back from an accelerator would stall a training step, so there only `generate` looks.
-    if length.device.type == "cpu" and not torch.compiler.is_compiling():
-        check_positive(length)
-    return length.to(device=device, dtype=torch.long)
-
-
-def check_positive(length: torch.Tensor) -> None:
-    """Raise unless every length is at least 1."""
-    if bool((length < 1).any()):
-        raise ValueError(
-            f"length must be at least 1 for every example, got {length.tolist()}; drop empty targets or pass length>=1"
-        )
 
 
 class LengthConstraintLogitsProcessor(LogitsProcessor):

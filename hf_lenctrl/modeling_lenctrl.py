@@ -50,10 +50,10 @@ from .configuration_lenctrl import (
     LenCtrlPegasusConfig,
 )
 from .generation import LengthControlledGeneration, refuse_length
-from .length_constraint import as_length_tensor
 from .length_encoding import LENGTH_ENCODINGS
 from .length_head import LengthHeadAttention, LengthHeadOutput
 from .length_units import UnitTable
+from .lengths import as_length_tensor
 
 
 class _NoPositions(nn.Module):
