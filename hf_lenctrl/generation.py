@@ -10,7 +10,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .length_constraint import LengthConstraintLogitsProcessor
 from .length_units import UnitTable
-from .lengths import as_length_tensor, check_constraint, check_positive
+from .lengths import as_length_tensor, check_constraint
 
 
 logger = logging.getLogger(__name__)
@@ -182,7 +182,6 @@ class LengthControlledGeneration:
             inputs, kwargs = self._one_text(inputs, kwargs, many)
             batch_size = many
         length = as_length_tensor(length, batch_size, self.device)  # (B,)
-        check_positive(length)
         kwargs = limited(
             self, self.unit_table, length, length_constraint, kwargs, generation_config, self._token_limit
         )

@@ -7,7 +7,7 @@ import torch
 from transformers.generation import LogitsProcessor
 
 from .length_units import UnitTable
-from .lengths import LONGEST, as_length_tensor, check_constraint, check_positive
+from .lengths import LONGEST, as_length_tensor, check_constraint
 
 
 _NEVER = LONGEST  # units that no entry costs and no state needs
@@ -81,7 +81,6 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         device = unit_table.weights.device
         rows = 1 if not isinstance(length, torch.Tensor | list | tuple) else len(length)
         self.length = as_length_tensor(length, rows, device)  # (B,)
-        check_positive(self.length)
         self.longest = int(self.length.max())
         self.max_length, self.prompt_length = max_length, prompt_length
         eos = [eos_token_id] if isinstance(eos_token_id, int) else torch.as_tensor(eos_token_id).reshape(-1).tolist()

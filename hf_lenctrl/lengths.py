@@ -27,21 +27,24 @@ def check_constraint(constraint) -> None:
         )
 
 
-def as_length_tensor(length, batch_size: int, device: torch.device) -> torch.Tensor:
+def as_length_tensor(length, batch_size: int, device: torch.device, *, synchronize: bool = True) -> torch.Tensor:
     """
-    Check a requested length and spread it over the batch.
+    Check a requested length and expand it to one for each row of the batch.
 
     Args:
-        length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`): Wanted units, each at least 1.
+        length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`): Requested units, each from 1 to
+            `LONGEST` - 1.
         batch_size (`int`): Rows of the batch.
-        device (`torch.device`): Where the result goes.
+        device (`torch.device`): Device of the result.
+        synchronize (`bool`, *optional*, defaults to `True`): Read the values of a tensor on an accelerator too. A
+            training step passes `False`, because reading them back stalls it.
 
     Returns:
         `torch.LongTensor` of shape `(batch_size,)`.
 
     Raises:
         `TypeError`: for anything but integers (a `bool`, a float, NaN, a string).
-        `ValueError`: for a length under 1, or a list or tensor of another size than the batch.
+        `ValueError`: for a length under 1 or of `LONGEST` or more, or a list or tensor of another size than the batch.
     """
     if isinstance(length, torch.Tensor):
         if length.dtype.is_floating_point or length.dtype.is_complex or length.dtype == torch.bool:
@@ -58,15 +61,13 @@ def as_length_tensor(length, batch_size: int, device: torch.device) -> torch.Ten
             f"length must hold one integer for each of the {batch_size} examples of the batch, got shape "
             f"{tuple(length.shape)}; pass an int for the whole batch or a list of {batch_size}"
         )
-    # Reading a value back from an accelerator would stall a training step, so there only `generate` looks.
-    if length.device.type == "cpu" and not torch.compiler.is_compiling():
-        check_positive(length)
+    # no graph of torch.compile or torch.export may depend on the values
+    if (synchronize or length.device.type == "cpu") and not torch.compiler.is_compiling():
+        if bool((length < 1).any()):
+            raise ValueError(
+                f"length must be at least 1 for every example, got {length.tolist()}; drop empty targets or pass "
+                "length>=1"
+            )
+        if bool((length >= LONGEST).any()):
+            raise ValueError(f"length must be under {LONGEST} for every example, got {length.tolist()}")
     return length.to(device=device, dtype=torch.long)
-
-
-def check_positive(length: torch.Tensor) -> None:
-    """Raise unless every length is at least 1."""
-    if bool((length < 1).any()):
-        raise ValueError(
-            f"length must be at least 1 for every example, got {length.tolist()}; drop empty targets or pass length>=1"
-        )

@@ -367,6 +367,7 @@ def test_words_go_on_at_their_limit_and_no_new_one_begins(marian_pieces):
         ((0, "max"), ValueError, "length must be at least 1, got 0; pass length=75"),
         (([5, 0], "exact"), ValueError, "length must be at least 1, got 0"),
         ((torch.tensor([5, 0]), "exact"), ValueError, r"at least 1 for every example, got \[5, 0\]"),
+        ((torch.tensor([5, 10**7]), "max"), ValueError, r"under 10000000 for every example, got \[5, 10000000\]"),
     ],
 )
 def test_a_wrong_length_or_constraint_is_told(arguments, error, message):
