@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from .unit_vocabulary import UnitVocabulary
+from .unit_vocabulary import UnitVocabulary, skipped_ids
 
 
 LENGTH_UNITS = ("token", "character", "word", "byte")
@@ -129,10 +129,11 @@ class UnitTable(nn.Module):
         """
         if unit not in LENGTH_UNITS:
             raise ValueError(f"unit must be one of {', '.join(LENGTH_UNITS)}, got {unit!r}")
-        special = set(tokenizer.all_special_ids) | set(getattr(tokenizer, "lang_code_to_id", {}).values())
+        special = skipped_ids(tokenizer)
         separate = getattr(tokenizer, "separate_vocabs", False)
         # M2M100 leaves its language codes out of its own size
-        vocab_size = len(tokenizer.target_encoder) if separate else max(len(tokenizer), max(special, default=0) + 1)
+        codes = special | set(getattr(tokenizer, "lang_code_to_id", {}).values())
+        vocab_size = len(tokenizer.target_encoder) if separate else max(len(tokenizer), max(codes, default=0) + 1)
         special = {i for i in special if i < vocab_size}  # length tokens are beyond a target vocabulary of its own
         if unit == "token":
             special.discard(tokenizer.unk_token_id)  # an unknown word is written, if not well
@@ -255,10 +256,11 @@ def _check(table: UnitTable, vocabulary: UnitVocabulary, rows: int = 100) -> Non
     weights, following = table.weights.tolist(), table.next_state.tolist()
     eos = next(iter(vocabulary.special), None)
     candidates = [i for i in range(len(vocabulary.later)) if i not in vocabulary.special]
+    special = sorted(vocabulary.special) or candidates
     for row in range(rows if candidates else 0):
         ids, state, count = [], 0, 0
         for _ in range(1 + row % 8):
-            i = draw.choice(candidates)
+            i = draw.choice(candidates if draw.random() < 0.8 else special)
             if weights[state][i] >= 0:
                 ids.append(i)
                 count += weights[state][i]

@@ -11,6 +11,15 @@ import torch
 _WIDE_SPACES = [c.encode("utf-8") for c in map(chr, range(0x80, 0x3001)) if c.isspace()]
 
 
+def skipped_ids(tokenizer) -> set[int]:
+    """Ids that `decode(skip_special_tokens=True)` leaves out: the one definition of what writes nothing."""
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return set(tokenizer.all_special_ids)
+    special = [i for i, token in backend.get_added_tokens_decoder().items() if token.special]
+    return {i for i in special if not backend.decode([i])}  # one that is normalized may not be recognized, and stay
+
+
 class UnitVocabulary:
     """What each entry of a tokenizer's target vocabulary decodes to: first in a text, and later."""
 
@@ -22,23 +31,26 @@ class UnitVocabulary:
         # Marian and M2M100 strip the text they join: white space alone starts none, and none ends on it
         self.strips = hasattr(tokenizer, "spm_target") or hasattr(tokenizer, "sp_model")
         if self.strips:
-            self.later = [_bytes_of(piece.replace("▁", " ")) for piece in pieces]
-            self.first = [_bytes_of(piece.replace("▁", " ").lstrip()) for piece in pieces]
+            single = _single_bytes(tokenizer)
+            self.later = [single.get(p) or p.replace("▁", " ").encode("utf-8") for p in pieces]
+            self.first = [
+                data if p in single and data >= b"\x80" else data.decode("utf-8").lstrip().encode("utf-8")
+                for p, data in zip(pieces, self.later, strict=True)
+            ]
         elif decoder is not None and decoder["type"] == "ByteLevel":
-            # an added token stands for itself, not in the byte-level alphabet
-            added = {str(token) for token in tokenizer.added_tokens_decoder.values()}
-            self.later = [p.encode() if p in added else bytes(map(_BYTE_OF.__getitem__, p)) for p in pieces]
+            # Rust takes a piece with any other character for plain text
+            self.later = [
+                bytes(map(_BYTE_OF.__getitem__, p)) if _BYTE_OF.keys() >= set(p) else p.encode("utf-8") for p in pieces
+            ]
             self.first = self.later
         elif decoder is not None:
             # Rust decodes the list piece by piece and knows which one is the first
             join = backend.decoder.decode
             anchor = join(["a"])
             fallback = "ByteFallback" in json.dumps(decoder)
-            self.first = [_bytes_of(p if fallback and _BYTE_PIECE.fullmatch(p) else join([p])) for p in pieces]
-            self.later = [
-                _bytes_of(p if fallback and _BYTE_PIECE.fullmatch(p) else join(["a", p])[len(anchor) :])
-                for p in pieces
-            ]
+            single = {p: bytes([int(p[3:5], 16)]) for p in pieces if fallback and _BYTE_PIECE.fullmatch(p)}
+            self.first = [single.get(p) or join([p]).encode("utf-8") for p in pieces]
+            self.later = [single.get(p) or join(["a", p])[len(anchor) :].encode("utf-8") for p in pieces]
         else:
             raise ValueError(
                 f"only tokens can be counted for {type(tokenizer).__name__}, which has no decoder; use a tokenizer "
@@ -102,12 +114,16 @@ _BYTE_OF = {chr(b): b for b in _PRINTABLE}
 _BYTE_OF |= {chr(0x100 + i): b for i, b in enumerate(b for b in range(256) if b not in _PRINTABLE)}
 
 _CONTINUATION = bytes(range(0x80, 0xC0))
-_BYTE_PIECE = re.compile(r"<0x([89A-F][0-9A-F])>")  # byte fallback of SentencePiece; ASCII bytes are whole characters
+_BYTE_PIECE = re.compile(r"<0x([89A-Fa-f][0-9A-Fa-f])>")  # of byte fallback; ASCII bytes are whole characters
 
 
-def _bytes_of(text: str) -> bytes:
-    byte = _BYTE_PIECE.fullmatch(text)
-    return bytes([int(byte[1], 16)]) if byte else text.encode("utf-8")
+def _single_bytes(tokenizer) -> dict[str, bytes]:
+    """Pieces that the SentencePiece model of `tokenizer` decodes to one byte."""
+    model = tokenizer.sp_model if hasattr(tokenizer, "sp_model") else tokenizer.spm_target
+    if getattr(tokenizer, "separate_vocabs", True) is False:
+        model = tokenizer.spm_source  # MarianTokenizer decodes a shared vocabulary with it
+    pieces = [model.id_to_piece(i) for i in range(model.get_piece_size()) if model.is_byte(i)]
+    return {piece: bytes([int(piece[3:5], 16)]) for piece in pieces}
 
 
 def _split_utf8(data: bytes) -> tuple[str | None, bytes]:
