@@ -92,7 +92,6 @@ class UnitTable(nn.Module):
         next_state = torch.zeros(weights.shape) if next_state is None else next_state
         self.register_buffer("next_state", next_state.to(torch.uint8))
         self._filled = False
-        self.bounds: dict = {}  # what constraints made of it, see hf_lenctrl.length_constraint
 
     @classmethod
     def from_config(cls, config, vocab_size: int) -> "UnitTable":

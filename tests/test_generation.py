@@ -456,7 +456,10 @@ def test_a_row_never_ends_up_empty_and_no_entry_exceeds_what_is_left(case, lengt
         assert through
         for i in through:
             assert i == 0 or weights[state][i] <= max(remaining, 0)
-            assert left_scores[i] == (0.0 if through == [0] and given_scores[0] == NO else given_scores[i])
+            given = [given_scores[k] for k in through]
+            assert left_scores[i] == (0.0 if given == [NO] * len(given) else given_scores[i])
+        if all(score == NO for score in given_scores):  # then only EOS, or what completes an open text
+            assert through == [0] or weights[state][0] < 0
 
 
 @functools.cache
