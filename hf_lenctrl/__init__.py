@@ -32,8 +32,8 @@ _MODULE_OF = {
     "LenCtrlM2M100Model": "modeling_lenctrl",
     "LenCtrlM2M100ForConditionalGeneration": "modeling_lenctrl",
     "LengthConstraintLogitsProcessor": "length_constraint",
-    "LengthControlEnsemble": "generation",
-    "rerank": "generation",
+    "LengthControlEnsemble": "ensemble",
+    "rerank": "reranking",
     "LengthPredictor": "length_predictor",
     "LengthPredictorConfig": "length_predictor",
     "load_predictor": "length_predictor",
@@ -57,10 +57,9 @@ if TYPE_CHECKING:
     from .configuration_lenctrl import LenCtrlPegasusConfig as LenCtrlPegasusConfig
     from .conversion import add_length_control as add_length_control
     from .data_collator import DataCollatorForLengthControl as DataCollatorForLengthControl
+    from .ensemble import LengthControlEnsemble as LengthControlEnsemble
     from .fixed_length import FixedLengthTranslator as FixedLengthTranslator
     from .freezing import freeze_length as freeze_length
-    from .generation import LengthControlEnsemble as LengthControlEnsemble
-    from .generation import rerank as rerank
     from .length_constraint import LengthConstraintLogitsProcessor as LengthConstraintLogitsProcessor
     from .length_predictor import LengthPredictor as LengthPredictor
     from .length_predictor import LengthPredictorConfig as LengthPredictorConfig
@@ -81,6 +80,7 @@ if TYPE_CHECKING:
     from .modeling_lenctrl import LenCtrlPegasusModel as LenCtrlPegasusModel
     from .pipeline import LengthControlledGenerationPipeline as LengthControlledGenerationPipeline
     from .report import length_report as length_report
+    from .reranking import rerank as rerank
     from .tokenizer_training import train_marian_tokenizer as train_marian_tokenizer
 
 

@@ -11,31 +11,10 @@ from transformers.models.pegasus.configuration_pegasus import PegasusConfig
 
 from .length_tokens import LengthTokens
 from .length_units import LENGTH_UNITS
+from .lengths import check_constraint, check_length
 
 
 LENGTH_ENCODING_NAMES = ("ldpe", "lrpe", "pre", "learned", "scale", "none")
-LENGTH_CONSTRAINTS = ("max", "exact")
-LONGEST = 10**7  # no model writes more; sums of units stay far from overflow
-
-
-def check_length(length) -> None:
-    """Raise unless `length` is a Python `int` from 1 to `LONGEST` - 1 (`bool` is none)."""
-    if isinstance(length, bool) or not isinstance(length, int):
-        raise TypeError(
-            f"length must be an int of at least 1, got {length!r} ({type(length).__name__}); pass length=75"
-        )
-    if length < 1:
-        raise ValueError(f"length must be at least 1, got {length}; pass length=75")
-    if length >= LONGEST:
-        raise ValueError(f"length must be under {LONGEST}, got {length}; pass length=75")
-
-
-def check_constraint(constraint) -> None:
-    """Raise unless `constraint` is None or one of `LENGTH_CONSTRAINTS`."""
-    if constraint is not None and constraint not in LENGTH_CONSTRAINTS:
-        raise ValueError(
-            f"length_constraint must be 'max' (never longer), 'exact' or None (the model alone), got {constraint!r}"
-        )
 
 
 class LengthControlRules:

@@ -9,10 +9,10 @@ from typing import Any
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 
 from . import modeling_lenctrl as models
-from .configuration_lenctrl import check_constraint, check_length
 from .length_encoding import LENGTH_ENCODINGS
 from .length_tokens import LengthTokens
 from .length_units import UnitTable
+from .lengths import check_constraint, check_length
 
 
 logger = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import torch
 from transformers import DataCollatorForSeq2Seq
 
-from .configuration_lenctrl import check_length
 from .length_units import UnitTable
+from .lengths import check_length
 
 
 def check_length_noise(window) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from transformers import PegasusForConditionalGeneration, PreTrainedModel
 
-from .configuration_lenctrl import check_length
 from .generation import token_limit
 from .length_encoding import LENGTH_ENCODINGS
 from .length_units import UnitTable
+from .lengths import check_length
 
 
 logger = logging.getLogger(__name__)

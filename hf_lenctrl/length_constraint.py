@@ -1,63 +1,21 @@
-"""Requested lengths, and the logits processor that keeps outputs within them."""
+"""The logits processor that keeps outputs within their requested lengths."""
 
 import math
 import threading
+from weakref import WeakKeyDictionary
 
 import torch
 from transformers.generation import LogitsProcessor
 
-from .configuration_lenctrl import LONGEST, check_constraint, check_length
 from .length_units import UnitTable
+from .lengths import LONGEST, as_length_tensor, check_constraint
 
 
 _NEVER = LONGEST  # units that no entry costs and no state needs
 _KEPT_ROWS = 1024  # masks of the vocabulary that are kept
-_ROWS_LOCK = threading.Lock()  # a server's threads fill the same rows; of the module, so that processors can be copied
-
-
-def as_length_tensor(length, batch_size: int, device: torch.device) -> torch.Tensor:
-    """
-    Check a requested length and spread it over the batch.
-
-    Args:
-        length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`): Wanted units, each at least 1.
-        batch_size (`int`): Rows of the batch.
-        device (`torch.device`): Where the result goes.
-
-    Returns:
-        `torch.LongTensor` of shape `(batch_size,)`.
-
-    Raises:
-        `TypeError`: for anything but integers (a `bool`, a float, NaN, a string).
-        `ValueError`: for a length under 1, or a list or tensor of another size than the batch.
-    """
-    if isinstance(length, torch.Tensor):
-        if length.dtype.is_floating_point or length.dtype.is_complex or length.dtype == torch.bool:
-            raise TypeError(f"length must be an integer tensor, got dtype {length.dtype}; pass length.long()")
-    elif isinstance(length, (list, tuple)):
-        for item in length:
-            check_length(item)
-        length = torch.tensor(length, dtype=torch.long)
-    else:
-        check_length(length)
-        return torch.full((batch_size,), length, dtype=torch.long, device=device)
-    if length.shape != (batch_size,):
-        raise ValueError(
-            f"length must hold one integer for each of the {batch_size} examples of the batch, got shape "
-            f"{tuple(length.shape)}; pass an int for the whole batch or a list of {batch_size}"
-        )
-    # Reading a value back from an accelerator would stall a training step, so there only `generate` looks.
-    if length.device.type == "cpu" and not torch.compiler.is_compiling():
-        check_positive(length)
-    return length.to(device=device, dtype=torch.long)
-
-
-def check_positive(length: torch.Tensor) -> None:
-    """Raise unless every length is at least 1."""
-    if bool((length < 1).any()):
-        raise ValueError(
-            f"length must be at least 1 for every example, got {length.tolist()}; drop empty targets or pass length>=1"
-        )
+_LOCK = threading.RLock()  # a server's threads fill the same rows; of the module, so that processors can be copied
+# what constraints made of a table: not in the table, which is part of the model and is pickled with it
+_KNOWN: WeakKeyDictionary = WeakKeyDictionary()
 
 
 class LengthConstraintLogitsProcessor(LogitsProcessor):
@@ -68,15 +26,17 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
     Entries that no longer fit, that would cut a character in two (byte-level BPE) or write nothing are masked; EOS is
     masked as `constraint` demands. Scores of what remains are left as they are, so that with beams an output that had
     to end where the model would not have ended pays for it, and a finished one wins. A row never ends up empty: if no
-    entry fits, EOS is let through, and an `"exact"` length is missed.
+    entry fits, EOS is let through. Where no entries add up to an `"exact"` length, the output has the next shorter
+    length that can be written. Other processors hold too, but for an open character, which is always completed.
 
     Args:
         unit_table (`UnitTable`): What each entry of the model's vocabulary writes.
         length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`): The bound, for all or for each.
         constraint (`str`, *optional*, defaults to `"max"`): `"max"`, never longer; `"exact"`, this length.
         eos_token_id (`int` or `list[int]`): What ends an output.
-        max_length (`int`, *optional*): The limit that `generate` works under, in positions, EOS among them: so that an
-            output is complete before it. An exact length is steered for when steps become scarce.
+        max_length (`int` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): The limit that `generate` works
+            under, in positions, EOS among them, for all or for each: so that an output is complete before it. An exact
+            length is steered for when steps become scarce.
         prompt_length (`int`, *optional*, defaults to 0): First positions that do not count, for decoder-only models.
         start_length (`int`, *optional*, defaults to 1): Positions before the text that write nothing: the decoder
             start, a forced BOS or language code.
@@ -109,7 +69,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         constraint: str = "max",
         *,
         eos_token_id: int | list[int],
-        max_length: int | None = None,
+        max_length: int | torch.Tensor | None = None,
         prompt_length: int = 0,
         start_length: int = 1,
     ):
@@ -126,21 +86,20 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         device = unit_table.weights.device
         rows = 1 if not isinstance(length, torch.Tensor | list | tuple) else len(length)
         self.length = as_length_tensor(length, rows, device)  # (B,)
-        check_positive(self.length)
-        self.longest = int(self.length.max())
         self.max_length, self.prompt_length = max_length, prompt_length
         eos = [eos_token_id] if isinstance(eos_token_id, int) else torch.as_tensor(eos_token_id).reshape(-1).tolist()
         self.bounds = _bounds(unit_table, tuple(eos), constraint)
-        self.reachable = None
-        if constraint == "exact":
-            reachable = self.bounds.reachable(self.longest)
-            self.reachable = None if bool(reachable.all()) else reachable
         if constraint == "exact" and max_length is not None:
-            needed = self.bounds.entries(self.longest) + start_length + 1
-            if max_length - prompt_length < needed:
+            self._check_room(start_length)
+
+    def _check_room(self, start_length: int) -> None:
+        limits = torch.as_tensor(self.max_length).expand(len(self.length)).tolist()
+        for length, limit in zip(self.length.tolist(), limits, strict=True):
+            needed = self.bounds.entries(length) + start_length + 1
+            if limit - self.prompt_length < needed:
                 raise ValueError(
-                    f"exactly {self.longest} {unit_table.unit}s may need {needed} positions (start and EOS among "
-                    f"them), max_length leaves {max_length - prompt_length}; raise max_length or max_new_tokens, or "
+                    f"exactly {length} {self.table.unit}s may need {needed} positions (start and EOS among "
+                    f"them), max_length leaves {limit - self.prompt_length}; raise max_length or max_new_tokens, or "
                     "leave both out"
                 )
 
@@ -161,7 +120,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
                 f"scores for {rows} rows and {vocab_size} entries do not go with {len(self.length)} lengths and a "
                 f"unit table of {bounds.cost.shape[1]} entries; build it with the model's own tokenizer"
             )
-        length = self.length.repeat_interleave(rows // len(self.length))  # (rows,)
+        copies = rows // len(self.length)
+        length = self.length.repeat_interleave(copies)  # (rows,)
         written = input_ids[:, self.prompt_length :]
         count, state = self.table.count_and_state(written)  # (rows,) each
         remaining = length - count  # (rows,)
@@ -169,21 +129,26 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         if written.shape[1] <= 2:  # BOS, a language code: at the start or not at all
             start = (count == 0).unsqueeze(1)
             masked[:, bounds.silent] = torch.where(start, scores[:, bounds.silent], masked[:, bounds.silent])
-        if self.reachable is not None:
-            rest = (remaining.unsqueeze(1) - bounds.cost[state]).clamp(min=0)  # (rows, V)
-            masked = self._if_possible(masked, _log_step(self.reachable[rest].int() - 1))
+        left = None
         if self.max_length is not None:
-            left = self.max_length - input_ids.shape[1] - 2  # after this entry, and with EOS in the last position
-            if left < bounds.most_steps or left < 0:
+            limit = self.max_length
+            limit = (
+                limit.repeat_interleave(copies) if isinstance(limit, torch.Tensor) else torch.full_like(length, limit)
+            )
+            left = limit - input_ids.shape[1] - 2  # (rows,) after this entry, and with EOS in the last position
+            if int(left.min()) < max(bounds.most_steps, 0):
                 ends = masked[:, bounds.eos]
                 masked += bounds.ends_within(state, left)
                 masked[:, bounds.eos] = ends
-            scarce = (left - bounds.most_steps) * bounds.reach < bounds.pace * int(remaining.max())
-            if self.constraint == "exact" and scarce:
-                masked = self._if_possible(masked, bounds.steer(state, bounds.pace * remaining - left * bounds.reach))
-        empty = masked.amax(dim=-1) == -math.inf  # (rows,)
-        if bool(empty.any()):  # nothing fits, or another processor forces an entry that writes nothing
-            masked[empty] = self._way_out(scores[empty])
+            if self.constraint == "exact":
+                scarce = (left - bounds.most_steps) * bounds.reach < bounds.pace * remaining  # (rows,)
+                if bool(scarce.any()):
+                    least = bounds.pace * remaining - left * bounds.reach
+                    masked = self._if_possible(masked, bounds.steer(state, least))
+        empty = _nothing_in(masked)  # (rows,)
+        if bool(empty.any()):  # nothing fits, or another processor forbids what does
+            left = None if left is None else left[empty]
+            masked[empty] = self._way_out(scores[empty], state[empty], remaining[empty], left)
         return masked
 
     def _if_possible(self, masked, more):
@@ -191,19 +156,25 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         ends = masked[:, self.bounds.eos]
         more += masked  # in place, as above: a fresh tensor of this size costs more than the sum
         more[:, self.bounds.eos] = ends
-        impossible = more.amax(dim=-1) == -math.inf  # (rows,)
+        impossible = _nothing_in(more)  # (rows,)
         if bool(impossible.any()):
             more[impossible] = masked[impossible]
         return more
 
-    def _way_out(self, scores):
-        """EOS; if that is masked too, what writes nothing; else EOS whatever its score."""
+    def _way_out(self, scores, state, remaining, left):
+        """What completes a text that may not end here; else EOS, what writes nothing, EOS whatever its score."""
+        bounds = self.bounds
+        completes = bounds.bias(state, remaining)
+        if left is not None:
+            completes += bounds.ends_within(state, left)
+        completes[bounds.ends[state]] = -math.inf
         ends, silent, forced = (torch.full_like(scores, -math.inf) for _ in range(3))
-        ends[:, self.bounds.eos] = scores[:, self.bounds.eos]
-        silent[:, self.bounds.silent] = scores[:, self.bounds.silent]
-        forced[:, self.bounds.eos] = 0.0
-        has_end, has_silent = ((s > -math.inf).any(dim=-1, keepdim=True) for s in (ends, silent))
-        return torch.where(has_end, ends, torch.where(has_silent, silent, forced))
+        ends[:, bounds.eos] = scores[:, bounds.eos]
+        silent[:, bounds.silent] = scores[:, bounds.silent]
+        forced[:, bounds.eos] = 0.0
+        for way in (silent, ends, completes.to(scores.dtype)):  # the last one that is possible
+            forced = torch.where(_nothing_in(way).unsqueeze(1), forced, way)
+        return forced
 
 
 def _log_step(x: torch.Tensor) -> torch.Tensor:
@@ -211,13 +182,19 @@ def _log_step(x: torch.Tensor) -> torch.Tensor:
     return (x.float() + 1).clamp(0, 1).log()
 
 
+def _nothing_in(scores: torch.Tensor) -> torch.Tensor:
+    """Rows without a possible entry; `remove_invalid_values=True` writes the smallest number for `-inf`."""
+    return scores.amax(dim=-1) <= torch.finfo(scores.dtype).min
+
+
 class _Bounds:
     """
     What a table, its EOS and a constraint make of the vocabulary.
 
     Attributes:
+        ends (`torch.BoolTensor` of shape `(S,)`): States that a text may end in.
         cost (`torch.IntTensor` of shape `(S, V)`): Units that an entry writes and those it makes necessary: the rest
-            of an open character, a word after a last space. `_NEVER` for what may not be written.
+            of an open character, a word after a last space, an EOS that writes. `_NEVER` for what may not be written.
         steps (`torch.LongTensor` of shape `(S,)`), most_steps (`int`): Entries that a state needs before EOS.
         silent (`torch.LongTensor`): Entries that write nothing, EOS apart.
         pace, reach (`int`): So many entries write so many units at least: n in 1 where entries of 1, 2 ... n units
@@ -229,59 +206,101 @@ class _Bounds:
     def __init__(self, table: UnitTable, eos: tuple[int, ...], constraint: str):
         weights, following = table.weights, table.next_state.long()  # (S, V)
         self.eos = torch.tensor(eos, device=weights.device)
-        self.exact = constraint == "exact"
+        self.weights, self.following = weights, following
         allowed = weights >= 0
+        keeps = (following == torch.arange(len(weights), device=weights.device).unsqueeze(1)).all(dim=0)  # (V,)
+        silent = keeps & allowed[0] & (torch.maximum(weights, ~weights) == 0).all(dim=0)  # (V,)
+        self.silent = (silent & ~self._is_eos()).nonzero().squeeze(1)
+
         never = weights.new_full((), _NEVER)
-        ends = (weights[:, self.eos] >= 0).any(dim=1)  # (S,)
-        reserve = steps = torch.where(ends, 0, never)  # (S,)
+        last = self._last(allowed, silent)  # (S, eos)
+        self.ends = (last < never).any(dim=1)  # (S,)
+        reserve = last.amin(dim=1)  # (S,)
+        steps = torch.where(self.ends, 0, never)  # (S,)
         for _ in range(4):  # bytes of a character, at most
             via = torch.where(allowed, weights + reserve[following], never)  # (S, V)
-            reserve = torch.where(ends, 0, via.amin(dim=1))
+            reserve = torch.where(self.ends, reserve, via.amin(dim=1))
         cheapest = allowed & (weights + reserve[following] == reserve.unsqueeze(1))
         for _ in range(4):
-            steps = torch.where(ends, 0, torch.where(cheapest, 1 + steps[following], never).amin(dim=1))
+            steps = torch.where(self.ends, 0, torch.where(cheapest, 1 + steps[following], never).amin(dim=1))
         self.steps = steps
-
-        keeps = (following == torch.arange(len(weights), device=weights.device).unsqueeze(1)).all(dim=0)  # (V,)
-        silent = (keeps & allowed[0] & (torch.maximum(weights, ~weights) == 0).all(dim=0)).nonzero().squeeze(1)
         self.cost = torch.where(allowed, weights + reserve[following], never)
         self.cost[:, silent] = never
-        self.cost[:, self.eos] = torch.where(weights[:, self.eos] >= 0, 0, never)
-        self.silent = silent[~torch.isin(silent, self.eos)]
+        self.cost[:, self.eos] = last
 
         self.most_steps = int(torch.where(steps < never, steps, 0).max())
-        self.whole = allowed & (steps[following] == 0) & (self.cost < never)  # (S, V)
-        self.after_text = min(1, len(weights) - 1)
-        written = self._written()
+        self._set_pace(weights, following)
+        # beyond the dearest entry all remaining lengths are alike, and below the least gain all that must be written
+        if constraint == "exact":
+            self.best, period = self._best()
+            self._fits = _Rows(self._make_exact, len(weights), -1, self.best.shape[1] - 1, period)
+        else:
+            dearest = int(torch.where(self.cost < never, self.cost, 0).max())
+            self._fits = _Rows(self._make_fits, len(weights), -1, dearest + 1)
+        self._steers = _Rows(self._make_steer, len(weights), int(self.gain.min()), int(self.gain.max()) + 1)
+        self._ends = _Rows(self._make_ends, len(weights), -1, 4)
+
+    def _is_eos(self) -> torch.Tensor:
+        return torch.zeros_like(self.weights[0], dtype=torch.bool).index_fill(0, self.eos, True)  # (V,)
+
+    def _last(self, allowed, silent) -> torch.Tensor:
+        """Units that each EOS writes where a text may end on it, else `_NEVER`: `(S, eos)`."""
+        may_end = allowed[:, silent].any(dim=1) if bool(silent.any()) else torch.ones_like(allowed[:, 0])  # (S,)
+        first = allowed[:, self.eos]
+        ends = first & may_end[self.following[:, self.eos]]  # an EOS of white space that decoding strips ends nothing
+        ends = ends if bool(ends.any()) else first
+        return torch.where(ends, self.weights[:, self.eos], _NEVER)
+
+    def _set_pace(self, weights, following) -> None:
+        whole = (weights >= 0) & (self.steps[following] == 0) & (self.cost < _NEVER) & ~self._is_eos()  # (S, V)
+        after_text = min(1, len(weights) - 1)
+        written = set(weights[after_text][whole[after_text]].unique().tolist()) - {0}
         most = max(written, default=1)
         self.reach = max(next(n for n in range(most + 1) if n + 1 not in written) or most, 1)
-        at_once = (self.whole & (weights == 1)).any(dim=1)  # (S,) states where an entry writes one unit
+        at_once = (whole & (weights == 1)).any(dim=1)  # (S,) states where an entry writes one unit
         self.pace = 2 if not written and bool(at_once.any()) else 1
         credit = (self.pace - 1) * at_once.int()
-        self.gain = (self.pace * weights + credit[following] - self.reach * steps[following]).float()
-
-        # beyond the dearest entry all remaining lengths are alike, and below the least gain all that must be written
-        self._fits = _Rows(
-            self._make_fits, len(weights), 0, int(torch.where(self.cost < never, self.cost, 0).max()) + 1
-        )
-        self._steers = _Rows(self._make_steer, len(weights), int(self.gain.min()), int(self.gain.max()) + 1)
-        self._ends = _Rows(lambda state, left: _log_step(left[:, None] - steps[following[state]]), len(weights), -1, 4)
-
-    def _written(self) -> set[int]:
-        """Units that single entries write in the middle of a text."""
-        return set(self.cost[self.after_text][self.whole[self.after_text]].unique().tolist()) - {0}
+        self.gain = (self.pace * weights + credit[following] - self.reach * self.steps[following]).float()
 
     def entries(self, length: int) -> int:
         """Entries that may be needed for so many units."""
         return math.ceil(self.pace * length / self.reach)
 
-    def reachable(self, length: int) -> torch.Tensor:
-        """Whether 0, 1 ... `length` units can be written: `(length + 1,)`."""
-        written = self._written()
-        can = [True]
-        for n in range(1, length + 1):
-            can.append(not written or 1 in written or any(w <= n and can[n - w] for w in written))
-        return torch.tensor(can, device=self.cost.device)
+    def _best(self) -> tuple[torch.Tensor, int]:
+        """
+        The most units, up to each number, that can be written from each state and ended with EOS; `-_NEVER` for none.
+
+        Which numbers can be written repeats with a period (1 where all large ones can), so that a table of the first
+        ones serves all: `(S, N)`.
+        """
+        states = range(len(self.weights))
+        usable = (self.weights >= 0) & (self.cost < _NEVER) & ~self._is_eos()
+        moves = []  # of each state: units that an entry writes, and the state after it
+        for s in states:
+            pairs = torch.stack([self.weights[s][usable[s]].long(), self.following[s][usable[s]]])
+            moves.append(pairs.unique(dim=1).T.tolist())
+        idle = [(s, to) for s in states for w, to in moves[s] if w == 0 and to != s]
+        ending = [set(row) for row in self.cost[:, self.eos].tolist()]
+        width = 1 + max(w for w in [0, *(w for s in states for w, _ in moves[s]), *set().union(*ending)] if w < _NEVER)
+        can: list[list[bool]] = []  # for each number of units, whether each state can write it
+        seen: dict = {}
+        while True:
+            n = len(can)
+            can.append([n in ending[s] or any(0 < w <= n and can[n - w][to] for w, to in moves[s]) for s in states])
+            while any(can[n][to] and not can[n][s] for s, to in idle):
+                for s, to in idle:
+                    can[n][s] |= can[n][to]
+            window = str(can[-width:])  # all that the next number depends on
+            if n >= width and window in seen:
+                break
+            seen[window] = n
+        period = n - seen[window]
+        while len(can) < seen[window] + 1 + 2 * period:
+            can.append(can[len(can) - period])
+        best = [[-_NEVER] * len(states)]
+        for n, here in enumerate(can):
+            best.append([n if here[s] else best[-1][s] for s in states])
+        return torch.tensor(best[1:], dtype=self.cost.dtype, device=self.cost.device).T.contiguous(), period
 
     def bias(self, state: torch.Tensor, remaining: torch.Tensor) -> torch.Tensor:
         """0 for what may be written, `-inf` for the rest: `(rows,)` states and remaining units -> `(rows, V)`."""
@@ -291,31 +310,47 @@ class _Bounds:
         """0 for what gains `least`, `-inf` for the rest: `(rows,)` states and units -> `(rows, V)`."""
         return self._steers(state, least)
 
-    def ends_within(self, state: torch.Tensor, left: int) -> torch.Tensor:
-        """0 for what can be followed by EOS after `left` more entries, `-inf` for the rest: `(rows, V)`."""
-        return self._ends(state, torch.full_like(state, left))
+    def ends_within(self, state: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
+        """0 for what can be followed by EOS after `left (rows,)` more entries, `-inf` for the rest: `(rows, V)`."""
+        return self._ends(state, left)
 
     def _make_fits(self, state, remaining):
-        rows = _log_step(remaining.unsqueeze(1) - self.cost[state])  # (keys, V)
-        if self.exact:
-            rows[:, self.eos] += _log_step(-remaining).unsqueeze(1)
-        return rows
+        return _log_step(remaining.unsqueeze(1) - self.cost[state])  # (keys, V)
+
+    def _make_exact(self, state, remaining):
+        """What leads to the most units that can be written within `remaining`."""
+        after = remaining.unsqueeze(1) - self.weights[state]  # (keys, V)
+        total = self.best[self.following[state], after.clamp(0, self.best.shape[1] - 1)] + self.weights[state]
+        total[(after < 0) | (self.cost[state] >= _NEVER)] = -1
+        total[:, self.eos] = self.cost[state][:, self.eos]
+        most = self.best[state, remaining.clamp(min=0)].unsqueeze(1)  # (keys, 1)
+        return torch.where((total == most) & (remaining >= 0).unsqueeze(1), 0.0, -math.inf)
 
     def _make_steer(self, state, least):
         return _log_step(self.gain[state] - least.unsqueeze(1))
 
+    def _make_ends(self, state, left):
+        return _log_step(left.unsqueeze(1) - self.steps[self.following[state]])
+
 
 class _Rows:
-    """Rows `(V,)` for pairs of a state and a number; the pairs are few, so a row is made once and kept."""
+    """
+    Rows `(V,)` for pairs of a state and a number; the pairs are few, so a row is made once and kept.
 
-    def __init__(self, make, states: int, low: int, high: int):
-        self.make, self.states, self.low, self.high = make, states, low, high
+    A number below `low` counts as `low`; one above `high` as the one in the last `period` numbers that it repeats.
+    """
+
+    def __init__(self, make, states: int, low: int, high: int, period: int = 1):
+        self.make, self.states, self.low, self.high, self.period = make, states, low, high, period
         self.kept: torch.Tensor | None = None
         self.made = 0
 
+    @torch.inference_mode(False)  # a row made by a call in inference mode is read by others
     def __call__(self, state: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
-        key = state * (self.high - self.low + 1) + number.clamp(self.low, self.high) - self.low  # (rows,)
-        with _ROWS_LOCK:
+        first = self.high - self.period + 1
+        number = number.clamp(self.low, first) + (number - first).clamp(min=0) % self.period
+        key = state * (self.high - self.low + 1) + number - self.low  # (rows,)
+        with _LOCK:
             if self.kept is None:
                 self.slot = torch.full((self.states * (self.high - self.low + 1),), -1, device=key.device)
             slots = self.slot[key]
@@ -344,12 +379,18 @@ class _Rows:
         self.made = end
 
 
+@torch.inference_mode(False)
 def _bounds(table: UnitTable, eos: tuple[int, ...], constraint: str) -> _Bounds:
     """Made once for a table: `generate` is called many times."""
-    key = (eos, constraint, table.weights.device, table.weights._version, table.next_state._version)
-    bounds = table.bounds.get(key)
-    if bounds is None:
-        bounds = _Bounds(table, eos, constraint)
-        kept = {known: other for known, other in table.bounds.items() if known[2:] == key[2:]}
-        table.bounds = {**kept, key: bounds}  # at once: another thread may be reading
-    return bounds
+    tensors = (table.weights, table.next_state)
+    if any(tensor.is_inference() for tensor in tensors):  # these do not tell whether they were changed
+        return _Bounds(table, eos, constraint)
+    versions = [tensor._version for tensor in tensors]
+    with _LOCK:
+        of, at, known = _KNOWN.get(table, ((None, None), [], {}))
+        if at != versions or any(old is not new for old, new in zip(of, tensors, strict=True)):
+            known = {}
+        if (eos, constraint) not in known:
+            known[eos, constraint] = _Bounds(table, eos, constraint)
+        _KNOWN[table] = tensors, versions, known
+        return known[eos, constraint]

@@ -25,8 +25,8 @@ from transformers import (
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils import can_return_tuple
 
-from .configuration_lenctrl import LONGEST
 from .length_units import LENGTH_UNITS
+from .lengths import LONGEST
 
 
 @dataclass

@@ -1,13 +1,12 @@
 """Units of length: what a text or a sequence of token ids counts."""
 
-import json
 import random
-import re
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import nn
+
+from .unit_vocabulary import UnitVocabulary, skipped_ids
 
 
 LENGTH_UNITS = ("token", "character", "word", "byte")
@@ -93,7 +92,6 @@ class UnitTable(nn.Module):
         next_state = torch.zeros(weights.shape) if next_state is None else next_state
         self.register_buffer("next_state", next_state.to(torch.uint8))
         self._filled = False
-        self.bounds: dict = {}  # what constraints made of it, see hf_lenctrl.length_constraint
 
     @classmethod
     def from_config(cls, config, vocab_size: int) -> "UnitTable":
@@ -130,17 +128,18 @@ class UnitTable(nn.Module):
         """
         if unit not in LENGTH_UNITS:
             raise ValueError(f"unit must be one of {', '.join(LENGTH_UNITS)}, got {unit!r}")
-        special = set(tokenizer.all_special_ids) | set(getattr(tokenizer, "lang_code_to_id", {}).values())
+        special = skipped_ids(tokenizer)
         separate = getattr(tokenizer, "separate_vocabs", False)
         # M2M100 leaves its language codes out of its own size
-        vocab_size = len(tokenizer.target_encoder) if separate else max(len(tokenizer), max(special, default=0) + 1)
+        codes = special | set(getattr(tokenizer, "lang_code_to_id", {}).values())
+        vocab_size = len(tokenizer.target_encoder) if separate else max(len(tokenizer), max(codes, default=0) + 1)
         special = {i for i in special if i < vocab_size}  # length tokens are beyond a target vocabulary of its own
         if unit == "token":
             special.discard(tokenizer.unk_token_id)  # an unknown word is written, if not well
             return cls(unit, torch.tensor([[int(i not in special) for i in range(vocab_size)]]))
-        vocabulary = _Vocabulary(tokenizer, vocab_size, special)
+        vocabulary = UnitVocabulary(tokenizer, vocab_size, special)
         table = cls(unit, *vocabulary.machine(unit))
-        vocabulary.check(table)
+        _check(table, vocabulary)
         return table
 
     @property
@@ -250,148 +249,27 @@ class UnitTable(nn.Module):
         super()._load_from_state_dict(*args, **kwargs)
 
 
-# The characters that `str.split` splits at and that take more than one byte
-_WIDE_SPACES = [c.encode("utf-8") for c in map(chr, range(0x80, 0x3001)) if c.isspace()]
-
-
-class _Vocabulary:
-    """What each entry of a tokenizer's target vocabulary decodes to: first in a text, and later."""
-
-    def __init__(self, tokenizer, vocab_size: int, special: set[int]):
-        self.tokenizer, self.special = tokenizer, special
-        pieces = [piece or "" for piece in tokenizer.convert_ids_to_tokens(list(range(vocab_size)))]
-        backend: Any = getattr(tokenizer, "backend_tokenizer", None)
-        decoder = json.loads(backend.to_str())["decoder"] if backend is not None else None
-        # Marian and M2M100 strip the text they join: white space alone starts none, and none ends on it
-        self.strips = hasattr(tokenizer, "spm_target") or hasattr(tokenizer, "sp_model")
-        if self.strips:
-            self.later = [_bytes_of(piece.replace("▁", " ")) for piece in pieces]
-            self.first = [_bytes_of(piece.replace("▁", " ").lstrip()) for piece in pieces]
-        elif decoder is not None and decoder["type"] == "ByteLevel":
-            # an added token stands for itself, not in the byte-level alphabet
-            added = {str(token) for token in tokenizer.added_tokens_decoder.values()}
-            self.later = [p.encode() if p in added else bytes(map(_BYTE_OF.__getitem__, p)) for p in pieces]
-            self.first = self.later
-        elif decoder is not None:
-            # Rust decodes the list piece by piece and knows which one is the first
-            join = backend.decoder.decode
-            anchor = join(["a"])
-            fallback = "ByteFallback" in json.dumps(decoder)
-            self.first = [_bytes_of(p if fallback and _BYTE_PIECE.fullmatch(p) else join([p])) for p in pieces]
-            self.later = [
-                _bytes_of(p if fallback and _BYTE_PIECE.fullmatch(p) else join(["a", p])[len(anchor) :])
-                for p in pieces
-            ]
-        else:
+def _check(table: UnitTable, vocabulary: UnitVocabulary, rows: int = 100) -> None:
+    """Count rows of entries drawn at random, and compare with the text they decode to."""
+    draw, tokenizer = random.Random(0), vocabulary.tokenizer
+    weights, following = table.weights.tolist(), table.next_state.tolist()
+    eos = next(iter(vocabulary.special), None)
+    candidates = [i for i in range(len(vocabulary.later)) if i not in vocabulary.special]
+    special = sorted(vocabulary.special) or candidates
+    for row in range(rows if candidates else 0):
+        ids, state, count = [], 0, 0
+        for _ in range(1 + row % 8):
+            i = draw.choice(candidates if draw.random() < 0.8 else special)
+            if weights[state][i] >= 0:
+                ids.append(i)
+                count += weights[state][i]
+                state = following[state][i]
+        if eos is not None and weights[state][eos] < 0:
+            continue  # ends within a character or on white space that is stripped
+        text = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        if count != count_units(text, table.unit):
             raise ValueError(
-                f"only tokens can be counted for {type(tokenizer).__name__}, which has no decoder; use a tokenizer "
-                "of byte-level BPE, SentencePiece or WordPiece, or length_unit='token'"
+                f"{table.unit}s of {type(tokenizer).__name__} cannot be counted piece by piece: "
+                f"{tokenizer.convert_ids_to_tokens(ids)} decodes to {text!r}, {count_units(text, table.unit)}"
+                f" {table.unit}s, not {count}; use length_unit='token'"
             )
-
-    def machine(self, unit: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """Weights and next states: the states that the pieces can lead to, each run over all pieces."""
-        start: tuple[bool, bool, bytes] = (False, True, b"")  # started, white space last, bytes of an open character
-        rows: dict[tuple[bool, bool, bytes], tuple[list[int], list]] = {}
-        after_text = [(True, False, b""), (True, True, b"")] if unit == "word" or self.strips else [(True, False, b"")]
-        order = [start, *after_text]  # `states_after` relies on the first three
-        continuing = [i for i, data in enumerate(self.later) if data and 0x80 <= data[0] < 0xC0]
-        for state in order:
-            started, white, waiting = state
-            may_end = not waiting and not (self.strips and unit != "word" and started and white)
-            if waiting:  # all but the bytes it waits for break the character, and lead where they lead after text
-                weights, following = [min(w, ~w) for w in rows[after_text[0]][0]], list(rows[after_text[0]][1])
-            else:
-                weights, following = [0] * len(self.later), [state] * len(self.later)
-            for i in continuing if waiting else range(len(self.later)):
-                weights[i], following[i] = self._write(state, i, unit)
-            for i in self.special:
-                weights[i], following[i] = 0 if may_end else ~0, state
-            rows[state] = weights, following
-            order += [new for new in dict.fromkeys(following) if new not in order]
-        number = {state: i for i, state in enumerate(order)}
-        return (
-            torch.tensor([rows[state][0] for state in order]),
-            torch.tensor([[number[new] for new in rows[state][1]] for state in order], dtype=torch.uint8),
-        )
-
-    def _write(self, state, i: int, unit: str):
-        """Weight of entry `i` and the state after it."""
-        started, white, waiting = state
-        data = self.later[i] if started else self.first[i]
-        text, rest = _split_utf8(waiting + data)
-        broken = text is None
-        if text is None:  # stray bytes: no white space, and of a character only the first byte counts
-            text, rest = _split_utf8(data.lstrip(_CONTINUATION))
-            text, waiting = "\ufffd" + (text or ""), b"?"
-        if unit == "character":
-            weight = len(text) + bool(rest) - bool(waiting)  # a character counts with its first byte
-        elif unit == "byte":
-            weight = len(data)
-        else:  # a word counts with its first whole character
-            weight = len(text.split()) - bool(text and not white and not text[0].isspace())
-        weight = ~weight if broken else weight
-        started = started or (bool(text.strip() or rest) if self.strips else True)
-        if not started:
-            return weight, state
-        white = text[-1].isspace() if text else white
-        if unit != "word" and not self.strips:
-            white = False
-        return weight, (True, white, _canonical(rest, unit))
-
-    def check(self, table: UnitTable, rows: int = 100) -> None:
-        """Count rows of entries drawn at random, and compare with the text they decode to."""
-        draw = random.Random(0)
-        weights, following = table.weights.tolist(), table.next_state.tolist()
-        eos = next(iter(self.special), None)
-        candidates = [i for i in range(len(self.later)) if i not in self.special]
-        for row in range(rows if candidates else 0):
-            ids, state, count = [], 0, 0
-            for _ in range(1 + row % 8):
-                i = draw.choice(candidates)
-                if weights[state][i] >= 0:
-                    ids.append(i)
-                    count += weights[state][i]
-                    state = following[state][i]
-            if eos is not None and weights[state][eos] < 0:
-                continue  # ends within a character or on white space that is stripped
-            text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-            if count != count_units(text, table.unit):
-                raise ValueError(
-                    f"{table.unit}s of {type(self.tokenizer).__name__} cannot be counted piece by piece: "
-                    f"{self.tokenizer.convert_ids_to_tokens(ids)} decodes to {text!r}, {count_units(text, table.unit)}"
-                    f" {table.unit}s, not {count}; use length_unit='token'"
-                )
-
-
-# The byte-level alphabet: printable Latin-1 stands for itself, the other bytes, in order, for U+0100 and on
-_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-_BYTE_OF = {chr(b): b for b in _PRINTABLE}
-_BYTE_OF |= {chr(0x100 + i): b for i, b in enumerate(b for b in range(256) if b not in _PRINTABLE)}
-
-_CONTINUATION = bytes(range(0x80, 0xC0))
-_BYTE_PIECE = re.compile(r"<0x([89A-F][0-9A-F])>")  # byte fallback of SentencePiece; ASCII bytes are whole characters
-
-
-def _bytes_of(text: str) -> bytes:
-    byte = _BYTE_PIECE.fullmatch(text)
-    return bytes([int(byte[1], 16)]) if byte else text.encode("utf-8")
-
-
-def _split_utf8(data: bytes) -> tuple[str | None, bytes]:
-    """Text and the open character at its end; no text where the bytes are no UTF-8."""
-    try:
-        return data.decode("utf-8"), b""
-    except UnicodeDecodeError as error:
-        if error.reason != "unexpected end of data":
-            return None, b""
-        return data[: error.start].decode("utf-8"), data[error.start :]
-
-
-def _canonical(rest: bytes, unit: str) -> bytes:
-    """One open character for all that go on alike, so that there are few states."""
-    if not rest or (len(rest) == 1 and rest in (b"\xe0", b"\xed", b"\xf0", b"\xf4")):
-        return rest  # their second byte is restricted
-    if unit == "word" and any(space.startswith(rest) for space in _WIDE_SPACES):
-        return rest  # may turn out to be white space
-    missing = (2 if rest[0] < 0xE0 else 3 if rest[0] < 0xF0 else 4) - len(rest)
-    return {1: b"\xc3", 2: b"\xe4", 3: b"\xf1"}[missing]

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .configuration_lenctrl import check_length
 from .length_units import UnitTable, count_units
+from .lengths import check_length
 
 
 def length_metrics(produced: Sequence[int], requested: Sequence[int]) -> dict[str, float]:

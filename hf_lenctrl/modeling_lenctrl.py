@@ -50,10 +50,10 @@ from .configuration_lenctrl import (
     LenCtrlPegasusConfig,
 )
 from .generation import LengthControlledGeneration, refuse_length
-from .length_constraint import as_length_tensor
 from .length_encoding import LENGTH_ENCODINGS
 from .length_head import LengthHeadAttention, LengthHeadOutput
 from .length_units import UnitTable
+from .lengths import as_length_tensor
 
 
 class _NoPositions(nn.Module):
@@ -124,7 +124,7 @@ def _required_length(length, config, rows: torch.Tensor) -> torch.Tensor:
             "no length was given; pass it to the call (model.generate(**inputs, length=75), model(..., length=75) "
             "or labels to count it from) or set a default: from_pretrained(path, length=75)"
         )
-    return as_length_tensor(length, rows.shape[0], rows.device)
+    return as_length_tensor(length, rows.shape[0], rows.device, synchronize=False)
 
 
 class LengthControlledDecoder(_KeepsUnitTable):

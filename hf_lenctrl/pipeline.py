@@ -9,11 +9,12 @@ import torch
 from tqdm.auto import tqdm
 from transformers import Pipeline
 
-from .configuration_lenctrl import check_constraint, check_length
-from .generation import encode_once, limited, rerank, token_limit, warn_of_misses
+from .generation import encode_once, limited, token_limit, warn_of_misses
 from .length_predictor import load_predictor
 from .length_tokens import LengthTokens
 from .length_units import UnitTable, count_texts, count_units
+from .lengths import check_constraint, check_length
+from .reranking import rerank
 
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         length_constraint (`str`, *optional*): `"max"`, `"exact"` or `None`; defaults to the model's.
         num_return_sequences (`int`, *optional*, defaults to 1): Outputs for each source.
         rerank (`bool` or `int`, *optional*, defaults to `False`): Write so many candidates (`True`: 20) and return
-            those that contain most source words first (`hf_lenctrl.generation.rerank`).
+            those that contain most source words first (`hf_lenctrl.rerank`).
         batch_size (`int`, *optional*, defaults to 32): Sources generated together; like lengths share a batch.
         batch_tokens (`int`, *optional*): Make batches of so many positions instead, rows times the longest source in
             tokens and the longest requested length in units, so that short texts come in large batches.

@@ -9,8 +9,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from .configuration_lenctrl import check_length
 from .length_units import LENGTH_UNITS, count_units
+from .lengths import check_length
 from .metrics import length_metrics
 
 

@@ -23,7 +23,7 @@ from hf_lenctrl import (
     LenCtrlMBartConfig,
     LenCtrlPegasusConfig,
 )
-from hf_lenctrl.configuration_lenctrl import check_constraint, check_length
+from hf_lenctrl.lengths import check_constraint, check_length
 
 
 CONFIGS = {

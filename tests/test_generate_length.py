@@ -442,6 +442,17 @@ def test_running_past_the_positions_is_a_clear_error_with_absolute_positions(fam
         model.generate(SOURCE, length=5, num_beams=num_beams, max_new_tokens=30)
 
 
+@pytest.mark.parametrize("constraint", [None, "max", "exact"])
+def test_a_tensor_of_lengths_is_held_to_the_longest_length(family, constraint):  # issue 15.25
+    """10**7 is the first length that no model writes; a list of lengths is refused in the same words."""
+    model = build_model(family)
+    for length in (torch.tensor([3, 10**7]), torch.tensor([3, 2**40])):
+        with pytest.raises(ValueError, match=r"length must be under 10000000 for every example, got \[3, \d+\]"):
+            model.generate(SOURCE, length=length, length_constraint=constraint, max_new_tokens=3)
+        with pytest.raises(ValueError, match="length must be under 10000000"):
+            model(input_ids=SOURCE, decoder_input_ids=SOURCE, length=length)
+
+
 def test_any_length_is_fine_without_absolute_positions(family):
     model = build_model(family, max_position_embeddings=16)
     model.final_logits_bias[0, model.config.eos_token_id] = -1e4

@@ -367,6 +367,7 @@ def test_words_go_on_at_their_limit_and_no_new_one_begins(marian_pieces):
         ((0, "max"), ValueError, "length must be at least 1, got 0; pass length=75"),
         (([5, 0], "exact"), ValueError, "length must be at least 1, got 0"),
         ((torch.tensor([5, 0]), "exact"), ValueError, r"at least 1 for every example, got \[5, 0\]"),
+        ((torch.tensor([5, 10**7]), "max"), ValueError, r"under 10000000 for every example, got \[5, 10000000\]"),
     ],
 )
 def test_a_wrong_length_or_constraint_is_told(arguments, error, message):
@@ -455,7 +456,10 @@ def test_a_row_never_ends_up_empty_and_no_entry_exceeds_what_is_left(case, lengt
         assert through
         for i in through:
             assert i == 0 or weights[state][i] <= max(remaining, 0)
-            assert left_scores[i] == (0.0 if through == [0] and given_scores[0] == NO else given_scores[i])
+            given = [given_scores[k] for k in through]
+            assert left_scores[i] == (0.0 if given == [NO] * len(given) else given_scores[i])
+        if all(score == NO for score in given_scores):  # then only EOS, or what completes an open text
+            assert through == [0] or weights[state][0] < 0
 
 
 @functools.cache

@@ -25,7 +25,6 @@ from transformers import (
     XLMRobertaConfig,
 )
 
-from hf_lenctrl.configuration_lenctrl import check_length
 from hf_lenctrl.experiment import train_length_predictor as recipe
 from hf_lenctrl.length_predictor import (
     LengthPredictor,
@@ -36,6 +35,7 @@ from hf_lenctrl.length_predictor import (
     round_lengths,
 )
 from hf_lenctrl.length_units import UnitTable
+from hf_lenctrl.lengths import check_length
 
 
 register()
@@ -312,7 +312,7 @@ def test_a_predictor_runs_with_its_own_code_where_the_package_is_not_installed(t
     predictor = build()
     predictor.save_pretrained(tmp_path / "predictor")
     shipped = {path.stem for path in (tmp_path / "predictor").glob("*.py")}
-    assert {"configuration_lenctrl", "length_predictor", "length_units"} <= shipped
+    assert {"length_predictor", "length_units", "lengths"} <= shipped
     assert not {"modeling_lenctrl", "generation"} & shipped
     result = subprocess.run(
         [sys.executable, "-I", "-c", REMOTE, json.dumps([str(tmp_path / "predictor"), IDS.tolist(), MASK.tolist()])],

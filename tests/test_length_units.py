@@ -1,18 +1,27 @@
 """Tests of the unit tables: written-out rows for hand-made vocabularies, and counts held against decoded text."""
 
+import copy
 import json
 import random
 import re
 from types import SimpleNamespace
 
 import pytest
+import sentencepiece
 import torch
 from conftest import TARGETS
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import AddedToken, Tokenizer, decoders, models
 from torch import nn
-from transformers import BartTokenizer, BertTokenizer, MarianTokenizer, PreTrainedTokenizerFast, T5Tokenizer
+from transformers import (
+    BartTokenizer,
+    BertTokenizer,
+    M2M100Tokenizer,
+    MarianTokenizer,
+    PreTrainedTokenizerFast,
+    T5Tokenizer,
+)
 
 from hf_lenctrl import LenCtrlBartConfig, LenCtrlMarianConfig, UnitTable, count_units, train_marian_tokenizer
 from hf_lenctrl.length_units import NO_STATE, NOT_FILLED
@@ -670,3 +679,68 @@ def test_a_table_in_use_notices_that_an_unfilled_one_was_loaded(handmade_marian)
     table.load_state_dict(UnitTable.from_config(config, len(MARIAN_VOCABULARY)).state_dict())
     with pytest.raises(ValueError, match="set_unit_table"):
         table.progress(torch.tensor([[2, 4, 5]]))
+
+
+# What decoding skips, and single bytes
+
+
+SPECIAL_AND_PLAIN = [("<S>", True), ("<T U>", True), ("<N>", False), ("é", False), ("Ġq", False), ("\n", False)]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_decoding_skips_weighs_nothing(tokenizers_of_every_kind, name):  # issue 15.2
+    """An `AddedToken(special=True)` is in no `all_special_ids`, and yet fast tokenizers skip it."""
+    tokenizer = copy.deepcopy(tokenizers_of_every_kind[name])
+    tokenizer.add_tokens([AddedToken(text, special=special) for text, special in SPECIAL_AND_PLAIN])
+    added = [tokenizer.convert_tokens_to_ids(text) for text, _ in SPECIAL_AND_PLAIN]
+    tables = {unit: UnitTable.from_tokenizer(tokenizer, unit) for unit in UNITS}
+    draw = random.Random(0)
+    every = list(range(len(tokenizer)))
+    checked = 0
+    for row in range(300):
+        ids = [draw.choice(added if draw.random() < 0.4 else every) for _ in range(row % 7)] + [added[2]]
+        text = decode(tokenizer, ids)
+        if "\ufffd" in text:
+            continue  # bytes that are no text: only the ids know them
+        for unit, table in tables.items():
+            if (table.weights[0, ids] >= 0).all() and table.weights[1:2, ids].ge(0).all():
+                assert int(table.count(torch.tensor([ids]))) == count_units(text, unit), (unit, ids, text)
+                checked += 1
+    assert checked > 150
+
+
+@pytest.fixture(scope="module", params=["marian", "m2m_100"])
+def stripping_byte_fallback(request, tmp_path_factory):
+    """SentencePiece whose unknown characters are bytes, in the two tokenizers that call it from Python."""
+    folder = tmp_path_factory.mktemp("fallback")
+    (folder / "text.txt").write_text("\n".join(TARGETS * 9), encoding="utf-8")
+    options = {"vocab_size": 300, "byte_fallback": True, "hard_vocab_limit": False, "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(folder / "text.txt"), model_prefix=str(folder / "source"), **options
+    )
+    spm = sentencepiece.SentencePieceProcessor(model_file=str(folder / "source.model"))
+    special = ["</s>", "<unk>", "<pad>"] if request.param == "marian" else ["<s>", "<pad>", "</s>", "<unk>"]
+    pieces = special + [spm.id_to_piece(i) for i in range(3, len(spm))]
+    vocabulary = folder / "vocab.json"
+    vocabulary.write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}), encoding="utf-8")
+    model = str(folder / "source.model")
+    if request.param == "marian":
+        return MarianTokenizer(model, model, str(vocabulary), clean_up_tokenization_spaces=False)
+    return M2M100Tokenizer(str(vocabulary), model)
+
+
+def test_a_byte_piece_is_the_character_it_decodes_to(stripping_byte_fallback):  # issue 15.15
+    tokenizer = stripping_byte_fallback
+    texts = ["a\x0bb", "a\tb", "x\x0b\x0by", "日\x0b本", "a\x1cb", "~{}~", "é"]
+    letter = {piece: i for piece, i in tokenizer.get_vocab().items()}
+    for text in texts:
+        ids = [letter[f"<0x{byte:02X}>"] for byte in text.encode("utf-8")]
+        assert decode(tokenizer, ids) == text
+        for unit in UNITS:
+            assert progress(tokenizer, ids, unit)[-1] == count_units(text, unit), (unit, text)
+    assert progress(tokenizer, [letter["<0x0B>"], letter["<0x61>"], letter["<0x0B>"], letter["<0x61>"]]) == [
+        0,
+        1,
+        2,
+        3,
+    ]

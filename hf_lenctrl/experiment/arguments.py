@@ -12,8 +12,8 @@ import yaml
 from transformers import HfArgumentParser
 
 from .. import __version__
-from ..configuration_lenctrl import check_length
 from ..length_tokens import LENGTH_TOKEN_KINDS
+from ..lengths import check_length
 from ..metrics import ROUGE_UNITS
 from ..model_card import TASKS
 

@@ -23,8 +23,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_lenctrl
 
-from ..configuration_lenctrl import LENGTH_CONSTRAINTS
 from ..length_units import LENGTH_UNITS
+from ..lengths import LENGTH_CONSTRAINTS
 from .data import load_requests
 from .output_file import OutputFile
 

@@ -1,0 +1,73 @@
+"""What a requested length is, checked once."""
+
+import torch
+
+
+LENGTH_CONSTRAINTS = ("max", "exact")
+LONGEST = 10**7  # no model writes more; sums of units stay far from overflow
+
+
+def check_length(length) -> None:
+    """Raise unless `length` is a Python `int` from 1 to `LONGEST` - 1 (`bool` is none)."""
+    if isinstance(length, bool) or not isinstance(length, int):
+        raise TypeError(
+            f"length must be an int of at least 1, got {length!r} ({type(length).__name__}); pass length=75"
+        )
+    if length < 1:
+        raise ValueError(f"length must be at least 1, got {length}; pass length=75")
+    if length >= LONGEST:
+        raise ValueError(f"length must be under {LONGEST}, got {length}; pass length=75")
+
+
+def check_constraint(constraint) -> None:
+    """Raise unless `constraint` is None or one of `LENGTH_CONSTRAINTS`."""
+    if constraint is not None and constraint not in LENGTH_CONSTRAINTS:
+        raise ValueError(
+            f"length_constraint must be 'max' (never longer), 'exact' or None (the model alone), got {constraint!r}"
+        )
+
+
+def as_length_tensor(length, batch_size: int, device: torch.device, *, synchronize: bool = True) -> torch.Tensor:
+    """
+    Check a requested length and expand it to one for each row of the batch.
+
+    Args:
+        length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`): Requested units, each from 1 to
+            `LONGEST` - 1.
+        batch_size (`int`): Rows of the batch.
+        device (`torch.device`): Device of the result.
+        synchronize (`bool`, *optional*, defaults to `True`): Read the values of a tensor on an accelerator too. A
+            training step passes `False`, because reading them back stalls it.
+
+    Returns:
+        `torch.LongTensor` of shape `(batch_size,)`.
+
+    Raises:
+        `TypeError`: for anything but integers (a `bool`, a float, NaN, a string).
+        `ValueError`: for a length under 1 or of `LONGEST` or more, or a list or tensor of another size than the batch.
+    """
+    if isinstance(length, torch.Tensor):
+        if length.dtype.is_floating_point or length.dtype.is_complex or length.dtype == torch.bool:
+            raise TypeError(f"length must be an integer tensor, got dtype {length.dtype}; pass length.long()")
+    elif isinstance(length, (list, tuple)):
+        for item in length:
+            check_length(item)
+        length = torch.tensor(length, dtype=torch.long)
+    else:
+        check_length(length)
+        return torch.full((batch_size,), length, dtype=torch.long, device=device)
+    if length.shape != (batch_size,):
+        raise ValueError(
+            f"length must hold one integer for each of the {batch_size} examples of the batch, got shape "
+            f"{tuple(length.shape)}; pass an int for the whole batch or a list of {batch_size}"
+        )
+    # no graph of torch.compile or torch.export may depend on the values
+    if (synchronize or length.device.type == "cpu") and not torch.compiler.is_compiling():
+        if bool((length < 1).any()):
+            raise ValueError(
+                f"length must be at least 1 for every example, got {length.tolist()}; drop empty targets or pass "
+                "length>=1"
+            )
+        if bool((length >= LONGEST).any()):
+            raise ValueError(f"length must be under {LONGEST} for every example, got {length.tolist()}")
+    return length.to(device=device, dtype=torch.long)
