@@ -1,5 +1,6 @@
 """Configurations of the length-controlled models: the base model's fields and those of length control."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
@@ -7,7 +8,10 @@ from transformers.models.bart.configuration_bart import BartConfig
 from transformers.models.m2m_100.configuration_m2m_100 import M2M100Config
 from transformers.models.marian.configuration_marian import MarianConfig
 from transformers.models.mbart.configuration_mbart import MBartConfig
+from transformers.models.mt5.configuration_mt5 import MT5Config
 from transformers.models.pegasus.configuration_pegasus import PegasusConfig
+from transformers.models.t5.configuration_t5 import T5Config
+from transformers.models.umt5.configuration_umt5 import UMT5Config
 
 from .length_tokens import LengthTokens
 from .length_units import LENGTH_UNITS
@@ -17,9 +21,11 @@ from .lengths import check_constraint, check_length
 LENGTH_ENCODING_NAMES = ("ldpe", "lrpe", "pre", "learned", "scale", "none")
 
 
+@dataclass(kw_only=True)
 class LengthControlRules:
     """
-    Rules that cross the fields every length-controlled configuration has, run by `@strict` after each construction.
+    Fields of every length-controlled configuration, and the rules that cross them, run by `@strict` after each
+    construction.
 
     Fields:
         length_encoding (`str`, defaults to `"ldpe"`): What the decoder is told: `"ldpe"`, `"lrpe"`, `"pre"`
@@ -36,7 +42,8 @@ class LengthControlRules:
             the embeddings as they are. 1 is LC to the letter, made for a CNN; in a Transformer such loud embeddings
             drown the positions, so give the length of a typical target.
         absolute_positions (`bool`, defaults to `False`): Keep the decoder's own positions and add the length encoding
-            ("+PE" in Takase & Okazaki 2019); `False` puts the length encoding in their place.
+            ("+PE" in Takase & Okazaki 2019); `False` puts the length encoding in their place. T5 has relative
+            positions, which stay: always `True`.
         length_unit (`str`, defaults to `"token"`): What is counted: `"token"`, or of the decoded text `"character"`
             (Unicode code points), `"word"` (separated by white space) or `"byte"` (UTF-8). Special tokens count zero.
         length (`int`, *optional*): Length used when a call gives none.
@@ -49,6 +56,20 @@ class LengthControlRules:
             at zero, so that a pretrained model starts as it was; see `add_length_control`.
         unit_states (`int`, defaults to 1): States of the model's `UnitTable`; set with the table.
     """
+
+    length_encoding: str = "ldpe"
+    absolute_positions: bool = False
+    length_unit: str = "token"
+    length: int | None = None
+    length_constraint: str | None = None
+    length_predictor: str | None = None
+    length_tokens: dict | None = None
+    length_projection: bool = False
+    unit_states: int = 1
+    encoder_length_embedding: bool = False
+    length_head: bool = False
+    learned_lengths: int = 512
+    length_scale: int = 1
 
     @property
     def length_controlled(self: Any) -> bool:
@@ -74,6 +95,11 @@ class LengthControlRules:
             raise ValueError(
                 "length_encoding='none' with absolute_positions=False leaves the decoder without any position; "
                 "pass absolute_positions=True for the plain base model"
+            )
+        if hasattr(self, "relative_attention_num_buckets") and not self.absolute_positions:
+            raise ValueError(
+                f"absolute_positions=False has no meaning for {type(self).__name__}, whose positions are relative and "
+                "stay in the attention; leave it out"
             )
         told = self.length_controlled or self.length_tokens is not None
         if self.length_tokens is not None:
@@ -104,108 +130,62 @@ class LengthControlRules:
 
 @strict
 class LenCtrlBartConfig(LengthControlRules, BartConfig):
-    """Configuration of `LenCtrlBartModel`: `BartConfig` and the fields of `LengthControlRules`."""
+    """`BartConfig` and the fields of `LengthControlRules`."""
 
     model_type = "lenctrl_bart"
-
-    length_encoding: str = "ldpe"
-    absolute_positions: bool = False
-    length_unit: str = "token"
-    length: int | None = None
-    length_constraint: str | None = None
-    length_predictor: str | None = None
-    length_tokens: dict | None = None
-    length_projection: bool = False
-    unit_states: int = 1
-    encoder_length_embedding: bool = False
-    length_head: bool = False
-    learned_lengths: int = 512
-    length_scale: int = 1
 
 
 @strict
 class LenCtrlMarianConfig(LengthControlRules, MarianConfig):
-    """Configuration of `LenCtrlMarianModel`: `MarianConfig` and the fields of `LengthControlRules`."""
+    """`MarianConfig` and the fields of `LengthControlRules`."""
 
     model_type = "lenctrl_marian"
-
-    length_encoding: str = "ldpe"
-    absolute_positions: bool = False
-    length_unit: str = "token"
-    length: int | None = None
-    length_constraint: str | None = None
-    length_predictor: str | None = None
-    length_tokens: dict | None = None
-    length_projection: bool = False
-    unit_states: int = 1
-    encoder_length_embedding: bool = False
-    length_head: bool = False
-    learned_lengths: int = 512
-    length_scale: int = 1
 
 
 @strict
 class LenCtrlMBartConfig(LengthControlRules, MBartConfig):
-    """Configuration of `LenCtrlMBartModel`: `MBartConfig` and the fields of `LengthControlRules`."""
+    """`MBartConfig` and the fields of `LengthControlRules`."""
 
     model_type = "lenctrl_mbart"
-
-    length_encoding: str = "ldpe"
-    absolute_positions: bool = False
-    length_unit: str = "token"
-    length: int | None = None
-    length_constraint: str | None = None
-    length_predictor: str | None = None
-    length_tokens: dict | None = None
-    length_projection: bool = False
-    unit_states: int = 1
-    encoder_length_embedding: bool = False
-    length_head: bool = False
-    learned_lengths: int = 512
-    length_scale: int = 1
 
 
 @strict
 class LenCtrlPegasusConfig(LengthControlRules, PegasusConfig):
-    """Configuration of `LenCtrlPegasusModel`: `PegasusConfig` and the fields of `LengthControlRules`."""
+    """`PegasusConfig` and the fields of `LengthControlRules`."""
 
     model_type = "lenctrl_pegasus"
-
-    length_encoding: str = "ldpe"
-    absolute_positions: bool = False
-    length_unit: str = "token"
-    length: int | None = None
-    length_constraint: str | None = None
-    length_predictor: str | None = None
-    length_tokens: dict | None = None
-    length_projection: bool = False
-    unit_states: int = 1
-    encoder_length_embedding: bool = False
-    length_head: bool = False
-    learned_lengths: int = 512
-    length_scale: int = 1
 
 
 @strict
 class LenCtrlM2M100Config(LengthControlRules, M2M100Config):
-    """Configuration of `LenCtrlM2M100Model`: `M2M100Config` and the fields of `LengthControlRules`."""
+    """`M2M100Config` and the fields of `LengthControlRules`."""
 
     model_type = "lenctrl_m2m_100"
 
-    length_encoding: str = "ldpe"
-    absolute_positions: bool = False
-    length_unit: str = "token"
-    length: int | None = None
-    length_constraint: str | None = None
-    length_predictor: str | None = None
-    length_tokens: dict | None = None
-    length_projection: bool = False
-    unit_states: int = 1
-    encoder_length_embedding: bool = False
-    length_head: bool = False
-    learned_lengths: int = 512
-    length_scale: int = 1
+
+@strict
+class LenCtrlT5Config(LengthControlRules, T5Config):
+    """`T5Config` and the fields of `LengthControlRules`."""
+
+    model_type = "lenctrl_t5"
+    absolute_positions: bool = True
 
 
-for _config in (LenCtrlBartConfig, LenCtrlMarianConfig, LenCtrlMBartConfig, LenCtrlPegasusConfig, LenCtrlM2M100Config):
+@strict
+class LenCtrlMT5Config(LengthControlRules, MT5Config):
+    """`MT5Config` and the fields of `LengthControlRules`."""
+
+    model_type = "lenctrl_mt5"
+    absolute_positions: bool = True
+
+
+@strict
+class LenCtrlUMT5Config(LengthControlRules, UMT5Config):
+    """`UMT5Config` and the fields of `LengthControlRules`."""
+
+    model_type = "lenctrl_umt5"
+    absolute_positions: bool = True
+
+
+for _config in LengthControlRules.__subclasses__():
     _config.register_for_auto_class()

@@ -8,26 +8,14 @@ from typing import Any
 
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 
-from . import modeling_lenctrl as models
 from .length_encoding import LENGTH_ENCODINGS
 from .length_tokens import LengthTokens
 from .length_units import UnitTable
 from .lengths import check_constraint, check_length
+from .modeling_lenctrl import FAMILIES
 
 
 logger = logging.getLogger(__name__)
-
-# a plain model's type -> its length-controlled class; NLLB's checkpoints are of type m2m_100
-_CLASS_OF = {
-    head.config_class.model_type.removeprefix("lenctrl_"): head
-    for head in (
-        models.LenCtrlBartForConditionalGeneration,
-        models.LenCtrlMarianMTModel,
-        models.LenCtrlMBartForConditionalGeneration,
-        models.LenCtrlPegasusForConditionalGeneration,
-        models.LenCtrlM2M100ForConditionalGeneration,
-    )
-}
 
 
 @dataclass(frozen=True)
@@ -55,7 +43,7 @@ def add_length_control(
     length_tokens: LengthTokens | None = None,
 ) -> Any:
     """
-    Give a plain BART, mBART, Pegasus, Marian or M2M100/NLLB model a decoder that is told the length.
+    Give a plain BART, mBART, Pegasus, Marian, M2M100/NLLB or T5 (mT5, UMT5) model a decoder that is told the length.
 
     The decoder keeps its positions, and the length encoding reaches it through a linear layer that starts at zero, as
     do the encoder's length embedding and the length head's projection: the new model's logits equal the plain model's
@@ -99,13 +87,13 @@ def add_length_control(
     if length is not None:
         check_length(length)
     model_type = plain.config.model_type
-    if model_type not in _CLASS_OF:
+    if model_type not in FAMILIES:
         has = "has length control already" if hasattr(plain.config, "length_encoding") else "is of no known family"
         raise ValueError(
-            f"{type(plain).__name__} {has}; pass a plain model of type {', '.join(_CLASS_OF)}, got {model_type!r}"
+            f"{type(plain).__name__} {has}; pass a plain model of type {', '.join(FAMILIES)}, got {model_type!r}"
         )
     UnitTable.from_tokenizer(tokenizer, length_unit)  # an unknown unit is told before a model is built
-    head = _CLASS_OF[model_type]
+    head = FAMILIES[model_type]
     fields = plain.config.to_dict()
     for name in ("model_type", "architectures", "transformers_version", "_name_or_path", "auto_map"):
         fields.pop(name, None)

@@ -221,5 +221,6 @@ class LengthControlledGeneration:
 
     def _token_limit(self, length: int, prompt_length: int) -> int:
         """See `token_limit`."""
-        positions = self.config.max_position_embeddings if self.config.absolute_positions else None
+        absolute = self.config.absolute_positions
+        positions = getattr(self.config, "max_position_embeddings", None) if absolute else None  # T5 has none
         return token_limit(self.unit_table, length, prompt_length, positions)

@@ -1,15 +1,29 @@
 """The length head of Nguyen et al. 2023: one more head of cross-attention, which looks back at what is written."""
 
+from typing import Any
+
 import torch
 from torch import nn
 from transformers.cache_utils import DynamicLayer, StaticLayer
 
 
-class _OutputAndHeads(nn.Linear):
-    """An attention's output projection that also hands on what it was given, the heads side by side."""
+class _Watched:
+    """
+    An attention as the `forward` of its parent class sees it in one call, with the heads kept on their way through
+    the output projection. The projection itself, `name`, stays what it is: a Linear, or what PEFT or a quantizer put
+    in its place; and no module keeps anything of the call.
+    """
 
-    def forward(self, heads: torch.Tensor) -> torch.Tensor:
-        return torch.cat([super().forward(heads), heads], dim=-1)
+    def __init__(self, attention: nn.Module, name: str):
+        self._attention, self._name = attention, name
+        self.heads: torch.Tensor | None = None
+
+    def __getattr__(self, name):
+        return self._project if name == self._name else getattr(self._attention, name)
+
+    def _project(self, heads: torch.Tensor) -> torch.Tensor:
+        self.heads = heads  # (B, T, heads * width)
+        return getattr(self._attention, self._name)(heads)
 
 
 class LengthHeadOutput(nn.Linear):
@@ -37,12 +51,12 @@ class LengthHeadAttention:
     a cache adds one term, whatever was written before, and beams are reordered with the rest.
     """
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.out_proj = _OutputAndHeads(self.embed_dim, self.embed_dim, bias=self.out_proj.bias is not None)
-        self.length_out = LengthHeadOutput(self.embed_dim, self.embed_dim, bias=False)
+    def add_length_control(self: Any) -> None:
+        """The one new parameter; called once, by `control`."""
+        output = self.out_proj if hasattr(self, "out_proj") else self.o  # T5's name
+        self.length_out = LengthHeadOutput(output.out_features, output.out_features, bias=False)
 
-    def forward(self, hidden_states, *args, past_key_values=None, progress=None, **kwargs):
+    def forward(self: Any, hidden_states, *args, past_key_values=None, progress=None, **kwargs):
         """
         The parent's `forward` with one more argument.
 
@@ -53,9 +67,11 @@ class LengthHeadAttention:
         Raises:
             `ValueError`: for a cache that was filled by a model without a length head.
         """
-        both, attention = super().forward(hidden_states, *args, past_key_values=past_key_values, **kwargs)
-        output, heads = both.chunk(2, dim=-1)  # (B, T, d) each
-        per_head = heads.unflatten(-1, (self.num_heads, self.head_dim))  # (B, T, h, d/h)
+        watched = _Watched(self, "out_proj" if hasattr(self, "out_proj") else "o")
+        forward = super().forward.__func__
+        output, *others = forward(watched, hidden_states, *args, past_key_values=past_key_values, **kwargs)
+        width = self.head_dim if hasattr(self, "head_dim") else self.key_value_proj_dim
+        per_head = watched.heads.unflatten(-1, (-1, width))  # (B, T, h, d/h)
         strength = nn.functional.softplus(per_head.float().sum(dim=2).mean(dim=-1))  # (B, T)
         weight = ((progress + 1) * strength).unsqueeze(-1)  # (B, T, 1)
         numerator = (weight * hidden_states.float()).cumsum(dim=1)  # (B, T, d)
@@ -63,12 +79,12 @@ class LengthHeadAttention:
         if past_key_values is not None:
             numerator, denominator = self._add_to_cache(past_key_values, numerator, denominator)
         length_head = (numerator / denominator).to(hidden_states.dtype)
-        return output + self.length_out(length_head), attention
+        return (output + self.length_out(length_head), *others)
 
     def _add_to_cache(self, cache, numerator, denominator):
         """The sums from the first position on, `(B, T, d)` and `(B, T, 1)`, and into the cache with them."""
         own = getattr(cache, "self_attention_cache", cache)
-        index, tokens = self.config.decoder_layers + self.layer_idx, numerator.shape[1]
+        index, tokens = _layers_of(self.config) + self.layer_idx, numerator.shape[1]
         like = own.layers[self.layer_idx]
         while len(own.layers) <= index:
             own.layers.append(StaticLayer(like.max_cache_len) if like.is_compileable else DynamicLayer())
@@ -87,3 +103,8 @@ class LengthHeadAttention:
             denominator = denominator + sums.values[:, 0].index_select(1, last)
         sums.update(numerator.unsqueeze(1), denominator.unsqueeze(1))
         return numerator, denominator
+
+
+def _layers_of(config) -> int:
+    """Layers of the decoder."""
+    return config.decoder_layers if hasattr(config, "decoder_layers") else config.num_decoder_layers

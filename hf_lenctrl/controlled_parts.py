@@ -1,0 +1,173 @@
+"""Length control for parts of a stock model, put over them in place: encoder, decoder, positions."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from .generation import refuse_length
+from .length_head import LengthHeadAttention
+from .length_signal import EncoderLengthEmbedding, LengthSignal, init_length_weights, required_length
+
+
+# (mixin, stock class) -> the class of a controlled part; filled by hf_lenctrl.modeling_lenctrl
+CONTROLLED: dict[tuple[type, type], type] = {}
+
+
+def control(part: nn.Module, mixin: type) -> None:
+    """
+    Put `mixin` before a stock part's class, in place.
+
+    The stock model builds its parts itself and names their classes. To build them again with ours would take twice the
+    time and memory; so the part that is there gets the class and, from `add_length_control`, its few new modules.
+    """
+    part.__class__ = CONTROLLED[mixin, type(part)]
+    part.add_length_control()
+
+
+class _NoPositions(nn.Module):
+    """Stands where the decoder's positions stood when the length encoding replaces them."""
+
+    def forward(self, *args, **kwargs) -> torch.Tensor:
+        given = next(value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
+        return torch.zeros((), device=given.device)
+
+
+class PositionsOfIds:
+    """
+    M2M100's positions, which leave out the padding among the ids. Its `forward` is handed embeddings and no ids, so
+    encoder and decoder here add the positions themselves, with `of`, and it adds nothing more.
+    """
+
+    def add_length_control(self) -> None:
+        """No new modules."""
+
+    def forward(self, *args, **kwargs) -> torch.Tensor:
+        return _NoPositions.forward(self, *args, **kwargs)
+
+    def of(self, input_ids, embeds: torch.Tensor, seen: int) -> torch.Tensor:
+        """Positions of ids, or of embeddings where there are none: `(batch_size, sequence_length, d_model)`."""
+        return super().forward(input_ids, embeds, seen)
+
+
+class _Part:
+    """What encoder and decoder share."""
+
+    def _take_positions(self: Any) -> None:
+        positions = getattr(self, "embed_positions", None)
+        if (PositionsOfIds, type(positions)) in CONTROLLED:
+            control(positions, PositionsOfIds)
+
+    def _with_positions(self: Any, embeds, input_ids, seen=0):
+        positions = getattr(self, "embed_positions", None)
+        return embeds + positions.of(input_ids, embeds, seen) if isinstance(positions, PositionsOfIds) else embeds
+
+    @torch.no_grad()
+    def _init_weights(self, module):
+        super()._init_weights(module)
+        init_length_weights(module, self.config)
+
+
+class LengthControlledEncoder(_Part):
+    """
+    Encoder that may be told the length (Nguyen et al. 2023, eq. 16-17), with `config.encoder_length_embedding`.
+
+    Without it length is left to the decoder: `generate` and the models hand both the same keyword arguments.
+    """
+
+    def add_length_control(self) -> None:
+        """The new modules; called once, by `control`."""
+        if self.config.encoder_length_embedding:
+            self.length_embedding = EncoderLengthEmbedding(self.config.learned_lengths, self.config.d_model)
+            self._take_positions()
+
+    def forward(self, input_ids=None, attention_mask=None, inputs_embeds=None, length=None, progress=None, **kwargs):
+        """`length` as in `LengthControlledDecoder.forward`."""
+        if self.config.encoder_length_embedding:
+            if inputs_embeds is None:
+                # unlike their decoders, the encoders of Marian and Pegasus scale what they look up, not what is given
+                inputs_embeds = self.embed_tokens(input_ids) * getattr(self, "embed_scale", 1.0)  # (B, S, d)
+            lengths = required_length(length, self.config, inputs_embeds, self.training)  # (B,)
+            embedding = self.length_embedding(lengths.clamp(max=self.config.learned_lengths - 1)).unsqueeze(1)
+            inputs_embeds = self._with_positions(inputs_embeds + embedding.to(inputs_embeds), input_ids)
+            input_ids = None
+        return super().forward(input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
+
+
+class LengthControlledDecoder(_Part, LengthSignal):
+    """
+    Decoder that adds a length encoding to its token embeddings, or multiplies them by the length.
+
+    The sum is handed to the parent's `forward` as `inputs_embeds`; nothing of it is copied. Without
+    `config.absolute_positions` the decoder's own positions are left out, as in the papers' LDPE and LRPE.
+    """
+
+    def add_length_control(self) -> None:
+        """The new modules; called once, by `control`."""
+        config = self.config
+        self.add_length_signal()
+        if not config.absolute_positions:
+            self.embed_positions = _NoPositions()
+        elif config.length_encoding != "none":
+            self._take_positions()
+        if config.length_head:
+            for name, module in list(self.named_modules()):
+                if name.endswith(("encoder_attn", "EncDecAttention")):
+                    control(module, LengthHeadAttention)
+
+    def resize_position_embeddings(self, new_num_position_embeddings: int) -> None:
+        """The base model's method; where the length encoding stands in place of positions it stays there."""
+        positions = self.embed_positions
+        super().resize_position_embeddings(new_num_position_embeddings)
+        if not self.config.absolute_positions:
+            self.embed_positions = positions
+
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        *,
+        inputs_embeds: torch.Tensor | None = None,
+        past_key_values=None,
+        length: int | list[int] | torch.Tensor | None = None,
+        progress: torch.LongTensor | None = None,
+        **kwargs,
+    ):
+        """
+        Args:
+            input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Decoder input ids.
+            length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested units;
+                defaults to `config.length`, but in training.
+            progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): Units written before
+                each prediction; counted from `input_ids` when not given. A step with a filled cache, which sees the
+                last token alone, and a call with embeddings instead of ids must bring it.
+
+        Raises:
+            `ValueError`: without any length, where progress can neither be counted nor was given, or past the last
+                absolute position.
+        """
+        config, kwargs["past_key_values"] = self.config, past_key_values
+        given: Any = input_ids if inputs_embeds is None else inputs_embeds
+        seen = 0 if past_key_values is None else past_key_values.get_seq_length()
+        self._check_positions(given, seen)
+        if length is not None and not config.length_controlled:
+            refuse_length()
+        if config.counts_progress and progress is None:
+            progress = self.count_progress(input_ids, past_key_values)  # (B, T)
+        if config.length_head:
+            kwargs["progress"] = progress
+        if config.length_encoding == "none":
+            return super().forward(input_ids, inputs_embeds=inputs_embeds, **kwargs)
+        lengths = required_length(length, config, given if progress is None else progress, self.training)  # (B,)
+        embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds  # (B, T, d)
+        embeds = self.add_signal(embeds, progress, lengths)
+        return super().forward(inputs_embeds=self._with_positions(embeds, input_ids, seen), **kwargs)
+
+    def _check_positions(self, given, seen) -> None:
+        positions = getattr(self.config, "max_position_embeddings", None) if self.config.absolute_positions else None
+        if positions is None or given is None or torch.compiler.is_compiling():
+            return
+        if seen + given.shape[1] > positions:
+            raise ValueError(
+                f"the decoder was given {seen + given.shape[1]} tokens, its absolute positions end at {positions}; "
+                "ask for less, or use a model with a larger max_position_embeddings or with absolute_positions=False"
+            )

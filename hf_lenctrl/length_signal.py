@@ -1,0 +1,111 @@
+"""What a decoder is given beside its tokens: an encoding of progress and length, and the modules that make it."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import initialization as init
+
+from .length_encoding import LENGTH_ENCODINGS
+from .length_head import LengthHeadOutput
+from .length_units import UnitTable
+from .lengths import as_length_tensor
+
+
+class LengthProjection(nn.Linear):
+    """Takes the length encoding into a pretrained decoder; zero at first, so that the decoder starts as it was."""
+
+
+class EncoderLengthEmbedding(nn.Embedding):
+    """The requested length, added to each input of the encoder (Nguyen et al. 2023, eq. 16)."""
+
+
+def init_length_weights(module: nn.Module, config) -> None:
+    """First values of a module of length control; `init` leaves loaded weights alone."""
+    if isinstance(module, UnitTable):  # of new models, and of checkpoints that bring none
+        table = UnitTable.from_config(config, module.weights.shape[1])
+        init.copy_(module.weights, table.weights)
+        init.copy_(module.next_state, table.next_state)
+    elif isinstance(module, (LengthProjection, EncoderLengthEmbedding, LengthHeadOutput)):
+        init.zeros_(module.weight)  # so that a pretrained model starts as it was
+
+
+def required_length(length, config, rows: torch.Tensor, training: bool) -> torch.Tensor:
+    """
+    The length of a call, else the configuration's default, for each row: `(batch_size,)`.
+
+    Raises:
+        `ValueError`: without a length; a row in training has its own, so there the default does not count.
+    """
+    if length is None and training:
+        raise ValueError(
+            "training needs the length of each row, config.length does not stand in for it; pass labels or "
+            "decoder_input_ids to count it from, or model(..., length=[30, 75])"
+        )
+    length = config.length if length is None else length
+    if length is None:
+        raise ValueError(
+            "no length was given; pass it to the call (model.generate(**inputs, length=75), model(..., length=75) "
+            "or labels to count it from) or set a default: from_pretrained(path, length=75)"
+        )
+    return as_length_tensor(length, rows.shape[0], rows.device, synchronize=False)
+
+
+class LengthSignal:
+    """A mixin over a decoder: the unit table, and the parameters between progress, length and the embeddings."""
+
+    unit_table: UnitTable
+
+    def add_length_signal(self: Any) -> None:
+        """Make the modules that the decoder's configuration asks for."""
+        config = self.config
+        self.unit_table = UnitTable.from_config(config, self.embed_tokens.num_embeddings)
+        if config.length_projection:
+            self.length_projection = LengthProjection(config.d_model, config.d_model, bias=False)
+        if config.length_encoding == "learned":
+            self.length_embedding = nn.Embedding(config.learned_lengths, config.d_model)
+
+    def resize_unit_table(self: Any) -> None:
+        """Give the unit table as many entries as the embedding has, new ones as in `UnitTable.from_config`."""
+        size = self.embed_tokens.num_embeddings
+        if self.unit_table.weights.shape[1] != size:
+            self.unit_table = self.unit_table.resized(size, self.config)
+
+    def count_progress(self, input_ids: torch.Tensor | None, past_key_values=None) -> torch.Tensor:
+        """
+        Units written before each prediction, from the whole sequence: `(batch_size, sequence_length)`.
+
+        Raises:
+            `ValueError`: without ids, and with the last ids of a cached sequence.
+        """
+        what = "from decoder_inputs_embeds; pass decoder_input_ids" if input_ids is None else ""
+        if not what and past_key_values is not None and past_key_values.get_seq_length() > 0:
+            what = "from the last token of a cached sequence; call generate()"
+        if what:
+            raise ValueError(
+                f"progress cannot be counted {what}, or pass progress=(batch_size, sequence_length) with the units "
+                "written before each position"
+            )
+        return self.unit_table.progress(input_ids)
+
+    def add_signal(self: Any, embeds: torch.Tensor, progress: torch.Tensor | None, lengths: torch.Tensor):
+        """
+        Token embeddings with what the decoder is told of progress and length.
+
+        Args:
+            embeds (`torch.Tensor` of shape `(batch_size, sequence_length, d_model)`): Token embeddings.
+            progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Not read by `"scale"`.
+            lengths (`torch.LongTensor` of shape `(batch_size,)`): Requested units.
+        """
+        config, lengths = self.config, lengths.unsqueeze(1)  # (B, 1)
+        if config.length_encoding == "scale":
+            factor = lengths.unsqueeze(2).float() / config.length_scale  # bfloat16 cannot tell 257 from 256
+            return (embeds * factor).to(embeds.dtype)
+        if config.length_encoding == "learned":
+            encoding = self.length_embedding((lengths - progress).clamp(0, config.learned_lengths - 1))  # (B, T, d)
+        else:
+            encoding = LENGTH_ENCODINGS[config.length_encoding](progress, lengths, config.d_model)  # float32
+        if config.length_projection:
+            encoding = self.length_projection(encoding.to(self.length_projection.weight.dtype))
+        # Marian's decoder multiplies the embeddings it is given by embed_scale, BART's did so in embed_tokens
+        return embeds + (encoding / getattr(self, "embed_scale", 1.0)).to(embeds)
