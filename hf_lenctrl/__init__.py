@@ -127,15 +127,14 @@ def _register() -> None:
 
 def _register_pipeline() -> None:
     """Enter the pipeline task."""
-    from transformers import AutoModelForSeq2SeqLM
     from transformers.pipelines import PIPELINE_REGISTRY
 
-    from .pipeline import LengthControlledGenerationPipeline
+    from .pipeline import LengthControlledGenerationPipeline, PipelineModel
 
     PIPELINE_REGISTRY.register_pipeline(
         "length-controlled-generation",
         pipeline_class=LengthControlledGenerationPipeline,
-        pt_model=AutoModelForSeq2SeqLM,
+        pt_model=PipelineModel,
         type="text",
     )
 

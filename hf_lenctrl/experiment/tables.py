@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..length_sources import LENGTH_SOURCES
 from ..length_units import count_texts
 from ..metrics import length_figures, paired_bootstrap, predictor_figures, translation_metrics
 from .data import load_rows, texts_of
 
 
-LENGTH_SOURCES = ("predict", "source", "reference")  # what gives the length when nobody does
 LENGTH_GROUPS = ((1, 10), (11, 20), (21, 40), (41, 80))  # units of the reference, Table 3
 SIGNIFICANT = 0.05
 
