@@ -145,12 +145,9 @@ class LengthPredictor(PreTrainedModel):
         mean, std = _mean_and_std(lengths)
         model: Any = name_or_model
         given = isinstance(model, PreTrainedModel)
-        encoder_config: Any = (
-            copy.deepcopy(model.config) if given else AutoConfig.from_pretrained(model, trust_remote_code=False)
-        )
-        if type(encoder_config) in MODEL_FOR_CAUSAL_LM_MAPPING and (
-            type(encoder_config) not in MODEL_FOR_MASKED_LM_MAPPING
-        ):
+        known = model.config if given else AutoConfig.from_pretrained(model, trust_remote_code=False)
+        encoder_config: Any = copy.deepcopy(known)
+        if type(known) in MODEL_FOR_CAUSAL_LM_MAPPING and type(known) not in MODEL_FOR_MASKED_LM_MAPPING:
             raise ValueError(
                 f"a {encoder_config.model_type!r} reads from left to right, and its first position sees nothing of "
                 "the text; use BERT, RoBERTa, XLM-R or the like"
@@ -225,15 +222,7 @@ class LengthPredictor(PreTrainedModel):
 
     @torch.no_grad()
     def predict(self, **batch) -> torch.Tensor:
-        """
-        Lengths to hand to a generator: `round_lengths` of those of `forward`, without dropout.
-
-        Args:
-            batch: Arguments of `forward`.
-
-        Returns:
-            `torch.LongTensor` of shape `(batch_size,)`.
-        """
+        """Lengths for a generator, `torch.LongTensor` of shape `(batch_size,)`, from the arguments of `forward`."""
         training = self.training
         self.eval()
         try:
@@ -266,7 +255,7 @@ class LengthPredictor(PreTrainedModel):
         Args:
             texts (`Sequence[str]`): Sources.
             tokenizer (`PreTrainedTokenizerBase`): The encoder's.
-            batch_size (`int`, *optional*, defaults to 64): Texts read at once; texts of like length share a batch.
+            batch_size (`int`, *optional*, defaults to 64): Texts read at once; similar lengths share a batch.
             truncation (`bool`, *optional*, defaults to `False`): Cut texts that are too long for the encoder.
             progress_bar (`bool`, *optional*, defaults to `False`): Show one.
 
@@ -286,12 +275,12 @@ class LengthPredictor(PreTrainedModel):
         cut = {"truncation": True, "max_length": limit} if truncation and limit is not None else {}
         rows = tokenizer(list(texts), **cut, verbose=False)
         counts = [len(ids) for ids in rows["input_ids"]]
-        for i, count in enumerate(counts):
-            if limit is not None and count > limit:
-                raise ValueError(
-                    f"the text at position {i} has {count} tokens, the predictor's encoder reads at most {limit}; "
-                    "shorten it, or pass truncation=True to predict from its beginning"
-                )
+        if limit is not None and max(counts) > limit:
+            i = next(i for i, count in enumerate(counts) if count > limit)
+            raise ValueError(
+                f"the text at position {i} has {counts[i]} tokens, the predictor's encoder reads at most {limit}; "
+                "shorten it, or pass truncation=True to predict from its beginning"
+            )
         order = sorted(range(len(texts)), key=counts.__getitem__, reverse=True)
         lengths = [0] * len(texts)
         starts = range(0, len(order), batch_size)
@@ -306,16 +295,8 @@ class LengthPredictor(PreTrainedModel):
 
 def round_lengths(lengths: torch.Tensor) -> torch.Tensor:
     """
-    Predicted lengths as a generator takes them: rounded, halves to the even number, and from 1 to `LONGEST` - 1.
-
-    Args:
-        lengths (`torch.FloatTensor` of any shape): Lengths in units.
-
-    Returns:
-        `torch.LongTensor` of the same shape.
-
-    Raises:
-        `ValueError`: for NaN.
+    Predicted lengths, of any shape, as a generator takes them: `torch.LongTensor` of the same shape, rounded, halves
+    to the even number, and from 1 to `LONGEST` - 1. Raises `ValueError` for NaN.
     """
     if bool(lengths.isnan().any()):
         raise ValueError(
@@ -352,9 +333,9 @@ def load_predictor(name_or_path, *, subfolder: str = "", dtype="auto", **hub_opt
     found = fields.get("model_type")
     if found != LengthPredictorConfig.model_type:
         where = f"{name_or_path}/{subfolder}" if subfolder else name_or_path
+        what = "no known model" if found is None else f"a {found!r} model"
         raise ValueError(
-            f"{where} holds {'no known model' if found is None else f'a {found!r} model'}, not a length predictor; "
-            "train one with recipes/train_length_predictor.py"
+            f"{where} holds {what}, not a length predictor; train one with recipes/train_length_predictor.py"
         )
     predictor = LengthPredictor.from_pretrained(name_or_path, dtype=dtype, **options)
     return predictor.eval(), AutoTokenizer.from_pretrained(name_or_path, **options)

@@ -43,7 +43,7 @@ class _Call:
 
     length: Any = None
     length_ratio: float | None = None
-    length_unit: str | None = None
+    length_unit: Any = None
     length_constraint: Any = _FROM_MODEL
     predictor: Any = None
     references: Sequence[str] | None = None
@@ -87,21 +87,23 @@ class LengthControlledGenerationPipeline(Pipeline):
     `pipeline("length-controlled-generation", model=path)`, after `import hf_lenctrl`.
 
     With a length-controlled model the length is planned for and, with a constraint, guaranteed. A plain
-    sequence-to-sequence model takes a length with a constraint; without either it writes what it writes.
+    sequence-to-sequence model takes a length with a constraint; without either its outputs are unconstrained.
+
+    The length predictor in the model's repository is loaded with the `revision` and `token` of `pipeline(...)`. A
+    pipeline of a loaded model takes both too: `LengthControlledGenerationPipeline(model=..., revision=..., token=...)`.
 
     Args of a call:
         inputs (`str` or `list[str]`): Sources.
-        length (`int`, `list[int]`, `list[list[int]]` or `str`, *optional*): Wanted units, for all or for each source;
-            a list for a single text or for each of several is written once for each length; `"predict"` asks a
-            length predictor (Oka et al. 2020), `"source"` takes the source's length (Lakew et al. 2019), `"reference"`
-            that of `references`, an upper bound. Defaults to the model's.
+        length (`int`, `list[int]`, `list[list[int]]` or `str`, *optional*): Units, for all texts or for each; a list
+            for a single text, or for each of several, gives one output for each length. `"predict"` uses a length
+            predictor (Oka et al. 2020), `"source"` the source's length (Lakew et al. 2019), `"reference"` that of
+            `references`, the best case. Defaults to the model's.
         predictor (`str` or `tuple`, *optional*): Path or Hub name of a `LengthPredictor`, or the model and its
-            tokenizer; defaults to the one that the generator's configuration names.
+            tokenizer; defaults to the one that the model's configuration names.
         truncation (`bool`, *optional*, defaults to `False`): Predict the length for a text that is too long for the
             predictor's encoder from its beginning.
         references (`list[str]`, *optional*): One for each source, for `length="reference"`.
-        length_ratio (`float`, *optional*): Ask for this many times the source's length instead, in the same unit,
-            rounded, at least 1.
+        length_ratio (`float`, *optional*): Instead of a length, this many times the source's, rounded, at least 1.
         length_unit (`str`, *optional*): Defaults to the model's; a length-controlled model knows no other.
         length_constraint (`str`, *optional*): `"max"`, `"exact"` or `None`; defaults to the model's.
         num_return_sequences (`int`, *optional*, defaults to 1): Outputs for each source.
@@ -179,10 +181,10 @@ class LengthControlledGenerationPipeline(Pipeline):
         unit = getattr(config, "length_unit", None)
         call.length_unit = call.length_unit or unit or "token"
         if self._told and call.length_unit != unit:
+            given = f"length_unit={call.length_unit!r}"
             raise ValueError(
-                f"length_unit={call.length_unit!r}, but the model was trained to count {unit}s and has a table for "
-                f"these alone; leave length_unit out, or train one: add_length_control(..., length_unit="
-                f"{call.length_unit!r})"
+                f"{given}, but the model was trained to count {unit}s and has a table for these alone; leave "
+                f"length_unit out, or train one: add_length_control(..., {given})"
             )
         if call.length_constraint is _FROM_MODEL:
             call.length_constraint = getattr(config, "length_constraint", None)
@@ -224,16 +226,10 @@ class LengthControlledGenerationPipeline(Pipeline):
             return
         if length is None and ratio is None:
             length = getattr(self.model.config, "length", None)
-        options = {"batch_size": call.batch_size or 32, "truncation": call.truncation}
-        call.lengths = requested_lengths(
-            call.texts,
-            length,
-            unit=call.length_unit,
-            tokenizer=self.tokenizer,
-            ratio=ratio,
-            references=call.references,
-            predict=partial(self._predictors.predict, unit=call.length_unit, predictor=call.predictor, **options),
-        )
+        given: dict[str, Any] = {"unit": call.length_unit, "tokenizer": self.tokenizer, "references": call.references}
+        options: dict[str, Any] = {"batch_size": call.batch_size or 32, "truncation": call.truncation}
+        predict = partial(self._predictors.predict, unit=call.length_unit, predictor=call.predictor, **options)
+        call.lengths = requested_lengths(call.texts, length, ratio=ratio, predict=predict, **given)
         if self._length_tokens is not None:
             pairs = zip(call.lengths, count_texts(self.tokenizer, call.texts, call.length_unit), strict=True)
             tokens = [self._length_tokens.token_for(length, count) for length, count in pairs]
@@ -273,9 +269,8 @@ class LengthControlledGenerationPipeline(Pipeline):
             place = {call.text_of[i]: k for k, i in enumerate(distinct)}
             text_rows = torch.tensor([place[call.text_of[i]] for i in rows])
         options = self._length_options(call, lengths, table)
-        written = self.postprocess(
-            self.forward(batch, table=table, text_rows=text_rows, **options), unit=call.length_unit
-        )
+        outputs = self.forward(batch, table=table, text_rows=text_rows, **options)
+        written = self.postprocess(outputs, unit=call.length_unit)
         if not self._controlled and call.length_constraint == "exact":
             warn_of_misses([output["length"] for output in written], lengths, call.length_unit)
         results = []
