@@ -54,7 +54,7 @@ from .modeling_lenctrl import (
     LenCtrlUMT5ForConditionalGeneration,
     LenCtrlUMT5Model,
 )
-from .pipeline import LengthControlledGenerationPipeline
+from .pipeline import LengthControlledGenerationPipeline, PipelineModel
 from .report import length_report
 from .reranking import rerank
 from .tokenizer_training import train_marian_tokenizer
@@ -126,6 +126,6 @@ for _family, _head in _models.FAMILIES.items():
 PIPELINE_REGISTRY.register_pipeline(
     "length-controlled-generation",
     pipeline_class=LengthControlledGenerationPipeline,
-    pt_model=AutoModelForSeq2SeqLM,
+    pt_model=PipelineModel,
     type="text",
 )

@@ -1,4 +1,4 @@
-"""A frozen model in CTranslate2: its export, and texts in, texts of the fixed length out."""
+"""A frozen model in CTranslate2: texts in, texts of the fixed length out."""
 
 import json
 import logging
@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
-from .length_units import count_units
+from .length_units import count_texts
 
 
 logger = logging.getLogger(__name__)
@@ -21,7 +20,7 @@ def _ctranslate2():
     try:
         import ctranslate2
     except ImportError as error:
-        raise ImportError("a fixed length at full speed needs CTranslate2: pip install 'hf_lenctrl[fast]'") from error
+        raise ImportError("a fixed length at full speed needs CTranslate2: pip install 'hf-lenctrl[fast]'") from error
     return ctranslate2
 
 
@@ -42,70 +41,6 @@ def check_quantization(quantization: str | None, device: str = "cpu", name: str 
             f"{name} must be one that this {device} computes in, {', '.join(supported)}, got {quantization!r}; "
             "leave it out for the weights as they are"
         )
-
-
-@torch.no_grad()
-def export_ctranslate2(frozen, tokenizer, output_dir: str | Path, quantization: str | None = None) -> None:
-    """
-    Write a frozen model in CTranslate2's format.
-
-    Its library's own converter reads what it needs from files and takes `<pad>` for the last entry of each Marian
-    vocabulary and its embedding for zero; here entries stay where they are, so that ids are those of the tokenizer.
-
-    Args:
-        frozen (`PreTrainedModel`): What `freeze_length` returned.
-        tokenizer (`PreTrainedTokenizerBase`): The model's.
-        output_dir (`str` or `Path`): A folder that does not exist.
-        quantization (`str`, *optional*): `"float32"`, `"int8"`, ... by default the weights as they are.
-
-    Raises:
-        `ImportError`: without CTranslate2.
-        `ValueError`: for a folder that exists, a quantisation that this CPU lacks, a model that does not say where it
-            starts, or whose encoder and decoder have another number of heads.
-    """
-    check_quantization(quantization)
-    from ctranslate2.converters.transformers import BartLoader, M2M100Loader
-
-    output_dir, config, settings = Path(output_dir), frozen.config, frozen.generation_config
-    if output_dir.exists():
-        raise ValueError(f"{output_dir} exists; name another folder")
-    if config.encoder_attention_heads != config.decoder_attention_heads:
-        raise ValueError(
-            f"CTranslate2 wants as many heads in the encoder as in the decoder, got {config.encoder_attention_heads} "
-            f"and {config.decoder_attention_heads}; use the frozen model in transformers"
-        )
-    if settings.decoder_start_token_id is None:
-        raise ValueError(
-            "the model does not say where its outputs start; set generation_config.decoder_start_token_id"
-        )
-    # all families are BART with norms in other places, as the configuration of a frozen model says
-    loader = M2M100Loader() if config.model_type == "m2m_100" else BartLoader()
-    spec = loader.get_model_spec(frozen)
-    separate = getattr(tokenizer, "separate_vocabs", False)
-    source = _entries(tokenizer, tokenizer.get_vocab(), frozen.get_encoder().embed_tokens.num_embeddings)
-    vocabulary = tokenizer.target_encoder if separate else tokenizer.get_vocab()
-    target = _entries(tokenizer, vocabulary, frozen.get_output_embeddings().weight.shape[0])
-    spec.register_source_vocabulary(source)
-    spec.register_target_vocabulary(target)
-    ends = settings.eos_token_id
-    spec.config.eos_token = target[ends[0] if isinstance(ends, list) else ends]
-    spec.config.bos_token = tokenizer.bos_token or spec.config.eos_token
-    spec.config.unk_token = tokenizer.unk_token
-    spec.config.decoder_start_token = target[settings.decoder_start_token_id]
-    spec.validate()
-    spec.optimize(quantization=quantization)
-    output_dir.mkdir(parents=True)
-    spec.save(str(output_dir))
-
-
-def _entries(tokenizer, vocabulary: dict[str, int], size: int) -> list[str]:
-    """A name for each row of an embedding, also for those that the tokenizer does not know."""
-    names = [f"madeupword{i}" for i in range(size)]
-    special = dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
-    for name, i in (special | vocabulary).items():
-        if i < size:
-            names[i] = name
-    return names
 
 
 class FixedLengthTranslator:
@@ -204,4 +139,5 @@ class FixedLengthTranslator:
         text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         unit = self.config.frozen_length_unit
         # what writes nothing is ruled out, so that every token counts but the forced one
-        return {"generated_text": text, "length": len(ids) - forced if unit == "token" else count_units(text, unit)}
+        length = len(ids) - forced if unit == "token" else count_texts(self.tokenizer, [text], unit)[0]
+        return {"generated_text": text, "length": length}

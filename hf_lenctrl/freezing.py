@@ -2,7 +2,6 @@
 
 import copy
 import logging
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -231,46 +230,3 @@ def _limit(settings, table: UnitTable, length: int, rows: int, silent: list[int]
     known = settings.bad_words_ids or []
     new = [[i] for i in silent if i not in ends and [i] not in known]
     settings.bad_words_ids = [*known, *new] or None
-
-
-def frozen_card(frozen, folder: str | Path):
-    """
-    A card for a frozen model, with what is known of the model it was made from.
-
-    Args:
-        frozen (`PreTrainedModel`): What `freeze_length` returned.
-        folder (`str` or `Path`): The length-controlled model's; language, licence, data and task are taken from the
-            card that lies in it, if one does.
-
-    Returns:
-        `huggingface_hub.ModelCard`: `.save(folder / "README.md")` writes it.
-    """
-    from huggingface_hub import ModelCard, ModelCardData
-
-    config, folder = frozen.config, Path(folder)
-    told: dict[str, Any] = {}
-    if (folder / "README.md").is_file():
-        known = ModelCard.load(folder / "README.md").data.to_dict()
-        names = ("language", "license", "datasets", "pipeline_tag", "base_model")
-        told = {name: known[name] for name in names if known.get(name) is not None}
-    data = ModelCardData(library_name="transformers", tags=["hf_lenctrl", "fixed-length"], **told)
-    saved = (
-        "Marian's class leaves positions out of what it saves: copy this folder, a model that was loaded from it and "
-        "saved again has lost its length.\n\n"
-        if config.model_type == "marian"
-        else ""
-    )
-    return ModelCard(
-        f"---\n{data}\n---\n\n# {folder.resolve().name}, {config.frozen_length} {config.frozen_length_unit}s\n\n"
-        f"A plain {config.model_type} model that writes texts of **{config.frozen_length} {config.frozen_length_unit}s"
-        "**, and no other length: the length that it was asked for stands in the positions of its decoder. Made with "
-        "`hf_lenctrl.freeze_length`; it needs nothing but transformers. It plans for its length, no bound holds it "
-        "to it.\n\n"
-        "```python\nfrom transformers import AutoModelForSeq2SeqLM, AutoTokenizer\n\n"
-        'model, tokenizer = (kind.from_pretrained(".") for kind in (AutoModelForSeq2SeqLM, AutoTokenizer))\n'
-        'ids = model.generate(**tokenizer("...", return_tensors="pt"), num_beams=4)\n'
-        "print(tokenizer.decode(ids[0], skip_special_tokens=True, clean_up_tokenization_spaces=False))\n```\n\n"
-        f"{saved}"
-        "`ctranslate2/` holds the same model for CTranslate2: "
-        '`hf_lenctrl.FixedLengthTranslator(".")("...")` loads both.\n'
-    )

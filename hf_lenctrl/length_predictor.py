@@ -4,7 +4,7 @@ import copy
 import inspect
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from pathlib import PureWindowsPath
 from typing import Any, ClassVar
 
 import torch
@@ -15,9 +15,11 @@ from transformers import (
     CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
+    MODEL_FOR_TEXT_ENCODING_MAPPING,
     MODEL_MAPPING,
     AutoConfig,
     AutoModel,
+    AutoModelForTextEncoding,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
@@ -27,50 +29,6 @@ from transformers.utils import can_return_tuple
 
 from .length_units import LENGTH_UNITS
 from .lengths import LONGEST
-
-
-@dataclass
-class PredictorArguments:
-    """The predictor to train: a pretrained encoder, or the shape of a new one, and what is predicted."""
-
-    encoder_name_or_path: str | None = field(
-        default=None,
-        metadata={"help": "Pretrained encoder of the sources, e.g. google-bert/bert-base-uncased"},
-    )
-    layers: int | None = field(default=None, metadata={"help": "New encoder: layers"})
-    d_model: int | None = field(default=None, metadata={"help": "New encoder: width"})
-    attention_heads: int | None = field(default=None, metadata={"help": "New encoder: attention heads of each layer"})
-    vocab_size: int | None = field(default=None, metadata={"help": "New encoder: subwords of its tokenizer"})
-    dropout: float = field(default=0.1, metadata={"help": "Dropout before the linear layer"})
-    length_unit: str = field(default="token", metadata={"help": "token, character, word or byte"})
-    target_tokenizer: str | None = field(
-        default=None, metadata={"help": "The generator, or its tokenizer, whose tokens are counted"}
-    )
-    patience: int | None = field(
-        default=None, metadata={"help": "End training after so many evaluations without a better one"}
-    )
-
-    def __post_init__(self):
-        shape = {name: getattr(self, name) for name in ("layers", "d_model", "attention_heads", "vocab_size")}
-        missing = [name for name, value in shape.items() if value is None]
-        if self.encoder_name_or_path is not None and len(missing) < len(shape):
-            raise ValueError(
-                f"encoder_name_or_path={self.encoder_name_or_path} has a shape of its own; leave out "
-                f"{', '.join(name for name in shape if name not in missing)}"
-            )
-        if self.encoder_name_or_path is None and missing:
-            raise ValueError(
-                "there is no encoder; give encoder_name_or_path= a pretrained one, or the whole shape of a new one: "
-                f"{', '.join(f'{name}=' for name in missing)} missing"
-            )
-        if self.length_unit not in LENGTH_UNITS:
-            raise ValueError(f"length_unit must be one of {', '.join(LENGTH_UNITS)}, got {self.length_unit!r}")
-        if (self.target_tokenizer is None) == (self.length_unit == "token"):
-            raise ValueError(
-                "length_unit='token' counts the generator's tokens; give target_tokenizer= the generator's folder"
-                if self.target_tokenizer is None
-                else f"target_tokenizer has no part in counting {self.length_unit}s; leave it out"
-            )
 
 
 @strict
@@ -129,18 +87,15 @@ class LengthPredictorConfig(PreTrainedConfig):
         if getattr(self.encoder, "is_encoder_decoder", False):
             raise ValueError(
                 f"encoder must be an encoder alone, got {self.encoder.model_type!r}, which has a decoder; use BERT, "
-                "RoBERTa, XLM-R or the like"
+                "RoBERTa, XLM-R, or the encoder of T5"
             )
 
 
 class LengthPredictor(PreTrainedModel):
     """
-    Predicts the length of the output from the input: a linear layer on the last layer's [CLS] state, trained by
-    regression (Oka et al. 2020, section 3.2). The loss is taken on standardised lengths, so that one learning rate
-    fits tokens and bytes.
-
-    [CLS] is the first position; encoders without such a token give the state of whatever stands first. The batch must
-    be padded on the right.
+    Predicts the length of the output from the input: a linear layer on the encoder's last state at the first position,
+    [CLS] where the tokenizer has one, trained by regression (Oka et al. 2020, section 3.2). The loss is taken on
+    standardised lengths, so that one learning rate fits tokens and bytes. Batches must be padded on the right.
     """
 
     config_class = LengthPredictorConfig
@@ -157,8 +112,9 @@ class LengthPredictor(PreTrainedModel):
         super().__init__(config)
         encoder_config: Any = config.encoder
         if encoder is None:
-            encoder = AutoModel.from_config(encoder_config, **_without_pooler(encoder_config))
-        self.encoder = encoder
+            kind, options = _encoder_kind(encoder_config)
+            encoder = kind.from_config(encoder_config, **options)
+        self.encoder: Any = encoder
         # Trainer, saving and `set_attn_implementation` then see one configuration, not a copy
         encoder_config._attn_implementation = encoder.config._attn_implementation
         self.encoder.config = encoder_config
@@ -176,7 +132,7 @@ class LengthPredictor(PreTrainedModel):
 
         Args:
             name_or_model (`str` or `PreTrainedModel`): Hub name or folder of the encoder; or a model, whose weights
-                are copied. A pooler is left out.
+                are copied. A pooler is left out, and of T5 the decoder.
             lengths (`Sequence[int]`): Lengths of the training targets, in units; their mean and standard deviation
                 are kept in the configuration.
             length_unit (`str`): `"token"`, `"character"`, `"word"` or `"byte"`.
@@ -189,16 +145,16 @@ class LengthPredictor(PreTrainedModel):
         mean, std = _mean_and_std(lengths)
         model: Any = name_or_model
         given = isinstance(model, PreTrainedModel)
-        encoder_config: Any = (
-            copy.deepcopy(model.config) if given else AutoConfig.from_pretrained(model, trust_remote_code=False)
-        )
-        if type(encoder_config) in MODEL_FOR_CAUSAL_LM_MAPPING and (
-            type(encoder_config) not in MODEL_FOR_MASKED_LM_MAPPING
-        ):
+        known = model.config if given else AutoConfig.from_pretrained(model, trust_remote_code=False)
+        encoder_config: Any = copy.deepcopy(known)
+        if type(known) in MODEL_FOR_CAUSAL_LM_MAPPING and type(known) not in MODEL_FOR_MASKED_LM_MAPPING:
             raise ValueError(
                 f"a {encoder_config.model_type!r} reads from left to right, and its first position sees nothing of "
                 "the text; use BERT, RoBERTa, XLM-R or the like"
             )
+        kind, options = _encoder_kind(encoder_config)
+        if kind is AutoModelForTextEncoding:
+            encoder_config.is_encoder_decoder = encoder_config.use_cache = False
         config = LengthPredictorConfig(
             encoder=encoder_config, length_unit=length_unit, target_mean=mean, target_std=std, dropout=dropout
         )
@@ -208,14 +164,8 @@ class LengthPredictor(PreTrainedModel):
             predictor.encoder.load_state_dict({name: weights[name] for name in predictor.encoder.state_dict()})
             return predictor
         # a checkpoint in half precision would be trained in half precision
-        encoder = AutoModel.from_pretrained(
-            model,
-            config=encoder_config,
-            dtype=torch.float32,
-            trust_remote_code=False,
-            **_without_pooler(encoder_config),
-        )
-        return cls(config, encoder)
+        options |= {"config": encoder_config, "dtype": torch.float32, "trust_remote_code": False}
+        return cls(config, kind.from_pretrained(model, **options))
 
     def get_input_embeddings(self):
         return self.encoder.get_input_embeddings()
@@ -272,22 +222,13 @@ class LengthPredictor(PreTrainedModel):
 
     @torch.no_grad()
     def predict(self, **batch) -> torch.Tensor:
-        """
-        Lengths to hand to a generator: `round_lengths` of those of `forward`, without dropout.
-
-        Args:
-            batch: Arguments of `forward`.
-
-        Returns:
-            `torch.LongTensor` of shape `(batch_size,)`.
-        """
+        """Lengths for a generator, `torch.LongTensor` of shape `(batch_size,)`, from the arguments of `forward`."""
         training = self.training
         self.eval()
         try:
-            lengths = self(**{**batch, "labels": None, "return_dict": True}).logits
+            return round_lengths(self(**{**batch, "labels": None, "return_dict": True}).logits)
         finally:
             self.train(training)
-        return round_lengths(lengths)
 
     def max_source_length(self, tokenizer) -> int | None:
         """Tokens, special ones included, that tokenizer and encoder can read; `None` where neither has a limit."""
@@ -314,7 +255,7 @@ class LengthPredictor(PreTrainedModel):
         Args:
             texts (`Sequence[str]`): Sources.
             tokenizer (`PreTrainedTokenizerBase`): The encoder's.
-            batch_size (`int`, *optional*, defaults to 64): Texts read at once; texts of like length share a batch.
+            batch_size (`int`, *optional*, defaults to 64): Texts read at once; similar lengths share a batch.
             truncation (`bool`, *optional*, defaults to `False`): Cut texts that are too long for the encoder.
             progress_bar (`bool`, *optional*, defaults to `False`): Show one.
 
@@ -323,16 +264,6 @@ class LengthPredictor(PreTrainedModel):
 
         Raises:
             `ValueError`: for a text that is too long for the encoder.
-
-        Example:
-
-        ```python
-        >>> from hf_lenctrl.length_predictor import load_predictor
-        >>> predictor, tokenizer = load_predictor("runs/predictor")  # doctest: +SKIP
-        >>> lengths = predictor.predict_lengths(texts, tokenizer)  # doctest: +SKIP
-        >>> translate(texts, length=lengths)  # doctest: +SKIP
-
-        ```
         """
         if isinstance(texts, str):
             raise TypeError(f"texts must be a list of str, got a single one; pass [{texts[:20]!r}]")
@@ -344,39 +275,28 @@ class LengthPredictor(PreTrainedModel):
         cut = {"truncation": True, "max_length": limit} if truncation and limit is not None else {}
         rows = tokenizer(list(texts), **cut, verbose=False)
         counts = [len(ids) for ids in rows["input_ids"]]
-        for i, count in enumerate(counts):
-            if limit is not None and count > limit:
-                raise ValueError(
-                    f"the text at position {i} has {count} tokens, the predictor's encoder reads at most {limit}; "
-                    "shorten it, or pass truncation=True to predict from its beginning"
-                )
+        if limit is not None and max(counts) > limit:
+            i = next(i for i, count in enumerate(counts) if count > limit)
+            raise ValueError(
+                f"the text at position {i} has {counts[i]} tokens, the predictor's encoder reads at most {limit}; "
+                "shorten it, or pass truncation=True to predict from its beginning"
+            )
         order = sorted(range(len(texts)), key=counts.__getitem__, reverse=True)
         lengths = [0] * len(texts)
         starts = range(0, len(order), batch_size)
         for start in tqdm(starts, desc="Predicting lengths", unit="batch", disable=not progress_bar):
             chosen = order[start : start + batch_size]
-            batch = tokenizer.pad(
-                {name: [column[i] for i in chosen] for name, column in rows.items()},
-                padding_side="right",  # the first position is read
-                return_tensors="pt",
-            ).to(self.device)
-            for i, length in zip(chosen, self.predict(**batch).tolist(), strict=True):
+            batch = {name: [column[i] for i in chosen] for name, column in rows.items()}
+            batch = tokenizer.pad(batch, padding_side="right", return_tensors="pt")  # the first position is read
+            for i, length in zip(chosen, self.predict(**batch.to(self.device)).tolist(), strict=True):
                 lengths[i] = length
         return lengths
 
 
 def round_lengths(lengths: torch.Tensor) -> torch.Tensor:
     """
-    Predicted lengths as a generator takes them: rounded, halves to the even number, and from 1 to `LONGEST` - 1.
-
-    Args:
-        lengths (`torch.FloatTensor` of any shape): Lengths in units.
-
-    Returns:
-        `torch.LongTensor` of the same shape.
-
-    Raises:
-        `ValueError`: for NaN.
+    Predicted lengths, of any shape, as a generator takes them: `torch.LongTensor` of the same shape, rounded, halves
+    to the even number, and from 1 to `LONGEST` - 1. Raises `ValueError` for NaN.
     """
     if bool(lengths.isnan().any()):
         raise ValueError(
@@ -391,7 +311,7 @@ def load_predictor(name_or_path, *, subfolder: str = "", dtype="auto", **hub_opt
 
     Args:
         name_or_path (`str` or `Path`): Hub name or folder.
-        subfolder (`str`, *optional*): Folder inside it.
+        subfolder (`str`, *optional*): Folder inside it; `".."` is not allowed.
         dtype (`torch.dtype` or `str`, *optional*, defaults to `"auto"`): Of the weights; as saved by default.
         hub_options: `revision`, `token` and others of `from_pretrained`.
 
@@ -400,17 +320,22 @@ def load_predictor(name_or_path, *, subfolder: str = "", dtype="auto", **hub_opt
 
     Raises:
         `OSError`: for a name that the Hub does not know.
-        `ValueError`: when the path holds another model, or none.
+        `ValueError`: when the path holds another model or none, or `subfolder` is outside it.
     """
     register()
+    inside = PureWindowsPath(subfolder)  # knows both kinds of slashes
+    if inside.anchor or ".." in inside.parts:
+        raise ValueError(
+            f"a predictor's subfolder must lie inside {name_or_path}, got {subfolder!r}; pass the predictor's own path"
+        )
     options = {"subfolder": subfolder, **hub_options}
     fields, _ = LengthPredictorConfig.get_config_dict(name_or_path, **options)
     found = fields.get("model_type")
     if found != LengthPredictorConfig.model_type:
         where = f"{name_or_path}/{subfolder}" if subfolder else name_or_path
+        what = "no known model" if found is None else f"a {found!r} model"
         raise ValueError(
-            f"{where} holds {'no known model' if found is None else f'a {found!r} model'}, not a length predictor; "
-            "train one with recipes/train_length_predictor.py"
+            f"{where} holds {what}, not a length predictor; train one with recipes/train_length_predictor.py"
         )
     predictor = LengthPredictor.from_pretrained(name_or_path, dtype=dtype, **options)
     return predictor.eval(), AutoTokenizer.from_pretrained(name_or_path, **options)
@@ -422,12 +347,14 @@ def register() -> None:
     AutoModel.register(LengthPredictorConfig, LengthPredictor, exist_ok=True)
 
 
-def _without_pooler(config) -> dict:
-    """Arguments that leave out a pooler, which would never be trained."""
+def _encoder_kind(config) -> tuple[Any, dict]:
+    """Auto class of the encoder, and arguments that leave out a pooler, which would never be trained."""
+    if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING and getattr(type(config), "is_encoder_decoder", False):
+        return AutoModelForTextEncoding, {}  # `AutoModel` would add T5's decoder
     classes: Any = MODEL_MAPPING[type(config)]
     encoder_class = classes[0] if isinstance(classes, list | tuple) else classes
     takes = "add_pooling_layer" in inspect.signature(encoder_class).parameters
-    return {"add_pooling_layer": False} if takes else {}
+    return AutoModel, {"add_pooling_layer": False} if takes else {}
 
 
 def _mean_and_std(lengths: Sequence[int]) -> tuple[float, float]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .length_units import UnitTable, count_units
+from .length_units import LENGTH_UNITS, UnitTable, count_texts
 from .lengths import check_length
 
 
@@ -126,8 +126,8 @@ def build_compute_metrics(
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): Decodes predictions and labels.
-        length_unit (`str`): `"token"` or `"character"`.
-        length (`int`, *optional*): The length every example was asked for; by default that of its reference.
+        length_unit (`str`): `"token"`, `"character"`, `"word"` or `"byte"`.
+        length (`int`, *optional*): The requested length of every example; by default that of its reference.
         max_bytes (`int`, *optional*): See `rouge_metrics`.
         rouge_unit (`str`, *optional*, defaults to `"word"`): The unit of `rouge_metrics`.
         bleu_tokenizer (`str`, *optional*): Measure BLEU and chrF (`hf_lenctrl.metrics`) instead of ROUGE.
@@ -137,7 +137,9 @@ def build_compute_metrics(
     """
     if length is not None:
         check_length(length)
-    table = UnitTable.from_tokenizer(tokenizer, length_unit)
+    if length_unit not in LENGTH_UNITS:
+        raise ValueError(f"length_unit must be one of {', '.join(LENGTH_UNITS)}, got {length_unit!r}")
+    table = UnitTable.from_tokenizer(tokenizer, "token") if length_unit == "token" else None
 
     def measure(ids) -> tuple[list[str], list[int]]:
         import torch
@@ -145,9 +147,7 @@ def build_compute_metrics(
         ids = torch.as_tensor(ids)
         ids = ids.masked_fill(ids == -100, tokenizer.pad_token_id)
         texts = tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        if length_unit == "token":
-            return texts, table.count(ids).tolist()
-        return texts, [count_units(text, length_unit) for text in texts]
+        return texts, count_texts(tokenizer, texts, length_unit) if table is None else table.count(ids).tolist()
 
     def compute_metrics(evaluation) -> dict:
         predictions, produced = measure(evaluation.predictions)

@@ -1,25 +1,86 @@
 """Text and a length in, text of that length out."""
 
+import difflib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from tqdm.auto import tqdm
-from transformers import Pipeline
+from transformers import AutoModelForSeq2SeqLM, Pipeline
 
 from .generation import encode_once, limited, token_limit, warn_of_misses
-from .length_predictor import load_predictor
+from .length_sources import Predictors, requested_lengths
 from .length_tokens import LengthTokens
-from .length_units import UnitTable, count_texts, count_units
-from .lengths import check_constraint, check_length
+from .length_units import UnitTable, count_texts
+from .lengths import check_constraint
 from .reranking import rerank
 
 
 logger = logging.getLogger(__name__)
 
 _FROM_MODEL: Any = object()
+# of each model that `pipeline(...)` loaded; not on the model, which may be pickled with a token
+_HUB_OPTIONS: WeakKeyDictionary = WeakKeyDictionary()
+
+
+class PipelineModel(AutoModelForSeq2SeqLM):
+    """`AutoModelForSeq2SeqLM` that keeps the Hub options for the predictor in the model's repository."""
+
+    @classmethod
+    def from_pretrained(cls, name, *args, **kwargs):
+        model = AutoModelForSeq2SeqLM.from_pretrained(name, *args, **kwargs)
+        names = ("revision", "token", "cache_dir", "local_files_only")
+        _HUB_OPTIONS[model] = {name: kwargs[name] for name in names if kwargs.get(name) is not None}
+        return model
+
+
+@dataclass
+class _Call:
+    """A call: the options that are not for `generate`, and a row for each text and length."""
+
+    length: Any = None
+    length_ratio: float | None = None
+    length_unit: Any = None
+    length_constraint: Any = _FROM_MODEL
+    predictor: Any = None
+    references: Sequence[str] | None = None
+    truncation: bool = False
+    num_return_sequences: int = 1
+    rerank: bool | int = False
+    batch_size: int | None = None
+    batch_tokens: int | None = None
+    progress_bar: bool | None = None
+
+    # set by the steps
+    texts: list[str] = field(default_factory=list, init=False)  # of each row
+    text_of: list[int] = field(default_factory=list, init=False)  # of each row the position of its text in the call
+    lengths: list = field(default_factory=list, init=False)
+    first: list = field(default_factory=list, init=False)  # length tokens
+    lists: bool = field(default=False, init=False)  # whether there is a list of lengths for each text
+    shared: bool = field(default=False, init=False)  # whether rows of one text share its encoder states
+    candidates: int = field(default=1, init=False)  # outputs that the model writes for each row
+    options: dict[str, Any] = field(default_factory=dict, init=False)  # for `generate`
+
+    def set_rows(self, texts: list[str], single: bool) -> None:
+        """Make a row of each text, or of each length of each text."""
+        lengths = [self.length] if single and isinstance(self.length, list | tuple) else self.length
+        self.lists = isinstance(lengths, list | tuple) and any(isinstance(n, list | tuple) for n in lengths)
+        if self.lists:
+            if len(lengths) != len(texts):
+                raise ValueError(f"length must hold a list for each of the {len(texts)} texts, got {len(lengths)}")
+            for i, several in enumerate(lengths):
+                if not isinstance(several, list | tuple) or not several:
+                    rule = "length must hold a list of lengths for every text or for none"
+                    raise ValueError(f"{rule}, got {several!r} at position {i}")
+            if self.references is not None:
+                raise ValueError("references give one length for each text; leave them out where length holds lists")
+            self.length = [n for several in lengths for n in several]
+        self.text_of = [i for i in range(len(texts)) for _ in (lengths[i] if self.lists else [None])]
+        self.texts = [texts[i] for i in self.text_of]
 
 
 class LengthControlledGenerationPipeline(Pipeline):
@@ -27,21 +88,23 @@ class LengthControlledGenerationPipeline(Pipeline):
     `pipeline("length-controlled-generation", model=path)`, after `import hf_lenctrl`.
 
     With a length-controlled model the length is planned for and, with a constraint, guaranteed. A plain
-    sequence-to-sequence model takes a length with a constraint; without either it writes what it writes.
+    sequence-to-sequence model takes a length with a constraint; without either its outputs are unconstrained.
+
+    The length predictor in the model's repository is loaded with the `revision` and `token` of `pipeline(...)`. A
+    pipeline of a loaded model takes both, too: `LengthControlledGenerationPipeline(model=..., revision=...)`.
 
     Args of a call:
         inputs (`str` or `list[str]`): Sources.
-        length (`int`, `list[int]`, `list[list[int]]` or `str`, *optional*): Wanted units, for all or for each source;
-            a list for a single text or for each of several is written once for each length; `"predict"` asks a
-            length predictor (Oka et al. 2020), `"source"` takes the source's length (Lakew et al. 2019), `"reference"`
-            that of `references`, an upper bound. Defaults to the model's.
+        length (`int`, `list[int]`, `list[list[int]]` or `str`, *optional*): Units, for all texts or for each; a list
+            for a single text, or for each of several, gives one output for each length. `"predict"` uses a length
+            predictor (Oka et al. 2020), `"source"` the source's length (Lakew et al. 2019), `"reference"` that of
+            `references`, the best case. Defaults to the model's.
         predictor (`str` or `tuple`, *optional*): Path or Hub name of a `LengthPredictor`, or the model and its
-            tokenizer; defaults to the one that the generator's configuration names.
+            tokenizer; defaults to the one that the model's configuration names.
         truncation (`bool`, *optional*, defaults to `False`): Predict the length for a text that is too long for the
             predictor's encoder from its beginning.
         references (`list[str]`, *optional*): One for each source, for `length="reference"`.
-        length_ratio (`float`, *optional*): Ask for this many times the source's length instead, in the same unit,
-            rounded, at least 1.
+        length_ratio (`float`, *optional*): Instead of a length, this many times the source's, rounded, at least 1.
         length_unit (`str`, *optional*): Defaults to the model's; a length-controlled model knows no other.
         length_constraint (`str`, *optional*): `"max"`, `"exact"` or `None`; defaults to the model's.
         num_return_sequences (`int`, *optional*, defaults to 1): Outputs for each source.
@@ -71,212 +134,107 @@ class LengthControlledGenerationPipeline(Pipeline):
     _load_image_processor: Any = False
     _load_feature_extractor: Any = False
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args, revision: str | None = None, token: str | bool | None = None, **kwargs):
         super().__init__(*args, **kwargs)
-        self._predictors: dict = {}  # name -> predictor and tokenizer
+        given = {"revision": revision, "token": token}
+        given = {name: value for name, value in given.items() if value is not None}
+        self._predictors = Predictors(self.model, {**_HUB_OPTIONS.get(self.model, {}), **given})
+        tokens = getattr(self.model.config, "length_tokens", None)
+        self._length_tokens = None if tokens is None else LengthTokens(**tokens)
+        self._controlled = getattr(self.model.config, "length_controlled", False)
+        self._told = self._controlled or tokens is not None  # needs a length, and counts in its own unit
 
     def _sanitize_parameters(self, **kwargs):
         return {}, kwargs, {}  # what `pipeline(...)` is given holds for every call
 
     def __call__(self, inputs, **kwargs):
-        options = {**self._forward_params, **kwargs}
         if isinstance(inputs, Mapping) or not isinstance(inputs, Iterable):
             raise TypeError(f"inputs must be a text or a list of texts, got {inputs!r}")
         texts = [inputs] if isinstance(inputs, str) else list(inputs)
         for i, text in enumerate(texts):
             if not isinstance(text, str):
                 raise TypeError(f"every input must be a text, got {text!r} at position {i}")
-        lengths = options.get("length")
-        if isinstance(inputs, str) and isinstance(lengths, list | tuple):
-            lengths = [list(lengths)]
-        if not texts or not isinstance(lengths, list | tuple) or not any(isinstance(n, list | tuple) for n in lengths):
-            results = self._generate_all(texts, **options) if texts else []
-            return results[0] if isinstance(inputs, str) else results
-        results = self._generate_many(texts, list(lengths), options)
+        if not texts:
+            return []
+        call = self._read(texts, {**self._forward_params, **kwargs}, isinstance(inputs, str))
+        self._set_lengths(call)
+        results: list = [None] * len(call.texts)
+        table = self._unit_table(call.length_unit)
+        show = len(results) > (call.batch_size or 32) if call.progress_bar is None else call.progress_bar
+        with tqdm(total=len(results), desc="Generating", unit="text", disable=not show) as bar:
+            for rows in self._batches(call):
+                for i, outputs in zip(rows, self._write(call, rows, table), strict=True):
+                    results[i] = outputs[0] if call.num_return_sequences == 1 else outputs
+                bar.update(len(rows))
+        if call.lists:
+            results = [[results[i] for i, text in enumerate(call.text_of) if text == k] for k in range(len(texts))]
         return results[0] if isinstance(inputs, str) else results
 
-    def _generate_many(self, texts: list[str], lengths: list, options: dict) -> list[list]:
-        """Several lengths for each text."""
-        if len(lengths) != len(texts):
-            raise ValueError(f"length must hold a list for each of the {len(texts)} texts, got {len(lengths)}")
-        for i, several in enumerate(lengths):
-            if not isinstance(several, list | tuple) or not several:
-                raise ValueError(
-                    f"length must hold a list of lengths for every text or for none, got {several!r} at position {i}"
-                )
-        if options.get("references") is not None:
-            raise ValueError("references give one length for each text; leave them out where length holds lists")
-        texts_of = [i for i, several in enumerate(lengths) for _ in several]
-        options = {**options, "length": [n for several in lengths for n in several]}
-        results = iter(self._generate_all([texts[i] for i in texts_of], texts_of=texts_of, **options))
-        return [[next(results) for _ in several] for several in lengths]
-
-    def _generate_all(
-        self,
-        texts: list[str],
-        length=None,
-        length_ratio: float | None = None,
-        length_unit: str | None = None,
-        length_constraint=_FROM_MODEL,
-        predictor=None,
-        references: Sequence[str] | None = None,
-        truncation: bool = False,
-        num_return_sequences: int = 1,
-        rerank: bool | int = False,
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
-        progress_bar: bool | None = None,
-        texts_of: list[int] | None = None,  # for each row its text, where rows share texts
-        **options,
-    ) -> list:
-        config: Any = self.model.config
-        unit: str = length_unit or getattr(config, "length_unit", None) or "token"
-        controlled = getattr(config, "length_controlled", False)
-        if controlled and unit != config.length_unit:
+    def _read(self, texts: list[str], options: dict, single: bool) -> _Call:
+        """Step 1: the options of a call, checked, and its rows."""
+        own = [option.name for option in fields(_Call) if option.init]
+        call = _Call(**{name: options.pop(name) for name in own if name in options})
+        for name in options:
+            near = difflib.get_close_matches(name, own, n=1, cutoff=0.8)
+            if near and not hasattr(self.model.generation_config, name):
+                raise TypeError(f"{name}={options[name]!r} is no option; did you mean {near[0]}=?")
+        config = self.model.config
+        unit = getattr(config, "length_unit", None)
+        call.length_unit = call.length_unit or unit or "token"
+        if self._told and call.length_unit != unit:
+            given = f"length_unit={call.length_unit!r}"
             raise ValueError(
-                f"length_unit={unit!r}, but the model was trained to count {config.length_unit}s and has a table for "
-                f"these alone; leave length_unit out, or train one: add_length_control(..., length_unit={unit!r})"
+                f"{given}, but the model was trained to count {unit}s and has a table for these alone; leave "
+                f"length_unit out, or train one: add_length_control(..., {given})"
             )
-        if length_constraint is _FROM_MODEL:
-            length_constraint = getattr(config, "length_constraint", None)
-        check_constraint(length_constraint)
-        most_rows = batch_size or (len(texts) if batch_tokens else None)
-        batch_size = batch_size or self._batch_size or 32
-        rerank = 20 if rerank is True else rerank or 1
-        for name, number in (
-            ("num_return_sequences", num_return_sequences),
-            ("batch_size", batch_size),
-            ("rerank", rerank),
-            ("batch_tokens", 1 if batch_tokens is None else batch_tokens),
-        ):
-            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        if call.length_constraint is _FROM_MODEL:
+            call.length_constraint = getattr(config, "length_constraint", None)
+        check_constraint(call.length_constraint)
+        call.rerank = 20 if call.rerank is True else call.rerank or 1
+        call.batch_size = call.batch_size or (None if call.batch_tokens else self._batch_size or 32)
+        for name in ("num_return_sequences", "batch_size", "rerank", "batch_tokens"):
+            number = getattr(call, name)
+            optional = number is None and name.startswith("batch")
+            if not optional and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
                 raise ValueError(f"{name} must be an integer of at least 1, got {number!r}")
-        tokens = getattr(config, "length_tokens", None)
-        tokens = None if tokens is None else LengthTokens(**tokens)
-        needs_length = controlled or tokens is not None or length_constraint is not None
-        if needs_length:
-            length = getattr(config, "length", None) if length is None else length
-        elif length is not None or length_ratio is not None:
-            raise ValueError(
-                f"{type(self.model).__name__} has no length control, so a length needs a bound; pass "
-                "length_constraint='max' or 'exact', or use a length-controlled model"
-            )
-        if isinstance(length, str):
-            length = self._lengths_from(length, texts, unit, predictor, references, batch_size, truncation)
-        elif predictor is not None or references is not None:
-            raise ValueError(
-                f"predictor and references give the lengths with length='predict' and 'reference', got {length!r}"
-            )
-        lengths = self._lengths(texts, length, length_ratio, unit, required=needs_length)
-        first: list = [None] * len(texts)
-        if tokens is not None:
-            if unit != config.length_unit:
-                raise ValueError(
-                    f"length_unit={unit!r}, but the model's length tokens are classes of {config.length_unit}s; leave "
-                    "length_unit out"
-                )
-            classes = map(tokens.token_for, lengths, count_texts(self.tokenizer, texts, unit))
-            first = self.tokenizer.convert_tokens_to_ids(list(classes))
-        table = self._unit_table(unit)
-        candidates = max(rerank, num_return_sequences)
-        if candidates > 1:
-            options["num_return_sequences"] = candidates
+        call.candidates, call.options = max(call.rerank, call.num_return_sequences), options
+        if call.candidates > 1:
+            options["num_return_sequences"] = call.candidates
             if not options.get("do_sample"):
-                options["num_beams"] = max(options.get("num_beams") or 1, candidates)
+                options["num_beams"] = max(options.get("num_beams") or 1, call.candidates)
+        call.set_rows(texts, single)
+        # an encoder that is given the length runs for each row
+        runs = self._length_tokens is not None or getattr(config, "encoder_length_embedding", False)
+        call.shared = len(texts) < len(call.texts) and not runs
+        return call
 
-        # rows of like requested and source length end together and need the least padding; the longest come first, so
-        # that a length the model cannot hold, or the memory, is told at once
-        order = sorted(range(len(texts)), key=lambda i: (lengths[i] or 0, len(texts[i])), reverse=True)
-        # rows of one text stay together, so that its encoder runs once; one that is told the length runs for each
-        texts_of = texts_of or list(range(len(texts)))
-        share = (
-            len(set(texts_of)) < len(texts)
-            and tokens is None
-            and not getattr(config, "encoder_length_embedding", False)
-        )
-        place: dict[int, int] = {}  # of a text: that of its longest row
-        if share:
-            for k, i in enumerate(order):
-                place.setdefault(texts_of[i], k)
-            order.sort(key=lambda i: place[texts_of[i]])
-        results: list = [None] * len(texts)
-        show = len(texts) > batch_size if progress_bar is None else progress_bar
-        with tqdm(total=len(texts), desc="Generating", unit="text", disable=not show) as bar:
-            sizes = [(0, 0)] * len(texts)
-            if batch_tokens is not None:
-                counts = count_texts(self.tokenizer, texts, "token")
-                special = self.tokenizer.num_special_tokens_to_add()
-                sizes = [(count + special, wanted or 0) for count, wanted in zip(counts, lengths, strict=True)]
-            for rows in _batches(order, sizes, most_rows or batch_size, batch_tokens):
-                wanted = [lengths[i] for i in rows]
-                distinct = list({texts_of[i] if share else i: i for i in rows}.values())
-                batch = self.preprocess([texts[i] for i in distinct], first=[first[i] for i in distinct])
-                where = {texts_of[i]: k for k, i in enumerate(distinct)}
-                text_rows = torch.tensor([where[texts_of[i]] for i in rows]) if share else None
-                if controlled:
-                    given = {**options, "length": wanted, "length_constraint": length_constraint}
-                else:
-                    given = self._bound(table, wanted, length_constraint, options)
-                written = self.postprocess(self.forward(batch, table=table, text_rows=text_rows, **given), unit=unit)
-                if not controlled and length_constraint == "exact":
-                    warn_of_misses([output["length"] for output in written], wanted, unit)
-                for row, i in enumerate(rows):
-                    outputs = [
-                        {**output, "requested_length": lengths[i], "length_unit": unit}
-                        for output in written[row * candidates : (row + 1) * candidates]
-                    ]
-                    if rerank > 1:
-                        outputs = [outputs[k] for k in _rerank(texts[i], [o["generated_text"] for o in outputs])]
-                    results[i] = outputs[0] if num_return_sequences == 1 else outputs[:num_return_sequences]
-                bar.update(len(rows))
-        return results
-
-    def _lengths_from(
-        self, how: str, texts, unit: str, predictor, references, batch_size: int, truncation: bool
-    ) -> list[int]:
-        """Lengths for `length="predict"`, `"source"` or `"reference"`."""
-        if how == "source":
-            return [max(1, count) for count in count_texts(self.tokenizer, texts, unit)]
-        if how == "reference":
-            many = len(references) if isinstance(references, list | tuple) else repr(references)
-            if many != len(texts):
+    def _set_lengths(self, call: _Call) -> None:
+        """Step 2: the requested length of each row, and its length token; `None` for a model that needs no length."""
+        length, ratio = call.length, call.length_ratio
+        for i, text in zip(call.text_of, call.texts, strict=True):
+            if not text.strip():
+                raise ValueError(f"the text at position {i} is empty and has no length to write for; remove it")
+        for name, source in (("predictor", "predict"), ("references", "reference")):
+            if getattr(call, name) is not None and not (isinstance(length, str) and length == source):
+                raise ValueError(f"{name} gives the lengths with length={source!r}, got length={length!r}")
+        call.lengths = call.first = [None] * len(call.texts)
+        if not self._told and call.length_constraint is None:
+            if length is not None or ratio is not None:
                 raise ValueError(
-                    f"length='reference' needs one reference for each of the {len(texts)} texts, got {many}; "
-                    "pass references=[...]"
+                    f"{type(self.model).__name__} has no length control, so a length needs a constraint; pass "
+                    "length_constraint='max' or 'exact', or use a length-controlled model"
                 )
-            for i, reference in enumerate(references):
-                if not isinstance(reference, str):
-                    raise TypeError(f"every reference must be a text, got {reference!r} at position {i}")
-            return [max(1, count) for count in count_texts(self.tokenizer, references, unit, target=True)]
-        if how != "predict":
-            raise ValueError(
-                f"length must be an int, one for each text in a list, 'predict', 'source' or 'reference', got {how!r}"
-            )
-        model, tokenizer = self._find_predictor(predictor)
-        if model.config.length_unit != unit:
-            raise ValueError(
-                f"the predictor predicts {model.config.length_unit}s, the generator counts {unit}s; use a predictor "
-                f"trained with length_unit={unit!r}"
-            )
-        return model.predict_lengths(texts, tokenizer, batch_size=batch_size, truncation=truncation)
-
-    def _find_predictor(self, predictor):
-        """The predictor of the call or of the configuration, and its tokenizer."""
-        if isinstance(predictor, tuple):
-            return predictor
-        config: Any = self.model.config
-        name = predictor or getattr(config, "length_predictor", None)
-        if name is None:
-            raise ValueError(
-                "length='predict' needs a length predictor; pass predictor='path or Hub name', or save the model with "
-                "config.length_predictor"
-            )
-        if name not in self._predictors:
-            inside = predictor is None and name.startswith("./")
-            where, folder = (config.name_or_path, name[2:]) if inside else (name, "")
-            model, tokenizer = load_predictor(where, subfolder=folder)
-            self._predictors[name] = model.to(self.device), tokenizer
-        return self._predictors[name]
+            return
+        if length is None and ratio is None:
+            length = getattr(self.model.config, "length", None)
+        given: dict[str, Any] = {"unit": call.length_unit, "tokenizer": self.tokenizer, "references": call.references}
+        options: dict[str, Any] = {"batch_size": call.batch_size or 32, "truncation": call.truncation}
+        predict = partial(self._predictors.predict, unit=call.length_unit, predictor=call.predictor, **options)
+        call.lengths = requested_lengths(call.texts, length, ratio=ratio, predict=predict, **given)
+        if self._length_tokens is not None:
+            pairs = zip(call.lengths, count_texts(self.tokenizer, call.texts, call.length_unit), strict=True)
+            tokens = [self._length_tokens.token_for(length, count) for length, count in pairs]
+            call.first = self.tokenizer.convert_tokens_to_ids(tokens)
 
     def _unit_table(self, unit: str) -> UnitTable:
         if hasattr(self.model, "unit_table") and unit == self.model.config.length_unit:
@@ -284,43 +242,60 @@ class LengthControlledGenerationPipeline(Pipeline):
         table = UnitTable.from_tokenizer(self.tokenizer, unit)
         return table.padded(self.model.get_output_embeddings().weight.shape[0]).to(self.device)
 
-    def _lengths(self, texts: Sequence[str], length, ratio: float | None, unit: str, *, required: bool) -> list:
-        if length is not None and ratio is not None:
-            raise ValueError(f"give length or length_ratio, not both: got length={length!r}, length_ratio={ratio!r}")
-        for i, text in enumerate(texts):
-            if not text.strip():
-                raise ValueError(f"the text at position {i} is empty and has no length to write for; remove it")
-        if ratio is not None:
-            if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < float("inf"):
-                raise ValueError(f"length_ratio must be a number above 0, got {ratio!r}; pass length_ratio=0.5")
-            lengths = [max(1, round(ratio * count)) for count in count_texts(self.tokenizer, texts, unit)]
-            for item in lengths:
-                check_length(item)
-            return lengths
-        if length is None and not required:
-            return [None] * len(texts)
-        if length is None:
-            raise ValueError("no length was given; pass length=40, a list with one for each text, or length_ratio=0.5")
-        lengths = length.tolist() if isinstance(length, torch.Tensor) else length
-        lengths = list(lengths) if isinstance(lengths, list | tuple) else [lengths] * len(texts)
-        if len(lengths) != len(texts):
-            raise ValueError(f"length must be one integer or one for each of the {len(texts)} texts, got {lengths}")
-        for item in lengths:
-            check_length(item)
-        return lengths
+    def _batches(self, call: _Call) -> Iterator[list[int]]:
+        """
+        Step 3: batches of rows. Rows of similar requested and source length need the least padding; the longest come
+        first, so that an impossible length or a lack of memory fails in the first batch.
+        """
+        order = sorted(range(len(call.texts)), key=lambda i: (call.lengths[i] or 0, len(call.texts[i])), reverse=True)
+        if call.shared:  # rows of one text stay together, so that its encoder runs once
+            place: dict[int, int] = {}  # of a text: that of its longest row
+            for k, i in enumerate(order):
+                place.setdefault(call.text_of[i], k)
+            order.sort(key=lambda i: place[call.text_of[i]])
+        sizes = [(0, 0)] * len(call.texts)
+        if call.batch_tokens is not None:
+            counts = count_texts(self.tokenizer, call.texts, "token")
+            special = self.tokenizer.num_special_tokens_to_add()
+            sizes = [(count + special, length or 0) for count, length in zip(counts, call.lengths, strict=True)]
+        return _batches(order, sizes, call.batch_size or len(order), call.batch_tokens)
 
-    def _bound(self, table: UnitTable, lengths: list, constraint: str | None, options: dict) -> dict:
-        """Arguments of `generate` for a model that is not told the length."""
-        # a model of this package would bind itself again, in its own unit
+    def _write(self, call: _Call, rows: list[int], table: UnitTable) -> list[list[dict]]:
+        """Step 4: the outputs of each row of a batch, the best first."""
+        lengths = [call.lengths[i] for i in rows]
+        distinct = list({call.text_of[i] if call.shared else i: i for i in rows}.values())
+        batch = self.preprocess([call.texts[i] for i in distinct], first=[call.first[i] for i in distinct])
+        text_rows = None
+        if call.shared:
+            place = {call.text_of[i]: k for k, i in enumerate(distinct)}
+            text_rows = torch.tensor([place[call.text_of[i]] for i in rows])
+        options = self._length_options(call, lengths, table)
+        outputs = self.forward(batch, table=table, text_rows=text_rows, **options)
+        written = self.postprocess(outputs, unit=call.length_unit)
+        if not self._controlled and call.length_constraint == "exact":
+            warn_of_misses([output["length"] for output in written], lengths, call.length_unit)
+        results = []
+        for row, i in enumerate(rows):
+            own = written[row * call.candidates : (row + 1) * call.candidates]
+            outputs = [{**out, "requested_length": lengths[row], "length_unit": call.length_unit} for out in own]
+            if call.rerank > 1:
+                outputs = [outputs[k] for k in rerank(call.texts[i], [o["generated_text"] for o in outputs])]
+            results.append(outputs[: call.num_return_sequences])
+        return results
+
+    def _length_options(self, call: _Call, lengths: list, table: UnitTable) -> dict:
+        """Arguments of `generate`, with the length."""
+        if self._controlled:
+            return {**call.options, "length": lengths, "length_constraint": call.length_constraint}
+        # a model of this package would constrain itself again, in its own unit
         own = {"length_constraint": None} if hasattr(self.model, "unit_table") else {}
-        if constraint is None:
-            return {**options, **own}
+        if call.length_constraint is None:
+            return {**call.options, **own}
         positions = getattr(self.model.config, "max_position_embeddings", None)
-        settings = options.get("generation_config")
-        wanted = torch.tensor(lengths, device=table.weights.device)
-        return own | limited(
-            self.model, table, wanted, constraint, options, settings, partial(token_limit, table, positions=positions)
-        )
+        limit = partial(token_limit, table, positions=positions)
+        length = torch.tensor(lengths, device=table.weights.device)
+        settings = call.options.get("generation_config")
+        return own | limited(self.model, table, length, call.length_constraint, call.options, settings, limit)
 
     def preprocess(self, texts, *, first: list, **_) -> Any:
         encode = partial(self.tokenizer, texts, return_tensors="pt", padding=True, verbose=False)
@@ -351,7 +326,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         texts = self.tokenizer.batch_decode(
             outputs["ids"], skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
-        lengths = outputs["tokens"].tolist() if unit == "token" else [count_units(text, unit) for text in texts]
+        lengths = outputs["tokens"].tolist() if unit == "token" else count_texts(self.tokenizer, texts, unit)
         return [{"generated_text": text, "length": length} for text, length in zip(texts, lengths, strict=True)]
 
 
@@ -369,6 +344,3 @@ def _batches(order: list[int], sizes: list[tuple[int, int]], most_rows: int, mos
             batch, (source, output) = [], sizes[i]
         batch.append(i)
     yield batch
-
-
-_rerank = rerank  # the option of the same name hides it

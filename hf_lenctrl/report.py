@@ -1,21 +1,20 @@
-"""A compliance report: texts and the lengths asked for in, figures, tables and a plot out."""
+"""A compliance report: texts and their requested lengths in, figures, tables and a plot out."""
 
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from .length_units import LENGTH_UNITS, count_units
+from .length_units import LENGTH_UNITS, count_texts
 from .lengths import check_length
 from .metrics import length_metrics
 
 
-_MAX_BUCKETS = 8
-_SHARES = ("exact", "over", "within_10_percent")
+_MAX_BUCKETS, _MAX_BARS = 8, 50
 _HEADER = "n | MAE | variance | exact | over | within ±10 % |"
 _NOTE = (
     "Variance is the mean squared difference (Takase & Okazaki 2019, eq. 8). Within ±10 %: the difference is at most "
@@ -78,12 +77,11 @@ class LengthReport:
         """
         folder = Path(folder)
         self.plot(folder / "report.png")
-        # a lone surrogate is no UTF-8, but its escape is good JSON
-        options = {"encoding": "utf-8", "errors": "backslashreplace"}
-        text = json.dumps(self.to_dict(), ensure_ascii=False, indent=2, allow_nan=False)
-        (folder / "report.json").write_text(text + "\n", **options)
+        figures = json.dumps(self.to_dict(), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
         markdown = self.markdown() + "\n![Requested and produced lengths](report.png)\n"
-        (folder / "report.md").write_text(markdown, **options)
+        for name, text in (("report.json", figures), ("report.md", markdown)):
+            # a lone surrogate is no UTF-8, but its escape is good JSON
+            (folder / name).write_text(text, encoding="utf-8", errors="backslashreplace")
 
     def plot(self, path: str | Path) -> None:
         """
@@ -99,7 +97,7 @@ class LengthReport:
             import matplotlib
             from matplotlib.figure import Figure  # no pyplot: the caller's backend and figures are left alone
         except ImportError as error:
-            raise ImportError("plotting a report needs matplotlib: pip install 'hf_lenctrl[plot]'") from error
+            raise ImportError("plotting a report needs matplotlib: pip install 'hf-lenctrl[plot]'") from error
         style: Any = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True}
         with matplotlib.rc_context(style):
             figure = Figure(figsize=(10, 3.9 * len(self.units)), dpi=150, layout="constrained")
@@ -108,7 +106,7 @@ class LengthReport:
                 produced, requested = self.lengths[unit]
                 _plot_lengths(left, produced, requested, unit)
                 _plot_differences(right, produced, requested, unit)
-                exact, over, within = (_percent(figures[name]) for name in _SHARES)
+                exact, over, within = _shares(figures)
                 left.set_title(f"{figures['n']:,} outputs, {within} within ±10 %")
                 right.set_title(f"exact {exact}, over {over}, MAE {figures['mae']:.2f} {unit}s")
                 for axes in (left, right):
@@ -130,12 +128,12 @@ def length_report(
     worst: int = 5,
 ) -> LengthReport:
     """
-    Report how well any system's texts have the lengths that were asked for.
+    Report how well the texts of any system have their requested lengths.
 
     Args:
         predictions (`Sequence[str]`): Texts, without special tokens.
-        requested (`Sequence[int]` or `Mapping[str, Sequence[int]]`): The length asked for, one for each text; for
-            several units those of each, `{"character": [...], "word": [...]}`.
+        requested (`Sequence[int]` or `Mapping[str, Sequence[int]]`): One length for each text; for several units
+            those of each, `{"character": [...], "word": [...]}`.
         units (`Sequence[str]`): `"character"`, `"word"`, `"byte"` (see `count_units`) or `"token"`.
         tokenizer (`PreTrainedTokenizerBase`, *optional*): Splits the texts, as targets, into tokens; special tokens do
             not count. A text that was generated in other tokens than these is counted in these.
@@ -189,18 +187,8 @@ def length_report(
             raise TypeError(f"predictions[{i}] must be a text, got {text!r}")
     report = LengthReport({}, {})
     for unit in units:
-        lengths = list(requested[unit])
-        if len(lengths) != len(texts) or not texts:
-            raise ValueError(
-                f"each prediction needs one requested length, got {len(texts)} predictions and {len(lengths)} lengths "
-                f"in {unit}s"
-            )
-        for i, length in enumerate(lengths):
-            try:
-                check_length(length)
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"requested {unit}s at index {i}: {error}") from None
-        produced = _count(texts, unit, tokenizer)
+        lengths = _checked(requested[unit], len(texts), unit)
+        produced = count_texts(tokenizer, texts, unit, target=True)
         report.lengths[unit] = (produced, lengths)
         report.units[unit] = {
             **_figures(produced, lengths),
@@ -214,10 +202,19 @@ def length_report(
     return report
 
 
-def _count(texts: list[str], unit: str, tokenizer) -> list[int]:
-    if unit != "token":
-        return [count_units(text, unit) for text in texts]
-    return [len(ids) for ids in tokenizer(text_target=texts, add_special_tokens=False, verbose=False)["input_ids"]]
+def _checked(requested: Sequence[int], predictions: int, unit: str) -> list[int]:
+    lengths = list(requested)
+    if len(lengths) != predictions or not lengths:
+        raise ValueError(
+            f"each prediction needs one requested length, got {predictions} predictions and {len(lengths)} lengths in "
+            f"{unit}s"
+        )
+    for i, length in enumerate(lengths):
+        try:
+            check_length(length)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"requested {unit}s at index {i}: {error}") from None
+    return lengths
 
 
 def _figures(produced: list[int], requested: list[int]) -> dict[str, Any]:
@@ -226,14 +223,14 @@ def _figures(produced: list[int], requested: list[int]) -> dict[str, Any]:
     return {"n": n, **length_metrics(produced, requested), "within_10_percent": within / n}
 
 
-def _round_width(values: Sequence[int], most: int) -> int:
-    """Smallest of 1, 2, 5, 10, 20, ... whose multiples part the values into at most so many groups."""
+def _round_width(groups: Callable[[int], int], most: int) -> int:
+    """Smallest of 1, 2, 5, 10, 20, ... that makes at most `most` groups."""
     widths = (step * 10**power for power in count() for step in (1, 2, 5))
-    return next(width for width in widths if len({value // width for value in values}) <= most)
+    return next(width for width in widths if groups(width) <= most)
 
 
 def _buckets(produced: list[int], requested: list[int], width: int | None) -> list[dict[str, Any]]:
-    width = width or _round_width(requested, _MAX_BUCKETS)
+    width = width or _round_width(lambda width: len({length // width for length in requested}), _MAX_BUCKETS)
     members: dict[int, list[int]] = {}
     for i, length in enumerate(requested):
         members.setdefault(length // width * width, []).append(i)
@@ -244,13 +241,12 @@ def _buckets(produced: list[int], requested: list[int], width: int | None) -> li
     ]
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+def _shares(figures: dict[str, Any]) -> list[str]:
+    return [f"{100 * figures[name]:.1f} %" for name in ("exact", "over", "within_10_percent")]
 
 
 def _cells(figures: dict[str, Any]) -> str:
-    shares = (_percent(figures[name]) for name in _SHARES)
-    return f"{figures['n']} | {figures['mae']:.2f} | {figures['variance']:.2f} | {' | '.join(shares)} |"
+    return f"{figures['n']} | {figures['mae']:.2f} | {figures['variance']:.2f} | {' | '.join(_shares(figures))} |"
 
 
 def _one_line(text: str, most: int = 100) -> str:
@@ -278,15 +274,12 @@ def _plot_lengths(axes, produced: list[int], requested: list[int], unit: str) ->
 def _plot_differences(axes, produced: list[int], requested: list[int], unit: str) -> None:
     differences = [p - r for p, r in zip(produced, requested, strict=True)]
     low, high = min(differences), max(differences)
-    width = _round_width(range(low, high + 1), 50)
+    # from the ends alone: what lies between may be millions of differences that no output has
+    width = _round_width(lambda width: high // width - low // width + 1, _MAX_BARS)
     edges = [edge - 0.5 for edge in range(low // width * width, high + width + 1, width)]
-    parts = {
-        "shorter": ([d for d in differences if d < 0], _UNDER),
-        "exact": ([d for d in differences if d == 0], _EXACT),
-        "longer": ([d for d in differences if d > 0], _OVER),
-    }
-    values, colors = zip(*parts.values(), strict=True)
-    axes.hist(values, bins=edges, stacked=True, color=colors, label=list(parts), rwidth=0.9)
+    values = [[d for d in differences if (d > 0) - (d < 0) == sign] for sign in (-1, 0, 1)]
+    names, colors = ["shorter", "exact", "longer"], [_UNDER, _EXACT, _OVER]
+    axes.hist(values, bins=edges, stacked=True, color=colors, label=names, rwidth=0.9)
     axes.set_xlim(min(edges[0], -5.5), max(edges[-1], 5.5))
     axes.set_xlabel(f"produced − requested ({unit}s)")
     axes.set_ylabel("number of outputs")

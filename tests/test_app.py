@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import gradio as gr
 import pytest
 import torch
 from conftest import MARIAN, SHAPE, SOURCES, build_model
+from huggingface_hub import SpaceCard
 from playwright.sync_api import expect, sync_playwright
 from transformers import MarianConfig, MarianMTModel
 
@@ -20,7 +22,7 @@ from hf_lenctrl import LengthControlledGenerationPipeline
 
 
 ROOT = Path(__file__).resolve().parents[1]
-spec = importlib.util.spec_from_file_location("app", ROOT / "app.py")
+spec = importlib.util.spec_from_file_location("app", ROOT / "app" / "app.py")
 assert spec is not None and spec.loader is not None
 app = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(app)
@@ -160,12 +162,52 @@ def test_examples_are_requests_that_the_page_takes():
         assert len(app.read_lengths(lengths)) == 3
 
 
+# The folder is a Space  (issue 15.39)
+
+
+def test_the_space_has_the_front_matter_and_the_requirements_of_the_page():
+    folder = ROOT / "app"
+    assert sorted(path.name for path in folder.iterdir() if path.is_file()) == [
+        "README.md",
+        "app.py",
+        "requirements.txt",
+    ]
+    card = SpaceCard.load(folder / "README.md").data
+    assert (card.sdk, card.app_file, card.license) == ("gradio", "app.py", "apache-2.0")
+    tested = re.findall(r"^gradio==(.+)", (ROOT / "constraints.txt").read_text(), flags=re.M)
+    assert [card.sdk_version] == tested
+    assert len(card.short_description) <= 60  # the Hub refuses more
+    imported = re.findall(r"^(?:from|import) (\w+)", (folder / "app.py").read_text(), flags=re.M)
+    required = re.findall(r"^[\w-]+", (folder / "requirements.txt").read_text(), flags=re.M)
+    assert required == ["hf-lenctrl"]  # which brings transformers
+    assert set(imported) - sys.stdlib_module_names == {"gradio", "transformers", "hf_lenctrl"}
+
+
+def test_the_model_is_the_named_one_the_spaces_or_the_repositorys(tmp_path, monkeypatch):
+    def found(folder) -> str:
+        run = importlib.util.spec_from_file_location("space", folder / "app.py")
+        module = importlib.util.module_from_spec(run)
+        run.loader.exec_module(module)
+        return module.find_model()
+
+    monkeypatch.delenv("LENCTRL_MODEL", raising=False)
+    assert found(ROOT / "app") == str(ROOT / "models" / "debian_headlines")
+    space = shutil.copytree(ROOT / "app", tmp_path / "space")
+    with pytest.raises(ValueError, match="there is no model; set LENCTRL_MODEL to a folder or Hub name, or copy one"):
+        found(space)
+    (space / "model").mkdir()
+    (space / "model" / "config.json").write_text("{}")
+    assert found(space) == str(space / "model")
+    monkeypatch.setenv("LENCTRL_MODEL", "user/name")
+    assert found(space) == "user/name"
+
+
 # In a browser
 
 
 @pytest.fixture(scope="module")
 def address(pipe, tmp_path_factory):
-    """Where `python app.py` serves a saved model."""
+    """Where `python app/app.py` serves a saved model."""
     folder = tmp_path_factory.mktemp("app")
     pipe.model.save_pretrained(folder / "model")
     pipe.tokenizer.save_pretrained(folder / "model")
@@ -179,7 +221,7 @@ def address(pipe, tmp_path_factory):
         "GRADIO_SERVER_PORT": str(port),
     }
     with open(folder / "log", "w+") as log:
-        command = [sys.executable, str(ROOT / "app.py")]
+        command = [sys.executable, str(ROOT / "app" / "app.py")]
         server = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
         try:
             end = time.monotonic() + WAIT

@@ -25,7 +25,7 @@ from transformers import BertConfig, BertModel, BertTokenizer, MarianConfig, Mar
 
 import hf_lenctrl
 from hf_lenctrl.experiment.arguments import DataArguments, ModelArguments, RunArguments
-from hf_lenctrl.length_predictor import PredictorArguments
+from hf_lenctrl.experiment.train_length_predictor import PredictorArguments
 
 
 # in the order in which a reader makes what the later ones use; results.md is a record of measurements

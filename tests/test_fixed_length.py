@@ -10,13 +10,14 @@ import torch
 from conftest import SOURCES, build_model
 from huggingface_hub import ModelCard
 from test_generation import controlled_model, tokenizer_of
-from test_recipes import ROWS, load, load_script, train
+from test_recipes import ROWS, load, train
 
 from hf_lenctrl import FixedLengthTranslator, freeze_length
-from hf_lenctrl.fixed_length import FOLDER, export_ctranslate2
+from hf_lenctrl.experiment import export
+from hf_lenctrl.experiment.export import export_ctranslate2
+from hf_lenctrl.fixed_length import FOLDER
 
 
-export = load_script("export")
 LENGTH = 24  # characters; of tokens half as many
 TEXTS = [row["source"] for row in ROWS[:24]]
 
@@ -207,7 +208,7 @@ def test_without_the_extra_the_pip_command_is_told(tmp_path, monkeypatch):
         lambda: FixedLengthTranslator(tmp_path),
         lambda: export_ctranslate2(None, None, tmp_path / "out"),
     ):
-        with pytest.raises(ImportError, match=r"needs CTranslate2: pip install 'hf_lenctrl\[fast\]'"):
+        with pytest.raises(ImportError, match=r"needs CTranslate2: pip install 'hf-lenctrl\[fast\]'"):
             call()
 
 

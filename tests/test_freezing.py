@@ -20,7 +20,7 @@ from test_generation import controlled_model, stock_model, tokenizer_of
 
 import hf_lenctrl
 from hf_lenctrl import LengthControlEnsemble, UnitTable, add_length_control, freeze_length
-from hf_lenctrl.freezing import frozen_card
+from hf_lenctrl.experiment.export import frozen_card
 
 
 STOCK = {

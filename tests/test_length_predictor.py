@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     AutoConfig,
@@ -26,10 +27,10 @@ from transformers import (
 )
 
 from hf_lenctrl.experiment import train_length_predictor as recipe
+from hf_lenctrl.experiment.train_length_predictor import PredictorArguments
 from hf_lenctrl.length_predictor import (
     LengthPredictor,
     LengthPredictorConfig,
-    PredictorArguments,
     load_predictor,
     register,
     round_lengths,
@@ -234,6 +235,27 @@ def test_lengths_without_a_mean_or_a_deviation_are_refused(lengths, message):
         LengthPredictor.from_encoder(BertModel(encoder_config()), lengths, length_unit="token")
 
 
+@pytest.mark.parametrize("kind", ["T5EncoderModel", "T5ForConditionalGeneration", "MT5EncoderModel", "path"])
+def test_the_encoder_of_t5_predicts_and_comes_back(kind, tmp_path):  # issue 15.27
+    torch.manual_seed(0)
+    stock = getattr(transformers, "T5EncoderModel" if kind == "path" else kind)
+    model = stock(stock.config_class(vocab_size=16, d_model=8, d_kv=4, d_ff=16, num_layers=1, num_heads=2)).eval()
+    given = model
+    if kind == "path":
+        model.save_pretrained(tmp_path / "t5")
+        given = str(tmp_path / "t5")
+    predictor = LengthPredictor.from_encoder(given, LENGTHS, length_unit="byte").eval()
+    torch.nn.init.normal_(predictor.output.weight)
+    assert [name for name, _ in predictor.named_parameters() if "decoder" in name] == []
+    states = model.encoder(IDS, attention_mask=MASK).last_hidden_state[:, 0]  # (2, 8)
+    expected = (5 + 2 * (states @ predictor.output.weight[0] + predictor.output.bias)).tolist()
+    assert predictor(IDS, attention_mask=MASK).logits.tolist() == pytest.approx(expected, abs=1e-4)
+    predictor.save_pretrained(tmp_path / "predictor")
+    loaded, info = LengthPredictor.from_pretrained(tmp_path / "predictor", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    assert torch.equal(loaded(IDS, attention_mask=MASK).logits, predictor(IDS, attention_mask=MASK).logits)
+
+
 def test_a_model_that_reads_from_left_to_right_is_refused():
     model = GPT2Model(GPT2Config(vocab_size=16, n_embd=8, n_layer=1, n_head=2))
     with pytest.raises(ValueError, match="a 'gpt2' reads from left to right, .* use BERT, RoBERTa, XLM-R or the like"):
@@ -292,6 +314,14 @@ def test_a_saved_predictor_comes_back_as_it_was(family, tmp_path):
     assert (config.target_mean, config.target_std, config.length_unit) == (5.0, 2.0, "token")
     assert type(config.encoder) is type(encoder_config(family))
     assert config.encoder.pad_token_id == 0  # BERT's default, not RoBERTa's
+
+
+@pytest.mark.parametrize("subfolder", ["../x", "a/../../x", "/x", "..", "a\\..\\..\\x", "C:\\x"])
+def test_a_subfolder_outside_the_folder_is_refused(subfolder, tmp_path):  # issue 15.35
+    build().save_pretrained(tmp_path / "x")
+    (tmp_path / "model" / "a").mkdir(parents=True)
+    with pytest.raises(ValueError, match="subfolder must lie inside .*model, got .*; pass the predictor's own path"):
+        load_predictor(tmp_path / "model", subfolder=subfolder)
 
 
 REMOTE = """

@@ -2,13 +2,24 @@
 
 import copy
 import os
+import pickle
+import re
+import shutil
 import subprocess
 import sys
 
 import pytest
 import torch
 from conftest import MARIAN, SHAPE, SOURCES, TARGETS, build_model
-from transformers import BertConfig, BertModel, BertTokenizer, MarianConfig, MarianMTModel, pipeline
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    BertConfig,
+    BertModel,
+    BertTokenizer,
+    MarianConfig,
+    MarianMTModel,
+    pipeline,
+)
 
 import hf_lenctrl
 from hf_lenctrl import LengthControlEnsemble, LengthControlledGenerationPipeline, LengthPredictor
@@ -356,7 +367,7 @@ def test_what_is_returned_is_what_rerank_picks_among_all_candidates(
         asked.append((source, texts))
         return list(range(len(texts)))[::-1]
 
-    monkeypatch.setattr("hf_lenctrl.pipeline._rerank", last_first)
+    monkeypatch.setattr("hf_lenctrl.pipeline.rerank", last_first)
     result = pipe(SOURCES[0], length=6, length_constraint="max", **options)
     written = tokenizer.batch_decode(calls[0]["ids"], skip_special_tokens=True)
     assert calls[0]["num_return_sequences"] == len(written) == candidates
@@ -635,10 +646,70 @@ def test_missing_references_are_told(pipe, references, shown):
         pipe(SOURCES, length="reference", references=references)
 
 
-@pytest.mark.parametrize("options", [{"predictor": "path"}, {"references": ["a"]}], ids=str)
-def test_a_predictor_or_references_without_a_use_are_told(pipe, options):
-    with pytest.raises(ValueError, match="give the lengths with length='predict' and 'reference', got 5"):
-        pipe(SOURCES[0], length=5, **options)
+@pytest.mark.parametrize("length", [5, "source", [5, 6]], ids=str)
+@pytest.mark.parametrize(
+    ("options", "source"), [({"predictor": "path"}, "predict"), ({"references": ["a"]}, "reference")], ids=str
+)
+def test_a_predictor_or_references_without_a_use_are_told(pipe, options, source, length):
+    message = f"{next(iter(options))} gives the lengths with length='{source}', got length={length!r}"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        pipe(SOURCES[:2], length=length, **options)
+
+
+def hub_cache(folder, refs: dict) -> str:
+    """A cache as `huggingface_hub` writes it, of `user/name` with a branch for each folder of `refs`."""
+    repo = folder / "models--user--name"
+    (repo / "refs").mkdir(parents=True)
+    for i, (branch, source) in enumerate(refs.items()):
+        (repo / "refs" / branch).write_text(f"{i:040x}")
+        shutil.copytree(source, repo / "snapshots" / f"{i:040x}")
+    return str(folder)
+
+
+def test_the_predictor_comes_from_the_revision_of_the_generator(tokenizer, tmp_path, monkeypatch):  # issue 15.14
+    for branch, mean in (("main", 12), ("v1", 31)):
+        generator = controlled(tokenizer, length_predictor="./predictor")
+        encoder = BertModel(BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=2))
+        model = LengthPredictor.from_encoder(encoder, [mean - 1, mean + 1], length_unit="character")
+        torch.nn.init.zeros_(model.output.weight)
+        torch.nn.init.zeros_(model.output.bias)
+        words = BertTokenizer(vocab={word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])})
+        for part, path in ((generator, ""), (tokenizer, ""), (model, "predictor"), (words, "predictor")):
+            part.save_pretrained(tmp_path / branch / path)
+    cache = hub_cache(tmp_path / "cache", {branch: tmp_path / branch for branch in ("main", "v1")})
+    options = {"model": "user/name", "device": "cpu", "model_kwargs": {"cache_dir": cache}}
+    for revision, expected in ((None, 12), ("v1", 31), ("main", 12)):
+        found = pipeline(TASK, revision=revision, **options)
+        assert found(SOURCES[0], length="predict", length_constraint="max")["requested_length"] == expected
+    alone = AutoModelForSeq2SeqLM.from_pretrained("user/name", revision="v1", cache_dir=cache)
+    seen: list[tuple] = []
+    load = hf_lenctrl.length_sources.load_predictor
+
+    def spy_on(name, **given):
+        seen.append((name, given))
+        return load(tmp_path / "v1", subfolder="predictor")
+
+    monkeypatch.setattr("hf_lenctrl.length_sources.load_predictor", spy_on)
+    found = LengthControlledGenerationPipeline(model=alone, tokenizer=tokenizer, revision="v1", token="hf_x")
+    found(SOURCES[0], length="predict", length_constraint="max")
+    found(SOURCES[0], length="predict", predictor="user/other", length_constraint="max")
+    assert seen == [
+        ("user/name", {"subfolder": "predictor", "revision": "v1", "token": "hf_x"}),
+        ("user/other", {"token": "hf_x"}),
+    ]
+    found = pipeline(TASK, token="hf_y", **options)
+    found(SOURCES[0], length="predict", length_constraint="max")
+    assert seen[-1][1]["token"] == "hf_y"
+    assert b"hf_y" not in pickle.dumps(found.model.config) and "hf_y" not in str(vars(found.model))
+
+
+@pytest.mark.parametrize("path", ["./../elsewhere", "./a/../../elsewhere", ".//elsewhere"])
+def test_a_predictor_outside_the_models_folder_is_refused(model, tokenizer, tmp_path, path):  # issue 15.35
+    model.save_pretrained(tmp_path / "model")
+    model = hf_lenctrl.LenCtrlMarianMTModel.from_pretrained(tmp_path / "model", length_predictor=path)
+    found = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    with pytest.raises(ValueError, match="a predictor's subfolder must lie inside .*model, got "):
+        found(SOURCES[0], length="predict")
 
 
 # Bad input
@@ -708,6 +779,21 @@ def test_a_wrong_length_is_told(pipe, length, error, message):
         pipe(SOURCES[:2], length=length)
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"), [("lenght", "length"), ("batchsize", "batch_size"), ("reference", "references")]
+)
+def test_an_option_that_is_misspelt_is_told(pipe, name, meant):
+    with pytest.raises(TypeError, match=f"{name}=5 is no option; did you mean {meant}=\\?"):
+        pipe(SOURCES[0], **{name: 5})
+
+
+def test_a_ratio_overrides_the_configurations_length(tokenizer):
+    pipe = LengthControlledGenerationPipeline(
+        model=controlled(tokenizer, length=7, length_constraint="max"), tokenizer=tokenizer, device="cpu"
+    )
+    assert pipe("abcdefghij", length_ratio=0.5)["requested_length"] == 5
+
+
 def test_a_bound_without_a_length_is_told(plain_pipe):
     with pytest.raises(ValueError, match="no length was given; pass length=40"):
         plain_pipe(SOURCES[0], length_constraint="max")
@@ -750,7 +836,9 @@ def test_an_unknown_constraint_is_told(pipe, plain_pipe, constraint):
 
 @pytest.mark.parametrize("options", [{"length": 5}, {"length_ratio": 0.5}], ids=["length", "ratio"])
 def test_a_length_for_a_plain_model_without_a_bound_is_told(plain_pipe, options):
-    message = "MarianMTModel has no length control, so a length needs a bound; pass length_constraint='max' or 'exact'"
+    message = (
+        "MarianMTModel has no length control, so a length needs a constraint; pass length_constraint='max' or 'exact'"
+    )
     with pytest.raises(ValueError, match=message):
         plain_pipe(SOURCES[0], **options)
 

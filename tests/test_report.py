@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from hf_lenctrl.report import length_report
+from hf_lenctrl.report import LengthReport, length_report
 
 
 # characters 17, 9, 12, 8, 0, 3; words 3, 2, 2, 2, 0, 1; bytes 17, 9, 12, 13, 0, 3
@@ -273,10 +273,25 @@ def test_extreme_lengths_are_drawn(tmp_path, produced, requested, recwarn):
     assert [str(warning.message) for warning in recwarn] == []
 
 
+@pytest.mark.parametrize("far", [10**7, 10**12])
+def test_a_far_difference_makes_no_more_bars_than_a_near_one(tmp_path, monkeypatch, far):  # issue 15.41
+    from matplotlib.axes import Axes
+
+    bars = []
+    draw = Axes.hist
+    monkeypatch.setattr(
+        Axes, "hist", lambda self, x, bins, **k: bars.append(len(bins) - 1) or draw(self, x, bins, **k)
+    )
+    figures = length_report(letters([3, 3, 40]), [3, 5, 30]).units["character"]
+    LengthReport({"character": figures}, {"character": ([3, 3, 40], [far, 5, 30])}).save(tmp_path)
+    assert png_size(tmp_path / "report.png") == (1500, 585)
+    assert len(bars) == 1 and 2 <= bars[0] <= 51
+
+
 def test_without_matplotlib_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     report = length_report(TEXTS, CHARACTERS)
-    with pytest.raises(ImportError, match=r"needs matplotlib: pip install 'hf_lenctrl\[plot\]'"):
+    with pytest.raises(ImportError, match=r"needs matplotlib: pip install 'hf-lenctrl\[plot\]'"):
         report.save(tmp_path / "report")
     assert list(tmp_path.iterdir()) == []
 

@@ -81,6 +81,20 @@ def test_the_wheel_works_where_the_repository_is_not(wheel, tmp_path):
     assert re.fullmatch(rf"{re.escape(str(site))}/hf_lenctrl/__init__.py 9\n", done.stdout)
 
 
+def test_every_hint_to_install_names_the_distribution_and_an_extra_of_it():  # issue 15.38
+    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 reads no TOML")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    folders = ("hf_lenctrl", "recipes", "app", "benchmarks")
+    code = "".join(path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    hints = re.findall(r"pip install '(hf.lenctrl)\[(\w+)\]'", code)
+    assert {name for name, _ in hints} == {project["name"]}
+    assert {"plot", "fast"} <= {extra for _, extra in hints} <= extras.keys()
+    needs = {extra: {re.match(r"[\w-]+", line)[0] for line in lines} for extra, lines in extras.items()}
+    assert needs["plot"] == {"matplotlib"} < needs["train"]  # a run draws its report
+    assert project["optional-dependencies"]["plot"][0] in project["optional-dependencies"]["train"]
+
+
 def test_the_version_stands_in_one_place():
     found = [path.name for path in (ROOT / "hf_lenctrl").glob("*.py") if hf_lenctrl.__version__ in path.read_text()]
     assert found == ["__init__.py"]

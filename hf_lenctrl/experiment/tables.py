@@ -4,14 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
-from ..length_units import UnitTable, count_units
+from ..length_sources import LENGTH_SOURCES
+from ..length_units import count_texts
 from ..metrics import length_figures, paired_bootstrap, predictor_figures, translation_metrics
 from .data import load_rows, texts_of
 
 
-LENGTH_SOURCES = ("predict", "source", "reference")  # what gives the length when nobody does
 LENGTH_GROUPS = ((1, 10), (11, 20), (21, 40), (41, 80))  # units of the reference, Table 3
 SIGNIFICANT = 0.05
 
@@ -58,13 +56,6 @@ def load_systems(
     Raises:
         `ValueError`: for an entry of another form, a column that is not there, or references that differ.
     """
-
-    def count(texts: list[str]) -> list[int]:
-        if unit != "token":
-            return [count_units(text, unit) for text in texts]
-        table = UnitTable.from_tokenizer(tokenizer, unit)
-        return [int(table.count(torch.tensor([ids]))) for ids in tokenizer(text_target=texts)["input_ids"]]
-
     systems: list[System] = []
     references: list[str] = []
     for entry in entries:
@@ -77,10 +68,11 @@ def load_systems(
         references = references or own
         if own != references:
             raise ValueError(f"{path} has other references than {entries[0]}; evaluate outputs of the same rows")
-        produced = rows["length"][:] if "length" in rows.column_names else count(outputs)
+        counted = "length" in rows.column_names
+        produced = rows["length"][:] if counted else count_texts(tokenizer, outputs, unit, target=True)
         requested = rows["requested"][:] if how and "requested" in rows.column_names else None
         systems.append(System(name, how or None, outputs, produced, requested))
-    return systems, references, count(references)
+    return systems, references, count_texts(tokenizer, references, unit, target=True)
 
 
 @dataclass

@@ -9,6 +9,7 @@ goes on from its last checkpoint when the same command is given again.
 
 import json
 import logging
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer, Tr
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import TrainerState
 
-from ..length_predictor import LengthPredictor, PredictorArguments, round_lengths
-from ..length_units import count_texts
+from ..length_predictor import LengthPredictor, round_lengths
+from ..length_units import LENGTH_UNITS, count_texts
 from ..metrics import predictor_figures
 from .arguments import DataArguments, parse_arguments
 from .checkpoints import average_checkpoints, last_checkpoint
@@ -28,6 +29,50 @@ from .data import load_splits
 
 
 logger = logging.getLogger("train_length_predictor")
+
+
+@dataclass
+class PredictorArguments:
+    """The predictor to train: a pretrained encoder, or the shape of a new one, and what is predicted."""
+
+    encoder_name_or_path: str | None = field(
+        default=None,
+        metadata={"help": "Pretrained encoder of the sources, e.g. google-bert/bert-base-uncased"},
+    )
+    layers: int | None = field(default=None, metadata={"help": "New encoder: layers"})
+    d_model: int | None = field(default=None, metadata={"help": "New encoder: width"})
+    attention_heads: int | None = field(default=None, metadata={"help": "New encoder: attention heads of each layer"})
+    vocab_size: int | None = field(default=None, metadata={"help": "New encoder: subwords of its tokenizer"})
+    dropout: float = field(default=0.1, metadata={"help": "Dropout before the linear layer"})
+    length_unit: str = field(default="token", metadata={"help": "token, character, word or byte"})
+    target_tokenizer: str | None = field(
+        default=None, metadata={"help": "The generator, or its tokenizer, whose tokens are counted"}
+    )
+    patience: int | None = field(
+        default=None, metadata={"help": "End training after so many evaluations without a better one"}
+    )
+
+    def __post_init__(self):
+        shape = {name: getattr(self, name) for name in ("layers", "d_model", "attention_heads", "vocab_size")}
+        missing = [name for name, value in shape.items() if value is None]
+        if self.encoder_name_or_path is not None and len(missing) < len(shape):
+            raise ValueError(
+                f"encoder_name_or_path={self.encoder_name_or_path} has a shape of its own; leave out "
+                f"{', '.join(name for name in shape if name not in missing)}"
+            )
+        if self.encoder_name_or_path is None and missing:
+            raise ValueError(
+                "there is no encoder; give encoder_name_or_path= a pretrained one, or the whole shape of a new one: "
+                f"{', '.join(f'{name}=' for name in missing)} missing"
+            )
+        if self.length_unit not in LENGTH_UNITS:
+            raise ValueError(f"length_unit must be one of {', '.join(LENGTH_UNITS)}, got {self.length_unit!r}")
+        if (self.target_tokenizer is None) == (self.length_unit == "token"):
+            raise ValueError(
+                "length_unit='token' counts the generator's tokens; give target_tokenizer= the generator's folder"
+                if self.target_tokenizer is None
+                else f"target_tokenizer has no part in counting {self.length_unit}s; leave it out"
+            )
 
 
 def load_tokenizer(args: PredictorArguments, texts, output_dir: str):

@@ -1,9 +1,9 @@
 """A page to try a model: text and lengths in, texts of these lengths out, side by side.
 
-    python app.py
-    LENCTRL_MODEL=path/or/name python app.py
+    python app/app.py
+    LENCTRL_MODEL=path/or/name python app/app.py
 
-A Space of the Hub runs it as it stands.
+This folder is a Space of the Hub, see its README.md.
 """
 
 import os
@@ -19,7 +19,8 @@ from hf_lenctrl import LengthControlledGenerationPipeline
 from hf_lenctrl.length_units import LENGTH_UNITS
 
 
-MODEL = Path(__file__).resolve().parent / "models" / "debian_headlines"
+HERE = Path(__file__).resolve().parent
+MODELS = [HERE / "model", HERE.parent / "models" / "debian_headlines"]  # of a Space, of the repository
 LONGEST, MOST = 300, 8  # units and texts of one request: visitors of a Space wait for each other
 COLUMNS = {"requested_length": "requested", "length": "measured", "length_unit": "unit", "generated_text": "text"}
 WIDTHS: list[Any] = ["12%", "12%", "12%", "64%"]
@@ -102,10 +103,19 @@ def build(pipe: LengthControlledGenerationPipeline) -> gr.Blocks:
     return page
 
 
+def find_model() -> str:
+    """The model that LENCTRL_MODEL names, or else the one of the Space or of the repository."""
+    found = [str(folder) for folder in MODELS if (folder / "config.json").is_file()]
+    named = os.environ.get("LENCTRL_MODEL")
+    if not named and not found:
+        raise ValueError("there is no model; set LENCTRL_MODEL to a folder or Hub name, or copy one to model/")
+    return named or found[0]
+
+
 def main() -> None:
-    """Serve the model that LENCTRL_MODEL names, or the one of this repository."""
+    """Serve `find_model()`."""
     task: Any = "length-controlled-generation"  # the stubs of Transformers know its own tasks alone
-    build(pipeline(task, model=os.environ.get("LENCTRL_MODEL") or str(MODEL))).launch()
+    build(pipeline(task, model=find_model())).launch()
 
 
 if __name__ == "__main__":
