@@ -91,6 +91,18 @@ def test_small_floats_may_be_written_either_way(parse, written):
         ("train_file: rows 100%.jsonl", "train_file", "rows 100%.jsonl"),
         ("train_file: 2024-01-01", "train_file", "2024-01-01"),
         ("length_encoding: none", "length_encoding", "none"),
+        # issue 15.29: YAML 1.1 takes these for booleans, numbers, times
+        ("language: no", "language", "no"),
+        ("language: yes", "language", "yes"),
+        ("license: 1.10", "license", "1.10"),
+        ("train_file: 12:30:45", "train_file", "12:30:45"),
+        ("group_separator: 010", "group_separator", "010"),
+        ("absolute_positions: on", "absolute_positions", True),
+        ("absolute_positions: off", "absolute_positions", False),
+        ("test_lengths: ", "test_lengths", []),
+        ("test_lengths: null", "test_lengths", []),
+        ("language: ", "language", None),
+        ("language: 'null'", "language", "null"),
     ],
 )
 def test_a_yaml_value_has_the_type_of_its_option(parse, text, key, value):
@@ -127,7 +139,34 @@ def test_a_yaml_value_of_another_type_is_refused_with_its_option(parse, text, ca
     assert key in message or value in message
 
 
+@pytest.mark.parametrize("empty", ["", "[]"])
+def test_an_empty_list_gives_way_to_the_command_line(parse, empty):  # issue 15.29
+    assert parse(f"test_lengths: {empty}", "--test_lengths", "7")["test_lengths"] == [7]
+
+
+def test_a_choice_may_be_no(tmp_path):  # issue 15.29
+    path = tmp_path / "run.yaml"
+    path.write_text("eval_strategy: no\nreport_to: []\n")
+    (training,) = parse_arguments([Seq2SeqTrainingArguments], [str(path), "--output_dir", str(tmp_path), "--use_cpu"])
+    assert training.eval_strategy == "no" and training.report_to == []
+
+
 # Bad input
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("layers:", "run.yaml: layers has no value; give it one, or take the line out"),
+        ("dropout: null", "run.yaml: dropout has no value"),
+        ("absolute_positions: ~", "run.yaml: absolute_positions has no value"),
+        ("layers: []", "run.yaml: layers takes no list"),
+        ("language: []", "run.yaml: language takes no list"),
+    ],
+)
+def test_an_empty_value_of_an_option_that_needs_one_is_refused(parse, text, message):  # issue 15.29
+    with pytest.raises(ValueError, match=message):
+        parse(text)
 
 
 def test_unknown_yaml_keys_are_refused_with_their_names(parse):

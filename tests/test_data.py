@@ -48,6 +48,8 @@ def write(path: Path, rows: list[dict]) -> str:
     suffixes = path.suffixes
     if suffixes[0] == ".parquet":
         datasets.Dataset.from_list(rows).to_parquet(path)
+        if suffixes[-1] == ".gz":
+            path.write_bytes(gzip.compress(path.read_bytes()))
         return str(path)
     with (
         gzip.open(path, "wt", encoding="utf-8", newline="")
@@ -78,7 +80,9 @@ def whole(path: str, **options) -> DataArguments:
 
 
 @pytest.mark.parametrize(
-    "name", ["a.json", "a.jsonl", "a.csv", "a.parquet", "a.json.gz", "a.jsonl.gz", "a.csv.gz", "a.b-1.0.jsonl"]
+    "name",
+    ["a.json", "a.jsonl", "a.csv", "a.parquet", "a.json.gz", "a.jsonl.gz", "a.csv.gz", "a.parquet.gz"]  # issue 15.28
+    + ["a.b-1.0.jsonl"],
 )
 def test_every_format_loads_to_the_same_rows(tmp_path, name):
     # pathlib sees the suffixes .b-1, .0, .jsonl in the last name, and the loader has to see jsonl
@@ -87,6 +91,41 @@ def test_every_format_loads_to_the_same_rows(tmp_path, name):
     if name == "a.b-1.0.jsonl":
         (tmp_path / "plain.jsonl").rename(path)
     assert load_rows(str(path)).to_list() == ROWS
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["rows[1].jsonl", "[!a].csv", "[1].jsonl.gz", "*.jsonl", "what?.json", "a::b.jsonl", "x[2].parquet", "[3].csv.gz"],
+)
+def test_a_file_name_is_no_pattern(tmp_path, name, monkeypatch):  # issue 15.8
+    folder = tmp_path / "runs[a-c]"
+    folder.mkdir()
+    write(folder / f"other{''.join(Path(name).suffixes)}", [{"source": "other", "target": "other"}])
+    path = write(folder / name, ROWS)
+    assert load_rows(path).to_list() == ROWS
+    assert list(load_rows(path, streaming=True)) == ROWS
+    monkeypatch.chdir(folder)
+    assert load_rows(name).to_list() == ROWS
+    options = {f"{split}_file": path for split in SIZES}
+    assert [rows["target"][:] for rows in load_splits(DataArguments(**options)).values()] == [
+        [row["target"] for row in ROWS]
+    ] * 3
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".json", ".jsonl.gz", ".csv.gz"])
+def test_a_byte_order_mark_is_no_part_of_the_rows(tmp_path, suffix):  # issue 15.30
+    path = Path(write(tmp_path / f"a{suffix}", ROWS))
+    data = path.read_bytes()
+    packed = suffix.endswith(".gz")
+    data = b"\xef\xbb\xbf" + (gzip.decompress(data) if packed else data)
+    path.write_bytes(gzip.compress(data) if packed else data)
+    assert load_rows(str(path)).to_list() == ROWS
+    assert list(load_rows(str(path), streaming=True)) == ROWS
+
+
+def test_packed_parquet_is_streamed(tmp_path):  # issue 15.28
+    path = write(tmp_path / "a.parquet.gz", ROWS)
+    assert list(load_rows(path, streaming=True)) == ROWS
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl"])

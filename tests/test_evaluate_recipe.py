@@ -138,7 +138,7 @@ def test_options_that_do_not_fit_are_refused_before_the_file_is_read(capsys, opt
         ({"output": None}, [], "row 3 of .*out.jsonl: 'output' must hold text, got None"),
         ({"requested": None}, [], "row 3 of .*out.jsonl: 'requested' must hold an integer of at least 1, got None"),
         ({"requested": 0}, [], "row 3 of .*: 'requested' must hold an integer of at least 1, got 0"),
-        ({"requested": 4.5}, [], "row 1 of .*: 'requested' must hold an integer of at least 1, got 11.0"),
+        ({"requested": 4.5}, [], "row 3 of .*: 'requested' must hold an integer of at least 1, got 4.5"),
         ({"words": -1}, ["--requested_column", "words"], "row 3 of .*: 'words' must hold an integer .* got -1"),
         ({"gold": None}, ["--reference_column", "gold"], "row 3 of .*: 'gold' must hold text, got None"),
         ({}, ["--output_column", "summary"], "out.jsonl has no column 'summary', only output, requested, words, gold"),

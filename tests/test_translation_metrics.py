@@ -13,7 +13,7 @@ from hf_lenctrl.experiment.tables import System, load_systems, translation_table
 from hf_lenctrl.metrics import length_figures, paired_bootstrap, predictor_figures, translation_metrics
 
 
-EVALUATE = Path(__file__).resolve().parents[1] / "recipes" / "evaluate.py"
+EVALUATE = Path(__file__).resolve().parents[1] / "recipes" / "evaluate_lengths.py"
 ENGLISH = ["the cat sat on the mat", "a dog ran through the long grass", "rain fell all day in the hills"]
 WORSE = ["the cat sat on a mat", "the dog ran in long grass", "it rained for a day"]
 JAPANESE = ["彼はついにそれが真実だと認めた。", "猫がマットの上に座った。"]
@@ -105,10 +105,24 @@ def test_tables_hold_each_system_where_it_belongs():
     json.dumps(tables.to_dict(), allow_nan=False)
 
 
-def test_groups_end_where_the_paper_ends_them():
-    texts = [f"w{i} x y z" for i in range(9)]
-    tables = translation_tables(systems_of({"a": texts}), texts, [1, 10, 11, 20, 21, 40, 41, 80, 81], unit="word")
-    assert tables.group_sizes == [2, 2, 2, 2]
+@pytest.mark.parametrize(
+    ("unit", "lengths", "sizes"),
+    [
+        ("token", [1, 10, 11, 20, 21, 40, 41, 80, 81, 900, 0], [3, 2, 2, 2, 2]),
+        ("word", [10, 11, 81], [1, 1, 0, 0, 1]),
+        ("character", [0, 50, 51, 100, 101, 200, 201, 400, 401], [2, 2, 2, 2, 1]),
+        ("byte", [400, 401, 1000], [0, 0, 0, 1, 2]),
+    ],
+)
+def test_groups_are_those_of_the_unit_and_hold_every_sentence(unit, lengths, sizes):  # issue 15.7, 18.7
+    texts = [f"w{i} x y z" for i in range(len(lengths))]
+    tables = translation_tables(systems_of({"a": texts}), texts, lengths, unit=unit)
+    assert tables.group_sizes == sizes and sum(sizes) == len(texts)
+    assert tables.to_dict()["groups"][-1] == {
+        "range": [81 if unit in ("token", "word") else 401, None],
+        "n": sizes[-1],
+    }
+    assert f"{tables.groups[-1][0]} and more ({sizes[-1]} sentences)" in tables.markdown()
 
 
 @pytest.mark.parametrize(
@@ -155,15 +169,35 @@ def write(path: Path, outputs, references=ENGLISH, **columns) -> str:
 
 def test_files_become_systems(tmp_path, shared_tokenizer):
     plain = write(tmp_path / "a.jsonl", WORSE)
-    given = write(tmp_path / "b.jsonl", ENGLISH, requested=[6, 6, 8], length=[1, 2, 3])
+    given = write(tmp_path / "b.jsonl", ENGLISH, requested=[6, 6, 8], length=[6, 7, 7])
     systems, references, lengths = load_systems([f"t={plain}", f"l:predict={given}"], "output", "ref", unit="word")
     assert references == ENGLISH and lengths == [6, 7, 7]
     assert [(s.name, s.how, s.produced, s.requested) for s in systems] == [
         ("t", None, [6, 6, 5], None),
-        ("l", "predict", [1, 2, 3], [6, 6, 8]),
+        ("l", "predict", [6, 7, 7], [6, 6, 8]),
     ]
     _, _, tokens = load_systems([f"t={plain}"], "output", "ref", unit="token", tokenizer=shared_tokenizer)
     assert tokens == [len(shared_tokenizer.tokenize(text)) for text in ENGLISH]
+
+
+def test_systems_of_different_units_are_measured_in_one(tmp_path, shared_tokenizer):  # issue 15.7
+    characters = [len(text) for text in WORSE]
+    tokens = [len(shared_tokenizer.tokenize(text)) for text in WORSE]
+    other_spelling = [n + 1 for n in tokens]  # tokens of another segmentation of the same text
+    files = {
+        "c:predict": write(tmp_path / "c.jsonl", WORSE, requested=[20, 30, 40], length=characters),
+        "t:predict": write(tmp_path / "t.jsonl", WORSE, requested=[5, 6, 7], length=other_spelling),
+        "w:predict": write(tmp_path / "w.jsonl", WORSE, requested=[2, 3, 4], length=[6, 6, 5]),
+    }
+    entries = [f"{name}={path}" for name, path in files.items()]
+    for unit, produced, requested in (
+        ("character", [characters] * 3, [[20, 30, 40], None, None]),
+        ("word", [[6, 6, 5]] * 3, [None, None, [2, 3, 4]]),
+        ("token", [tokens, other_spelling, tokens], [None, [5, 6, 7], None]),
+    ):
+        systems, _, _ = load_systems(entries, "output", "ref", unit=unit, tokenizer=shared_tokenizer)
+        assert [system.produced for system in systems] == produced
+        assert [system.requested for system in systems] == requested
 
 
 def test_files_that_do_not_go_together_are_told(tmp_path):
@@ -205,6 +239,14 @@ def test_the_recipe_prints_and_writes_the_tables(tmp_path):
     assert [s["name"] for s in figures["systems"]] == ["transformer", "ldpe"]
     again = run(*words)
     assert again.returncode == 2 and "holds a translation.json; remove it or name another folder" in again.stderr
+
+
+def test_no_script_has_the_name_of_a_library():  # issue 15.43
+    # Python looks first in the folder of the script that it runs
+    names = [path.stem for path in EVALUATE.parent.glob("*.py")]
+    code = "import importlib.util, sys; print([n for n in sys.argv[1:] if importlib.util.find_spec(n)])"
+    done = subprocess.run([sys.executable, "-I", "-c", code, *names], capture_output=True, text=True, check=True)
+    assert len(names) >= 5 and done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import yaml
 from transformers import HfArgumentParser
@@ -16,6 +17,9 @@ from ..length_tokens import LENGTH_TOKEN_KINDS
 from ..lengths import check_length
 from ..metrics import ROUGE_UNITS
 from ..model_card import TASKS
+
+
+_UNIONS = (Union, UnionType)
 
 
 @dataclass
@@ -175,7 +179,7 @@ def parse_arguments(
         `tuple` of one instance for each class: YAML over defaults, the command line over YAML.
 
     Raises:
-        `ValueError`: for a YAML that is no mapping, or keys that no class has, each named.
+        `ValueError`: for a YAML that is no mapping, keys that no class has, each named, or one without a value.
         `SystemExit`: for an unknown command-line option, as argparse does.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
@@ -189,12 +193,21 @@ def parse_arguments(
     return tuple(parsed)
 
 
+class _TextLoader(yaml.SafeLoader):
+    """YAML whose values are text, but for null: `language: no` is no boolean, `1.10` no number."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag.endswith((":null", ":merge"))]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
 def _options(parser: HfArgumentParser, path: Path, classes: Sequence[type]) -> list[str]:
     """A YAML's values as command-line options, so that both are converted and checked alike."""
-    with path.open(encoding="utf-8") as file:
-        values: Any = yaml.safe_load(file)
+    values, texts = _load(path, yaml.SafeLoader), _load(path, _TextLoader)
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold `key: value` lines, got {type(values).__name__}")
+    hints = {name: hint for cls in classes for name, hint in get_type_hints(cls).items()}
     known = {f.name for cls in classes for f in fields(cls) if f.init}
     unknown = sorted(str(key) for key in values if key not in known)
     if unknown:
@@ -204,10 +217,23 @@ def _options(parser: HfArgumentParser, path: Path, classes: Sequence[type]) -> l
         )
     options: list[str] = []
     for key, value in values.items():
-        if value is None or value == []:
-            parser.set_defaults(**{key: value})  # no option says so
+        hint = hints[key]
+        kinds = [get_origin(kind) or kind for kind in (get_args(hint) if get_origin(hint) in _UNIONS else [hint])]
+        if value is None and type(None) not in kinds and list not in kinds:
+            raise ValueError(f"{path}: {key} has no value; give it one, or take the line out")
+        if value == [] and list not in kinds:
+            raise ValueError(f"{path}: {key} takes no list; give it one value, or take the line out")
+        if value is None or value == []:  # no option says so
+            parser.set_defaults(**{key: None if value is None and type(None) in kinds else []})
         elif isinstance(value, list):
-            options = [f"--{key}", *map(str, value), *options]  # before an option, so that it ends there
+            options = [f"--{key}", *map(str, texts[key]), *options]  # before an option, so that it ends there
+        elif isinstance(value, dict):
+            options.append(f"--{key}={json.dumps(value)}")
         else:
-            options.append(f"--{key}={json.dumps(value) if isinstance(value, dict) else value}")
+            options.append(f"--{key}={value if bool in kinds and isinstance(value, bool) else texts[key]}")
     return options
+
+
+def _load(path: Path, loader: type[yaml.SafeLoader]) -> Any:
+    with path.open(encoding="utf-8-sig") as file:
+        return yaml.load(file, Loader=loader)

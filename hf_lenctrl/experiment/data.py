@@ -1,13 +1,22 @@
 """Rows in, token ids out: loading, splitting by group, tokenising, and a report of what was dropped."""
 
+import contextlib
+import gzip
+import hashlib
 import itertools
 import logging
+import os
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from datasets import Dataset, DatasetDict, IterableDataset, load_dataset
 from datasets.exceptions import DatasetGenerationError
@@ -21,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 STREAM_HEAD = 100_000  # rows of a stream that a tokenizer is trained on
 STREAM_BUFFER = 10_000  # rows that its order is drawn from
-_LOADER_OF_SUFFIX = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
+ROW_FILES = ("json", "jsonl", "csv", "parquet")
 
 
 @dataclass
@@ -59,67 +68,58 @@ def load_splits(args: DataArguments) -> DatasetDict:
         `ValueError`: without any data, for an unknown file type, an unreadable file, a missing column, or no rows.
     """
     limits = {"validation": args.max_validation_rows, "test": args.max_test_rows}
-    if args.dataset_name is not None:
-        found = load_dataset(args.dataset_name, args.dataset_config_name, streaming=args.streaming)
-        splits = {name: found[name] for name in ("train", "validation", "test") if name in found}
-        files = dict.fromkeys(splits, args.dataset_name)
-        if args.streaming:  # what is evaluated on is small, and read as a whole
-            splits = {
-                name: rows if name == "train" else _read(rows, limits.get(name)) for name, rows in splits.items()
-            }
-    else:
-        given = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
-        files = {name: path for name, path in given.items() if path is not None}
-        splits = {name: load_rows(path, args.streaming and name == "train") for name, path in files.items()}
+    splits, files = _given_splits(args, limits)
     if "train" not in splits:
         raise ValueError(
             "there is nothing to train on; give train_file=rows.jsonl, or dataset_name= with a train split"
         )
     # OPUS and WMT sets on the Hub hold {"en": ..., "ja": ...} in a column `translation`
     splits = {name: _flatten(rows) for name, rows in splits.items()}
-    for name, found in splits.items():
-        rows = _read(found, 100) if isinstance(found, IterableDataset) else found
-        columns = {"source_column": args.source_column, "target_column": args.target_column}
-        if args.group_column is not None:
-            columns["group_column"] = args.group_column
-        for option, column in columns.items():
-            if column not in rows.column_names:
-                raise ValueError(
-                    f"{files[name]} has no column {column!r}, only {', '.join(rows.column_names)}; name the right one "
-                    f"with {option}="
-                )
-        if len(rows) == 0:
-            raise ValueError(f"{files[name]} has no rows")
-        for option in ("source_column", "target_column"):
-            kind = getattr(rows.features[columns[option]], "dtype", "other values")
-            if kind not in ("string", "large_string", "null"):
-                raise ValueError(
-                    f"column {columns[option]!r} of {files[name]} must hold text, got {kind}; name the right one with "
-                    f"{option}="
-                )
+    for name, rows in splits.items():
+        _check_columns(rows, files[name], args)
     cuts = {"validation": args.validation_share, "test": args.test_share}
     cuts = {name: share for name, share in cuts.items() if name not in splits and share > 0}
-    if cuts and args.streaming:
-        raise ValueError(
-            f"streaming reads train as it comes and cannot cut {' and '.join(cuts)} rows from it; give "
-            f"{', '.join(f'{name}_file=' for name in cuts)}, or do without: "
-            f"{', '.join(f'{name}_share=0' for name in cuts)}"
-        )
     if cuts:
         splits |= _split(splits["train"], cuts, args)
     for name, limit in limits.items():
         if name in splits and limit is not None:
             splits[name] = splits[name].select(range(min(limit, len(splits[name]))))
-    return DatasetDict(
-        {
-            name: rows.select_columns([args.source_column, args.target_column]).rename_columns(
-                {args.source_column: "source", args.target_column: "target"}
-                if (args.source_column, args.target_column) != ("source", "target")
-                else {}
+    names = {args.source_column: "source", args.target_column: "target"}
+    renamed = {} if list(names) == ["source", "target"] else names
+    return DatasetDict({k: rows.select_columns(list(names)).rename_columns(renamed) for k, rows in splits.items()})
+
+
+def _given_splits(args: DataArguments, limits: dict[str, int | None]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The splits that have rows of their own, and where each comes from, for messages."""
+    if args.dataset_name is None:
+        given = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
+        files = {name: path for name, path in given.items() if path is not None}
+        return {name: load_rows(path, args.streaming and name == "train") for name, path in files.items()}, files
+    found = load_dataset(args.dataset_name, args.dataset_config_name, streaming=args.streaming)
+    splits = {name: found[name] for name in ("train", "validation", "test") if name in found}
+    if args.streaming:  # what is evaluated on is small, and read as a whole
+        splits = {name: rows if name == "train" else _read(rows, limits.get(name)) for name, rows in splits.items()}
+    return splits, dict.fromkeys(splits, args.dataset_name)
+
+
+def _check_columns(found: Dataset | IterableDataset, file: str, args: DataArguments) -> None:
+    rows = _read(found, 100) if isinstance(found, IterableDataset) else found
+    columns = {"source_column": args.source_column, "target_column": args.target_column}
+    groups = {} if args.group_column is None else {"group_column": args.group_column}
+    for option, column in (columns | groups).items():
+        if column not in rows.column_names:
+            raise ValueError(
+                f"{file} has no column {column!r}, only {', '.join(rows.column_names)}; name the right one with "
+                f"{option}="
             )
-            for name, rows in splits.items()
-        }
-    )
+    if len(rows) == 0:
+        raise ValueError(f"{file} has no rows")
+    for option, column in columns.items():
+        kind = getattr(rows.features[column], "dtype", "other values")
+        if kind not in ("string", "large_string", "null"):
+            raise ValueError(
+                f"column {column!r} of {file} must hold text, got {kind}; name the right one with {option}="
+            )
 
 
 def _read(rows: IterableDataset, limit: int | None) -> Dataset:
@@ -172,6 +172,24 @@ class Stream(torch.utils.data.IterableDataset):
                 return
 
 
+def kind_of_file(path: str | Path, kinds: Sequence[str]) -> str:
+    """
+    What a file holds, by its name without `.gz`: `"jsonl"`.
+
+    Raises:
+        `FileNotFoundError`: for a file that is not there.
+        `ValueError`: for a kind that is none of `kinds`.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no data file {path}")
+    kind = (Path(file.stem).suffix if file.suffix == ".gz" else file.suffix)[1:]
+    if kind not in kinds:
+        endings = ", ".join(f".{kind}" for kind in kinds)
+        raise ValueError(f"{path} must end in {endings} (or these and .gz), got {file.suffix!r}")
+    return kind
+
+
 def load_rows(path: str, streaming: bool = False) -> Any:
     """
     Rows of a local json, jsonl, csv or parquet file, or one of these with `.gz`; all of them, or as a stream.
@@ -180,17 +198,17 @@ def load_rows(path: str, streaming: bool = False) -> Any:
         `FileNotFoundError`: for a file that is not there.
         `ValueError`: for another type of file, or one that cannot be read.
     """
-    file = Path(path)
-    if not file.is_file():
-        raise FileNotFoundError(f"there is no data file {path}")
-    suffix = Path(file.stem).suffix if file.suffix == ".gz" else file.suffix
-    if suffix not in _LOADER_OF_SUFFIX:
-        raise ValueError(f"{path} must end in {', '.join(_LOADER_OF_SUFFIX)} (or these and .gz), got {file.suffix!r}")
+    kind = kind_of_file(path, ROW_FILES)
     # pandas would take texts such as "NA" and "null" for missing ones
-    options: dict[str, Any] = {"keep_default_na": False} if suffix == ".csv" else {}
+    options: dict[str, Any] = {"keep_default_na": False} if kind == "csv" else {}
+    rows: Any
     try:
-        options |= {"split": "train", "streaming": streaming}
-        rows: Any = load_dataset(_LOADER_OF_SUFFIX[suffix], data_files=str(file), **options)
+        if path.endswith(".parquet.gz"):  # `datasets` does not unpack it
+            rows = Dataset(read_parquet(path))
+            rows = rows.to_iterable_dataset() if streaming else rows
+        else:
+            options |= {"split": "train", "streaming": streaming}
+            rows = load_dataset("json" if kind == "jsonl" else kind, data_files=_plain_name(path, kind), **options)
         if streaming:
             next(iter(rows))  # what cannot be read is told before the model is made
             return rows
@@ -201,85 +219,37 @@ def load_rows(path: str, streaming: bool = False) -> Any:
         cause = error.__cause__ or error
         if "corresponds to no data" in str(cause):
             raise ValueError(f"{path} has no rows") from None
-        raise ValueError(
-            f"{path} could not be read as {suffix[1:]}: {cause}; mend or remove the broken row"
-        ) from error
+        raise ValueError(f"{path} could not be read as {kind}: {cause}; mend or remove the broken row") from error
     return rows
 
 
-def texts_of(path: str, rows: Dataset, column: str) -> list[str]:
-    """
-    A column of a file that was loaded.
-
-    Raises:
-        `ValueError`: for a column that is not there, or a row of it that holds no text.
-    """
-    if column not in rows.column_names:
-        raise ValueError(f"{path} has no column {column!r}, only {', '.join(rows.column_names)}")
-    texts = rows[column][:]
-    for i, text in enumerate(texts, start=1):
-        if not isinstance(text, str):
-            raise ValueError(f"row {i} of {path}: {column!r} must hold text, got {text!r}")
-    return texts
+def read_parquet(path: str) -> pa.Table:
+    """A parquet file, or one with `.gz`, as a whole."""
+    data = Path(path).read_bytes()
+    return pq.read_table(BytesIO(gzip.decompress(data) if path.endswith(".gz") else data))
 
 
-def load_requests(
-    input_file: str,
-    source_column: str = "source",
-    length_column: str | None = None,
-    reference_column: str | None = None,
-    *,
-    length: int | str | None = None,
-) -> tuple[list[str], list[Any], list[dict]]:
-    """
-    Texts to write from, of a text file (one a line) or a file of rows; every fault is told by its row.
-
-    Args:
-        length_column (`str`, *optional*): Column with the length wanted for each row, else `length` is that of all.
-        reference_column (`str`, *optional*): A column that must be there.
-
-    Returns:
-        `(list[str], list, list[dict])`: sources, the length wanted for each, and the other columns.
-
-    Raises:
-        `FileNotFoundError`: for a file that is not there.
-        `ValueError`: for a file without rows, a missing column, a row without text, or a length under 1.
-    """
-    path = Path(input_file)
-    if path.suffix == ".txt":
-        if length_column is not None:
-            raise ValueError(f"{path} is plain text and has no column {length_column!r}; use jsonl or --length")
-        sources = path.read_text(encoding="utf-8").split("\n")
-        if not sources[-1]:
-            sources.pop()
-        if reference_column is not None:
-            raise ValueError(f"{path} is plain text and has no column {reference_column!r}; use jsonl")
-        lengths: list = [length] * len(sources)
-        others: list = [{}] * len(sources)
-    else:
-        rows = load_rows(input_file)
-        for column in (source_column, length_column, reference_column):
-            if column is not None and column not in rows.column_names:
-                raise ValueError(f"{path} has no column {column!r}, only {', '.join(rows.column_names)}")
-        sources = rows[source_column][:]
-        lengths = [length] * len(sources) if length_column is None else rows[length_column][:]
-        written = {source_column, "source", "requested", "output", "length"}
-        others = rows.remove_columns([name for name in rows.column_names if name in written]).to_list()
-        others = others or [{}] * len(sources)  # no other column
-    for i, (source, wanted) in enumerate(zip(sources, lengths, strict=True), start=1):
-        if not isinstance(source, str | None):
-            raise ValueError(f"row {i} of {path} must hold text, got {source!r}; name its column with --source_column")
-        if not (source or "").strip():
-            raise ValueError(f"row {i} of {path} has no text; remove it")
-        given = length_column is not None
-        if given and (isinstance(wanted, bool) or not isinstance(wanted, int) or wanted < 1):
-            raise ValueError(f"row {i} of {path}: the length must be an integer of at least 1, got {wanted!r}")
-    if not sources:
-        raise ValueError(f"{path} has no rows")
-    return sources, lengths, others
+def _plain_name(path: str, kind: str) -> str:
+    """The file under a name that `datasets` takes for one: `[1]` is a pattern there, `a::b` a chain of archives."""
+    name = os.path.abspath(path).replace(os.sep, "/")
+    if not re.search(r"[][*?\\]|::", name):
+        return path
+    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+    link = Path(datasets.config.HF_DATASETS_CACHE, "links", f"{digest}.{kind}{'.gz' * name.endswith('.gz')}")
+    link.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):  # it leads to the same file
+        link.symlink_to(name)
+    return str(link)
 
 
 def _split(rows: Dataset, shares: dict[str, float], args: DataArguments) -> dict[str, Dataset]:
+    """Cut splits from the training rows, by a hash of the group."""
+    if args.streaming:
+        raise ValueError(
+            f"streaming reads train as it comes and cannot cut {' and '.join(shares)} rows from it; give "
+            f"{', '.join(f'{name}_file=' for name in shares)}, or do without: "
+            f"{', '.join(f'{name}_share=0' for name in shares)}"
+        )
     if sum(shares.values()) >= 1:
         raise ValueError(f"the shares cut from train must add up to less than 1, got {shares}")
     column = args.group_column or args.source_column
@@ -363,32 +333,13 @@ def tokenize(
     Raises:
         `ValueError`: when a split keeps no row.
     """
-
-    def encode(batch):
-        sources, targets = ([(text or "").strip() for text in batch[column]] for column in ("source", "target"))
-        room = args.max_source_length - (length_tokens is not None)
-        columns = tokenizer(sources, truncation=True, max_length=room)
-        whole = tokenizer(sources)["input_ids"] if sources else []
-        columns["labels"] = tokenizer(text_target=targets)["input_ids"]
-        # a target of nothing but unknown letters has no length to train on
-        written = tokenizer.batch_decode(columns["labels"], skip_special_tokens=True)
-        columns["empty"] = [not (source and text.strip()) for source, text in zip(sources, written, strict=True)]
-        columns["source_cut"] = [len(ids) > room for ids in whole]
-        if length_tokens is not None:
-            wanted = count_texts(tokenizer, targets, unit, target=True) if length is None else [length] * len(targets)
-            have = count_texts(tokenizer, sources, unit)
-            first = [length_tokens.token_for(n, m) for n, m in zip(wanted, have, strict=True)]
-            first = tokenizer.convert_tokens_to_ids(first)
-            columns["input_ids"] = [[i, *ids] for i, ids in zip(first, columns["input_ids"], strict=True)]
-            columns["attention_mask"] = [[1, *mask] for mask in columns["attention_mask"]]
-        columns["too_long"] = [len(ids) > args.max_target_length for ids in columns["labels"]]
-        return columns
-
+    given = {"tokenizer": tokenizer, "args": args, "tokens": length_tokens, "unit": unit, "length": length}
+    encode: dict[str, Any] = {"function": _encode, "batched": True, "fn_kwargs": given}
     tokenized: dict[str, Any] = {}
     reports = []
     for name, rows in splits.items():
         if isinstance(rows, IterableDataset):
-            stream = rows.map(encode, batched=True, remove_columns=["source", "target"])
+            stream = rows.map(**encode, remove_columns=["source", "target"])
             stream = stream.filter(lambda empty, long: not empty and not long, input_columns=["empty", "too_long"])
             tokenized[name] = stream.select_columns(["input_ids", "attention_mask", "labels"])
             if next(iter(tokenized[name]), None) is None:
@@ -397,13 +348,8 @@ def tokenize(
                 )
             reports.append(RowReport(name))
             continue
-        encoded = rows.map(
-            encode,
-            batched=True,
-            num_proc=args.preprocessing_num_workers,
-            remove_columns=rows.column_names,
-            desc=f"Tokenising {name}",
-        )
+        how = {"num_proc": args.preprocessing_num_workers, "desc": f"Tokenising {name}"}
+        encoded = rows.map(**encode, **how, remove_columns=rows.column_names)
         empty, too_long, cut = (encoded[column][:] for column in ("empty", "too_long", "source_cut"))
         keep = [i for i in range(len(encoded)) if not empty[i] and not too_long[i]]
         report = RowReport(name, rows=len(encoded), empty=sum(empty), indices=keep)
@@ -415,3 +361,23 @@ def tokenize(
         tokenized[name] = encoded.select(keep).select_columns(["input_ids", "attention_mask", "labels"])
         reports.append(report)
     return DatasetDict(tokenized), reports
+
+
+def _encode(batch, *, tokenizer, args: DataArguments, tokens: LengthTokens | None, unit: str, length: int | None):
+    sources, targets = ([(text or "").strip() for text in batch[column]] for column in ("source", "target"))
+    room = args.max_source_length - (tokens is not None)
+    columns = tokenizer(sources, truncation=True, max_length=room)
+    whole = tokenizer(sources)["input_ids"] if sources else []
+    columns["labels"] = tokenizer(text_target=targets)["input_ids"]
+    # a target of nothing but unknown letters has no length to train on
+    written = tokenizer.batch_decode(columns["labels"], skip_special_tokens=True)
+    columns["empty"] = [not (source and text.strip()) for source, text in zip(sources, written, strict=True)]
+    columns["source_cut"] = [len(ids) > room for ids in whole]
+    if tokens is not None:
+        requested = count_texts(tokenizer, targets, unit, target=True) if length is None else [length] * len(targets)
+        have = count_texts(tokenizer, sources, unit)
+        first = tokenizer.convert_tokens_to_ids([tokens.token_for(*n) for n in zip(requested, have, strict=True)])
+        columns["input_ids"] = [[i, *ids] for i, ids in zip(first, columns["input_ids"], strict=True)]
+        columns["attention_mask"] = [[1, *mask] for mask in columns["attention_mask"]]
+    columns["too_long"] = [len(ids) > args.max_target_length for ids in columns["labels"]]
+    return columns

@@ -1,9 +1,9 @@
 """Report how well texts have the lengths that were asked for: of recipes/generate.py, or of any other system.
 
-    python recipes/evaluate.py --input_file out.jsonl --output_dir report
-    python recipes/evaluate.py --input_file theirs.csv --output_column summary --length 75 --reference_column gold
-    python recipes/evaluate.py --input_file out.jsonl --units character word --requested_column characters words
-    python recipes/evaluate.py --systems transformer=t.jsonl ldpe:predict=a.jsonl ldpe:reference=b.jsonl
+    python recipes/evaluate_lengths.py --input_file out.jsonl --output_dir report
+    python recipes/evaluate_lengths.py --input_file theirs.csv --output_column summary --length 75 --reference_column gold
+    python recipes/evaluate_lengths.py --input_file out.jsonl --units character word --requested_column characters words
+    python recipes/evaluate_lengths.py --systems transformer=t.jsonl ldpe:predict=a.jsonl ldpe:reference=b.jsonl
         --reference_column ja --tokenizer runs/ldpe --bleu_tokenizer ja-mecab --baseline transformer
 
 The input is json, jsonl, csv or parquet (.gz too). The report is printed as Markdown; `--output_dir` receives it as
@@ -21,31 +21,19 @@ from transformers import AutoTokenizer
 from ..length_units import LENGTH_UNITS
 from ..metrics import rouge_metrics, rouge_settings
 from ..report import length_report
-from .data import load_rows, texts_of
+from .requests import Rows
 from .tables import load_systems, translation_tables
 
 
 def read_outputs(args: argparse.Namespace) -> tuple[list[str], dict[str, list[int]], list[str] | None]:
-    """Texts, the lengths asked for in each unit, and references if there are any; faults are told by their row."""
-    rows = load_rows(args.input_file)
-    for column in args.requested_column:
-        if column not in rows.column_names:
-            raise ValueError(f"{args.input_file} has no column {column!r}, only {', '.join(rows.column_names)}")
-    if len(rows) == 0:
-        raise ValueError(f"{args.input_file} has no rows")
-    texts = texts_of(args.input_file, rows, args.output_column)
-    references = args.reference_column and texts_of(args.input_file, rows, args.reference_column)
+    """Texts, the lengths requested in each unit, and references if there are any; faults are told by their row."""
+    rows = Rows(args.input_file)
     if args.length is not None:
         requested = {unit: [length] * len(rows) for unit, length in zip(args.units, args.length, strict=True)}
     else:
-        requested = {u: rows[name][:] for u, name in zip(args.units, args.requested_column, strict=True)}
-        for name, lengths in zip(args.requested_column, requested.values(), strict=True):
-            for i, length in enumerate(lengths, start=1):
-                if isinstance(length, bool) or not isinstance(length, int) or length < 1:
-                    raise ValueError(
-                        f"row {i} of {args.input_file}: {name!r} must hold an integer of at least 1, got {length!r}"
-                    )
-    return texts, requested, references
+        requested = {unit: rows.lengths(name) for unit, name in zip(args.units, args.requested_column, strict=True)}
+    references = None if args.reference_column is None else rows.texts(args.reference_column)
+    return rows.texts(args.output_column), requested, references
 
 
 def compare(args: argparse.Namespace) -> None:
@@ -64,8 +52,8 @@ def compare(args: argparse.Namespace) -> None:
         (folder / "translation.json").write_text(json.dumps(tables.to_dict(), indent=1), encoding="utf-8")
 
 
-def main(argv=None) -> None:
-    """Run the recipe."""
+def parse(argv) -> argparse.Namespace:
+    """Options, checked for what does not go together."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--input_file", help="outputs: json, jsonl, csv, parquet (.gz too)")
     parser.add_argument(
@@ -89,17 +77,21 @@ def main(argv=None) -> None:
     args.units = args.units or ["character" if args.systems is None else "token"]
     if ("token" in args.units) != (args.tokenizer is not None):
         parser.error("--units token and --tokenizer go together: the tokenizer counts the tokens")
-    if args.systems is not None:
-        alien = [
-            name for name in ("length", "requested_column", "rouge_max_bytes", "bucket_width") if getattr(args, name)
-        ]
-        if alien or len(args.units) > 1 or args.reference_column is None:
-            parser.error(
-                "--systems needs --reference_column and one unit, and takes no " + (", ".join(alien) or "other")
-            )
-        if args.output_dir is not None and (Path(args.output_dir) / "translation.json").exists():
-            parser.error(f"{args.output_dir} holds a translation.json; remove it or name another folder")
-        return compare(args)
+    (check_report if args.systems is None else check_systems)(parser, args)
+    return args
+
+
+def check_systems(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Refuse options that do not go with `--systems`."""
+    alien = [name for name in ("length", "requested_column", "rouge_max_bytes", "bucket_width") if getattr(args, name)]
+    if alien or len(args.units) > 1 or args.reference_column is None:
+        parser.error("--systems needs --reference_column and one unit, and takes no " + (", ".join(alien) or "other"))
+    if args.output_dir is not None and (Path(args.output_dir) / "translation.json").exists():
+        parser.error(f"{args.output_dir} holds a translation.json; remove it or name another folder")
+
+
+def check_report(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Refuse options that do not go with `--input_file`, and fill in the column of requested lengths."""
     if args.baseline is not None or args.bleu_tokenizer != "13a":
         parser.error("--baseline and --bleu_tokenizer are for --systems")
     if args.length is not None and args.requested_column is not None:
@@ -119,6 +111,13 @@ def main(argv=None) -> None:
         parser.error("--rouge_max_bytes is for ROUGE, which needs --reference_column")
     if args.output_dir is not None and (Path(args.output_dir) / "report.json").exists():
         parser.error(f"{args.output_dir} holds a report.json; remove it or name another folder")
+
+
+def main(argv=None) -> None:
+    """Run the recipe."""
+    args = parse(argv)
+    if args.systems is not None:
+        return compare(args)
     texts, requested, references = read_outputs(args)
     report = length_report(
         texts,

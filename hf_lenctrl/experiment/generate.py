@@ -1,17 +1,19 @@
 """Write texts of a wanted length.
 
-    python recipes/generate.py --model runs/ldpe --input_file texts.txt --length 40 --output_file out.jsonl
+    python recipes/generate.py --model runs/ldpe --input_file texts.txt --length 40 60 --output_file out.jsonl
     python recipes/generate.py --model runs/ldpe --input_file rows.jsonl --length_column budget --output_file out.jsonl
     python recipes/generate.py --model runs/a runs/b --rerank 20 --length_constraint max ...
     python recipes/generate.py --model runs/ldpe --predictor runs/predictor --length predict ...
 
 The input is a text file, one source a line, or json, jsonl, csv or parquet (.gz too). Each line of the output holds
-`source`, `requested`, `output` and `length`, the measured one, and the input's other columns, in the input's order.
+a row of the input, unchanged and in the input's order, and `requested`, `output` and `length`, the measured one; it
+has `source` in any case, and `rank` with `--num_return_sequences`. Several lengths give a line for each.
 Several models of one tokenizer write as an ensemble. A command that was stopped goes on where its output file ends
 when it is given again. `accelerate launch` splits the texts over processes.
 """
 
 import argparse
+import json
 import sys
 from typing import Any
 
@@ -24,9 +26,8 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 import hf_lenctrl
 
 from ..length_units import LENGTH_UNITS
-from ..lengths import LENGTH_CONSTRAINTS
-from .data import load_requests
 from .output_file import OutputFile
+from .requests import Request, read_requests
 
 
 def length_or_way(value: str) -> int | str:
@@ -83,8 +84,8 @@ def generate(model, tokenizer, sources: list[str], lengths: list | str, progress
     return rows
 
 
-def main(argv=None) -> None:
-    """Run the recipe."""
+def parse(argv) -> argparse.Namespace:
+    """Options, checked for what does not go together."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, nargs="+", help="folder or Hub name; several are an ensemble")
     parser.add_argument("--input_file", required=True, help="texts: txt, json, jsonl, csv, parquet (.gz too)")
@@ -92,8 +93,9 @@ def main(argv=None) -> None:
     parser.add_argument(
         "--length",
         type=length_or_way,
-        help="units to write, for every text; or 'predict' by a length predictor, 'source' or 'reference' for as many "
-        "as the source or the reference has",
+        nargs="+",
+        help="units to write, for every text, several for an output at each; or 'predict' by a length predictor, "
+        "'source' or 'reference' for as many as the source or the reference has",
     )
     parser.add_argument("--predictor", help="length predictor for --length predict; defaults to the model's own")
     parser.add_argument("--reference_column", help="column of the references for --length reference")
@@ -101,11 +103,14 @@ def main(argv=None) -> None:
     parser.add_argument("--length_ratio", type=float, help="this many times the source's length, for every text")
     parser.add_argument("--length_unit", choices=LENGTH_UNITS, help="of a plain model's bound; others know theirs")
     parser.add_argument("--length_constraint", choices=LENGTH_CONSTRAINTS, help="never longer, or exactly so long")
-    parser.add_argument("--num_return_sequences", type=int, default=1, help="outputs for each text")
+    parser.add_argument("--num_return_sequences", type=int, default=1, help="outputs for each text, the best first")
     parser.add_argument(
         "--rerank", type=int, default=0, help="candidates, of which the one with most source words wins"
     )
     parser.add_argument("--source_column", default="source", help="column of the texts")
+    parser.add_argument(
+        "--column_prefix", default="", help="of `requested`, `output` and `length` where the rows have such columns"
+    )
     parser.add_argument("--num_beams", type=int, default=4)
     parser.add_argument("--batch_size", type=int, help="most rows of a batch; 32, or no limit with --batch_tokens")
     parser.add_argument("--batch_tokens", type=int, help="most rows times source and requested length of a batch")
@@ -116,56 +121,83 @@ def main(argv=None) -> None:
         parser.error("--compile takes one --model: an ensemble has no static cache")
     if sum(given is not None for given in (args.length, args.length_column, args.length_ratio)) > 1:
         parser.error("give one of --length for all texts, --length_column for each, --length_ratio to the source")
-    if (args.length == "reference") != (args.reference_column is not None):
+    ways = [length for length in args.length or [] if isinstance(length, str)]
+    if ways and len(args.length) > 1:
+        parser.error(f"--length takes numbers, or one of 'predict', 'source' and 'reference', got {args.length}")
+    if (ways == ["reference"]) != (args.reference_column is not None):
         parser.error("--length reference and --reference_column go together")
-    if args.predictor is not None and args.length != "predict":
+    if args.predictor is not None and ways != ["predict"]:
         parser.error("--predictor goes with --length predict")
-    columns = (args.source_column, args.length_column, args.reference_column)
-    sources, lengths, others = load_requests(args.input_file, *columns, length=args.length)
-    count = args.num_return_sequences
-    file = OutputFile(args.output_file, {k: v for k, v in vars(args).items() if k != "output_file"})
-    known = [{"source": source, "requested": length} for source, length in zip(sources, lengths, strict=True)]
-    if isinstance(args.length, str):
-        known = [{"source": source} for source in sources]
-    state = PartialState(cpu=not torch.accelerator.is_available())  # else processes on CPUs would not know each other
-    # blocks, so that little is lost, of so many rows that there are batches of like lengths
-    block = 16 * (args.batch_size or 32) * state.num_processes
-    done = file.keep([row for row in known for _ in range(count)]) // count
-    if done == len(sources):
-        return print(f"{args.output_file} is complete", file=sys.stderr)
-    done -= done % block  # the batches of a command that was not stopped
-    model, tokenizer = load(args.model, args.dtype, args.compile)
-    names: tuple[str, ...] = ("batch_size", "num_beams", "num_return_sequences", "rerank")
-    names += ("length_ratio", "length_unit", "batch_tokens")
-    options = {name: getattr(args, name) for name in names}
+    args.way = ways[0] if ways else None
+    return args
+
+
+def generation_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Options of the pipeline."""
+    names = ["batch_size", "batch_tokens", "num_beams", "num_return_sequences", "rerank"]
+    options = {name: getattr(args, name) for name in [*names, "length_ratio", "length_unit"]}
     if args.compile:
         options |= {"cache_implementation": "static", "disable_compile": True}  # by `generate`, which leaves out beams
     if args.length_constraint is not None:  # else the model's own default holds
         options["length_constraint"] = args.length_constraint
-    if isinstance(args.length, str):
+    if args.way is not None:
         options["predictor"] = args.predictor
+    return options
 
+
+def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, state, block: int) -> None:
+    """Write the rows that the file does not hold, block by block, each process its share."""
+    count = args.num_return_sequences
+    done = len(file.lines) // count
+    done -= done % block  # the batches of a command that was not stopped
+    model, tokenizer = load(args.model, args.dtype, args.compile)
+    options = generation_options(args)
     state.wait_for_everyone()  # all have read what was written
-    bar = tqdm(total=len(sources), initial=done, unit="text", disable=not state.is_main_process)
-    for start in range(done, len(sources), block):
-        rows = range(start, min(start + block, len(sources)))
+    bar = tqdm(total=len(requests), initial=done, unit="text", disable=not state.is_main_process)
+    for start in range(done, len(requests), block):
+        rows = range(start, min(start + block, len(requests)))
         own = rows[state.process_index :: state.num_processes]
-        if args.length == "reference":
-            options["references"] = [others[i][args.reference_column] for i in own]
-        wanted = args.length if isinstance(args.length, str) else [lengths[i] for i in own]
-        texts = [sources[i] for i in own]
-        written = generate(model, tokenizer, texts, wanted, progress_bar=False, **options) if texts else []
-        numbers = [i for i in own for _ in range(count)]
-        pairs: list[Any] = [(i, row | others[i]) for i, row in zip(numbers, written, strict=True)]
-        pairs = sorted(gather_object(pairs), key=lambda pair: pair[0])  # stable: n best stay in order
+        if args.way == "reference":
+            options["references"] = [requests[i].reference for i in own]
+        sources, lengths = [requests[i].source for i in own], args.way or [requests[i].length for i in own]
+        written = generate(model, tokenizer, sources, lengths, progress_bar=False, **options) if sources else []
+        lines: list[tuple[int, str]] = []
+        for k, output in enumerate(written):
+            request = requests[own[k // count]]
+            lines.append((own[k // count], request.line(output | {"rank": k % count + 1})))
+        lines = sorted(gather_object(lines), key=lambda line: line[0])  # stable: n best stay in order
         if state.is_main_process:
             if start == done:
-                del file.rows[done * count :]
-                file.begin()
-            file.append(row for _, row in pairs)
+                file.begin(done * count)
+            file.append(line for _, line in lines)
         bar.update(len(rows))
     bar.close()
-    if state.is_main_process and file.rows[0]["requested"] is not None:
-        produced, requested = ([row[name] for row in file.rows] for name in ("length", "requested"))
-        figures = hf_lenctrl.length_metrics(produced, requested)
+
+
+def print_figures(requests: list[Request], lines: list[str]) -> None:
+    """Print how well the outputs have the requested lengths."""
+    names, rows = requests[0].names, [json.loads(line) for line in lines]
+    count = len(lines) // len(requests)
+    requested = [requests[i // count].length or row[names["requested"]] for i, row in enumerate(rows)]
+    if requested[0] is not None:
+        figures = hf_lenctrl.length_metrics([row[names["length"]] for row in rows], requested)
         print(", ".join(f"{name} {value:.3f}" for name, value in figures.items()), file=sys.stderr)
+
+
+def main(argv=None) -> None:
+    """Run the recipe."""
+    args = parse(argv)
+    columns = (args.source_column, args.length_column, args.reference_column)
+    lengths = args.length if args.length and args.way is None else [None]
+    ranked = args.num_return_sequences > 1
+    requests = read_requests(args.input_file, *columns, lengths=lengths, prefix=args.column_prefix, ranked=ranked)
+    file = OutputFile(args.output_file, {k: v for k, v in vars(args).items() if k != "output_file"})
+    state = PartialState(cpu=not torch.accelerator.is_available())  # else processes on CPUs would not know each other
+    # blocks, so that little is lost, of so many rows that there are batches of like lengths
+    block = 16 * (args.batch_size or 32) * state.num_processes
+    beginnings = [request.beginning() for request in requests for _ in range(args.num_return_sequences)]
+    if file.keep(beginnings) == len(beginnings):
+        return print(f"{args.output_file} is complete", file=sys.stderr)
+    write(requests, args, file, state, block)
+    if state.is_main_process:
+        print_figures(requests, file.lines)

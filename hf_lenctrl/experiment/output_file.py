@@ -10,11 +10,11 @@ from .checkpoints import check_writable
 
 class OutputFile:
     """
-    Rows of an output file and, beside it, the options that made them.
+    Lines of an output file and, beside it, the options that made them.
 
     Args:
         path (`str` or `Path`): JSON lines; `<path>.options.json` holds the options.
-        options (`Mapping[str, Any]`): What the rows depend on, as JSON.
+        options (`Mapping[str, Any]`): What the lines depend on, as JSON.
 
     Raises:
         `ValueError`: for a file that was not begun with these options.
@@ -24,48 +24,45 @@ class OutputFile:
     def __init__(self, path: str | Path, options: Mapping[str, Any]):
         self.path, self.options = Path(path), json.loads(json.dumps(options))
         self.options_path = Path(f"{path}.options.json")
-        self.rows: list[dict] = []
+        self.lines: list[str] = []
         check_writable(self.path.parent)
         if self.path.exists():
             if not self.options_path.is_file() or json.loads(self.options_path.read_text("utf-8")) != self.options:
                 raise ValueError(
                     f"{self.path} exists, and no command with these options began it; remove it or name another file"
                 )
-            text = self.path.read_bytes()
-            # the last line may have been cut off
-            self.rows = [json.loads(line) for line in text[: text.rfind(b"\n") + 1].splitlines()]
+            text = self.path.read_bytes()  # the last line may have been cut off
+            self.lines = text[: text.rfind(b"\n") + 1].decode().split("\n")[:-1]
 
-    def keep(self, known: Sequence[Mapping[str, Any]]) -> int:
+    def keep(self, beginnings: Sequence[str]) -> int:
         """
-        Keep the rows that were written for the first of `known`.
+        Keep the lines that were written for the first requests.
 
         Args:
-            known (`Sequence[Mapping]`): What is known of each row before it is written; `None` is any value.
+            beginnings (`Sequence[str]`): What is known of each line before it is written.
 
         Returns:
-            `int`: Number of rows that stand in the file.
+            `int`: Number of lines that stand in the file.
 
         Raises:
-            `ValueError`: for a row that is another one.
+            `ValueError`: for a line that is another one.
         """
-        for i, row in enumerate(self.rows):
-            if i >= len(known) or any(v is not None and row.get(k) != v for k, v in known[i].items()):
+        for i, line in enumerate(self.lines):
+            if i >= len(beginnings) or not line.startswith(beginnings[i]):
                 raise ValueError(
                     f"row {i + 1} of {self.path} is of other input than this command's; remove it or name another file"
                 )
-        return len(self.rows)
+        return len(self.lines)
 
-    def begin(self) -> None:
-        """Write the options, and the rows that are kept."""
+    def begin(self, kept: int) -> None:
+        """Write the options, and the first lines again."""
         self.options_path.write_text(json.dumps(self.options, indent=1), encoding="utf-8")
-        self._write(self.rows, "w")
+        lines, self.lines = self.lines[:kept], []
+        self.append(lines, "w")
 
-    def append(self, rows: Iterable[dict]) -> None:
-        """Add rows."""
-        rows = list(rows)
-        self._write(rows, "a")
-        self.rows += rows
-
-    def _write(self, rows: Iterable[dict], mode: str) -> None:
-        with self.path.open(mode, encoding="utf-8") as file:
-            file.writelines(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
+    def append(self, lines: Iterable[str], mode: str = "a") -> None:
+        """Add lines."""
+        lines = list(lines)
+        with self.path.open(mode, encoding="utf-8", newline="\n") as file:
+            file.writelines(f"{line}\n" for line in lines)
+        self.lines += lines

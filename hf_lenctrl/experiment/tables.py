@@ -1,16 +1,19 @@
 """Outputs of several translation systems side by side: the tables of Oka et al. 2020."""
 
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..length_sources import LENGTH_SOURCES
-from ..length_units import count_texts
+from ..length_units import LENGTH_UNITS, count_texts
 from ..metrics import length_figures, paired_bootstrap, predictor_figures, translation_metrics
-from .data import load_rows, texts_of
+from .requests import Rows
 
 
-LENGTH_GROUPS = ((1, 10), (11, 20), (21, 40), (41, 80))  # units of the reference, Table 3
+# units of the reference; in Table 3 tokens, up to 80
+LENGTH_GROUPS = {unit: (1, 11, 21, 41, 81) for unit in ("token", "word")}  # where each begins
+LENGTH_GROUPS |= {unit: (1, 51, 101, 201, 401) for unit in ("character", "byte")}
 SIGNIFICANT = 0.05
 
 
@@ -46,7 +49,7 @@ def load_systems(
 
     Args:
         entries (`Sequence[str]`): `"NAME=FILE"`, or `"NAME:WAY=FILE"` with the way that gave the length. All hold the
-            same references; a column `length` counts the outputs, `requested` is what was asked for.
+            same references; `length` and `requested` are used where they count `unit`, else the outputs are counted.
         unit (`str`): Of the lengths.
         tokenizer (`PreTrainedTokenizerBase`, *optional*): For tokens.
 
@@ -56,6 +59,7 @@ def load_systems(
     Raises:
         `ValueError`: for an entry of another form, a column that is not there, or references that differ.
     """
+
     systems: list[System] = []
     references: list[str] = []
     for entry in entries:
@@ -63,16 +67,31 @@ def load_systems(
         if not label or not path:
             raise ValueError(f"a system is NAME=FILE or NAME:WAY=FILE, got {entry!r}")
         name, _, how = label.partition(":")
-        rows = load_rows(path)
-        outputs, own = (texts_of(path, rows, column) for column in (output_column, reference_column))
+        rows = Rows(path)
+        outputs, own = rows.texts(output_column), rows.texts(reference_column)
         references = references or own
         if own != references:
             raise ValueError(f"{path} has other references than {entries[0]}; evaluate outputs of the same rows")
-        counted = "length" in rows.column_names
-        produced = rows["length"][:] if counted else count_texts(tokenizer, outputs, unit, target=True)
-        requested = rows["requested"][:] if how and "requested" in rows.column_names else None
-        systems.append(System(name, how or None, outputs, produced, requested))
+        produced, requested = _lengths_in(unit, rows, outputs, tokenizer)
+        systems.append(System(name, how or None, outputs, produced, requested if how else None))
     return systems, references, count_texts(tokenizer, references, unit, target=True)
+
+
+def _lengths_in(unit: str, rows: Rows, outputs: list[str], tokenizer) -> tuple[list[int], list[int] | None]:
+    """
+    Produced and requested units of a file. It does not name the unit of its `length` and `requested`, but shows it: a
+    `length` that counts characters is that of the texts in every row. Tokens may differ from those of the texts, where
+    the model spelled a word in another way.
+    """
+    produced = count_texts(tokenizer, outputs, unit, target=True)
+    requested = rows.lengths("requested") if "requested" in rows.columns else None
+    if "length" not in rows.columns:
+        return produced, requested
+    stated = [int(n) if str(n).isdecimal() else -1 for n in rows.column("length")]
+    others = [other for other in LENGTH_UNITS if other != "token"]
+    if unit == "token" and -1 not in stated and all(stated != count_texts(None, outputs, u) for u in others):
+        return stated, requested
+    return produced, requested if stated == produced else None
 
 
 @dataclass
@@ -83,6 +102,7 @@ class TranslationTables:
     systems: list[System]
     baseline: str | None
     lengths: dict[str, dict]
+    groups: list[tuple[int, int | None]]
     group_sizes: list[int]
     signatures: dict[str, str]
 
@@ -93,7 +113,7 @@ class TranslationTables:
             "baseline": self.baseline,
             "systems": [{"name": s.name, "length": s.how, **s.figures} for s in self.systems],
             "lengths": self.lengths,
-            "groups": [{"range": list(r), "n": n} for r, n in zip(LENGTH_GROUPS, self.group_sizes, strict=True)],
+            "groups": [{"range": list(r), "n": n} for r, n in zip(self.groups, self.group_sizes, strict=True)],
             "signatures": self.signatures,
         }
 
@@ -118,8 +138,8 @@ class TranslationTables:
                 r = "" if row["pearson"] is None else f"{row['pearson']:.2f}"
                 lines.append(_row([how, f"{row['mae']:.2f}", f"{row['variance']:.2f}", r]))
         groups = [
-            f"{low} to {high} ({n} sentences)"
-            for (low, high), n in zip(LENGTH_GROUPS, self.group_sizes, strict=True)
+            f"{low} {'and more' if high is None else f'to {high}'} ({n} sentences)"
+            for (low, high), n in zip(self.groups, self.group_sizes, strict=True)
             if n
         ]
         lines += ["", _row(["BLEU (LR)", *groups]), _row(["---"] * (1 + len(groups)))]
@@ -186,7 +206,10 @@ def translation_tables(
             raise ValueError(f"{system} has {len(system.outputs)} outputs for {len(references)} references")
     if baseline is not None and baseline not in names:
         raise ValueError(f"there is no system {baseline!r} to test against, only {', '.join(names)}")
-    groups = [[i for i, n in enumerate(reference_lengths) if low <= n <= high] for low, high in LENGTH_GROUPS]
+    begins = LENGTH_GROUPS[unit]
+    place = [max(1, bisect(begins, n)) - 1 for n in reference_lengths]  # an empty reference is in the first
+    groups = [[i for i, k in enumerate(place) if k == group] for group in range(len(begins))]
+    ranges = [(low, high and high - 1) for low, high in zip(begins, [*begins[1:], None], strict=True)]
     signatures = {}
     for system in systems:
         figures = translation_metrics(system.outputs, references, bleu_tokenizer=bleu_tokenizer)
@@ -205,7 +228,8 @@ def translation_tables(
     for system in systems:
         if system.how in ("predict", "source") and system.requested is not None and system.how not in lengths:
             lengths[system.how] = predictor_figures(system.requested, reference_lengths)
-    return TranslationTables(unit, systems, baseline, lengths, [len(rows) for rows in groups], signatures)
+    sizes = [len(rows) for rows in groups]
+    return TranslationTables(unit, systems, baseline, lengths, ranges, sizes, signatures)
 
 
 def _group(system: System, references, reference_lengths, rows: list[int], bleu_tokenizer: str) -> dict | None:

@@ -27,7 +27,7 @@ from tables import compare_systems, render, rows_of  # noqa: E402
 
 from hf_lenctrl.experiment import generate, train_length_predictor  # noqa: E402
 from hf_lenctrl.experiment import train as train_seq2seq  # noqa: E402
-from hf_lenctrl.experiment.data import load_rows, texts_of  # noqa: E402
+from hf_lenctrl.experiment.requests import Rows  # noqa: E402
 from hf_lenctrl.length_units import count_units  # noqa: E402
 from hf_lenctrl.metrics import length_metrics, rouge_metrics  # noqa: E402
 
@@ -66,8 +66,8 @@ def train(folder: Path, options: dict, lengths: list[int]) -> dict[str, dict]:
 
 def bound(folder: Path, how: str, options: dict, lengths: list[int]) -> dict[str, dict]:
     """What a trained plain model writes when its scores are cut off at a length (`max`), or its text is (`cut`)."""
-    rows = load_rows(str(folder / "test.jsonl"))
-    sources, references = (texts_of(str(folder / "test.jsonl"), rows, column) for column in ("source", "target"))
+    rows = Rows(str(folder / "test.jsonl"))
+    sources, references = rows.texts("source"), rows.texts("target")
     write: Any = pipeline("length-controlled-generation", model=str(folder))  # type: ignore[call-overload]
     beams = {"num_beams": options["generation_num_beams"], "batch_size": options["per_device_eval_batch_size"]}
     free = write(sources, length_constraint=None, **beams) if how == "cut" else []
@@ -91,7 +91,8 @@ def translate(out: Path, name: str, options: dict, spec: dict) -> dict[str, dict
     """Train a row of a translation table, and let it write with each way of giving the length."""
     folder = out / name
     train(folder, options, [])
-    rows = load_rows(str(folder / "test.jsonl"))
+    rows = Rows(str(folder / "test.jsonl"))
+    sources, references = rows.texts("source"), rows.texts("target")
     how = {"num_beams": options["generation_num_beams"], "batch_size": options["per_device_eval_batch_size"]}
     model, tokenizer = generate.load([str(folder)])
     controlled = options["length_encoding"] != "none" or "length_tokens" in options
@@ -101,12 +102,12 @@ def translate(out: Path, name: str, options: dict, spec: dict) -> dict[str, dict
         data = {option: options[option] for option in shared if option in options}
         run = {**spec["predictor"], **data, "target_tokenizer": str(folder), "output_dir": str(out / "predictor")}
         train_length_predictor.main([str(write_run(out / "predictor", run))])
-    gives = {"predict": {"predictor": str(out / "predictor")}, "reference": {"references": rows["target"][:]}}
+    gives = {"predict": {"predictor": str(out / "predictor")}, "reference": {"references": references}}
     for way in ways:
-        lengths = [None] * len(rows) if way == "free" else way
-        written = generate.generate(model, tokenizer, rows["source"][:], lengths, **how, **gives.get(way, {}))
+        lengths = [None] * len(sources) if way == "free" else way
+        written = generate.generate(model, tokenizer, sources, lengths, **how, **gives.get(way, {}))
         with (folder / f"outputs_{way}.jsonl").open("w", encoding="utf-8") as file:
-            for row, target in zip(written, rows["target"], strict=True):
+            for row, target in zip(written, references, strict=True):
                 file.write(json.dumps(row | {"target": target}, ensure_ascii=False) + "\n")
     systems = compare_systems({**spec, "options": options}, [name], out).systems
     return {way: system.figures for way, system in zip(ways, systems, strict=True)}
