@@ -49,12 +49,20 @@ class ModelArguments:
     learned_lengths: int = field(default=512, metadata={"help": "Rows of learned tables of lengths"})
     length_scale: int = field(default=1, metadata={"help": "Divides the length of 'scale'; a typical target's length"})
     length_unit: str = field(default="character", metadata={"help": "token, character, word or byte"})
-    layers: int = field(default=6, metadata={"help": "Encoder layers, and as many decoder layers"})
+    layers: int = field(default=6, metadata={"help": "Encoder layers, and decoder layers without decoder_layers"})
+    decoder_layers: int | None = field(
+        default=None, metadata={"help": "Decoder layers, if not as many as the encoder has"}
+    )
     d_model: int = field(default=512, metadata={"help": "Width of the model"})
     attention_heads: int = field(default=8, metadata={"help": "Attention heads of each layer"})
     ffn_dim: int = field(default=2048, metadata={"help": "Width of the feed-forward layers"})
     dropout: float = field(default=0.1, metadata={"help": "Dropout in training, of a new model or one to go on with"})
     activation_function: str = field(default="relu", metadata={"help": "Activation of the feed-forward layers"})
+    attn_implementation: str | None = field(
+        default=None,
+        metadata={"help": "Attention: sdpa, or eager, which is faster for short rows on a CPU"}
+        | {"choices": ["sdpa", "eager"]},
+    )
     tokenizer_name_or_path: str | None = field(default=None, metadata={"help": "Tokenizer; one is trained without it"})
     vocab_size: int = field(default=16_000, metadata={"help": "Subwords of a tokenizer trained here"})
     target_vocabulary: str = field(
