@@ -143,7 +143,8 @@ def _new_model(args: ModelArguments, tokenizer, max_positions: int, length_token
     shape = _shape(args, tokenizer, max_positions)
     control = {name: getattr(args, name) for name in ("length_encoding", "encoder_length_embedding", "length_head")}
     control |= {name: getattr(args, name) for name in ("length_unit", "length_constraint", "learned_lengths")}
-    control |= {"length_scale": args.length_scale, "absolute_positions": args.absolute_positions}
+    control |= {"length_scale": args.length_scale}
+    control |= {"absolute_positions": args.absolute_positions or args.length_encoding == "none"}  # else it has none
     ways = (args.encoder_length_embedding, args.length_head, args.length_constraint, length_tokens)
     plain = args.length_encoding == "none" and not any(ways)
     config_class, model_class = _CLASSES[args.family, plain]

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import transformers
+from accelerate import PartialState
 from datasets import DatasetDict, IterableDataset
 from transformers import Seq2SeqTrainingArguments, set_seed
 
@@ -156,3 +157,8 @@ def main(argv=None) -> dict:
     if args.push_to_hub:
         trainer.push_to_hub()
     return metrics
+
+
+if __name__ == "__main__":  # accelerate launch -m
+    main()
+    PartialState().destroy_process_group()  # gloo's threads would abort a process that ends with them
