@@ -21,6 +21,7 @@ from transformers import AutoTokenizer
 from ..length_units import LENGTH_UNITS
 from ..metrics import rouge_metrics, rouge_settings
 from ..report import length_report
+from .parser import CommandParser
 from .requests import Rows
 from .tables import load_systems, translation_tables
 
@@ -54,7 +55,7 @@ def compare(args: argparse.Namespace) -> None:
 
 def parse(argv) -> argparse.Namespace:
     """Options, checked for what does not go together."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--input_file", help="outputs: json, jsonl, csv, parquet (.gz too)")
     parser.add_argument(
         "--systems", nargs="+", help="NAME=FILE or NAME:WAY=FILE; WAY is predict, source or reference; translations"
@@ -135,3 +136,7 @@ def main(argv=None) -> None:
     print(report.markdown())
     if args.output_dir is not None:
         report.save(args.output_dir)
+
+
+if __name__ == "__main__":
+    main()

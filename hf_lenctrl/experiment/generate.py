@@ -26,7 +26,9 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 import hf_lenctrl
 
 from ..length_units import LENGTH_UNITS
+from ..lengths import LENGTH_CONSTRAINTS
 from .output_file import OutputFile
+from .parser import CommandParser
 from .requests import Request, read_requests
 
 
@@ -86,7 +88,7 @@ def generate(model, tokenizer, sources: list[str], lengths: list | str, progress
 
 def parse(argv) -> argparse.Namespace:
     """Options, checked for what does not go together."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, nargs="+", help="folder or Hub name; several are an ensemble")
     parser.add_argument("--input_file", required=True, help="texts: txt, json, jsonl, csv, parquet (.gz too)")
     parser.add_argument("--output_file", required=True, help="JSON lines")
@@ -201,3 +203,8 @@ def main(argv=None) -> None:
     write(requests, args, file, state, block)
     if state.is_main_process:
         print_figures(requests, file.lines)
+
+
+if __name__ == "__main__":  # accelerate launch -m
+    main()
+    PartialState().destroy_process_group()  # gloo's threads would abort a process that ends with them
