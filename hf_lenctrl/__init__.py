@@ -46,6 +46,7 @@ _MODULE_OF = {
     "train_marian_tokenizer": "tokenizer_training",
     "DataCollatorForLengthControl": "data_collator",
     "length_metrics": "metrics",
+    "LengthControlTrainer": "trainer",
 }
 __all__ = [*_MODULE_OF, "__version__"]
 
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from .pipeline import LengthControlledGenerationPipeline as LengthControlledGenerationPipeline
     from .report import length_report as length_report
     from .tokenizer_training import train_marian_tokenizer as train_marian_tokenizer
+    from .trainer import LengthControlTrainer as LengthControlTrainer
 
 
 def __getattr__(name: str):

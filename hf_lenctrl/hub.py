@@ -15,8 +15,8 @@ from transformers.utils import PushInProgress
 _LOADED = (  # what `from_pretrained` reads
     *("config.json", "generation_config.json", "adapter_config.json", "adapter_model.safetensors"),
     *("model.safetensors", "model.safetensors.index.json", "model-?????-of-?????.safetensors"),
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"),
-    *("vocab.json", "vocab.txt", "merges.txt", "target_vocab.json", "*.spm", "*.model"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "*.spm", "*.model"),
+    *("vocab.json", "vocab.txt", "merges.txt", "target_vocab.json", "bpe.codes", "chat_template.jinja"),
     *(path.name for path in Path(__file__).parent.glob("*.py")),  # for `trust_remote_code`
 )
 MODEL = (*_LOADED, *(f"length_predictor/{name}" for name in _LOADED))
@@ -54,7 +54,7 @@ class _Token(str):
 
 
 def hide_token(args) -> None:
-    """Keep the token of `TrainingArguments` out of `training_args.bin`, which Trainer writes beside every checkpoint."""
+    """Keep the token of `TrainingArguments` out of `training_args.bin`, which Trainer writes into each checkpoint."""
     if args.hub_token is not None:
         args.hub_token = _Token(args.hub_token)
 

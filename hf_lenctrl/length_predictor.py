@@ -27,6 +27,7 @@ from transformers.utils import can_return_tuple
 
 from .configuration_lenctrl import LONGEST
 from .length_units import LENGTH_UNITS
+from .minimal_card import CardOnPush
 
 
 @dataclass
@@ -133,7 +134,7 @@ class LengthPredictorConfig(PreTrainedConfig):
             )
 
 
-class LengthPredictor(PreTrainedModel):
+class LengthPredictor(CardOnPush, PreTrainedModel):
     """
     Predicts the length of the output from the input: a linear layer on the last layer's [CLS] state, trained by
     regression (Oka et al. 2020, section 3.2). The loss is taken on standardised lengths, so that one learning rate

@@ -54,6 +54,7 @@ from .length_constraint import as_length_tensor
 from .length_encoding import LENGTH_ENCODINGS
 from .length_head import LengthHeadAttention, LengthHeadOutput
 from .length_units import UnitTable
+from .minimal_card import CardOnPush
 
 
 class _NoPositions(nn.Module):
@@ -258,7 +259,7 @@ class LengthControlledModel(_KeepsUnitTable):
         self.config.unit_states = table.states
 
 
-class LengthControlledForConditionalGeneration(LengthControlledGeneration, _KeepsUnitTable):
+class LengthControlledForConditionalGeneration(CardOnPush, LengthControlledGeneration, _KeepsUnitTable):
     """Language-model head with `length` in `forward` and `generate`."""
 
     # The loss is a mean. Trainer takes the **kwargs of `forward` for a promise to divide it by `num_items_in_batch`

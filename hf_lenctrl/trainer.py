@@ -105,8 +105,9 @@ class LengthControlTrainer(HubTrainer, Seq2SeqTrainer):
         except ImportError as error:
             logger.info("the model card has no picture: %s", error)
             picture = False
-        name = self.args.hub_model_id or model_name or folder.resolve().name
-        model_card(model, self.run, name, picture=picture).save(folder / "README.md")
+        name = self.hub_model_id or model_name or folder.resolve().name
+        card = model_card(model, self.run, name, picture=picture, revision=self.args.hub_revision)
+        card.save(folder / "README.md")
 
     def _get_train_sampler(self, train_dataset=None):
         sampler = super()._get_train_sampler(train_dataset)

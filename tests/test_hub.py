@@ -14,13 +14,21 @@ import datasets
 import pytest
 from conftest import SOURCES
 from hub_server import Hub, ignored
+from huggingface_hub import ModelCard
 from test_recipes import ROOT, ROWS, TINY, as_options, assert_same_weights, steps_of, train, weights, write_rows
-from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer, Seq2SeqTrainingArguments, TrainingArguments
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertModel,
+    BertTokenizer,
+    Seq2SeqTrainingArguments,
+    TrainingArguments,
+)
 
 import hf_lenctrl
 from hf_lenctrl.experiment.checkpoints import check_checkpoint
-from hf_lenctrl.hub import hide_token
 from hf_lenctrl.experiment.run import NOT_UPLOADED, add_length_predictor, check_upload
+from hf_lenctrl.hub import hide_token
 
 
 # Runs what it is told, so that several tests share the seconds that an import takes. huggingface_hub reads its
@@ -209,11 +217,11 @@ def test_it_comes_back_with_its_own_code_where_the_package_is_not(stranger, shor
 @pytest.mark.slow
 def test_all_that_a_reader_needs_is_there_and_nothing_else(hub, short):
     code = {path.name for path in short.glob("*.py")}
-    assert len(code) == 8
+    assert len(code) == 9
     tokenizer = {"tokenizer_config.json", "vocab.json", "source.spm", "target.spm", "target_vocab.json"}
     figures = {f"{name}_results.json" for name in ("all", "train", "test", "test_20")}
     predictor = {"config.json", "model.safetensors", "tokenizer_config.json", "tokenizer.json", "length_predictor.py"}
-    predictor |= {"configuration_lenctrl.py", "length_tokens.py", "length_units.py"}
+    predictor |= {"configuration_lenctrl.py", "length_tokens.py", "length_units.py", "minimal_card.py"}
     names = {".gitignore", "README.md", "report.png", "config.json", "generation_config.json", "model.safetensors"}
     files = hub.files("user/short")
     assert set(files) == names | code | tokenizer | figures | {f"length_predictor/{name}" for name in predictor}
@@ -291,9 +299,9 @@ SECRET = "hf_5ecretOfTheTest"
 MARKERS = [b"zebra quagga okapi", b"jinx quiz vortex"]  # of sources and of targets
 STRATEGIES = ["end", "every_save", "checkpoint", "all_checkpoints"]
 PREDICTOR = {"layers": 1, "d_model": 8, "attention_heads": 2, "vocab_size": 60, "length_unit": "character"}
-SEQ2SEQ_ONLY = ("ffn_dim", "predict_with_generate")
+SEQ2SEQ_ONLY = ("ffn_dim", "predict_with_generate", "group_column", "group_separator")
 RECIPES = {
-    "train_seq2seq": {**TINY, "test_lengths": [20], "max_test_rows": 3},
+    "train_seq2seq": {**{k: v for k, v in TINY.items() if "group" not in k}, "test_lengths": [20], "max_test_rows": 3},
     "train_length_predictor": {**{k: TINY[k] for k in TINY if k not in (*SEQ2SEQ_ONLY, *PREDICTOR)}, **PREDICTOR},
 }
 
@@ -326,14 +334,16 @@ def test_no_upload_holds_a_token_a_row_or_a_pickle_of_arguments(
     careless, careless_hub, predictor, tmp_path, recipe, strategy
 ):
     source, target = (marker.decode() for marker in MARKERS)
-    rows = [{**row, "source": f"{row['source']} {source} {i}", "target": f"{target} {i}"} for i, row in enumerate(ROWS)]
+    rows = [
+        {**row, "source": f"{row['source']} {source} {i}", "target": f"{target} {i}"} for i, row in enumerate(ROWS)
+    ]
     folder = tmp_path / "run"
     folder.mkdir()
     for name in ("rows.csv", "rows.json", "notes.txt", "my_results.json", "data/config.json"):  # a user's own
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(MARKERS[0])
     name = f"user/{recipe}-{strategy}"
-    options = {"train_file": write_rows(tmp_path / "rows.jsonl", rows[:60]), "output_dir": folder, **RECIPES[recipe]}
+    options = {"train_file": write_rows(tmp_path / "rows.jsonl", rows), "output_dir": folder, **RECIPES[recipe]}
     options |= {"max_steps": 2, "save_steps": 1, "save_total_limit": 1, "push_to_hub": True, "hub_always_push": True}
     options |= {"hub_model_id": name, "hub_token": SECRET, "hub_strategy": strategy}
     if recipe == "train_seq2seq":
@@ -369,6 +379,43 @@ def test_a_revision_of_an_unfinished_run_loads_with_its_own_code(stranger, hub, 
     for sha in unfinished:
         found = stranger(LOAD, "user/short", SOURCES[:2], {"trust_remote_code": True, "revision": sha})
         assert found["module"] == "transformers_modules"
+
+
+# A card for a model that is pushed by itself (issue 15.34)
+
+
+PUSH = """
+from hf_lenctrl import LengthPredictor
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+folder, predictor, name = given
+AutoTokenizer.from_pretrained(folder).push_to_hub(name)  # which leaves the stub of transformers
+AutoModelForSeq2SeqLM.from_pretrained(folder).push_to_hub(name, tags=["mine"])
+LengthPredictor.from_pretrained(predictor).push_to_hub(name + "-predictor")
+AutoModelForSeq2SeqLM.from_pretrained(name).push_to_hub("user/own")
+"""
+
+
+@pytest.mark.slow
+def test_a_model_that_is_pushed_by_itself_has_a_card(user, hub, short, predictor):
+    hub.repos["user/own"] = {"private": False, "commits": [("0" * 40, {"README.md": b"---\n---\nmy own words"})]}
+    user(PUSH, short, predictor, "user/pushed")
+    card = ModelCard(hub.files("user/pushed")["README.md"].decode())
+    assert set(card.data.tags) == {"hf_lenctrl", "length-control", "mine"}
+    assert 'model="user/pushed"' in card.text and "More Information Needed" not in card.text
+    assert "minimal_card.py" in hub.files("user/pushed")
+    assert 'load_predictor("user/pushed-predictor")' in hub.files("user/pushed-predictor")["README.md"].decode()
+    assert b"my own words" in hub.files("user/own")["README.md"]
+
+
+@pytest.mark.slow
+def test_a_model_that_is_pushed_by_its_own_code_has_a_card_too(start, hub, short):
+    code = """
+from transformers import AutoModelForSeq2SeqLM
+AutoModelForSeq2SeqLM.from_pretrained(given[0], trust_remote_code=True).push_to_hub("user/remote")
+"""
+    start(WITHOUT_PACKAGE, HF_ENDPOINT=hub.url, HF_TOKEN=hub.token)(code, short)
+    assert 'model="user/remote"' in hub.files("user/remote")["README.md"].decode()
+    assert {path.name for path in short.glob("*.py")} <= hub.files("user/remote").keys()
 
 
 # Refusals: told before training, and nothing is lost

@@ -15,7 +15,7 @@ from ..length_predictor import load_predictor
 logger = logging.getLogger(__name__)
 
 HUB_TIMEOUT = 300.0  # seconds without an answer; by itself the Hub's client waits for ever
-# for whoever uploads the folder by hand: the public Hub leaves these out. Our own uploads choose their files, see hub.py
+# what the public Hub leaves out when somebody uploads the folder by hand; our own uploads choose their files: hub.py
 NOT_UPLOADED = b"*.jsonl\n/tokenizer/\n/runs/\ntraining_args.bin\n"
 
 

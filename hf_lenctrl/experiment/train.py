@@ -151,7 +151,8 @@ def main(argv=None) -> dict:
                 run.outputs[length] = outputs
         logger.info(json.dumps(figures, indent=1))
         metrics |= figures
-    trainer.create_model_card()
     if args.push_to_hub:
-        trainer.push_to_hub()
+        trainer.push_to_hub()  # with its card
+    else:
+        trainer.create_model_card()
     return metrics

@@ -23,6 +23,7 @@ from ..hub import HubTrainer
 from ..length_predictor import LengthPredictor, PredictorArguments, round_lengths
 from ..length_units import count_texts
 from ..metrics import predictor_figures
+from ..minimal_card import minimal_card
 from .arguments import DataArguments, parse_arguments
 from .checkpoints import average_checkpoints, last_checkpoint
 from .data import load_splits
@@ -30,6 +31,19 @@ from .run import check_upload
 
 
 logger = logging.getLogger("train_length_predictor")
+
+
+class PredictorTrainer(HubTrainer):
+    """`HubTrainer` whose card holds Table 2, once `table` is set."""
+
+    table: dict[str, dict] | None = None
+
+    def create_model_card(self, *args, **kwargs):
+        folder = Path(str(self.args.output_dir))
+        card = minimal_card(self.accelerator.unwrap_model(self.model), self.hub_model_id or folder.resolve().name)
+        if self.table:
+            card.content += f"\n## Measured\n\n{markdown(self.table)}\n"
+        card.save(folder / "README.md")
 
 
 def load_tokenizer(args: PredictorArguments, texts, output_dir: str):
@@ -131,7 +145,7 @@ def main(argv=None) -> dict:
         )
 
     data = {"train_dataset": tokenized["train"], "eval_dataset": tokenized.get("validation")}
-    trainer = HubTrainer(model, args, **data, processing_class=tokenizer, compute_metrics=compute_metrics)
+    trainer = PredictorTrainer(model, args, **data, processing_class=tokenizer, compute_metrics=compute_metrics)
     if model_args.patience is not None:
         trainer.add_callback(transformers.EarlyStoppingCallback(model_args.patience))
     checkpoint = args.resume_from_checkpoint or last_checkpoint(args.output_dir, args.world_size)
@@ -164,6 +178,9 @@ def main(argv=None) -> dict:
     if trainer.is_world_process_zero():
         Path(args.output_dir, "predictor_table.json").write_text(json.dumps(table, indent=1))
         logger.info("lengths of references in %ss\n%s", unit, markdown(table))
+    trainer.table = table
     if args.push_to_hub:
-        trainer.push_to_hub()
+        trainer.push_to_hub()  # with its card
+    elif trainer.is_world_process_zero():
+        trainer.create_model_card()
     return metrics
