@@ -58,6 +58,7 @@ from .pipeline import LengthControlledGenerationPipeline, PipelineModel
 from .report import length_report
 from .reranking import rerank
 from .tokenizer_training import train_marian_tokenizer
+from .trainer import LengthControlTrainer
 
 
 __version__ = "0.1.0"
@@ -90,6 +91,7 @@ __all__ = [
     "LenCtrlUMT5Model",
     "LengthConstraintLogitsProcessor",
     "LengthControlEnsemble",
+    "LengthControlTrainer",
     "LengthControlledGenerationPipeline",
     "LengthPredictor",
     "LengthPredictorConfig",

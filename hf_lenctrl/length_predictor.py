@@ -29,6 +29,7 @@ from transformers.utils import can_return_tuple
 
 from .length_units import LENGTH_UNITS
 from .lengths import LONGEST
+from .minimal_card import CardOnPush
 
 
 @strict
@@ -91,7 +92,7 @@ class LengthPredictorConfig(PreTrainedConfig):
             )
 
 
-class LengthPredictor(PreTrainedModel):
+class LengthPredictor(CardOnPush, PreTrainedModel):
     """
     Predicts the length of the output from the input: a linear layer on the encoder's last state at the first position,
     [CLS] where the tokenizer has one, trained by regression (Oka et al. 2020, section 3.2). The loss is taken on

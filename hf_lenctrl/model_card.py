@@ -1,35 +1,22 @@
 """A model card from the run that made the model: what it does, how to ask it for a length, how well it meets it."""
 
+import html
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from .minimal_card import TEXT, methods_of, usage
 from .report import length_report
 
 
 TASKS = ("summarization", "translation")  # of the Hub
 TEMPLATE = Path(__file__).with_name("model_card.md")
-_METHODS = {
-    "ldpe": "LDPE, the remaining length as sinusoids (Takase & Okazaki 2019, eq. 3-4)",
-    "lrpe": "LRPE, progress and length as a ratio of sinusoids (Takase & Okazaki 2019, eq. 5-6)",
-    "pre": "PRE, the share of the length that is written (Botcazou et al. 2026)",
-    "learned": "an embedding of the remaining length (Kikuchi et al. 2016)",
-    "scale": "the length, multiplied into token embeddings (Liu et al. 2018)",
-}
 _HYPERPARAMETERS = (
-    "max_steps",
-    "num_train_epochs",
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "learning_rate",
-    "lr_scheduler_type",
-    "warmup_steps",
-    "label_smoothing_factor",
-    "bf16",
-    "fp16",
-    "seed",
+    *("max_steps", "num_train_epochs", "per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate"),
+    *("lr_scheduler_type", "warmup_steps", "label_smoothing_factor", "bf16", "fp16", "seed"),
 )
 _LENGTHS, _SHARES = ("mae", "variance", "exact", "over"), ("exact", "over")
 _QUALITY = ("rouge1_f1", "rouge2_f1", "rougeL_f1", "bleu", "chrf")
@@ -51,7 +38,10 @@ class TrainingRun:
         settings (`Mapping[str, Any]`, *optional*): Hyper-parameters, the noise on lengths among them.
         task (`str`, *optional*, defaults to `"summarization"`): Or `"translation"`.
         base_model (`str`, *optional*): Checkpoint that the run started from.
-        language (`str`, *optional*), license (`str`, *optional*): As the Hub writes them, `"en"`, `"apache-2.0"`.
+        language (`str`, *optional*), license (`str`, *optional*): As the Hub writes them, `"en"`, `"apache-2.0"`. By
+            default the licence is that of the base model's card.
+        examples (`int`, *optional*, defaults to 0): Test rows to publish: their references and outputs, and the first
+            source.
 
     Raises:
         `ValueError`: for another task.
@@ -70,6 +60,7 @@ class TrainingRun:
     language: str | None = None
     license: str | None = None
     length_unit: str = "character"
+    examples: int = 0
 
     def __post_init__(self):
         if self.task not in TASKS:
@@ -80,21 +71,24 @@ class TrainingRun:
         """A run of `recipes/train_seq2seq.py`, before it is tested, from its arguments and the rows of each split."""
         settings = {name: getattr(run_args, name) for name in ("length_noise", "overshoot_share")}
         settings |= {name: args.to_dict()[name] for name in _HYPERPARAMETERS} | {"processes": args.world_size}
-        settings["dropout"] = model_args.dropout
+        settings |= {"dropout": model_args.dropout, "average_checkpoints": run_args.average_checkpoints}
+        # BLEU is measured for translations alone
+        translates = run_args.bleu_tokenizer or model_args.source_language != model_args.target_language
         return cls(
             tests={},
             outputs={},
             sources=[],
             references=[],
-            data=data_args.dataset_name or Path(data_args.train_file).name,  # where a file lies is nobody's business
+            data=data_args.dataset_name or Path(data_args.train_file).name,  # the file's name, not the local path
             on_hub=data_args.dataset_name is not None,
             rows=rows,
-            settings=settings | {"average_checkpoints": run_args.average_checkpoints},
-            task=run_args.task,
+            settings=settings,
+            task=run_args.task or ("translation" if translates else "summarization"),
             base_model=model_args.base_model or model_args.model_name_or_path,
             language=run_args.language,
             license=run_args.license,
             length_unit=model_args.length_unit,
+            examples=run_args.card_examples,
         )
 
     def save_picture(self, path: str | Path, unit: str, tokenizer=None) -> bool:
@@ -115,33 +109,27 @@ class TrainingRun:
         return bool(texts)
 
 
-def model_card(model, run: TrainingRun, name: str, *, picture: bool = False):
+def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, revision: str | None = None):
     """
     Write a card in the Hub's form.
 
     Args:
         model (`PreTrainedModel`): Length-controlled or plain.
         run (`TrainingRun`): What was done and measured.
-        name (`str`): The model's name, `"user/name"` where it has one on the Hub; the usage snippet loads it.
-        picture (`bool`, *optional*, defaults to `False`): Whether `report.png` stands beside the card.
+        name (`str`): `"user/name"` on the Hub, or the name of a local folder; the usage snippet loads it.
+        picture (`bool`, *optional*, defaults to `False`): Whether `report.png` is beside the card.
+        revision (`str`, *optional*): Branch of the model on the Hub, where it is not `main`.
 
     Returns:
         `huggingface_hub.ModelCard`: `.save(folder / "README.md")` writes it; `.data.eval_results` hold the figures.
     """
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
-    config = model.config
+    config, title = model.config, name.rpartition("/")[2]
     unit, encoding = getattr(config, "length_unit", run.length_unit), getattr(config, "length_encoding", "none")
-    methods = [_METHODS[encoding]] if encoding != "none" else []
-    if getattr(config, "encoder_length_embedding", False):
-        methods.append("a length embedding in the encoder (Nguyen et al. 2023, eq. 16-17)")
-    if getattr(config, "length_head", False):
-        methods.append("a length head in cross-attention (Nguyen et al. 2023, eq. 20-24)")
-    in_decoder = bool(methods)  # what a plain class loses
-    if (tokens := getattr(config, "length_tokens", None)) is not None:
-        methods.append(f"a token before the source for the length's class ({tokens['kind']})")
-
-    quality = [n for n in next(iter(run.tests.values()), {}) if n in _QUALITY]
+    methods, base_is_local = methods_of(config), run.base_model is not None and Path(run.base_model).exists()
+    first = next(iter(run.tests.values()), {})
+    shown = [*_LENGTHS, *(metric for metric in first if metric in _QUALITY)]
     results = [
         EvalResult(
             task_type=run.task,
@@ -149,68 +137,61 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False):
             dataset_name=run.data,
             dataset_split="test",
             metric_type=metric,
-            metric_name=f"{metric} at {_asked(asked, unit)}",
+            metric_name=f"{metric} at " + (f"{asked} {unit}s" if asked.isdecimal() else f"the {asked}'s length"),
             metric_value=round(figures[metric], 4),
             metric_args={"requested": asked, "settings": figures.get("settings", "")},
         )
         for asked, figures in run.tests.items()
-        for metric in (*_LENGTHS, *quality)
+        for metric in shown
     ]
-    base_is_local = run.base_model is not None and Path(run.base_model).exists()
     data = ModelCardData(
-        model_name=name.rpartition("/")[2],
+        model_name=title,
         library_name="transformers",
         pipeline_tag=run.task,
         tags=["hf_lenctrl", *(["length-control"] if methods else []), *([encoding] if encoding != "none" else [])],
         base_model=None if base_is_local else run.base_model,
         datasets=[run.data] if run.on_hub else None,
         language=run.language,
-        license=run.license,
-        metrics=[*_LENGTHS, *quality] if run.tests else None,
+        license=run.license or _license_of(run.base_model),
+        metrics=shown if run.tests else None,
         eval_results=results or None,
     )
-    shown = [*_LENGTHS, *quality]
+    text = run.sources[0] if run.examples and run.sources else TEXT
     return ModelCard.from_template(
         data,
         template_path=str(TEMPLATE),
-        title=name.rpartition("/")[2],
-        name=name,
+        model=model,
+        run=run,
+        title=title,
         family=config.model_type.removeprefix("lenctrl_"),
-        size=f"{model.num_parameters() / 1e6:.1f}M",
         unit=unit,
         methods=methods,
-        has_control=in_decoder,
-        has_code=getattr(type(config), "_auto_class", None) is not None,
-        source=repr(run.sources[0]) if run.sources else '"..."',
-        length=next(iter(run.outputs), 40),
-        n_test=f"{len(run.sources):,}",
-        quality_settings=str(next(iter(run.tests.values()), {}).get("settings", "")).partition("; ")[2],
-        names=[f"{n} %" if n in _SHARES else n for n in shown],
-        figures=[[_asked(asked, ""), *(_figure(n, row[n]) for n in shown)] for asked, row in run.tests.items()],
+        usage=usage(config, name, text=text, length=next(iter(run.outputs), None), revision=revision),
+        first=first,
+        shown=shown,
+        shares=_SHARES,
         picture=picture,
-        outputs=list(run.outputs),
-        examples=[
-            [_cell(text) for text in (run.references[i], *(written[i] for written in run.outputs.values()))]
-            for i in range(min(5, len(run.references)))
-        ]
-        if run.outputs
-        else [],
-        data=f"[{run.data}](https://huggingface.co/datasets/{run.data})" if run.on_hub else run.data,
-        rows=run.rows,
-        base_model=Path(run.base_model).name if base_is_local and run.base_model else run.base_model,
-        settings=run.settings,
-        versions=", ".join(f"{package} {version(package)}" for package in ("hf_lenctrl", "transformers", "torch")),
+        base_model=Path(str(run.base_model)).name if base_is_local else run.base_model,
+        versions=[f"{package} {version(package)}" for package in ("hf_lenctrl", "transformers", "torch")],
+        escape=escape,
     )
 
 
-def _asked(asked: str, unit: str) -> str:
-    return f"the {asked}'s length" if not asked.isdecimal() else f"{asked} {unit}s" if unit else asked
+def escape(text: Any, most: int | None = None) -> str:
+    """A text in one line, at most `most` characters, that Markdown and HTML show as it is."""
+    text = " ".join(str(text).split())
+    text = text if most is None or len(text) <= most else f"{text[: most - 1]}…"
+    return re.sub(r"([\\`*_\[\]|~$])", r"\\\1", html.escape(text, quote=False))
 
 
-def _figure(name: str, value: float) -> str:
-    return f"{value * (100 if name in _SHARES else 1):.2f}"
+def _license_of(base_model: str | None) -> str | None:
+    """The licence that the base model's card names, if it can be read."""
+    from huggingface_hub import ModelCard
 
-
-def _cell(text: str, most: int = 120) -> str:
-    text = " ".join(text.split()).replace("|", "\\|")
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    if base_model is None:
+        return None
+    local = Path(base_model).exists()
+    try:
+        return ModelCard.load(Path(base_model, "README.md") if local else base_model).data.license
+    except Exception:  # no card, or no network: not known
+        return None

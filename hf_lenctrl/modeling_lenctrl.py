@@ -22,6 +22,7 @@ from .generation import LengthControlledGeneration
 from .length_head import LengthHeadAttention
 from .length_signal import init_length_weights
 from .length_units import UnitTable
+from .minimal_card import CardOnPush
 
 
 class _Whole:
@@ -112,7 +113,7 @@ class LengthControlledModel(_Whole):
         )
 
 
-class LengthControlledForConditionalGeneration(LengthControlledGeneration, _Whole):
+class LengthControlledForConditionalGeneration(CardOnPush, LengthControlledGeneration, _Whole):
     """Language-model head with `length` in `forward` and `generate`."""
 
     # The loss is a mean. Trainer takes the **kwargs of `forward` for a promise to divide it by `num_items_in_batch`

@@ -9,13 +9,14 @@ from torch.utils.data import Sampler
 from transformers import Seq2SeqTrainer, TrainerCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
+from .hub import HubTrainer
 from .model_card import TrainingRun, model_card
 
 
 logger = logging.getLogger(__name__)
 
 
-class LengthControlTrainer(Seq2SeqTrainer):
+class LengthControlTrainer(HubTrainer, Seq2SeqTrainer):
     """
     `Seq2SeqTrainer` whose training batches come from `train_collator`, the others from `data_collator`, and whose
     length projection, the one new layer of a pretrained model, learns at `projection_lr_factor` times the rate.
@@ -73,18 +74,7 @@ class LengthControlTrainer(Seq2SeqTrainer):
         optimizer.add_param_group({"params": new, "lr": self.projection_lr_factor * self.args.learning_rate})
         return optimizer
 
-    def push_to_hub(self, *args, **kwargs):
-        try:
-            return super().push_to_hub(*args, **kwargs)
-        except Exception as error:  # see prepare_upload
-            raise OSError(
-                f"{self.args.output_dir} holds the whole model, but it was not uploaded: {error}; give the same "
-                "command again to upload it"
-            ) from error
-
     def save_model(self, output_dir=None, _internal_call=False):
-        if output_dir is None and self.args.push_to_hub:
-            self._finish_current_push()  # of a checkpoint's weights, from the files that are written now
         if output_dir is not None or self.weights_dtype is None:  # checkpoints, to go on from, stay as they are
             return super().save_model(output_dir, _internal_call)
         model = self.accelerator.unwrap_model(self.model)
@@ -115,8 +105,9 @@ class LengthControlTrainer(Seq2SeqTrainer):
         except ImportError as error:
             logger.info("the model card has no picture: %s", error)
             picture = False
-        name = self.args.hub_model_id or model_name or folder.resolve().name
-        model_card(model, self.run, name, picture=picture).save(folder / "README.md")
+        name = self.hub_model_id or model_name or folder.resolve().name
+        card = model_card(model, self.run, name, picture=picture, revision=self.args.hub_revision)
+        card.save(folder / "README.md")
 
     def _get_train_sampler(self, train_dataset=None):
         sampler = super()._get_train_sampler(train_dataset)

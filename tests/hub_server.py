@@ -35,14 +35,15 @@ def ignored(path: str, gitignore: str) -> bool:
 class Hub(ThreadingHTTPServer):
     """
     Repositories in memory, each a list of commits (path -> bytes). `fail` maps a word of a path to what becomes of its
-    requests: a status, or `"hang"`. It leaves out what a `.gitignore` names and knows which files it has already.
+    requests: a status, or `"hang"`. It leaves out what a `.gitignore` names, unless `honours_gitignore` is `False`,
+    and knows which files it has already.
     """
 
     daemon_threads = True
 
-    def __init__(self, user: str = "user", token: str = "hf_secret"):
+    def __init__(self, user: str = "user", token: str = "hf_secret", honours_gitignore: bool = True):
         super().__init__(("127.0.0.1", 0), _Routes)
-        self.user, self.token = user, token
+        self.user, self.token, self.honours_gitignore = user, token, honours_gitignore
         self.repos: dict[str, dict] = {}
         self.objects: dict[str, bytes] = {}  # LFS
         self.fail: dict[str, int | str] = {}
@@ -156,7 +157,7 @@ class _Routes(BaseHTTPRequestHandler):
                 {
                     "path": file["path"],
                     "uploadMode": "lfs" if file["path"].endswith(LFS) else "regular",
-                    "shouldIgnore": ignored(file["path"], gitignore),
+                    "shouldIgnore": hub.honours_gitignore and ignored(file["path"], gitignore),
                     "oid": oid_of(file["path"], files),
                 }
                 for file in asked["files"]

@@ -1,7 +1,9 @@
 """Uploads to a Hub on loopback and loads from it by the real client: what comes back, what stays, what is refused."""
 
+import copy
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -12,11 +14,21 @@ import datasets
 import pytest
 from conftest import SOURCES
 from hub_server import Hub, ignored
-from test_recipes import ROOT, ROWS, TINY, assert_same_weights, steps_of, train, weights, write_rows
-from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer, Seq2SeqTrainingArguments
+from huggingface_hub import ModelCard
+from test_recipes import ROOT, ROWS, TINY, as_options, assert_same_weights, steps_of, train, weights, write_rows
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertModel,
+    BertTokenizer,
+    Seq2SeqTrainingArguments,
+    TrainingArguments,
+)
 
 import hf_lenctrl
-from hf_lenctrl.trainer import NOT_UPLOADED, add_length_predictor, check_checkpoint, prepare_upload
+from hf_lenctrl.experiment.checkpoints import check_checkpoint
+from hf_lenctrl.experiment.run import NOT_UPLOADED, add_length_predictor, check_upload
+from hf_lenctrl.hub import hide_token
 
 
 # Runs what it is told, so that several tests share the seconds that an import takes. huggingface_hub reads its
@@ -40,6 +52,7 @@ import os, sys
 sys.path[:0] = given
 import hf_lenctrl, torch, transformers
 from hf_lenctrl.experiment import train as train_seq2seq
+from hf_lenctrl.experiment import train_length_predictor
 torch.set_num_threads(1)
 transformers.logging.set_verbosity_error()
 """
@@ -204,16 +217,16 @@ def test_it_comes_back_with_its_own_code_where_the_package_is_not(stranger, shor
 @pytest.mark.slow
 def test_all_that_a_reader_needs_is_there_and_nothing_else(hub, short):
     code = {path.name for path in short.glob("*.py")}
-    assert len(code) == 10
+    assert len(code) == 13
     tokenizer = {"tokenizer_config.json", "vocab.json", "source.spm", "target.spm", "target_vocab.json"}
     figures = {f"{name}_results.json" for name in ("all", "train", "test", "test_20")}
     predictor = {"config.json", "model.safetensors", "tokenizer_config.json", "tokenizer.json", "length_predictor.py"}
-    predictor |= {"length_units.py", "lengths.py", "unit_vocabulary.py"}
+    predictor |= {"length_units.py", "lengths.py", "unit_vocabulary.py", "minimal_card.py"}
     names = {".gitignore", "README.md", "report.png", "config.json", "generation_config.json", "model.safetensors"}
     files = hub.files("user/short")
     assert set(files) == names | code | tokenizer | figures | {f"length_predictor/{name}" for name in predictor}
-    for path, data in files.items():
-        assert data == (short / path).read_bytes(), path
+    for path in files.keys() - {".gitignore"}:
+        assert files[path] == (short / path).read_bytes(), path
     assert b'model="user/short"' in files["README.md"] and b"report.png" in files["README.md"]
 
 
@@ -279,6 +292,132 @@ def test_what_was_loaded_once_is_there_without_a_network(user, home, short):
         load("user/never", **cache)
 
 
+# Nothing but the model is uploaded (issue 15.31)
+
+
+SECRET = "hf_5ecretOfTheTest"
+MARKERS = [b"zebra quagga okapi", b"jinx quiz vortex"]  # of sources and of targets
+STRATEGIES = ["end", "every_save", "checkpoint", "all_checkpoints"]
+PREDICTOR = {"layers": 1, "d_model": 8, "attention_heads": 2, "vocab_size": 60, "length_unit": "character"}
+SEQ2SEQ_ONLY = ("ffn_dim", "predict_with_generate", "group_column", "group_separator")
+RECIPES = {
+    "train_seq2seq": {**{k: v for k, v in TINY.items() if "group" not in k}, "test_lengths": [20], "max_test_rows": 3},
+    "train_length_predictor": {**{k: TINY[k] for k in TINY if k not in (*SEQ2SEQ_ONLY, *PREDICTOR)}, **PREDICTOR},
+}
+
+
+@pytest.fixture(scope="module")
+def careless_hub():
+    """Keeps what it is sent, whatever a `.gitignore` says."""
+    with Hub(token=SECRET, honours_gitignore=False) as hub:
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def careless(start, careless_hub):
+    """Has the package and no token of its own."""
+    return start(WITH_PACKAGE, HF_ENDPOINT=careless_hub.url)
+
+
+def found_in(files: dict[str, bytes], words) -> list[tuple[str, bytes]]:
+    return [(path, word) for path, data in files.items() for word in words if word in data]
+
+
+def on_disk(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_no_upload_holds_a_token_a_row_or_a_pickle_of_arguments(
+    careless, careless_hub, predictor, tmp_path, recipe, strategy
+):
+    source, target = (marker.decode() for marker in MARKERS)
+    rows = [
+        {**row, "source": f"{row['source']} {source} {i}", "target": f"{target} {i}"} for i, row in enumerate(ROWS)
+    ]
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in ("rows.csv", "rows.json", "notes.txt", "my_results.json", "data/config.json"):  # a user's own
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(MARKERS[0])
+    name = f"user/{recipe}-{strategy}"
+    options = {"train_file": write_rows(tmp_path / "rows.jsonl", rows), "output_dir": folder, **RECIPES[recipe]}
+    options |= {"max_steps": 2, "save_steps": 1, "save_total_limit": 1, "push_to_hub": True, "hub_always_push": True}
+    options |= {"hub_model_id": name, "hub_token": SECRET, "hub_strategy": strategy}
+    if recipe == "train_seq2seq":
+        options["length_predictor"] = predictor
+    for steps in (2, 4):  # what the first run leaves in the folder must not go with the second
+        careless(f"{recipe}.main(given)", *as_options({**options, "max_steps": steps}))
+    local = on_disk(folder)
+    assert found_in(local, [SECRET.encode()]) == []
+    assert [path for path in local if path.endswith("_outputs.jsonl") or path == "test_predictions.jsonl"]
+    commits = [files for _, files in careless_hub.repos[name]["commits"]]
+    assert len(commits) > {"end": 3}.get(strategy, 5)
+    for files in commits:
+        assert found_in(files, [SECRET.encode(), *MARKERS]) == []
+        assert [path for path in files if path.endswith(("training_args.bin", ".jsonl", ".csv", ".txt"))] == []
+    assert {"README.md", "config.json", "model.safetensors", "tokenizer_config.json"} <= commits[-1].keys()
+    states = {path for path in commits[-1] if path.endswith("optimizer.pt")}
+    expected = {"checkpoint": ["last-checkpoint"], "all_checkpoints": [f"checkpoint-{n}" for n in (1, 2, 3, 4)]}
+    assert states == {f"{name}/optimizer.pt" for name in expected.get(strategy, [])}  # a run may be resumed from there
+
+
+def test_a_token_is_not_pickled_and_is_there_where_it_is_used():
+    args = TrainingArguments("x", use_cpu=True, hub_token=SECRET)
+    hide_token(args)
+    assert args.hub_token == SECRET and copy.deepcopy(args).hub_token == SECRET
+    data = pickle.dumps(args)
+    assert SECRET.encode() not in data and pickle.loads(data).hub_token is None
+
+
+@pytest.mark.slow
+def test_a_revision_of_an_unfinished_run_loads_with_its_own_code(stranger, hub, short):  # issue 15.32
+    unfinished = [sha for sha, files in hub.repos["user/short"]["commits"][2:-1] if "model.safetensors" in files]
+    assert unfinished
+    for sha in unfinished:
+        found = stranger(LOAD, "user/short", SOURCES[:2], {"trust_remote_code": True, "revision": sha})
+        assert found["module"] == "transformers_modules"
+
+
+# A card for a model that is pushed by itself (issue 15.34)
+
+
+PUSH = """
+from hf_lenctrl import LengthPredictor
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+folder, predictor, name = given
+AutoTokenizer.from_pretrained(folder).push_to_hub(name)  # which leaves the stub of transformers
+AutoModelForSeq2SeqLM.from_pretrained(folder).push_to_hub(name, tags=["mine"])
+LengthPredictor.from_pretrained(predictor).push_to_hub(name + "-predictor")
+AutoModelForSeq2SeqLM.from_pretrained(name).push_to_hub("user/own")
+"""
+
+
+@pytest.mark.slow
+def test_a_model_that_is_pushed_by_itself_has_a_card(user, hub, short, predictor):
+    hub.repos["user/own"] = {"private": False, "commits": [("0" * 40, {"README.md": b"---\n---\nmy own words"})]}
+    user(PUSH, short, predictor, "user/pushed")
+    card = ModelCard(hub.files("user/pushed")["README.md"].decode())
+    assert set(card.data.tags) == {"hf_lenctrl", "length-control", "mine"}
+    assert 'model="user/pushed"' in card.text and "More Information Needed" not in card.text
+    assert "minimal_card.py" in hub.files("user/pushed")
+    assert 'load_predictor("user/pushed-predictor")' in hub.files("user/pushed-predictor")["README.md"].decode()
+    assert b"my own words" in hub.files("user/own")["README.md"]
+
+
+@pytest.mark.slow
+def test_a_model_that_is_pushed_by_its_own_code_has_a_card_too(start, hub, short):
+    code = """
+from transformers import AutoModelForSeq2SeqLM
+AutoModelForSeq2SeqLM.from_pretrained(given[0], trust_remote_code=True).push_to_hub("user/remote")
+"""
+    start(WITHOUT_PACKAGE, HF_ENDPOINT=hub.url, HF_TOKEN=hub.token)(code, short)
+    assert 'model="user/remote"' in hub.files("user/remote")["README.md"].decode()
+    assert {path.name for path in short.glob("*.py")} <= hub.files("user/remote").keys()
+
+
 # Refusals: told before training, and nothing is lost
 
 
@@ -306,9 +445,8 @@ def test_an_upload_that_is_not_allowed_is_told_before_training(user, hub, tmp_pa
             user.train(tmp_path / "new", hub_model_id="user/none")
     finally:
         user("os.environ['HF_TOKEN'] = given[0]", hub.token)
-    assert [path.name for path in (tmp_path / "new").iterdir()] == [".gitignore"]
-    after = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    assert {path: data for path, data in after.items() if path.name != ".gitignore"} == before
+    assert list((tmp_path / "new").iterdir()) == []
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
     assert hub.files("other/model") == {"README.md": b"theirs"}
 
 
@@ -316,10 +454,9 @@ def test_an_upload_that_is_not_allowed_is_told_before_training(user, hub, tmp_pa
 def test_a_run_whose_upload_fails_is_whole_and_is_uploaded_by_the_same_command(user, hub, tmp_path):
     options = {"hub_model_id": "user/late", "hub_strategy": "end"}
     # as another run left it, so that the last commit is the first that fails
-    gitignore = "".join(f"{line}\n" for line in [*NOT_UPLOADED, "checkpoint-*/"]).encode()
-    hub.repos["user/late"] = {"private": False, "commits": [("0" * 40, {".gitignore": gitignore})]}
+    hub.repos["user/late"] = {"private": False, "commits": [("0" * 40, {".gitignore": NOT_UPLOADED})]}
     message = "(?s)late holds the whole model, but it was not uploaded: .*; give the same command again"
-    user("import hf_lenctrl.trainer; hf_lenctrl.trainer.HUB_TIMEOUT = 3")
+    user("import hf_lenctrl.experiment.run; hf_lenctrl.experiment.run.HUB_TIMEOUT = 3")
     found = []
     try:
         for hub.fail["/commit/"] in (500, "hang"):
@@ -329,7 +466,7 @@ def test_a_run_whose_upload_fails_is_whole_and_is_uploaded_by_the_same_command(u
             assert (tmp_path / "late" / "README.md").is_file() and list(hub.files("user/late")) == [".gitignore"]
     finally:
         hub.fail.clear()
-        user("hf_lenctrl.trainer.HUB_TIMEOUT = 300")
+        user("hf_lenctrl.experiment.run.HUB_TIMEOUT = 300")
     log = user.train(tmp_path / "late", **options)
     assert "training is finished" in log and steps_of(tmp_path / "late") == 2
     assert [user(LOAD, "user/late", SOURCES[:2], {})] * 2 == found
@@ -341,11 +478,11 @@ def test_a_run_whose_upload_fails_is_whole_and_is_uploaded_by_the_same_command(u
 def test_an_upload_without_a_network_is_told_before_training(tmp_path):
     args = Seq2SeqTrainingArguments(output_dir=str(tmp_path), push_to_hub=True, hub_model_id="user/x", use_cpu=True)
     with pytest.raises(OSError, match="cannot upload to user/x, so nothing was trained: .*offline"):
-        prepare_upload(args)  # conftest says offline
+        check_upload(args)  # conftest says offline
     shutil.rmtree(tmp_path)
     tmp_path.mkdir()
     args.push_to_hub = False
-    prepare_upload(args)
+    check_upload(args)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,14 +1,19 @@
 """Model cards: what they say is what the run did, the Hub can read them, and their snippet runs."""
 
+import html
 import re
+import subprocess
+import sys
 
 import pytest
 from conftest import SOURCES, TARGETS, build_model
 from huggingface_hub import ModelCard
-from transformers import MarianConfig, MarianMTModel
+from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainingArguments
 
+from hf_lenctrl.experiment.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
 from hf_lenctrl.metrics import build_compute_metrics
-from hf_lenctrl.model_card import TrainingRun, model_card
+from hf_lenctrl.minimal_card import minimal_card
+from hf_lenctrl.model_card import TrainingRun, escape, model_card
 
 
 class Evaluation:
@@ -59,22 +64,66 @@ def test_the_card_of_a_local_run_names_no_folder(saved, make_run):
     folder = saved[1]
     card = model_card(saved[0], make_run(base_model=str(folder)), "short")
     assert card.data.base_model is None and card.data.datasets is None
-    assert "Started from `model`." in card.text and str(folder.parent) not in str(card)
+    assert "Started from model." in card.text and str(folder.parent) not in str(card)
 
 
-def test_the_usage_snippet_runs(saved, make_run, capsys):
-    card = model_card(saved[0], make_run(), str(saved[1]))
-    code = re.findall(r"```python\n(.*?)```", card.text, re.S)
-    assert len(code) == 1
-    exec(compile(code[0], "card", "exec"), {})
-    assert capsys.readouterr().out.startswith("13 ")
+def snippets(card) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", card.text, re.S)
+
+
+def test_the_usage_snippet_runs_as_printed(saved, make_run):  # issue 15.37
+    model, folder = saved
+    local, uploaded = snippets(model_card(model, make_run(), "model")), snippets(minimal_card(model, "user/name"))
+    assert len(local) == len(uploaded) == 1 and 'model="user/name"' in uploaded[0]
+    code = local[0] + uploaded[0].replace("user/name", str(folder))
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder.parent, capture_output=True, text=True)
+    assert [line.split(" ")[0] for line in done.stdout.splitlines()] == ["13", "40"], done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("card_of", [lambda model, run, name: minimal_card(model, name), model_card])
+def test_a_card_says_how_to_install_the_package(saved, make_run, card_of):  # issue 15.37
+    text = card_of(saved[0], make_run(), "user/name").text
+    assert "```bash\npip install hf-lenctrl\n```" in text and "Run this in the folder" not in text
+    assert "Run this in the folder that holds `name`:" in card_of(saved[0], make_run(), "name").text
+
+
+def test_the_snippet_names_the_branch(saved, make_run):
+    assert "model=\"user/name\", revision='dev')" in model_card(saved[0], make_run(), "user/name", revision="dev").text
+
+
+def test_the_licence_is_the_given_one_or_that_of_the_base_model(saved, make_run, tmp_path):  # issue 15.37
+    def license_of(**fields):
+        return model_card(saved[0], make_run(**fields), "short").data.license
+
+    (tmp_path / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n")
+    assert license_of(base_model=str(tmp_path)) == "cc-by-4.0"
+    assert license_of(base_model=str(tmp_path), license="mit") == "mit"
+    assert license_of(base_model=str(saved[1])) is None and license_of() is None
+    assert license_of(base_model="user/not-cached") is None  # and no network
+
+
+@pytest.mark.parametrize(
+    ("options", "task"),
+    [
+        ({}, "summarization"),
+        ({"bleu_tokenizer": "13a"}, "translation"),
+        ({"source_language": "en_XX", "target_language": "ja_XX"}, "translation"),
+        ({"source_language": "en_XX", "target_language": "en_XX"}, "summarization"),
+        ({"bleu_tokenizer": "13a", "task": "summarization"}, "summarization"),
+    ],
+)
+def test_a_translation_is_not_called_a_summary(options, task, tmp_path):  # issue 15.37
+    classes = (ModelArguments, DataArguments, RunArguments, Seq2SeqTrainingArguments)
+    known = {"output_dir": tmp_path, "train_file": "rows.jsonl", "use_cpu": True, **options}
+    run = TrainingRun.of(*parse_arguments(classes, [f"--{k}={v}" for k, v in known.items()]), {})
+    assert run.task == task and run.examples == 0
 
 
 def test_a_controlled_card_warns_of_plain_classes_and_a_plain_one_does_not(saved, make_run, shared_tokenizer):
-    assert "loses the control of the length" in model_card(saved[0], make_run(), "short").text
+    assert "ignores the length" in model_card(saved[0], make_run(), "short").text
     plain = MarianMTModel(MarianConfig(vocab_size=60, d_model=16, encoder_layers=1, decoder_layers=1, pad_token_id=0))
     card = model_card(plain, make_run(), "plain")
-    assert "loses the control" not in card.text and "trained to compare with" in card.text
+    assert "ignores the length" not in card.text and "trained to compare with" in card.text
     assert "length-control" not in card.data.tags
 
 
@@ -88,8 +137,59 @@ def test_every_way_that_tells_the_length_is_listed(make_run):
 
 def test_texts_cannot_break_the_tables(saved, make_run):
     outputs = {13: ["a | b\nc" for _ in TARGETS], 40: ["x" * 500 for _ in TARGETS]}
-    text = model_card(saved[0], make_run(outputs=outputs), "short").text
-    assert f"| {TARGETS[0]} | a \\| b c | {'x' * 119}… |" in text
+    text = model_card(saved[0], make_run(outputs=outputs, examples=1), "short").text
+    assert f"| {TARGETS[0]} | a \\| b c | {'x' * 119}… |\n\n## Training" in text
+
+
+def test_no_row_is_published_unless_it_is_asked_for(saved, make_run):  # issue 15.33
+    def published(**fields):
+        card = str(model_card(saved[0], make_run(**fields), "user/name"))
+        return [text for text in (*SOURCES, *TARGETS) if text in card]
+
+    assert published() == []
+    assert published(examples=2) == [SOURCES[0], *TARGETS[:2]]
+
+
+def test_the_figures_are_a_table(saved, make_run):
+    lines = model_card(saved[0], make_run(), "user/name").text.splitlines()
+    start = lines.index(
+        "| requested characters | mae | variance | exact % | over % | rouge1_f1 | rouge2_f1 | rougeL_f1 |"
+    )
+    assert lines[start + 1] == "|---|---|---|---|---|---|---|---|"
+    assert re.fullmatch(r"\| 13 \|( \d+\.\d\d \|){7}", lines[start + 2]) and lines[start + 3] == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a | b", "a \\| b"),
+        ("<script>x</script>", "&lt;script&gt;x&lt;/script&gt;"),
+        ("R&D &amp;", "R&amp;D &amp;amp;"),
+        ("*a* _b_ `c`", "\\*a\\* \\_b\\_ \\`c\\`"),
+        ("![x](y)", "!\\[x\\](y)"),
+        ("back\\|slash", "back\\\\\\|slash"),
+        ("$x$ ~~y~~", "\\$x\\$ \\~\\~y\\~\\~"),
+        ("two\nlines", "two lines"),
+    ],
+)
+def test_what_markdown_and_html_read_is_escaped(saved, make_run, text, shown):  # issue 15.36
+    fields = {"references": [text] * 6, "outputs": {13: [text] * 6}, "settings": {"noise": text}, "data": text}
+    card = model_card(saved[0], make_run(**fields, examples=1), "user/name").text
+    assert f"| {shown} | {shown} |" in card and f"- `noise`: {shown}\n" in card and f"Data: {shown}." in card
+
+
+def test_escaped_text_is_read_back_as_it_was():
+    commonmark = pytest.importorskip("markdown_it").MarkdownIt()
+    text = "a<b>&c; *d* _e_ `f` [g](h) \\| ~i~ $j$ <!-- k -->"
+    assert html.unescape(re.sub(r"</?p>", "", commonmark.render(escape(text))).strip()) == text
+
+
+def test_the_card_of_a_push_says_what_the_model_is(saved):  # issue 15.34
+    card = minimal_card(saved[0], "user/name")
+    assert card.data.to_dict()["tags"] == ["hf_lenctrl", "length-control"]
+    assert "writes texts of a requested length, in characters" in card.text and "Takase & Okazaki 2019" in card.text
+    plain = build_model("bart", length_encoding="none", absolute_positions=True)
+    assert "without length control" in minimal_card(plain, "user/name").text
 
 
 def test_a_run_without_a_test_has_a_card_too(saved, make_run):

@@ -231,7 +231,7 @@ def test_the_model_card_holds_the_figures_of_the_run(run):
         for metric in ("mae", "exact", "rouge1_f1"):
             assert values[f"{metric} at {asked}"] == round(metrics[f"{name}_{metric}"], 4)
     first = json.loads((folder / "test_24_outputs.jsonl").read_text().splitlines()[0])
-    assert f"| {first['reference']} | {first['output']} |" in card.text
+    assert first["reference"] not in card.text  # no row is published
     assert "- `max_steps`: 200" in card.text and str(folder.parent) not in card.text
     assert (folder / "report.png").is_file() and "report.png" in card.text
 

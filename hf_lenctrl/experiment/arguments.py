@@ -178,8 +178,16 @@ class RunArguments:
         default=None,
         metadata={"help": "Length predictor to ship inside the model's folder, for length='predict'"},
     )
-    task: str = field(
-        default="summarization", metadata={"help": "Of the Hub, for the model card", "choices": list(TASKS)}
+    task: str | None = field(
+        default=None,
+        metadata={
+            "help": "Task on the Hub, for the card. By default summarization; translation with bleu_tokenizer, or "
+            "when target_language is not source_language",
+            "choices": list(TASKS),
+        },
+    )
+    card_examples: int = field(
+        default=0, metadata={"help": "Test rows to publish in the model card: their references and outputs"}
     )
     language: str | None = field(default=None, metadata={"help": "Language for the model card: en"})
     license: str | None = field(default=None, metadata={"help": "Licence for the model card: apache-2.0"})
@@ -210,6 +218,9 @@ def parse_arguments(
     argv = list(sys.argv[1:] if argv is None else argv)
     types: Any = list(classes)
     parser = GroupedParser(types, description=description)
+    for action in parser._actions:  # a command line is seen by other users of the machine
+        if action.dest == "hub_token":
+            action.help = "Leave out: sign in once by `hf auth login`, or set HF_TOKEN in the environment"
     if argv and not argv[0].startswith("-"):
         argv = [*_options(parser, find_recipe(argv[0]), classes), *argv[1:]]
     *parsed, rest = parser.parse_args_into_dataclasses(args=argv, return_remaining_strings=True)

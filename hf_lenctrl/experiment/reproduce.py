@@ -87,7 +87,8 @@ def translate(out: Path, name: str, options: dict, spec: dict) -> dict[str, dict
     """Train a row of a translation table, and let it write with each way of giving the length."""
     folder = out / name
     train(folder, options, [])
-    rows = load_rows(str(folder / "test.jsonl"))
+    rows = Rows(str(folder / "test.jsonl"))
+    sources, references = rows.texts("source"), rows.texts("target")
     how = {"num_beams": options["generation_num_beams"], "batch_size": options["per_device_eval_batch_size"]}
     how["length_unit"] = options["length_unit"]  # a plain model knows none
     model, tokenizer = generate.load([str(folder)])
@@ -98,12 +99,12 @@ def translate(out: Path, name: str, options: dict, spec: dict) -> dict[str, dict
         data = {option: options[option] for option in shared if option in options}
         run = {**spec["predictor"], **data, "target_tokenizer": str(folder), "output_dir": str(out / "predictor")}
         train_length_predictor.main([str(write_run(out / "predictor", run))])
-    gives = {"predict": {"predictor": str(out / "predictor")}, "reference": {"references": rows["target"][:]}}
+    gives = {"predict": {"predictor": str(out / "predictor")}, "reference": {"references": references}}
     for way in ways:
-        lengths = [None] * len(rows) if way == "free" else way
-        written = generate.generate(model, tokenizer, rows["source"][:], lengths, **how, **gives.get(way, {}))
+        lengths = [None] * len(sources) if way == "free" else way
+        written = generate.generate(model, tokenizer, sources, lengths, **how, **gives.get(way, {}))
         with (folder / f"outputs_{way}.jsonl").open("w", encoding="utf-8") as file:
-            for row, target in zip(written, rows["target"], strict=True):
+            for row, target in zip(written, references, strict=True):
                 file.write(json.dumps(row | {"target": target}, ensure_ascii=False) + "\n")
     systems = compare_systems({**spec, "options": options}, [name], out).systems
     return {way: system.figures for way, system in zip(ways, systems, strict=True)}

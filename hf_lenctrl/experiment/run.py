@@ -15,42 +15,35 @@ from ..length_predictor import load_predictor
 logger = logging.getLogger(__name__)
 
 HUB_TIMEOUT = 300.0  # seconds without an answer; by itself the Hub's client waits for ever
-# not part of a model: the rows, the run's own state (pickles among it), and a second copy of the tokenizer
-NOT_UPLOADED = ["*.jsonl", "/tokenizer/", "/runs/", "training_args.bin"]
+# what the public Hub leaves out when somebody uploads the folder by hand; our own uploads choose their files: hub.py
+NOT_UPLOADED = b"*.jsonl\n/tokenizer/\n/runs/\ntraining_args.bin\n"
 
 
-def prepare_upload(args) -> None:
+def check_upload(args) -> None:
     """
-    See that a run may upload its model, before hours of work are to be uploaded, and keep from the Hub what is none.
-
-    The first process makes the repository and uploads a `.gitignore`. `create_repo` alone does not tell: it is content
-    with a repository of somebody else. The Hub leaves out what the file names in this and in every later upload.
+    Check upload permission before training, by a commit: `create_repo` accepts a repository of somebody else.
 
     Args:
         args (`TrainingArguments`): Those of the run.
 
     Raises:
-        `OSError`: where it may not.
+        `OSError`: when the upload is refused.
     """
     if not args.push_to_hub or args.process_index != 0:
         return
     name = args.hub_model_id or Path(args.output_dir).absolute().name
-    file = Path(args.output_dir, ".gitignore")
-    if not file.exists():
-        kept = args.hub_strategy == "all_checkpoints"
-        file.write_text("".join(f"{line}\n" for line in [*NOT_UPLOADED, *([] if kept else ["checkpoint-*/"])]))
     get_session().timeout = HUB_TIMEOUT
     try:
         repo = create_repo(name, token=args.hub_token, private=args.hub_private_repo, exist_ok=True)
         upload_file(
-            path_or_fileobj=file,
+            path_or_fileobj=NOT_UPLOADED,
             path_in_repo=".gitignore",
             repo_id=repo.repo_id,
             token=args.hub_token,
             revision=args.hub_revision,
-            commit_message="Leave out checkpoints and data",
+            commit_message="Leave out data and arguments",
         )
-    except Exception as error:  # the Hub's refusals, and those of an HTTP library that depends on the Hub's version
+    except Exception as error:  # the Hub's refusals, and those of the HTTP library below it
         raise OSError(
             f"cannot upload to {name}, so nothing was trained: {error}; sign in (hf auth login), name a repository of "
             "your own with hub_model_id=, or leave out push_to_hub"

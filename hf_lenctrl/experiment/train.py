@@ -33,7 +33,7 @@ from .checkpoints import (
 )
 from .data import Stream, first_rows, leave_out_lengths, load_splits, tokenize
 from .new_model import build_model, load_tokenizer, unit_and_tokens
-from .run import StreamCollator, TimeBudget, add_length_predictor, prepare_streaming, prepare_upload
+from .run import StreamCollator, TimeBudget, add_length_predictor, check_upload, prepare_streaming
 
 
 logger = logging.getLogger("train_seq2seq")
@@ -49,7 +49,7 @@ def main(argv=None) -> dict:
 
     # ---------------------------------------------------------------- data
     check_writable(args.output_dir)
-    prepare_upload(args)
+    check_upload(args)
     if data_args.streaming:
         prepare_streaming(args)
     splits = load_splits(data_args)
@@ -153,9 +153,10 @@ def main(argv=None) -> dict:
                 run.outputs[length] = outputs
         logger.info(json.dumps(figures, indent=1))
         metrics |= figures
-    trainer.create_model_card()
     if args.push_to_hub:
-        trainer.push_to_hub()
+        trainer.push_to_hub()  # with its card
+    else:
+        trainer.create_model_card()
     return metrics
 
 

@@ -17,16 +17,19 @@ import torch
 import transformers
 from accelerate import PartialState
 from datasets import DatasetDict
-from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer, Trainer, TrainingArguments
+from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import TrainerState
 
+from ..hub import HubTrainer
 from ..length_predictor import LengthPredictor, round_lengths
 from ..length_units import LENGTH_UNITS, count_texts
 from ..metrics import predictor_figures
+from ..minimal_card import minimal_card
 from .arguments import DataArguments, parse_arguments
 from .checkpoints import average_checkpoints, last_checkpoint
 from .data import load_splits
+from .run import check_upload
 
 
 logger = logging.getLogger("train_length_predictor")
@@ -74,6 +77,19 @@ class PredictorArguments:
                 if self.target_tokenizer is None
                 else f"target_tokenizer has no part in counting {self.length_unit}s; leave it out"
             )
+
+
+class PredictorTrainer(HubTrainer):
+    """`HubTrainer` whose card holds Table 2, once `table` is set."""
+
+    table: dict[str, dict] | None = None
+
+    def create_model_card(self, *args, **kwargs):
+        folder = Path(str(self.args.output_dir))
+        card = minimal_card(self.accelerator.unwrap_model(self.model), self.hub_model_id or folder.resolve().name)
+        if self.table:
+            card.content += f"\n## Measured\n\n{markdown(self.table)}\n"
+        card.save(folder / "README.md")
 
 
 def load_tokenizer(args: PredictorArguments, texts, output_dir: str):
@@ -156,6 +172,7 @@ def main(argv=None) -> dict:
     transformers.set_seed(args.seed)
 
     # ---------------------------------------------------------------- data and model
+    check_upload(args)
     with args.main_process_first(desc="data"):
         splits = measure(load_splits(data_args), model_args, data_args)
         tokenizer = load_tokenizer(model_args, splits["train"]["source"], args.output_dir)
@@ -174,7 +191,7 @@ def main(argv=None) -> dict:
         )
 
     data = {"train_dataset": tokenized["train"], "eval_dataset": tokenized.get("validation")}
-    trainer = Trainer(model, args, **data, processing_class=tokenizer, compute_metrics=compute_metrics)
+    trainer = PredictorTrainer(model, args, **data, processing_class=tokenizer, compute_metrics=compute_metrics)
     if model_args.patience is not None:
         trainer.add_callback(transformers.EarlyStoppingCallback(model_args.patience))
     checkpoint = args.resume_from_checkpoint or last_checkpoint(args.output_dir, args.world_size)
@@ -183,7 +200,7 @@ def main(argv=None) -> dict:
         model.load_state_dict(average_checkpoints([best]))
     else:
         trainer.save_metrics("train", trainer.train(resume_from_checkpoint=checkpoint).metrics)
-    trainer.save_model()
+    trainer.save_model(_internal_call=True)  # uploaded once, at the end
 
     # ---------------------------------------------------------------- Table 2
     args.train_sampling_strategy = "random"  # group_by_length would reorder the rows of a test, too
@@ -207,6 +224,11 @@ def main(argv=None) -> dict:
     if trainer.is_world_process_zero():
         Path(args.output_dir, "predictor_table.json").write_text(json.dumps(table, indent=1))
         logger.info("lengths of references in %ss\n%s", unit, markdown(table))
+    trainer.table = table
+    if args.push_to_hub:
+        trainer.push_to_hub()  # with its card
+    elif trainer.is_world_process_zero():
+        trainer.create_model_card()
     return metrics
 
 

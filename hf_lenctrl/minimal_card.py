@@ -1,0 +1,111 @@
+"""What a model's card says from its configuration alone, and the card of a model that is pushed without one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import ModelCard, ModelCardData
+
+
+TEXT = "Replace this sentence with a text of your own."
+_STUB = "This model card has been automatically generated"  # by `push_to_hub` of transformers
+_METHODS = {
+    "ldpe": "LDPE, the remaining length as sinusoids (Takase & Okazaki 2019, eq. 3-4)",
+    "lrpe": "LRPE, progress and length as a ratio of sinusoids (Takase & Okazaki 2019, eq. 5-6)",
+    "pre": "PRE, the share of the length that is written (Botcazou et al. 2026)",
+    "learned": "an embedding of the remaining length (Kikuchi et al. 2016)",
+    "scale": "the length, multiplied into token embeddings (Liu et al. 2018)",
+}
+_PIPELINE = """import hf_lenctrl  # registers the models and the pipeline
+from transformers import pipeline
+
+write = pipeline("length-controlled-generation", model={name})
+text = {text!r}
+out = write(text, length={length}, length_unit="{unit}", length_constraint="exact", num_beams=4)
+print(out["length"], out["generated_text"])"""
+_PREDICTOR = """from hf_lenctrl import load_predictor
+
+predictor, tokenizer = load_predictor({name})
+print(predictor.predict_lengths([{text!r}], tokenizer))"""
+
+
+def methods_of(config) -> list[str]:
+    """How a model is given the length, a line each; none for a plain model."""
+    encoding, tokens = getattr(config, "length_encoding", "none"), getattr(config, "length_tokens", None)
+    found = [_METHODS[encoding]] if encoding != "none" else []
+    if getattr(config, "encoder_length_embedding", False):
+        found.append("a length embedding in the encoder (Nguyen et al. 2023, eq. 16-17)")
+    if getattr(config, "length_head", False):
+        found.append("a length head in cross-attention (Nguyen et al. 2023, eq. 20-24)")
+    return (
+        found if tokens is None else [*found, f"a token before the source for the length's class ({tokens['kind']})"]
+    )
+
+
+def usage(config, name: str, *, text: str = TEXT, length: int | None = None, revision: str | None = None) -> str:
+    """
+    Markdown that says how to install the package and run a model.
+
+    Args:
+        config (`PreTrainedConfig`): The model's.
+        name (`str`): `"user/name"` on the Hub, or the name of a local folder.
+        text (`str`, *optional*), length (`int`, *optional*): Of the example.
+        revision (`str`, *optional*): Branch of the model on the Hub, where it is not `main`.
+    """
+    unit, predictor = getattr(config, "length_unit", "character"), config.model_type == "length_predictor"
+    code = (_PREDICTOR if predictor else _PIPELINE).format(
+        name=json.dumps(name, ensure_ascii=False) + (f", revision={revision!r}" if revision else ""),
+        text=text,
+        length=length or {"word": 10, "token": 20}.get(unit, 40),
+        unit=unit,
+    )
+    where = "" if "/" in name else f"Run this in the folder that holds `{name}`:\n\n"
+    return f"```bash\npip install hf-lenctrl\n```\n\n{where}```python\n{code}\n```"
+
+
+def minimal_card(model, name: str, revision: str | None = None) -> ModelCard:
+    """
+    A card that says what a model is and how to use it, without measurements.
+
+    Args:
+        model (`PreTrainedModel`): A model or a `LengthPredictor`.
+        name (`str`), revision (`str`, *optional*): See `usage`.
+
+    Returns:
+        `huggingface_hub.ModelCard`: `.save(folder / "README.md")` writes it.
+    """
+    config = model.config
+    methods, unit = methods_of(config), getattr(config, "length_unit", "character")
+    size = f"{model.num_parameters() / 1e6:.1f}M parameters"
+    if config.model_type == "length_predictor":
+        about = f"Predicts the length of an output in {unit}s from its source ({size}). Made with `hf_lenctrl`."
+    else:
+        kind = f"A {config.model_type.removeprefix('lenctrl_')} model ({size})"
+        about = (
+            f"{kind} without length control."
+            if not methods
+            else (
+                f"{kind} that writes texts of a requested length, in {unit}s. Made with `hf_lenctrl`. "
+                "How it is given the length:\n\n" + "\n".join(f"- {method}" for method in methods)
+            )
+        )
+    tags = ["hf_lenctrl", *(["length-control"] if methods else [])]
+    data = ModelCardData(library_name="transformers", tags=tags, model_name=name.rpartition("/")[2])
+    title = name.rpartition("/")[2]
+    return ModelCard(
+        f"---\n{data}\n---\n\n# {title}\n\n{about}\n\n## Use\n\n{usage(config, name, revision=revision)}\n"
+    )
+
+
+class CardOnPush:
+    """Mixin of a `PreTrainedModel`: `push_to_hub` writes `minimal_card` where transformers would write a stub."""
+
+    def _upload_modified_files(self, working_dir, repo_id, *args, revision=None, **kwargs):
+        path = Path(working_dir, "README.md")
+        if not path.is_file() or _STUB in (stub := path.read_text(encoding="utf-8")):
+            card = minimal_card(self, repo_id, revision)
+            if path.is_file():  # the caller's tags
+                card.data.tags += [tag for tag in ModelCard(stub).data.tags or [] if tag not in card.data.tags]
+            card.save(path)
+        parent: Any = super()
+        return parent._upload_modified_files(working_dir, repo_id, *args, revision=revision, **kwargs)
