@@ -169,8 +169,8 @@ def test_commands_and_examples_of_the_pages_run(reader):
         for (kind, _, code), (after, _, claimed) in pairwise([*BLOCKS[name], ("", "", "")]):
             if kind == "python":
                 run_example(code, claimed if after == "text" else None)
-    bound = [json.loads(line) for line in (reader / "bound.jsonl").read_text().splitlines()]
-    assert all(row["length"] <= row["requested"] == row["budget"] == 12 for row in bound)
+    limited = [json.loads(line) for line in (reader / "constrained.jsonl").read_text().splitlines()]
+    assert all(row["length"] <= row["requested"] == row["budget"] == 12 for row in limited)
     outputs = [json.loads(line) for line in (reader / "out.jsonl").read_text().splitlines()]
     assert [(row["source"], row["requested"]) for row in outputs] == [(source, 40) for source in SOURCES]
     files = "README.md all_results.json test.jsonl model.safetensors tokenizer_config.json".split()
@@ -233,7 +233,7 @@ def test_every_page_is_in_the_navigation():
 def test_a_page_of_results_opens_with_one_sentence_and_one_table(name):
     title, sentence, table, text, *_ = PAGES[name].split("\n\n")
     assert title.startswith("# ") and "\n" not in title
-    assert re.fullmatch(r"[A-Z0-9`][^|]*\.", sentence) and not re.search(r"[.?!] [A-Z]", sentence)
+    assert re.fullmatch(r"[A-Z0-9`][^|]*\.", sentence) and not re.search(r"[.?!]\s[A-Z]", sentence)
     assert all(line.startswith("|") for line in table.splitlines())
     assert not text.startswith("|")
 
