@@ -42,7 +42,7 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
 
     Returns (when called):
         The parent's batch and `length (torch.LongTensor of shape (batch_size,))`. A model with
-        `length_encoding="none"` gets none, since it could not use it.
+        `length_encoding="none"`, or a stock model, gets none, since it could not use it.
 
     Raises:
         `ValueError`: for an example whose labels count zero, with its position in the batch.
@@ -86,7 +86,9 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
             raise ValueError(f"overshoot_share must be at least 0 and under 1, got {self.overshoot_share}")
         if self.overshoot_share > 0 and self.model is None:
             raise ValueError("overshoot_share needs the decoder's input ids; pass model= as well")
-        self.controlled = getattr(config, "length_controlled", True)
+        self.controlled = getattr(
+            config, "length_controlled", config is None
+        )  # a stock model's `forward` has no length
         self.unit_table = UnitTable.from_tokenizer(self.tokenizer, self.length_unit)
         # in shared memory, so that dataloader workers that outlive an epoch see it change
         self._epoch = torch.zeros((), dtype=torch.long).share_memory_()

@@ -69,6 +69,7 @@ class TrainingRun:
     base_model: str | None = None
     language: str | None = None
     license: str | None = None
+    length_unit: str = "character"
 
     def __post_init__(self):
         if self.task not in TASKS:
@@ -93,6 +94,7 @@ class TrainingRun:
             base_model=model_args.base_model or model_args.model_name_or_path,
             language=run_args.language,
             license=run_args.license,
+            length_unit=model_args.length_unit,
         )
 
     def save_picture(self, path: str | Path, unit: str, tokenizer=None) -> bool:
@@ -129,7 +131,7 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False):
     from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
     config = model.config
-    unit, encoding = getattr(config, "length_unit", "character"), getattr(config, "length_encoding", "none")
+    unit, encoding = getattr(config, "length_unit", run.length_unit), getattr(config, "length_encoding", "none")
     methods = [_METHODS[encoding]] if encoding != "none" else []
     if getattr(config, "encoder_length_embedding", False):
         methods.append("a length embedding in the encoder (Nguyen et al. 2023, eq. 16-17)")

@@ -109,7 +109,7 @@ class LengthControlTrainer(Seq2SeqTrainer):
         if not self.is_world_process_zero():
             return
         model: Any = self.accelerator.unwrap_model(self.model)
-        folder, unit = Path(str(self.args.output_dir)), getattr(model.config, "length_unit", "character")
+        folder, unit = Path(str(self.args.output_dir)), getattr(model.config, "length_unit", self.run.length_unit)
         try:
             picture = self.run.save_picture(folder / "report.png", unit, self.processing_class)
         except ImportError as error:

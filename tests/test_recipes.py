@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
+    BartForConditionalGeneration,
     BertConfig,
     BertModel,
     BertTokenizer,
@@ -295,18 +296,19 @@ def test_the_training_loss_is_label_smoothed_at_the_length_of_the_labels(tmp_pat
         ({"family": "bart", "target_vocabulary": "shared"}, "LenCtrlBartForConditionalGeneration"),
         (
             {"family": "bart", "target_vocabulary": "shared", "length_encoding": "none", "absolute_positions": True},
-            "LenCtrlBartForConditionalGeneration",
+            "BartForConditionalGeneration",
         ),
-        ({"length_encoding": "none", "absolute_positions": True}, "LenCtrlMarianMTModel"),
+        ({"length_encoding": "none"}, "MarianMTModel"),  # a plain model has positions whatever absolute_positions says
+        ({"length_encoding": "none", "absolute_positions": True, "length_head": True}, "LenCtrlMarianMTModel"),
     ],
-    ids=["lrpe", "shared-pre-tokens", "bart-shared", "bart-none", "none"],
+    ids=["lrpe", "shared-pre-tokens", "bart-shared", "bart-none", "none", "none-head"],
 )
 def test_every_kind_of_model_trains_is_tested_and_loads(tmp_path, options, kind):
     metrics = train(tmp_path / "run", max_steps=1, max_test_rows=2, test_lengths=[6], **options)
     assert {f"{name}_{figure}" for name in ("test", "test_6") for figure in FIGURES} <= metrics.keys()
     model, tokenizer = load(tmp_path / "run")
     assert type(model).__name__ == kind
-    for name in ("length_encoding", "length_unit", "absolute_positions"):
+    for name in ("length_encoding", "length_unit", "absolute_positions") if kind.startswith("LenCtrl") else ():
         assert getattr(model.config, name) == options.get(name, getattr(ModelArguments(), name))
     assert getattr(tokenizer, "separate_vocabs", False) == (options.get("target_vocabulary") != "shared")
     length = {} if options.get("length_encoding") == "none" else {"length": 7}
@@ -364,6 +366,46 @@ def test_a_new_model_has_the_shape_of_the_arguments(family, shared_tokenizer):
     assert config.pad_token_id == 2 and config.eos_token_id == 0 and config.vocab_size == len(shared_tokenizer)
     # the table is that of the tokenizer: "small text editor" is 17 characters
     assert model.count_labels(torch.tensor([shared_tokenizer(text_target=TARGETS[0])["input_ids"]])).tolist() == [17]
+
+
+@pytest.mark.parametrize(("family", "stock"), [("marian", MarianMTModel), ("bart", BartForConditionalGeneration)])
+def test_a_new_model_that_is_given_no_length_is_a_stock_model(family, stock, shared_tokenizer):
+    shape = {"layers": 1, "d_model": 32, "attention_heads": 2, "ffn_dim": 32}
+    args = ModelArguments(family=family, length_encoding="none", **shape)
+    model = train_seq2seq.build_model(args, shared_tokenizer, max_positions=64)
+    assert type(model) is stock and type(model.config) is stock.config_class
+    assert not any("length" in name for name in model.config.to_dict())
+    assert model.config.vocab_size == len(shared_tokenizer) and model.config.max_position_embeddings == 64
+    for option in ({"length_head": True}, {"encoder_length_embedding": True}, {"length_constraint": "exact"}):
+        args = ModelArguments(family=family, length_encoding="none", absolute_positions=True, **shape, **option)
+        model = train_seq2seq.build_model(args, shared_tokenizer, max_positions=64)
+        assert model.config.model_type == f"lenctrl_{family}"
+
+
+def test_a_plain_model_is_measured_in_the_unit_of_the_run(tmp_path):
+    # 6 tokens are not 6 characters: the figures of the same run in both units differ
+    options = {"target_vocabulary": "shared", "length_encoding": "none", "max_steps": 1, "max_test_rows": 2}
+    for unit in ("token", "character"):
+        figures = train(tmp_path / unit, length_unit=unit, test_lengths=[6], **options)
+        assert figures["test_6_settings"].startswith(f"length: {unit}s against 6; ")
+        written = [json.loads(line)["target"] for line in (tmp_path / unit / "test.jsonl").read_text().splitlines()]
+        assert len(written) == 2
+        assert f"| requested {unit}s |" in (tmp_path / unit / "README.md").read_text()
+    # what the recipe trained is a plain base model, to which length control can be added
+    metrics = train(tmp_path / "base", base_model=tmp_path / "token", max_steps=1, max_test_rows=2)
+    assert "test_mae" in metrics and type(load(tmp_path / "base")[0]).__name__ == "LenCtrlMarianMTModel"
+
+
+@pytest.mark.parametrize("encoding", ["ldpe", "none"])
+def test_a_new_model_may_have_fewer_decoder_layers_and_another_attention(encoding, shared_tokenizer):
+    shape = {"layers": 3, "decoder_layers": 1, "d_model": 32, "attention_heads": 2, "ffn_dim": 32}
+    args = ModelArguments(length_encoding=encoding, **shape)
+    for attention in ("sdpa", "eager"):
+        args.attn_implementation = attention
+        model = train_seq2seq.build_model(args, shared_tokenizer, max_positions=64)
+        assert (len(model.get_encoder().layers), len(model.model.decoder.layers)) == (3, 1)
+        used = {module.config._attn_implementation for module in model.modules() if hasattr(module, "out_proj")}
+        assert used == {attention}
 
 
 def test_accumulated_gradients_weigh_as_one_batch(tmp_path):

@@ -1,6 +1,5 @@
 """Arguments of the recipes: one YAML file is one run, and the command line wins over it."""
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -12,15 +11,20 @@ import yaml
 from transformers import HfArgumentParser
 
 from .. import __version__
-from ..configuration_lenctrl import check_length
+from ..configuration_lenctrl import LENGTH_ENCODING_NAMES, check_length
 from ..length_tokens import LENGTH_TOKEN_KINDS
+from ..length_units import LENGTH_UNITS
 from ..metrics import ROUGE_UNITS
 from ..model_card import TASKS
+from .parser import GroupedParser
+from .recipes import did_you_mean, find_recipe
 
 
 @dataclass
 class ModelArguments:
     """The model to train: a saved one to go on with, or the shape of a new one."""
+
+    group = "model"  # of `--help`
 
     model_name_or_path: str | None = field(
         default=None, metadata={"help": "Length-controlled checkpoint to go on with"}
@@ -39,32 +43,50 @@ class ModelArguments:
         default="marian", metadata={"help": "New model: marian or bart", "choices": ["marian", "bart"]}
     )
     length_encoding: str = field(
-        default="ldpe", metadata={"help": "ldpe, lrpe, pre, learned, scale, or none for the plain model"}
+        default="ldpe",
+        metadata={"help": "How the decoder is given the length; none for the plain model"}
+        | {"choices": list(LENGTH_ENCODING_NAMES)},
     )
-    absolute_positions: bool = field(default=False, metadata={"help": "Keep absolute positions too (+PE)"})
+    absolute_positions: bool = field(
+        default=False, metadata={"help": "Keep absolute positions too (+PE), as none always does"}
+    )
     encoder_length_embedding: bool = field(
         default=False, metadata={"help": "Tell the encoder the length too (Nguyen et al. 2023)"}
     )
     length_head: bool = field(default=False, metadata={"help": "Length head in cross-attention (Nguyen et al. 2023)"})
     learned_lengths: int = field(default=512, metadata={"help": "Rows of learned tables of lengths"})
     length_scale: int = field(default=1, metadata={"help": "Divides the length of 'scale'; a typical target's length"})
-    length_unit: str = field(default="character", metadata={"help": "token, character, word or byte"})
-    layers: int = field(default=6, metadata={"help": "Encoder layers, and as many decoder layers"})
+    length_unit: str = field(
+        default="character", metadata={"help": "What a length counts", "choices": list(LENGTH_UNITS)}
+    )
+    layers: int = field(default=6, metadata={"help": "Encoder layers, and decoder layers without decoder_layers"})
+    decoder_layers: int | None = field(
+        default=None, metadata={"help": "Decoder layers, if not as many as the encoder has"}
+    )
     d_model: int = field(default=512, metadata={"help": "Width of the model"})
     attention_heads: int = field(default=8, metadata={"help": "Attention heads of each layer"})
     ffn_dim: int = field(default=2048, metadata={"help": "Width of the feed-forward layers"})
     dropout: float = field(default=0.1, metadata={"help": "Dropout in training, of a new model or one to go on with"})
     activation_function: str = field(default="relu", metadata={"help": "Activation of the feed-forward layers"})
+    attn_implementation: str | None = field(
+        default=None,
+        metadata={"help": "Attention: sdpa, or eager, which is faster for short rows on a CPU"}
+        | {"choices": ["sdpa", "eager"]},
+    )
     tokenizer_name_or_path: str | None = field(default=None, metadata={"help": "Tokenizer; one is trained without it"})
     vocab_size: int = field(default=16_000, metadata={"help": "Subwords of a tokenizer trained here"})
     target_vocabulary: str = field(
-        default="character", metadata={"help": "character or shared, see the tokenizer helper"}
+        default="character",
+        metadata={"help": "The decoder writes characters, or the subwords that both sides share"}
+        | {"choices": ["character", "shared"]},
     )
 
 
 @dataclass
 class DataArguments:
     """The text: a `load_dataset` name, or local json, jsonl, csv or parquet files (.gz too)."""
+
+    group = "data"  # of `--help`
 
     dataset_name: str | None = field(default=None, metadata={"help": "Name for datasets.load_dataset"})
     dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration"})
@@ -120,6 +142,8 @@ class DataArguments:
 class RunArguments:
     """How the run ends and what is done after training."""
 
+    group = "training"  # of `--help`
+
     max_train_minutes: float | None = field(default=None, metadata={"help": "End training after so many minutes"})
     length_noise: int = field(
         default=0, metadata={"help": "Half width of the window of noise on training lengths, in their unit"}
@@ -165,7 +189,7 @@ def parse_arguments(
     classes: Sequence[type], argv: Sequence[str] | None = None, description: str | None = None
 ) -> tuple:
     """
-    Parse `[file.yaml] [--key value ...]` into one instance of each dataclass.
+    Parse `[file.yaml or recipe] [--key value ...]` into one instance of each dataclass.
 
     Args:
         classes (`Sequence[type]`): Dataclasses, `Seq2SeqTrainingArguments` among them.
@@ -180,9 +204,9 @@ def parse_arguments(
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     types: Any = list(classes)
-    parser = HfArgumentParser(types, description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    if argv and argv[0].endswith((".yaml", ".yml")):
-        argv = [*_options(parser, Path(argv[0]), classes), *argv[1:]]
+    parser = GroupedParser(types, description=description)
+    if argv and not argv[0].startswith("-"):
+        argv = [*_options(parser, find_recipe(argv[0]), classes), *argv[1:]]
     *parsed, rest = parser.parse_args_into_dataclasses(args=argv, return_remaining_strings=True)
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
@@ -199,8 +223,8 @@ def _options(parser: HfArgumentParser, path: Path, classes: Sequence[type]) -> l
     unknown = sorted(str(key) for key in values if key not in known)
     if unknown:
         raise ValueError(
-            f"{path} has unknown keys: {', '.join(unknown)}; `--help` lists those of hf_lenctrl {__version__}, "
-            "it may be written for another version"
+            f"{path} has unknown keys: {', '.join(unknown)}{did_you_mean(unknown[0], known)}; `--help-all` lists "
+            f"those of hf_lenctrl {__version__}, it may be written for another version"
         )
     options: list[str] = []
     for key, value in values.items():

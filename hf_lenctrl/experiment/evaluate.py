@@ -22,6 +22,7 @@ from ..length_units import LENGTH_UNITS
 from ..metrics import rouge_metrics, rouge_settings
 from ..report import length_report
 from .data import load_rows, texts_of
+from .parser import CommandParser
 from .tables import load_systems, translation_tables
 
 
@@ -66,7 +67,7 @@ def compare(args: argparse.Namespace) -> None:
 
 def main(argv=None) -> None:
     """Run the recipe."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--input_file", help="outputs: json, jsonl, csv, parquet (.gz too)")
     parser.add_argument(
         "--systems", nargs="+", help="NAME=FILE or NAME:WAY=FILE; WAY is predict, source or reference; translations"
@@ -136,3 +137,7 @@ def main(argv=None) -> None:
     print(report.markdown())
     if args.output_dir is not None:
         report.save(args.output_dir)
+
+
+if __name__ == "__main__":
+    main()

@@ -18,6 +18,7 @@ import hf_lenctrl
 from ..fixed_length import FOLDER, check_quantization, export_ctranslate2
 from ..freezing import frozen_card
 from .checkpoints import check_writable
+from .parser import CommandParser
 
 
 def export(model_folder: str | Path, length: int, output_dir: str | Path, quantization: str | None = None) -> Path:
@@ -60,10 +61,14 @@ def export(model_folder: str | Path, length: int, output_dir: str | Path, quanti
 
 def main(argv=None) -> None:
     """Run the recipe."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model_folder", help="folder or Hub name of a length-controlled model and its tokenizer")
     parser.add_argument("--length", required=True, type=int, help="units that every text shall have")
     parser.add_argument("--output_dir", required=True, help="a folder that does not exist")
     parser.add_argument("--quantization", help="of CTranslate2's weights: float32, int8, ...; by default as they are")
     args = parser.parse_args(argv)
     print(export(args.model_folder, args.length, args.output_dir, args.quantization))
+
+
+if __name__ == "__main__":
+    main()

@@ -27,6 +27,7 @@ from ..configuration_lenctrl import LENGTH_CONSTRAINTS
 from ..length_units import LENGTH_UNITS
 from .data import load_requests
 from .output_file import OutputFile
+from .parser import CommandParser
 
 
 def length_or_way(value: str) -> int | str:
@@ -85,7 +86,7 @@ def generate(model, tokenizer, sources: list[str], lengths: list | str, progress
 
 def main(argv=None) -> None:
     """Run the recipe."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, nargs="+", help="folder or Hub name; several are an ensemble")
     parser.add_argument("--input_file", required=True, help="texts: txt, json, jsonl, csv, parquet (.gz too)")
     parser.add_argument("--output_file", required=True, help="JSON lines")
@@ -169,3 +170,8 @@ def main(argv=None) -> None:
         produced, requested = ([row[name] for row in file.rows] for name in ("length", "requested"))
         figures = hf_lenctrl.length_metrics(produced, requested)
         print(", ".join(f"{name} {value:.3f}" for name, value in figures.items()), file=sys.stderr)
+
+
+if __name__ == "__main__":  # accelerate launch -m
+    main()
+    PartialState().destroy_process_group()  # gloo's threads would abort a process that ends with them

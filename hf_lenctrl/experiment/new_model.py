@@ -7,7 +7,15 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    BartConfig,
+    BartForConditionalGeneration,
+    MarianConfig,
+    MarianMTModel,
+)
 
 from ..configuration_lenctrl import LenCtrlBartConfig, LenCtrlMarianConfig
 from ..conversion import add_length_control
@@ -19,6 +27,14 @@ from .data import fit_length_tokens
 
 
 logger = logging.getLogger(__name__)
+
+# (family, plain) -> what a new model is made of
+_CLASSES: dict[tuple[str, bool], tuple[type, type]] = {
+    ("bart", False): (LenCtrlBartConfig, LenCtrlBartForConditionalGeneration),
+    ("bart", True): (BartConfig, BartForConditionalGeneration),
+    ("marian", False): (LenCtrlMarianConfig, LenCtrlMarianMTModel),
+    ("marian", True): (MarianConfig, MarianMTModel),
+}
 
 
 def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], output_dir: str):
@@ -54,48 +70,98 @@ def unit_and_tokens(model_args: ModelArguments, data_args: DataArguments, rows: 
 
 
 def build_model(args: ModelArguments, tokenizer, max_positions: int, length_tokens: LengthTokens | None = None) -> Any:
-    """The named checkpoint, or a new model of the given shape for the tokenizer."""
-    model = _build_model(args, tokenizer, max_positions, length_tokens)
+    """
+    The model of a run.
+
+    Args:
+        args (`ModelArguments`): Names a plain checkpoint to start from (`base_model`), a length-controlled one to
+            continue with (`model_name_or_path`), or gives the shape of a new model.
+        tokenizer (`PreTrainedTokenizerBase`): The run's.
+        max_positions (`int`): Positions of a new model, in tokens.
+        length_tokens (`LengthTokens`, *optional*): Tokens before the source.
+
+    Returns:
+        `PreTrainedModel`: The stock class for a new model that is given no length in any way, else a LenCtrl class.
+
+    Raises:
+        `ValueError`: for two checkpoints, a checkpoint of the wrong kind, or a shape that the family cannot have.
+    """
+    if args.base_model is not None:
+        model = _controlled_base(args, tokenizer, length_tokens)
+    elif args.model_name_or_path is not None:
+        model = _saved_model(args)
+    else:
+        model = _new_model(args, tokenizer, max_positions, length_tokens)
+    if args.attn_implementation is not None:
+        model.set_attn_implementation(args.attn_implementation)
     if length_tokens is not None:
         model.config.length_tokens = length_tokens.to_dict()
     return model
 
 
-def _build_model(args: ModelArguments, tokenizer, max_positions: int, length_tokens) -> Any:
-    model: Any
-    base: Any
-    if args.base_model is not None:
-        if args.model_name_or_path is not None:
-            raise ValueError(
-                f"base_model={args.base_model} starts a run and model_name_or_path={args.model_name_or_path} goes on "
-                "with one; give one of them"
-            )
-        config = AutoConfig.from_pretrained(args.base_model)
-        config.dropout = args.dropout
-        base = AutoModelForSeq2SeqLM.from_pretrained(args.base_model, config=config)
-        if length_tokens is not None and len(tokenizer) > base.get_input_embeddings().num_embeddings:
-            base.resize_token_embeddings(len(tokenizer))
-        model = add_length_control(
-            base,
-            length_encoding=args.length_encoding,
-            length_unit=args.length_unit,
-            tokenizer=tokenizer,
-            length_constraint=args.length_constraint,
-            encoder_length_embedding=args.encoder_length_embedding,
-            length_head=args.length_head,
-            length_tokens=length_tokens,
-        )
-        if args.target_language is not None:
-            model.generation_config.forced_bos_token_id = tokenizer.convert_tokens_to_ids(args.target_language)
-        return model
+def _controlled_base(args: ModelArguments, tokenizer, length_tokens: LengthTokens | None) -> Any:
+    """A plain checkpoint with length control added."""
     if args.model_name_or_path is not None:
-        model = AutoModelForSeq2SeqLM.from_pretrained(args.model_name_or_path, dropout=args.dropout)
-        if not hasattr(model.config, "length_encoding"):
-            raise ValueError(
-                f"{args.model_name_or_path} holds a {type(model).__name__}, which has no length control; give it as "
-                f"base_model={args.model_name_or_path} to add it, or name a model that this recipe trained"
-            )
-        return model
+        raise ValueError(
+            f"base_model={args.base_model} starts a run and model_name_or_path={args.model_name_or_path} goes on "
+            "with one; give one of them"
+        )
+    config = AutoConfig.from_pretrained(args.base_model)
+    config.dropout = args.dropout
+    base: Any = AutoModelForSeq2SeqLM.from_pretrained(args.base_model, config=config)
+    if length_tokens is not None and len(tokenizer) > base.get_input_embeddings().num_embeddings:
+        base.resize_token_embeddings(len(tokenizer))
+    model = add_length_control(
+        base,
+        length_encoding=args.length_encoding,
+        length_unit=args.length_unit,
+        tokenizer=tokenizer,
+        length_constraint=args.length_constraint,
+        encoder_length_embedding=args.encoder_length_embedding,
+        length_head=args.length_head,
+        length_tokens=length_tokens,
+    )
+    if args.target_language is not None:
+        model.generation_config.forced_bos_token_id = tokenizer.convert_tokens_to_ids(args.target_language)
+    return model
+
+
+def _saved_model(args: ModelArguments) -> Any:
+    """The length-controlled checkpoint to continue with."""
+    name: Any = args.model_name_or_path
+    model = AutoModelForSeq2SeqLM.from_pretrained(name, dropout=args.dropout)
+    if not hasattr(model.config, "length_encoding"):
+        raise ValueError(
+            f"{name} holds a {type(model).__name__}, which has no length control; give it as base_model={name} to add "
+            "it, or name a model that this recipe trained"
+        )
+    return model
+
+
+def _new_model(args: ModelArguments, tokenizer, max_positions: int, length_tokens: LengthTokens | None) -> Any:
+    """A model of the given shape with random weights."""
+    shape = _shape(args, tokenizer, max_positions)
+    control = {name: getattr(args, name) for name in ("length_encoding", "encoder_length_embedding", "length_head")}
+    control |= {name: getattr(args, name) for name in ("length_unit", "length_constraint", "learned_lengths")}
+    control |= {"length_scale": args.length_scale}
+    control |= {"absolute_positions": args.absolute_positions or args.length_encoding == "none"}  # else it has none
+    ways = (args.encoder_length_embedding, args.length_head, args.length_constraint, length_tokens)
+    plain = args.length_encoding == "none" and not any(ways)
+    config_class, model_class = _CLASSES[args.family, plain]
+    model: Any = model_class(config_class(**shape, **({} if plain else control)))
+    if not plain:
+        model.set_unit_table(tokenizer)
+    # Source embeddings of variance 1 once scaled (Vaswani et al. 2017, section 3.4), as loud as the positions: with
+    # smaller ones the encoder of a post-norm model forgets its words before the decoder has learned to look at them.
+    # A target vocabulary of its own stays quiet, so that the decoder hears the length first.
+    embedding = model.get_encoder().embed_tokens
+    torch.nn.init.normal_(embedding.weight, std=args.d_model**-0.5)
+    torch.nn.init.zeros_(embedding.weight[tokenizer.pad_token_id])
+    return model
+
+
+def _shape(args: ModelArguments, tokenizer, max_positions: int) -> dict[str, Any]:
+    """Fields of a stock configuration."""
     separate = getattr(tokenizer, "separate_vocabs", False)
     if separate and args.family == "bart":
         raise ValueError("family='bart' has one vocabulary for both sides; pass target_vocabulary=shared")
@@ -110,37 +176,11 @@ def _build_model(args: ModelArguments, tokenizer, max_positions: int, length_tok
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
         "forced_eos_token_id": tokenizer.eos_token_id,
-        "length_encoding": args.length_encoding,
-        "absolute_positions": args.absolute_positions,
-        "length_unit": args.length_unit,
-        "length_constraint": args.length_constraint,
-        "encoder_length_embedding": args.encoder_length_embedding,
-        "length_head": args.length_head,
-        "learned_lengths": args.learned_lengths,
-        "length_scale": args.length_scale,
+        "decoder_start_token_id": tokenizer.eos_token_id if args.family == "bart" else tokenizer.pad_token_id,
     }
-    for side in ("encoder", "decoder"):
-        shape |= {
-            f"{side}_layers": args.layers,
-            f"{side}_attention_heads": args.attention_heads,
-            f"{side}_ffn_dim": args.ffn_dim,
-        }
-    if args.family == "bart":
-        shape |= {"decoder_start_token_id": tokenizer.eos_token_id}
-        model = LenCtrlBartForConditionalGeneration(LenCtrlBartConfig(**shape))
-    else:
-        shape |= {"decoder_start_token_id": tokenizer.pad_token_id}
-        if separate:
-            shape |= {
-                "decoder_vocab_size": len(tokenizer.target_encoder),
-                "share_encoder_decoder_embeddings": False,
-            }
-        model = LenCtrlMarianMTModel(LenCtrlMarianConfig(**shape))
-    model.set_unit_table(tokenizer)
-    # Source embeddings of variance 1 once scaled (Vaswani et al. 2017, section 3.4), as loud as the positions: with
-    # smaller ones the encoder of a post-norm model forgets its words before the decoder has learned to look at them.
-    # A target vocabulary of its own stays quiet, so that the decoder hears the length first.
-    embedding = model.get_encoder().embed_tokens
-    torch.nn.init.normal_(embedding.weight, std=args.d_model**-0.5)
-    torch.nn.init.zeros_(embedding.weight[tokenizer.pad_token_id])
-    return model
+    for side, layers in (("encoder", args.layers), ("decoder", args.decoder_layers or args.layers)):
+        shape |= {f"{side}_layers": layers, f"{side}_attention_heads": args.attention_heads}
+        shape |= {f"{side}_ffn_dim": args.ffn_dim}
+    if separate:
+        shape |= {"decoder_vocab_size": len(tokenizer.target_encoder), "share_encoder_decoder_embeddings": False}
+    return shape

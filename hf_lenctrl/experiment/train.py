@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import transformers
+from accelerate import PartialState
 from datasets import DatasetDict, IterableDataset
 from transformers import Seq2SeqTrainingArguments, set_seed
 
@@ -71,7 +72,7 @@ def main(argv=None) -> dict:
     check_writable(args.output_dir, room_for(model, args))
     add_length_predictor(model, run_args.length_predictor, args.output_dir, args.should_save)
     logger.info("%s with %.1fM parameters", type(model).__name__, model.num_parameters() / 1e6)
-    if not model.config.length_controlled:
+    if not getattr(model.config, "length_controlled", False):  # a stock class has no such field
         model.generation_config.max_length = data_args.max_target_length + 1  # the library's default is 20
 
     # ---------------------------------------------------------------- training
@@ -88,13 +89,14 @@ def main(argv=None) -> dict:
         train_collator=(StreamCollator if data_args.streaming else DataCollatorForLengthControl)(
             tokenizer,
             model=model,
+            length_unit=unit,
             length_noise=run_args.length_noise,
             overshoot_share=run_args.overshoot_share,
             seed=args.seed,
         ),
         projection_lr_factor=run_args.projection_lr_factor,
         weights_dtype=run_args.weights_dtype,
-        data_collator=DataCollatorForLengthControl(tokenizer, model=model),
+        data_collator=DataCollatorForLengthControl(tokenizer, model=model, length_unit=unit),
         processing_class=tokenizer,
         compute_metrics=build_compute_metrics(tokenizer, unit, **quality),
     )
@@ -126,7 +128,7 @@ def main(argv=None) -> dict:
     trainer.run = run = TrainingRun.of(model_args, data_args, run_args, args, rows)
     for length in [None, *run_args.test_lengths] if "test" in tokenized else []:
         name = "test" if length is None else f"test_{length}"
-        trainer.data_collator = DataCollatorForLengthControl(tokenizer, model=model, length=length)
+        trainer.data_collator = DataCollatorForLengthControl(tokenizer, model=model, length_unit=unit, length=length)
         if tokens is not None and length is not None:
             test = DatasetDict({"test": splits["test"]})
             tokenized |= tokenize(test, tokenizer, data_args, length_tokens=tokens, unit=unit, length=length)[0]
@@ -155,3 +157,8 @@ def main(argv=None) -> dict:
     if args.push_to_hub:
         trainer.push_to_hub()
     return metrics
+
+
+if __name__ == "__main__":  # accelerate launch -m
+    main()
+    PartialState().destroy_process_group()  # gloo's threads would abort a process that ends with them

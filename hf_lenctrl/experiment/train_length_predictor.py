@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import transformers
+from accelerate import PartialState
 from datasets import DatasetDict
 from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer, Trainer, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
@@ -162,3 +163,8 @@ def main(argv=None) -> dict:
         Path(args.output_dir, "predictor_table.json").write_text(json.dumps(table, indent=1))
         logger.info("lengths of references in %ss\n%s", unit, markdown(table))
     return metrics
+
+
+if __name__ == "__main__":  # accelerate launch -m
+    main()
+    PartialState().destroy_process_group()  # gloo's threads would abort a process that ends with them

@@ -1,0 +1,53 @@
+"""The YAML recipes that come with the package, found by name."""
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+
+PACKAGE = Path(__file__).resolve().parents[1]
+# a wheel holds them inside the package, a clone beside it
+FOLDER = PACKAGE / "recipes" if (PACKAGE / "recipes").is_dir() else PACKAGE.parent / "recipes"
+
+
+def did_you_mean(word: object, words: Iterable) -> str:
+    """`" (did you mean layers?)"`, or nothing where no word is near."""
+    near = difflib.get_close_matches(str(word), [str(known) for known in words], n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def named_recipes() -> dict[str, Path]:
+    """Name -> file: `headline/small`, `reproduce/headline_en`."""
+    files = [path for path in sorted(FOLDER.glob("*/*.yaml")) if path.parent.name != "accelerate"]
+    return {f"{path.parent.name}/{path.stem}": path for path in files}
+
+
+def find_recipe(name: str, group: str | None = None) -> Path:
+    """
+    The file of a recipe.
+
+    Args:
+        name (`str`): A path that ends in `.yaml` or `.yml`, or a name that `lenctrl recipes` lists.
+        group (`str`, *optional*): Folder of names that are given without one.
+
+    Raises:
+        `ValueError`: for an unknown name.
+    """
+    if name.endswith((".yaml", ".yml")):
+        return Path(name)
+    named = named_recipes()
+    for full in (name, f"{group}/{name}"):
+        if full in named:
+            return named[full]
+    raise ValueError(
+        f"there is no recipe {name!r}{did_you_mean(name, named)}; `lenctrl recipes` lists the names, and a path to a "
+        "file of your own ends in .yaml"
+    )
+
+
+def main(argv=None) -> None:
+    """List the recipes with a line each."""
+    named = named_recipes()
+    for name, path in named.items():
+        print(f"{name:<{max(map(len, named))}}  {path.read_text(encoding='utf-8').splitlines()[0].removeprefix('# ')}")
+    print(f"\nThe files are in {FOLDER}, with configurations for `accelerate launch` in accelerate/.")
