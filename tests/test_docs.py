@@ -23,8 +23,9 @@ from test_readme import ENVIRONMENT, ROOT
 from transformers import BertConfig, BertModel, BertTokenizer, MarianConfig, MarianMTModel, Seq2SeqTrainingArguments
 
 import hf_lenctrl
-from hf_lenctrl.experiment import cli
+import lenctrl
 from hf_lenctrl.experiment.arguments import DataArguments, ModelArguments, RunArguments
+from hf_lenctrl.experiment.recipes import find_recipe
 from hf_lenctrl.length_predictor import PredictorArguments
 
 
@@ -108,10 +109,11 @@ def reader(tmp_path, shared_tokenizer, character_tokenizer, monkeypatch):
     return tmp_path
 
 
-def run_lenctrl(words: list[str]) -> None:
+def run_lenctrl(words: list[str], monkeypatch) -> None:
     """As `lenctrl words...`, but in this process, which has imported what takes longest."""
+    monkeypatch.setattr(sys, "argv", ["lenctrl"])
     try:
-        cli.main(words)
+        lenctrl.main(words)
     except SystemExit as end:
         assert not end.code, f"lenctrl {' '.join(words)} ended with {end.code}"
 
@@ -124,7 +126,7 @@ def run_process(words: list[str], **environment: str) -> str:
     return done.stderr
 
 
-def run_command(command: str) -> None:
+def run_command(command: str, monkeypatch) -> None:
     words = shlex.split(command)
     if "train" in command.split("--")[0] or "recipes/train_" in command:
         words += TINY.split()
@@ -136,14 +138,13 @@ def run_command(command: str) -> None:
     elif "--push_to_hub" in words:
         with Hub() as hub:
             names = {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token, "HF_HUB_OFFLINE": "0"}
-            module = ["-m", "hf_lenctrl.experiment.cli"]
-            log = run_process([*module, *words[1:]], **names, HF_HUB_DISABLE_XET="1", NO_PROXY="127.0.0.1")
+            log = run_process(["-m", "lenctrl", *words[1:]], **names, HF_HUB_DISABLE_XET="1", NO_PROXY="127.0.0.1")
             assert "training is finished" in log  # the command of a run that has ended, as the page says
             assert {"README.md", "model.safetensors", "modeling_lenctrl.py"} <= hub.files("user/name").keys()
             assert b'model="user/name"' in hub.files("user/name")["README.md"]
     else:
         assert words[0] == "lenctrl", command
-        run_lenctrl([local(word) for word in words[1:]])
+        run_lenctrl([local(word) for word in words[1:]], monkeypatch)
 
 
 def run_example(code: str, claimed: str | None) -> None:
@@ -161,11 +162,11 @@ def run_example(code: str, claimed: str | None) -> None:
 
 
 @pytest.mark.slow
-def test_commands_and_examples_of_the_pages_run(reader):
+def test_commands_and_examples_of_the_pages_run(reader, monkeypatch):
     assert sum(len(commands(name)) for name in ORDER) == 15
     for name in ORDER:
         for command in commands(name):
-            run_command(command)
+            run_command(command, monkeypatch)
         for (kind, _, code), (after, _, claimed) in pairwise([*BLOCKS[name], ("", "", "")]):
             if kind == "python":
                 run_example(code, claimed if after == "text" else None)
@@ -190,6 +191,17 @@ def test_every_option_in_the_pages_exists():
         for kind, _, values in BLOCKS[name]:
             if kind == "yaml":
                 assert yaml.safe_load(values).keys() <= OPTIONS, name
+
+
+def test_every_command_and_recipe_in_the_pages_exists():
+    found = set()
+    for name, text in PAGES.items():
+        for command, recipe in re.findall(r"\blenctrl ([a-z-]+)(?: ([\w./]+)(?!\S))?", text):
+            assert command in lenctrl.COMMANDS, f"{name}: lenctrl {command}"
+            if recipe and command in ("train", "train-predictor", "reproduce") and f'title="{recipe}"' not in text:
+                found.add(recipe)
+                assert recipe == "run.yaml" or find_recipe(recipe, "reproduce").is_file(), f"{name}: {recipe}"
+    assert len(found) > 8
 
 
 def test_figures_of_the_pages_are_those_of_the_results():
