@@ -1,6 +1,7 @@
 """YAML over defaults, the command line over YAML; and the recipes' YAML files."""
 
-from dataclasses import asdict
+import re
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
@@ -11,15 +12,8 @@ from hf_lenctrl.experiment.arguments import DataArguments, ModelArguments, RunAr
 
 
 CLASSES = (ModelArguments, DataArguments, RunArguments)
-HEADLINE = Path(__file__).resolve().parents[1] / "recipes" / "headline"
-# what the ten recipes' names say: length encoding and absolute positions
-NAMES = {
-    "transformer": ("none", True),
-    "ldpe": ("ldpe", False),
-    "ldpe_pe": ("ldpe", True),
-    "lrpe": ("lrpe", False),
-    "lrpe_pe": ("lrpe", True),
-}
+ROOT = Path(__file__).resolve().parents[1]
+RECIPES = sorted(path for group in ("headline", "translation") for path in (ROOT / "recipes" / group).glob("*.yaml"))
 
 
 @pytest.fixture
@@ -138,6 +132,39 @@ def test_unknown_yaml_keys_are_refused_with_their_names(parse):
         parse("layer: 3\nlayers: 2\ncolour: red\n")
 
 
+def test_a_misspelt_key_option_or_choice_is_answered_with_the_right_one(parse, capsys):
+    with pytest.raises(ValueError, match=r"unknown keys: layer \(did you mean layers\?\)"):
+        parse("layer: 3\n")
+    for option, meant in (("--lenght_encoding=lrpe", "--length_encoding"), ("--family=brat", "bart")):
+        with pytest.raises(SystemExit):
+            parse("layers: 2\n", option)
+        assert f"(did you mean {meant}?)" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        parse("layers: 2\n", "--colour=red")
+    assert "did you mean" not in capsys.readouterr().err
+
+
+def test_help_has_a_group_for_each_subject_and_most_of_trainers_options_only_on_request(capsys):
+    shown = {}
+    for option in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as end:
+            parse_arguments((*CLASSES, Seq2SeqTrainingArguments), [option])
+        assert end.value.code == 0
+        text = capsys.readouterr().out
+        groups = re.findall(r"^(\w[\w ]*):\n((?:  .*\n)+)", text, flags=re.M)
+        shown[option] = {title: re.findall(r"^  --(\w+)", body, flags=re.M) for title, body in groups}
+    ours = ["model", "data", "length", "training", "Hub"]
+    assert list(shown["--help"])[-5:] == ours
+    assert list(shown["--help-all"])[-6:] == [*ours, "other options of Trainer"]
+    for title, name in zip(ours, ["layers", "train_file", "length_encoding", "max_steps", "push_to_hub"], strict=True):
+        assert name in shown["--help"][title] and len(shown["--help"][title]) <= 40
+    hidden = shown["--help-all"]["other options of Trainer"]
+    assert "dataloader_num_workers" in hidden and len(hidden) > 80
+    options = [name for names in shown["--help-all"].values() for name in names]
+    every = {field.name for cls in (*CLASSES, Seq2SeqTrainingArguments) for field in fields(cls) if field.init}
+    assert set(options) - {"help", "no_"} >= every
+
+
 def test_yaml_keys_that_are_no_strings_are_unknown(parse):
     with pytest.raises(ValueError, match="unknown keys: .*7"):
         parse("7: a\ncolour: red\n")  # true: or on: are booleans in the same way
@@ -176,22 +203,85 @@ def test_a_yaml_file_that_is_not_there_is_named(tmp_path):
 
 
 def load(name: str) -> dict:
-    return yaml.safe_load((HEADLINE / f"{name}.yaml").read_text(encoding="utf-8"))
+    return yaml.safe_load((ROOT / "recipes" / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("path", sorted(HEADLINE.glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_line_of_a_recipe_says_what_it_is(path):
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert lines[0].startswith("# ") and len(lines[0]) < 120  # what `lenctrl recipes` prints
+    for line in lines:
+        assert re.fullmatch(r"|#.*|\w+: [^#]*[^# ] +# \S.*", line), line
+
+
+# what the papers train: length encoding, absolute positions, noise, length tokens
+METHODS = {
+    "transformer": ("none", False, 0, None),  # the plain model has positions, whatever absolute_positions says
+    "ldpe": ("ldpe", False, 0, None),
+    "ldpe_pe": ("ldpe", True, 0, None),
+    "ldpe_noise2": ("ldpe", False, 2, None),
+    "ldpe_noise4": ("ldpe", False, 4, None),
+    "lrpe": ("lrpe", False, 0, None),
+    "lrpe_pe": ("lrpe", True, 0, None),
+    "lrpe_noise2": ("lrpe", False, 2, None),
+    "lrpe_noise4": ("lrpe", False, 4, None),
+    "pre": ("pre", False, 0, None),
+    "ratio_tokens": ("none", False, 0, "ratio"),
+    "bin_tokens": ("none", False, 0, "bins"),
+}
+HEADLINES = {"transformer", "ldpe", "ldpe_pe", "lrpe", "lrpe_pe"}
+TRANSLATIONS = {"transformer"} | {
+    f"{name}{noise}" for name in ("ldpe", "lrpe") for noise in ("", "_noise2", "_noise4")
+}
+COMMANDS = {
+    "headline/paper": HEADLINES,
+    "headline/small": HEADLINES,
+    "headline/subword_small": {"transformer", "ldpe", "lrpe", "pre"},
+    "translation/paper": TRANSLATIONS,
+    "translation/small": TRANSLATIONS | {"ratio_tokens", "bin_tokens"},
+}
+
+
+@pytest.mark.parametrize("recipe", COMMANDS)
+def test_the_commands_over_a_recipe_are_the_papers_models(recipe):
+    text = (ROOT / "recipes" / f"{recipe}.yaml").read_text(encoding="utf-8")
+    found = {}
+    for command in re.findall(r"^#   lenctrl train (.*)$", text, flags=re.M):
+        model, data, run, args = parse_arguments((*CLASSES, Seq2SeqTrainingArguments), [*command.split(), "--use_cpu"])
+        assert command.split()[0] == recipe
+        method = (model.length_encoding, model.absolute_positions, run.length_noise, data.length_tokens)
+        found[args.output_dir.removeprefix("runs/")] = method
+    assert found == {name: METHODS[name] for name in COMMANDS[recipe]}
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in RECIPES if "predictor" not in path.stem], ids=lambda path: path.stem
+)
 def test_every_recipe_parses_as_the_training_script_reads_it(path, tmp_path):
     classes = (*CLASSES, Seq2SeqTrainingArguments)
     model, data, run, training = parse_arguments(
         classes, [str(path), "--output_dir", str(tmp_path), "--use_cpu", "--train_file", "rows.jsonl"]
     )
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
     assert data.train_file == "rows.jsonl" and training.output_dir == str(tmp_path)
-    for name in {"layers", "d_model"} & load(path.stem).keys():
-        assert getattr(model, name) == load(path.stem)[name]
+    for name in {"layers", "d_model"} & values.keys():
+        assert getattr(model, name) == values[name]
     assert training.predict_with_generate and training.max_steps > 0
-    assert run.test_lengths == load(path.stem).get("test_lengths", [])
+    assert run.test_lengths == values.get("test_lengths", [])
     assert isinstance(training.learning_rate, float) and 1e-4 < training.learning_rate < 1e-2
     assert isinstance(training.adam_epsilon, float) and training.adam_epsilon <= 1e-8
+
+
+def test_a_recipe_is_found_by_its_name():
+    classes = (*CLASSES, Seq2SeqTrainingArguments)
+    named = parse_arguments(classes, ["headline/debian", "--use_cpu"])
+    path = parse_arguments(classes, [str(ROOT / "recipes" / "headline" / "debian.yaml"), "--use_cpu"])
+    assert [vars(part) for part in named[:3]] == [vars(part) for part in path[:3]]
+    assert named[0].vocab_size == 6000 and named[3].output_dir == "runs/headline/debian"
+    with pytest.raises(
+        ValueError, match=r"no recipe 'headlin/small' \(did you mean headline/small\?\); `lenctrl recipes` lists"
+    ):
+        parse_arguments(CLASSES, ["headlin/small"])
 
 
 def test_a_mapping_reaches_the_training_arguments(tmp_path):
@@ -201,28 +291,8 @@ def test_a_mapping_reaches_the_training_arguments(tmp_path):
     assert training.lr_scheduler_kwargs == {"num_cycles": 2}
 
 
-@pytest.mark.parametrize("size", ["", "_small"])
-@pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_holds_what_its_name_says(name, size):
-    values = load(name + size)
-    assert (values["length_encoding"], values["absolute_positions"]) == NAMES[name]
-    assert values["length_unit"] == values["target_vocabulary"] == "character"
-    assert values["output_dir"] == f"runs/headline/{name}{size}"
-
-
-@pytest.mark.parametrize("size", ["", "_small"])
-@pytest.mark.parametrize("name", list(NAMES)[1:])
-def test_the_five_recipes_of_a_size_differ_in_nothing_else(name, size):
-    def lines(recipe):
-        text = (HEADLINE / f"{recipe}{size}.yaml").read_text(encoding="utf-8")
-        differing = ("#", "length_encoding:", "absolute_positions:", "output_dir:")
-        return [line for line in text.splitlines() if not line.startswith(differing)]
-
-    assert lines(name) == lines("transformer")
-
-
 def test_the_full_recipes_have_the_hyper_parameters_of_the_papers():
-    values = load("ldpe")
+    values = load("headline/paper")
     # Vaswani et al. 2017: table 3 (base), sections 5.1-5.4 and 6.1; Takase & Okazaki 2019, section 3 and its footnotes
     expected = {
         "layers": 6,

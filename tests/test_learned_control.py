@@ -43,7 +43,7 @@ def test_character_decoder_with_ldpe_meets_every_length_after_200_steps(tmp_path
         "generation_num_beams": 2,
         "disable_tqdm": True,
     }
-    argv = [str(ROOT / "recipes/headline/ldpe_small.yaml")]
+    argv = [str(ROOT / "recipes/headline/small.yaml")]
     argv += [word for name, value in options.items() for word in (f"--{name}", str(value))]
     figures = load_script("recipes/train_seq2seq.py").main(argv)
     assert {n: figures[f"test_{n}_variance"] for n in (20, 40, 60)} == {20: 0.0, 40: 0.0, 60: 0.0}

@@ -343,8 +343,8 @@ def test_the_yaml_of_a_recipe_runs(tmp_path):
     shares = {"validation_share": 0.1, "test_share": 0.1}
     more = {"max_steps": 2, "save_steps": 1, "eval_steps": 2, "attention_heads": 2, "max_test_rows": 3}
     options = {"train_file": file, "output_dir": tmp_path / "run", **sizes, **shares, **more}
-    yaml = str(ROOT / "recipes" / "headline" / "lrpe_pe_small.yaml")
-    metrics = train_seq2seq.main([yaml, *as_options(options)])
+    method = ["--length_encoding", "lrpe", "--absolute_positions", "true"]
+    metrics = train_seq2seq.main(["headline/small", *method, *as_options(options)])
     assert {"test_mae", "test_20_mae", "test_40_mae", "test_60_mae"} <= metrics.keys()
     model, _ = load(tmp_path / "run")
     assert (model.config.length_encoding, model.config.absolute_positions) == ("lrpe", True)

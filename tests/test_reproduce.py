@@ -1,6 +1,5 @@
 """The harness of the papers' tables: rows trained, skipped, resumed and rendered, on a table of its own."""
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -9,18 +8,11 @@ import sacrebleu
 import yaml
 from conftest import SOURCES, TARGETS
 
+from hf_lenctrl.experiment import reproduce
+from hf_lenctrl.experiment.tables import load_table
+
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def load():
-    spec = importlib.util.spec_from_file_location("reproduce", ROOT / "recipes" / "reproduce" / "reproduce.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-reproduce = load()
 TABLES = sorted((ROOT / "recipes" / "reproduce").glob("*.yaml"))
 TABLE = {
     "title": "A table",
@@ -174,7 +166,7 @@ def test_every_row_of_a_shipped_table_is_trained_and_tested(tmp_path):
         for s, t in zip(SOURCES, TARGETS, strict=True)
     ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    spec = yaml.safe_load((ROOT / "recipes" / "reproduce" / "headline_en.yaml").read_text())
+    spec = load_table(ROOT / "recipes" / "reproduce" / "headline_en.yaml")
     table = tmp_path / "table.yaml"
     table.write_text(yaml.safe_dump({**spec, "lengths": [20]}, sort_keys=False))
     small = "layers=1 d_model=32 attention_heads=2 ffn_dim=64 vocab_size=60 max_steps=1 save_steps=1 warmup_steps=0"
@@ -188,9 +180,48 @@ def test_every_row_of_a_shipped_table_is_trained_and_tested(tmp_path):
     assert all(row["figures"].keys() == {"20"} for row in results)
 
 
+def test_a_table_takes_the_options_of_its_base_and_overrides_them(tmp_path):
+    (tmp_path / "base.yaml").write_text("layers: 2\nd_model: 64\n")
+    (tmp_path / "table.yaml").write_text(
+        "base: base.yaml\nrows: {ldpe: {length_encoding: ldpe}}\noptions: {d_model: 32, seed: 3}\n"
+        "predictor: {base: base.yaml, layers: 1}\n"
+    )
+    spec = load_table(tmp_path / "table.yaml")
+    assert spec["options"] == {"layers": 2, "d_model": 32, "seed": 3}
+    assert spec["predictor"] == {"layers": 1, "d_model": 64} and "base" not in spec
+
+
+def test_a_shipped_table_is_found_by_its_name(files, tmp_path):
+    where = ["--train_file", str(files / "rows.jsonl"), "--output_dir", str(tmp_path)]
+    with pytest.raises(ValueError, match="headline_ja has no rows none, only transformer, ldpe, ldpe_pe, lrpe"):
+        reproduce.main(["headline_ja", *where, "--rows", "none"])
+    with pytest.raises(ValueError, match=r"no recipe 'headline_jp' \(did you mean reproduce/headline_ja\?\)"):
+        reproduce.main(["headline_jp", *where])
+
+
+# The options of the tables before they had a base, so that their recorded results stand.
+HEADLINE_OPTIONS = {"family": "marian", "layers": 2, "d_model": 192, "attention_heads": 4, "ffn_dim": 768}
+HEADLINE_OPTIONS |= {"learning_rate": 1e-3, "adam_beta2": 0.98, "warmup_steps": 300, "max_steps": 1000, "seed": 1}
+HEADLINE_OPTIONS |= {"per_device_train_batch_size": 64, "average_checkpoints": 5, "validation_share": 0.03}
+TRANSLATION_OPTIONS = {"layers": 2, "d_model": 192, "vocab_size": 4000, "max_steps": 1500, "learning_rate": 1.5e-3}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("headline_en", HEADLINE_OPTIONS | {"vocab_size": 6000, "max_target_length": 90, "rouge_max_bytes": 75}),
+        ("headline_ja", HEADLINE_OPTIONS | {"vocab_size": 4000, "max_target_length": 60, "rouge_unit": "character"}),
+        ("translation_en_ja", TRANSLATION_OPTIONS | {"length_unit": "token", "bleu_tokenizer": "ja-mecab"}),
+    ],
+)
+def test_the_options_of_a_shipped_table_are_those_of_the_recorded_runs(name, options):
+    spec = load_table(ROOT / "recipes" / "reproduce" / f"{name}.yaml")
+    assert {key: spec["options"][key] for key in options} == options and spec["options"]["eval_strategy"] == "no"
+
+
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
 def test_a_shipped_table_is_whole(path):
-    spec = yaml.safe_load(path.read_text())
+    spec = load_table(path)
     rows = reproduce.rows_of(spec)
     assert set(spec["paper"]) <= set(rows)
     for figures in spec["paper"].values():

@@ -36,11 +36,11 @@ def find_recipe(name: str, group: str | None = None) -> Path:
     if name.endswith((".yaml", ".yml")):
         return Path(name)
     named = named_recipes()
-    for full in (name, f"{group}/{name}"):
-        if full in named:
-            return named[full]
+    full = name if group is None or "/" in name else f"{group}/{name}"
+    if full in named:
+        return named[full]
     raise ValueError(
-        f"there is no recipe {name!r}{did_you_mean(name, named)}; `lenctrl recipes` lists the names, and a path to a "
+        f"there is no recipe {name!r}{did_you_mean(full, named)}; `lenctrl recipes` lists the names, and a path to a "
         "file of your own ends in .yaml"
     )
 
