@@ -1,7 +1,9 @@
 """The wheel: what is in it, and that it works where the repository is not."""
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -10,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from conftest import SOURCES, TARGETS
 
 import hf_lenctrl
 
@@ -39,12 +42,10 @@ def wheel(tmp_path_factory):
     # setuptools would write build/ and *.egg-info into the repository
     copy = folder / "source"
     copy.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        (copy / name).write_bytes((ROOT / name).read_bytes())
-    (copy / "hf_lenctrl").mkdir()
-    for path in (ROOT / "hf_lenctrl").iterdir():
-        if path.is_file():
-            (copy / "hf_lenctrl" / path.name).write_bytes(path.read_bytes())
+    for name in ("pyproject.toml", "README.md", "LICENSE", "lenctrl.py"):
+        shutil.copy(ROOT / name, copy)
+    for name in ("hf_lenctrl", "recipes"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "-w", str(folder)]
     done = subprocess.run([*build, str(copy)], capture_output=True, text=True)
     if "Cannot import 'setuptools" in done.stderr or "No module named 'setuptools" in done.stderr:
@@ -54,31 +55,71 @@ def wheel(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_the_package_and_nothing_else(wheel):
+def test_the_wheel_holds_the_package_the_command_the_recipes_and_nothing_else(wheel):
     names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
-    own = [path.name for path in (ROOT / "hf_lenctrl").iterdir() if path.suffix in (".py", ".typed", ".md")]
-    assert sorted(names) == sorted(f"hf_lenctrl/{name}" for name in own)
+    own = [path for path in (ROOT / "hf_lenctrl").rglob("*") if path.suffix in (".py", ".typed", ".md")]
+    files = [path.relative_to(ROOT).as_posix() for path in own]
+    recipes = [*(ROOT / "recipes").glob("*.py"), *(ROOT / "recipes").glob("*/*.yaml")]
+    files += [f"hf_lenctrl/{path.relative_to(ROOT).as_posix()}" for path in recipes]
+    assert sorted(names) == sorted([*files, "lenctrl.py"])
+    assert "hf_lenctrl/recipes/headline/small.yaml" in names
     assert wheel.name == f"hf_lenctrl-{hf_lenctrl.__version__}-py3-none-any.whl"
 
 
-@pytest.mark.slow
-def test_the_wheel_works_where_the_repository_is_not(wheel, tmp_path):
-    venv.create(tmp_path / "venv", with_pip=False)
-    site = next((tmp_path / "venv").glob("lib*/python*/site-packages"))
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """A fresh environment with the wheel, and a function that runs one of its programs where the repository is not."""
+    folder = tmp_path_factory.mktemp("installed")
+    venv.create(folder / "venv", with_pip=False)
+    site = next((folder / "venv").glob("lib*/python*/site-packages"))
     # the dependencies of this environment, though not its editable install of the repository: .pth files in a folder
     # that a .pth file names are not read
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    zipfile.ZipFile(wheel).extractall(site)
+    bin = folder / "venv" / "bin"
+    pip = [sys.executable, "-m", "pip", "--python", str(bin / "python"), "install", "--no-deps", "--no-index", "-q"]
+    subprocess.run([*pip, "--ignore-installed", str(wheel)], check=True, capture_output=True, text=True)
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [str(tmp_path / "venv" / "bin" / "python"), "-W", "ignore", "-c", EXAMPLE],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=environment,
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.fullmatch(rf"{re.escape(str(site))}/hf_lenctrl/__init__.py 9\n", done.stdout)
+    environment["HF_HOME"] = str(folder / "home")
+
+    def run(program: str, *words: str) -> str:
+        done = subprocess.run(
+            [str(bin / program), *words], capture_output=True, text=True, cwd=folder, env=environment, timeout=300
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    run.folder, run.site = folder, site
+    return run
+
+
+@pytest.mark.slow
+def test_the_wheel_works_where_the_repository_is_not(installed):
+    site = re.escape(str(installed.site))
+    assert re.fullmatch(rf"{site}/hf_lenctrl/__init__.py 9\n", installed("python", "-W", "ignore", "-c", EXAMPLE))
+
+
+@pytest.mark.slow
+def test_the_installed_command_lists_its_recipes_and_trains_by_one(installed):
+    assert installed("lenctrl", "--version") == f"lenctrl {hf_lenctrl.__version__}\n"
+    listed = installed("lenctrl", "recipes")
+    assert re.search(r"^headline/small +Headlines on two CPU cores", listed, flags=re.M)
+    assert f"{installed.site}/hf_lenctrl/recipes" in listed
+    rows = [
+        {"source": f"{source} Number {i}.", "target": f"{target} {i}"}
+        for i in range(9)
+        for source, target in zip(SOURCES, TARGETS, strict=True)
+    ][:50]
+    (installed.folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = "--max_steps 2 --save_steps 1 --eval_steps 2 --d_model 32 --ffn_dim 32 --attention_heads 2 --use_cpu"
+    options += " --vocab_size 150 --test_lengths 20 --validation_share 0.1 --test_share 0.1 --generation_num_beams 1"
+    where = ["--train_file", "rows.jsonl", "--output_dir", "run"]
+    installed("lenctrl", "train", "headline/small", *where, *options.split())
+    results = json.loads((installed.folder / "run" / "all_results.json").read_text())
+    assert {"test_mae", "test_20_mae"} <= results.keys()
+    where = ["--input_file", "run/test.jsonl", "--output_file", "out.jsonl"]
+    installed("lenctrl", "generate", "--model", "run", *where, "--length", "12", "--length_constraint", "exact")
+    written = [json.loads(line) for line in (installed.folder / "out.jsonl").read_text().splitlines()]
+    assert len(written) == 5 and {len(row["output"]) for row in written} == {12}
 
 
 def test_the_version_stands_in_one_place():

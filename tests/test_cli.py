@@ -1,0 +1,125 @@
+"""`lenctrl`: what its commands are, how it starts, and what it says of a mistake."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import SOURCES
+from test_readme import ENVIRONMENT, ROOT
+
+import hf_lenctrl
+import lenctrl
+from hf_lenctrl.experiment import cli
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run a command in this process: its status, or 0, and what it wrote to stderr."""
+    monkeypatch.setattr(sys, "argv", [])
+
+    def run(*words: str) -> tuple:
+        with pytest.raises(SystemExit) as end:
+            lenctrl.main(list(words))
+        error = capsys.readouterr().err
+        if isinstance(end.value.code, str):  # Python prints it, with status 1
+            return 1, end.value.code
+        return end.value.code, error
+
+    return run
+
+
+def test_every_command_is_a_module_with_a_main():
+    names = "train train-predictor generate evaluate export reproduce recipes".split()
+    assert list(lenctrl.COMMANDS) == names
+    for module, text in lenctrl.COMMANDS.values():
+        assert callable(importlib.import_module(module).main) and text
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_and_version_come_without_torch_in_less_than_a_second(option):
+    code = f"import sys, lenctrl; lenctrl.main([{option!r}]); print({{'torch', 'transformers'}} & sys.modules.keys())"
+    start = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT)
+    seconds = time.perf_counter() - start
+    assert done.stdout.endswith("set()\n"), done.stderr
+    assert (
+        f"lenctrl {hf_lenctrl.__version__}" if option == "--version" else "train-predictor  train a"
+    ) in done.stdout
+    assert seconds < 1
+
+
+def test_without_a_command_the_commands_are_shown(capsys):
+    lenctrl.main([])
+    text = capsys.readouterr().out
+    assert re.findall(r"^  ([a-z-]+)  +[a-z]", text, flags=re.M)[:7] == list(lenctrl.COMMANDS)
+
+
+def test_the_recipes_are_listed_with_a_line_each(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [])
+    lenctrl.main(["recipes"])
+    text = capsys.readouterr().out
+    names = re.findall(r"^([a-z]+/\w+)  +\S.{20,}", text, flags=re.M)
+    headlines = "debian demo paper pretrained small subword_small".split()
+    assert [name for name in names if name.startswith("headline/")] == [f"headline/{name}" for name in headlines]
+    assert len(names) == len(set(names)) == 13
+    assert str(ROOT / "recipes") in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["trian"], "lenctrl: there is no command 'trian'; did you mean train?"),
+        (["generate", "--model", "x", "--input_file", "y", "--output_flie", "z"], "required: --output_file"),
+        (["evaluate", "--input_flie", "y"], "unrecognized arguments: --input_flie y (did you mean --input_file?)"),
+        (["generate", "--length_unit", "words"], "(did you mean word?)"),
+    ],
+)
+def test_a_misspelt_word_is_answered_with_the_right_one(run, words, message):
+    status, error = run(*words)
+    assert status == 2 and message in error and "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "headlin/small"], "there is no recipe 'headlin/small' (did you mean headline/small?)"),
+        (["train", "missing.yaml"], "No such file or directory: 'missing.yaml'"),
+        (["train", "headline/small", "--train_file", "gone.jsonl", "--use_cpu"], "there is no data file gone.jsonl"),
+        (["train", "headline/small", "--test_lengths", "0"], "at least 1, got 0"),  # from our own check
+        # the next two come from transformers
+        (["train", "--output_dir", "x", "--load_best_model_at_end"], "requires the save and eval strategy to match"),
+        (["generate", "--model", "gone", "--input_file", "texts.txt", "--output_file", "o"], "gone"),
+        (["reproduce", "headline_en", "--train_file", "gone.jsonl"], "there is no data file gone.jsonl"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line_and_with_debug_by_its_traceback(run, words, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("texts.txt").write_text(SOURCES[0])
+    status, error = run(*words)
+    assert status == 1 and message in error and "\n" not in error.strip()
+    assert error.startswith(f"lenctrl {words[0]}: ") and error.endswith(f"lenctrl --debug {words[0]} ...)")
+    with pytest.raises((ValueError, OSError), match=re.escape(message)):
+        lenctrl.main(["--debug", *words])
+
+
+def test_a_fault_of_the_program_keeps_its_traceback(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "argv", [])
+    (tmp_path / "faulty.py").write_text("def main():\n    int('one')\n")  # a ValueError, though none of ours
+    with pytest.raises(ValueError, match="invalid literal"):
+        cli.run("faulty", "faulty", [])
+    (tmp_path / "lacking.py").write_text("import a_package_that_is_not_there\n")
+    with pytest.raises(SystemExit, match=r"a_package_that_is_not_there'; pip install 'hf-lenctrl\[train\]'"):
+        cli.run("lacking", "lacking", [])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["train", "train_length_predictor", "generate", "evaluate", "export", "reproduce"])
+def test_a_command_runs_as_a_module_too(name):
+    command = [sys.executable, "-m", f"hf_lenctrl.experiment.{name}", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
+    assert done.returncode == 0 and "usage: " in done.stdout, done.stderr
