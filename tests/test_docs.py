@@ -8,7 +8,6 @@ import io
 import json
 import os
 import re
-import runpy
 import shlex
 import subprocess
 import sys
@@ -24,13 +23,18 @@ from test_readme import ENVIRONMENT, ROOT
 from transformers import BertConfig, BertModel, BertTokenizer, MarianConfig, MarianMTModel, Seq2SeqTrainingArguments
 
 import hf_lenctrl
+import lenctrl
 from hf_lenctrl.experiment.arguments import DataArguments, ModelArguments, RunArguments
+from hf_lenctrl.experiment.recipes import find_recipe
 from hf_lenctrl.experiment.train_length_predictor import PredictorArguments
 
 
-# in the order in which a reader makes what the later ones use; results.md is a record of measurements
-ORDER = ["train", "finetune", "generate", "predict", "evaluate", "share", "serve", "methods", "index", "reference"]
-PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ORDER}
+DOCS = ROOT / "docs"
+# in the order in which a reader makes what the later ones use; results/ is a record of measurements
+ORDER = ["train", "finetune", "quickstart", "generate", "predict", "evaluate", "share", "serve", "methods"]
+ORDER += ["architecture", "index", "reference"]
+RESULTS = sorted(f"results/{path.stem}" for path in (DOCS / "results").glob("*.md"))
+PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in [*ORDER, *RESULTS]}
 BLOCK = re.compile(r'^```(\w+)(?: title="([\w.]+)")?\n(.*?)^```', flags=re.M | re.S)
 BLOCKS = {name: BLOCK.findall(text) for name, text in PAGES.items()}
 # names on the Hub, and what stands in their place
@@ -52,7 +56,7 @@ TINY_MODEL = (
 def commands(name: str) -> list[str]:
     blocks = (text.replace("\\\n", "") for kind, _, text in BLOCKS[name] if kind == "bash")
     lines = [line for text in blocks for line in text.splitlines()]
-    return [line for line in lines if line.startswith(("python ", "accelerate launch"))]
+    return [line for line in lines if line.startswith(("lenctrl ", "python ", "accelerate launch"))]
 
 
 def local(text: str) -> str:
@@ -71,7 +75,8 @@ def reader(tmp_path, shared_tokenizer, character_tokenizer, monkeypatch):
     monkeypatch.chdir(tmp_path)
     compile_ = torch.compile  # what inductor takes a minute for is traced in seconds
     monkeypatch.setattr(torch, "compile", lambda model, **options: compile_(model, **{**options, "backend": "eager"}))
-    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    for folder in ("recipes", "models"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
     pairs = [(f"{s} Number {i}.", f"{t} {i}") for i in range(20) for s, t in zip(SOURCES, TARGETS, strict=True)]
     write_lines(tmp_path / "headlines.jsonl", [{"source": s, "target": t} for s, t in pairs])
     write_lines(tmp_path / "pairs.jsonl", [{"en": s, "ja": t} for s, t in pairs[:60]])
@@ -104,16 +109,13 @@ def reader(tmp_path, shared_tokenizer, character_tokenizer, monkeypatch):
     return tmp_path
 
 
-def run_script(words: list[str], monkeypatch) -> None:
-    """As `python words...`, but in this process, which has imported what takes longest."""
-    monkeypatch.setattr(sys, "argv", words)
-    before = list(sys.path)
+def run_lenctrl(words: list[str], monkeypatch) -> None:
+    """As `lenctrl words...`, but in this process, which has imported what takes longest."""
+    monkeypatch.setattr(sys, "argv", ["lenctrl"])
     try:
-        runpy.run_path(words[0], run_name="__main__")
+        lenctrl.main(words)
     except SystemExit as end:
-        assert not end.code, f"{' '.join(words)} ended with {end.code}"
-    finally:
-        sys.path[:] = before
+        assert not end.code, f"lenctrl {' '.join(words)} ended with {end.code}"
 
 
 def run_process(words: list[str], **environment: str) -> str:
@@ -126,9 +128,9 @@ def run_process(words: list[str], **environment: str) -> str:
 
 def run_command(command: str, monkeypatch) -> None:
     words = shlex.split(command)
-    if "recipes/train_" in command:
+    if "train" in command.split("--")[0] or "recipes/train_" in command:
         words += TINY.split()
-        words += TINY_MODEL.split() if "train_seq2seq" in command else []
+        words += TINY_MODEL.split() if "train-predictor" not in command else []
     if words[0] == "accelerate":
         # any free port; and no number of machines or precision that the launcher would warn it chose itself
         chosen = "--main_process_port 0 --num_machines 1 --mixed_precision no --dynamo_backend no".split()
@@ -136,12 +138,13 @@ def run_command(command: str, monkeypatch) -> None:
     elif "--push_to_hub" in words:
         with Hub() as hub:
             names = {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token, "HF_HUB_OFFLINE": "0"}
-            log = run_process(words[1:], **names, HF_HUB_DISABLE_XET="1", NO_PROXY="127.0.0.1")
+            log = run_process(["-m", "lenctrl", *words[1:]], **names, HF_HUB_DISABLE_XET="1", NO_PROXY="127.0.0.1")
             assert "training is finished" in log  # the command of a run that has ended, as the page says
             assert {"README.md", "model.safetensors", "modeling_lenctrl.py"} <= hub.files("user/name").keys()
             assert b'model="user/name"' in hub.files("user/name")["README.md"]
     else:
-        run_script([local(word) for word in words[1:]], monkeypatch)
+        assert words[0] == "lenctrl", command
+        run_lenctrl([local(word) for word in words[1:]], monkeypatch)
 
 
 def run_example(code: str, claimed: str | None) -> None:
@@ -160,15 +163,15 @@ def run_example(code: str, claimed: str | None) -> None:
 
 @pytest.mark.slow
 def test_commands_and_examples_of_the_pages_run(reader, monkeypatch):
-    assert sum(len(commands(name)) for name in ORDER) == 14
+    assert sum(len(commands(name)) for name in ORDER) == 15
     for name in ORDER:
         for command in commands(name):
             run_command(command, monkeypatch)
         for (kind, _, code), (after, _, claimed) in pairwise([*BLOCKS[name], ("", "", "")]):
             if kind == "python":
                 run_example(code, claimed if after == "text" else None)
-    bound = [json.loads(line) for line in (reader / "bound.jsonl").read_text().splitlines()]
-    assert all(row["length"] <= row["requested"] == row["budget"] == 12 for row in bound)
+    limited = [json.loads(line) for line in (reader / "constrained.jsonl").read_text().splitlines()]
+    assert all(row["length"] <= row["requested"] == row["budget"] == 12 for row in limited)
     outputs = [json.loads(line) for line in (reader / "out.jsonl").read_text().splitlines()]
     assert [(row["source"], row["requested"]) for row in outputs] == [(source, 40) for source in SOURCES]
     files = "README.md all_results.json test.jsonl model.safetensors tokenizer_config.json".split()
@@ -179,7 +182,7 @@ def test_commands_and_examples_of_the_pages_run(reader, monkeypatch):
 def test_every_option_in_the_pages_exists():
     recipes = "".join(
         path.read_text(encoding="utf-8")
-        for folder in ("recipes", "hf_lenctrl")
+        for folder in ("recipes", "hf_lenctrl", "benchmarks")
         for path in (ROOT / folder).rglob("*.py")
     )
     known = OPTIONS | set(re.findall(r'"--(\w+)"', recipes)) | {"help", "multi_gpu", "num_processes", "config_file"}
@@ -190,11 +193,22 @@ def test_every_option_in_the_pages_exists():
                 assert yaml.safe_load(values).keys() <= OPTIONS, name
 
 
+def test_every_command_and_recipe_in_the_pages_exists():
+    found = set()
+    for name, text in PAGES.items():
+        for command, recipe in re.findall(r"\blenctrl ([a-z-]+)(?: ([\w./]+)(?!\S))?", text):
+            assert command in lenctrl.COMMANDS, f"{name}: lenctrl {command}"
+            if recipe and command in ("train", "train-predictor", "reproduce") and f'title="{recipe}"' not in text:
+                found.add(recipe)
+                assert recipe == "run.yaml" or find_recipe(recipe, "reproduce").is_file(), f"{name}: {recipe}"
+    assert len(found) > 8
+
+
 def test_figures_of_the_pages_are_those_of_the_results():
     measured = set()
-    for path in ("docs/results.md", "recipes/reproduce/headline_en.yaml"):
-        measured |= set(re.findall(r"(?<![\d.])\d+\.\d+(?!\.?\d)", (ROOT / path).read_text()))
-    for name in ("finetune", "generate", "predict", "methods"):
+    for path in [*(DOCS / "results").glob("*.md"), ROOT / "recipes/reproduce/headline_en.yaml"]:
+        measured |= set(re.findall(r"(?<![\d.])\d+\.\d+(?!\.?\d)", path.read_text(encoding="utf-8")))
+    for name in ("quickstart", "finetune", "generate", "predict", "serve", "methods"):
         prose = re.sub(r"```.*?```|\]\(.*?\)|`[^`]*`|section \S+", "", PAGES[name], flags=re.S)
         figures = re.findall(r"(?<![\d.])\d+\.\d+(?!\.?\d)", prose)
         assert [figure for figure in figures if figure not in measured] == [], name
@@ -208,11 +222,53 @@ def test_the_reference_has_every_public_name_where_it_is_defined():
 
 
 def test_pages_are_short_and_lead_to_each_other():
-    assert {path.stem for path in (ROOT / "docs").glob("*.md")} == {*ORDER, "results"}
-    links = {page for text in PAGES.values() for page in re.findall(r"\]\((\w+)\.md(?:#[\w-]+)?\)", text)}
-    assert links == {*ORDER, "results"} - {"index"}
-    for name in set(ORDER) - {"methods", "reference"}:
-        assert len(PAGES[name].splitlines()) <= 110, name
+    assert {path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md")} == PAGES.keys()
+    links = {
+        (DOCS / name / ".." / f"{page}.md").resolve()
+        for name, text in PAGES.items()
+        for page in re.findall(r"\]\(([\w/.]+)\.md(?:#[\w-]+)?\)", text)
+    }
+    assert links == {DOCS / f"{name}.md" for name in PAGES} - {DOCS / "index.md"}
+    for name in {*ORDER} - {"methods", "reference"}:
+        assert len(PAGES[name].splitlines()) <= (60 if name == "architecture" else 110), name
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").split("nav:\n")[1].split("\n\n")[0]
+    assert re.findall(r"^  - ([\w-]+):", navigation, flags=re.M) == [
+        *("Start", "How-to", "Explanations", "Results", "Reference")
+    ]
+    assert sorted(re.findall(r"(\S+)\.md$", navigation, flags=re.M)) == sorted(PAGES)
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_page_of_results_opens_with_one_sentence_and_one_table(name):
+    title, sentence, table, text, *_ = PAGES[name].split("\n\n")
+    assert title.startswith("# ") and "\n" not in title
+    assert re.fullmatch(r"[A-Z0-9`][^|]*\.", sentence) and not re.search(r"[.?!]\s[A-Z]", sentence)
+    assert all(line.startswith("|") for line in table.splitlines())
+    assert not text.startswith("|")
+
+
+def test_the_architecture_page_names_every_file_above_those_it_imports():
+    floors, carried, floor = {}, set(), 0
+    for row in PAGES["architecture"].split("## ")[0].splitlines():
+        if cells := re.fullmatch(r"\| (\d?) \| (.*?) \| .* \|", row.replace("| |", "|  |")):
+            floor = int(cells[1] or floor)
+            floors |= dict.fromkeys(re.findall(r"`(\w+)\.py`", cells[2]), floor)
+            carried |= set(re.findall(r"\*\*`(\w+)\.py`\*\*", cells[2]))
+    imports = {}
+    for path in (ROOT / "hf_lenctrl").glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        imports[path.stem] = set(re.findall(r"^\s*from \.(\w+) import", text, flags=re.M))
+    assert floors.keys() == imports.keys()
+    climbs = [(name, other) for name in imports for other in imports[name] if floors[other] >= floors[name]]
+    assert climbs == []
+    shipped, waiting = set(), ["modeling_lenctrl", "length_predictor"]  # `save_pretrained` copies what they import
+    while waiting:
+        shipped.add(name := waiting.pop())
+        waiting += imports[name] - shipped
+    assert carried == shipped
 
 
 @pytest.mark.slow
@@ -224,8 +280,8 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
     assert done.returncode == 0 and "WARNING" not in done.stderr, done.stderr[-3000:]
-    for name in ORDER:
-        page = tmp_path / "site" / ("" if name == "index" else name) / "index.html"
+    for name in PAGES:
+        page = tmp_path / "site" / (name.removesuffix("index")) / "index.html"
         html = page.read_text(encoding="utf-8")
         assert (
             re.findall(r'<(?:script|img|iframe)[^>]*src="(?:https?:)?//[^"]*|<link[^>]*href="https?:[^"]*', html) == []
