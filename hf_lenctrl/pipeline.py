@@ -90,7 +90,7 @@ class LengthControlledGenerationPipeline(Pipeline):
     sequence-to-sequence model takes a length with a constraint; without either its outputs are unconstrained.
 
     The length predictor in the model's repository is loaded with the `revision` and `token` of `pipeline(...)`. A
-    pipeline of a loaded model takes both too: `LengthControlledGenerationPipeline(model=..., revision=..., token=...)`.
+    pipeline of a loaded model takes both: `LengthControlledGenerationPipeline(model=..., revision=..., token=...)`.
 
     Args of a call:
         inputs (`str` or `list[str]`): Sources.
