@@ -91,7 +91,7 @@ class LengthControlledGenerationPipeline(Pipeline):
     sequence-to-sequence model takes a length with a constraint; without either its outputs are unconstrained.
 
     The length predictor in the model's repository is loaded with the `revision` and `token` of `pipeline(...)`. A
-    pipeline of a loaded model takes both, too: `LengthControlledGenerationPipeline(model=..., revision=...)`.
+    pipeline of a loaded model takes both: `LengthControlledGenerationPipeline(model=..., revision=..., token=...)`.
 
     Args of a call:
         inputs (`str` or `list[str]`): Sources.
@@ -182,9 +182,9 @@ class LengthControlledGenerationPipeline(Pipeline):
         unit = getattr(config, "length_unit", None)
         call.length_unit = call.length_unit or unit or "token"
         if self._told and call.length_unit != unit:
-            given = f"length_unit={call.length_unit!r}"
+            given, only = f"length_unit={call.length_unit!r}", "a table" if self._controlled else "length tokens"
             raise ValueError(
-                f"{given}, but the model was trained to count {unit}s and has a table for these alone; leave "
+                f"{given}, but the model was trained to count {unit}s and has {only} for these alone; leave "
                 f"length_unit out, or train one: add_length_control(..., {given})"
             )
         if call.length_constraint is _FROM_MODEL:

@@ -732,7 +732,7 @@ def test_a_plain_model_needs_no_length(plain, tmp_path):
 
 def test_a_plain_model_refuses_a_length(plain, tmp_path):
     file = write_rows(tmp_path / "in.jsonl", [{"source": SOURCES[0]}])
-    with pytest.raises(ValueError, match="has no length control, so a length needs a bound"):
+    with pytest.raises(ValueError, match="has no length control, so a length needs a constraint"):
         write_texts(plain, file, "--length", 12)
 
 
