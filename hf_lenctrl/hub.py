@@ -128,7 +128,8 @@ class HubTrainer(Trainer):
         self.push_in_progress = PushInProgress(jobs)
 
     def _upload(self, folder, names, message: str, **options: Any):
-        return HfApi().upload_folder(
+        upload: Any = HfApi().upload_folder
+        return upload(
             repo_id=self.hub_model_id,
             folder_path=folder,
             allow_patterns=uploaded(folder, names),

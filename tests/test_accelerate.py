@@ -204,7 +204,7 @@ def test_two_processes_evaluate_every_row_once_and_in_order(two):
 
 @pytest.mark.slow
 def test_two_processes_go_on_as_if_they_had_not_stopped(two):
-    assert "going on from" in (two / "log").read_text() and steps_of(two / "parts") == 4
+    assert "resuming from" in (two / "log").read_text() and steps_of(two / "parts") == 4
     assert_same_weights(two / "whole", two / "parts")
     assert (two / "whole" / "test_outputs.jsonl").read_text() == (two / "parts" / "test_outputs.jsonl").read_text()
 

@@ -26,6 +26,7 @@ from transformers import (
 )
 
 import hf_lenctrl
+from hf_lenctrl.experiment.arguments import parse_arguments
 from hf_lenctrl.experiment.checkpoints import check_checkpoint
 from hf_lenctrl.experiment.run import NOT_UPLOADED, add_length_predictor, check_upload
 from hf_lenctrl.hub import hide_token
@@ -370,6 +371,13 @@ def test_a_token_is_not_pickled_and_is_there_where_it_is_used():
     assert args.hub_token == SECRET and copy.deepcopy(args).hub_token == SECRET
     data = pickle.dumps(args)
     assert SECRET.encode() not in data and pickle.loads(data).hub_token is None
+
+
+def test_the_help_names_safer_ways_to_sign_in(capsys):
+    with pytest.raises(SystemExit):
+        parse_arguments((TrainingArguments,), ["--help"])
+    words = " ".join(capsys.readouterr().out.split("--hub_token ")[-1].split()[:20])
+    assert "hf auth login" in words and "HF_TOKEN in the environment" in words
 
 
 @pytest.mark.slow

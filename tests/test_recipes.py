@@ -436,7 +436,7 @@ def test_a_run_that_was_stopped_and_resumed_equals_one_that_was_not(tmp_path, ca
     assert steps_of(tmp_path / "parts") == 3
     with caplog.at_level("INFO", logger="train_seq2seq"):
         train(tmp_path / "parts", max_steps=6, **options)
-    assert f"going on from {tmp_path / 'parts' / 'checkpoint-3'}" in caplog.text
+    assert f"resuming from {tmp_path / 'parts' / 'checkpoint-3'}" in caplog.text
     assert steps_of(tmp_path / "parts") == 6
     assert_same_weights(tmp_path / "whole", tmp_path / "parts")
     assert not torch.equal(  # and training has not stood still

@@ -6,8 +6,7 @@ from conftest import SOURCES, TARGETS, build_model
 from datasets import Dataset
 from transformers import Seq2SeqTrainingArguments, TrainerCallback
 
-from hf_lenctrl import DataCollatorForLengthControl
-from hf_lenctrl.trainer import LengthControlTrainer
+from hf_lenctrl import DataCollatorForLengthControl, LengthControlTrainer
 
 
 class StopAt(TrainerCallback):

@@ -181,8 +181,8 @@ class RunArguments:
     task: str | None = field(
         default=None,
         metadata={
-            "help": "Task on the Hub, for the card. By default summarization; translation with bleu_tokenizer, or "
-            "when target_language is not source_language",
+            "help": "Task on the Hub, for the model card: by default summarization, or translation with "
+            "bleu_tokenizer or with another target_language than source_language",
             "choices": list(TASKS),
         },
     )

@@ -128,6 +128,14 @@ def average_checkpoints(folders: Sequence[str | Path]) -> dict[str, torch.Tensor
     }
 
 
+def load_average(model, folders: Sequence[str | Path]) -> None:
+    """Give a model the mean of the weights of checkpoints, see `average_checkpoints`."""
+    logger.info("loading %s", ", ".join(Path(folder).name for folder in folders))
+    # safetensors leave tied weights and Marian's fixed positions out, so not every name is there
+    model.load_state_dict(average_checkpoints(folders), strict=False)
+    model.tie_weights()
+
+
 def check_checkpoint(folder: str | Path, weights_only: bool = False) -> None:
     """
     See that a checkpoint is whole: where the optimizer's file is missing Trainer would begin a new one, silently.

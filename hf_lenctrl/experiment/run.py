@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import torch
+import transformers
 from huggingface_hub import create_repo, get_session, upload_file
 from transformers import TrainerCallback
 
@@ -17,6 +18,13 @@ logger = logging.getLogger(__name__)
 HUB_TIMEOUT = 300.0  # seconds without an answer; by itself the Hub's client waits for ever
 # what the public Hub leaves out when somebody uploads the folder by hand; our own uploads choose their files: hub.py
 NOT_UPLOADED = b"*.jsonl\n/tokenizer/\n/runs/\ntraining_args.bin\n"
+
+
+def set_up(args) -> None:
+    """Logging and seed of a run."""
+    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.INFO)
+    transformers.utils.logging.set_verbosity(args.get_process_log_level())
+    transformers.set_seed(args.seed)
 
 
 def check_upload(args) -> None:

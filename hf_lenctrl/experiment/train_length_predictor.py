@@ -3,8 +3,8 @@
     python recipes/train_length_predictor.py recipes/translation/length_predictor_small.yaml --train_file rows.jsonl
         --encoder_name_or_path path/to/encoder --target_tokenizer runs/ldpe --output_dir runs/predictor
 
-One YAML file is one run; options on the command line win over it; `--help` lists them all. A run that was stopped
-goes on from its last checkpoint when the same command is given again.
+One YAML file is one run; options on the command line override it; `--help` lists them all. To resume an interrupted
+run, repeat the command.
 """
 
 import json
@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from accelerate import PartialState
 from datasets import DatasetDict
-from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer, TrainingArguments
+from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer, EarlyStoppingCallback, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import TrainerState
 
@@ -27,9 +26,9 @@ from ..length_units import LENGTH_UNITS, count_texts
 from ..metrics import predictor_figures
 from ..minimal_card import minimal_card
 from .arguments import DataArguments, parse_arguments
-from .checkpoints import average_checkpoints, last_checkpoint
+from .checkpoints import last_checkpoint, load_average
 from .data import load_splits
-from .run import check_upload
+from .run import check_upload, set_up
 
 
 logger = logging.getLogger("train_length_predictor")
@@ -80,16 +79,18 @@ class PredictorArguments:
 
 
 class PredictorTrainer(HubTrainer):
-    """`HubTrainer` whose card holds Table 2, once `table` is set."""
+    """`HubTrainer` whose card holds `table`, split -> figures (Table 2 of Oka et al. 2020)."""
 
-    table: dict[str, dict] | None = None
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.table: dict[str, dict] = {}
 
     def create_model_card(self, *args, **kwargs):
-        folder = Path(str(self.args.output_dir))
-        card = minimal_card(self.accelerator.unwrap_model(self.model), self.hub_model_id or folder.resolve().name)
-        if self.table:
-            card.content += f"\n## Measured\n\n{markdown(self.table)}\n"
-        card.save(folder / "README.md")
+        if self.is_world_process_zero():
+            folder, model = Path(str(self.args.output_dir)), self.accelerator.unwrap_model(self.model)
+            card = minimal_card(model, self.hub_model_id or folder.resolve().name, self.args.hub_revision)
+            card.text += f"\n## Measured\n\n{markdown(self.table)}\n" if self.table else ""
+            card.save(folder / "README.md")
 
 
 def load_tokenizer(args: PredictorArguments, texts, output_dir: str):
@@ -163,16 +164,49 @@ def markdown(table: dict[str, dict]) -> str:
     return "\n".join(lines)
 
 
+def fit(trainer: PredictorTrainer) -> None:
+    """Train, or resume, or load what is trained, and save the model."""
+    args = trainer.args
+    checkpoint = args.resume_from_checkpoint or last_checkpoint(str(args.output_dir), args.world_size)
+    if checkpoint is not None and (best := finished_with(checkpoint, args)) is not None:
+        logger.info("training is finished")  # Trainer would take one more step
+        load_average(trainer.model, [best])
+    else:
+        trainer.save_metrics("train", trainer.train(resume_from_checkpoint=checkpoint).metrics)
+    trainer.save_model(_internal_call=True)  # uploaded once, at the end, with its card
+
+
+def test_on(name: str, trainer: PredictorTrainer, split, tokenized) -> dict[str, Any]:
+    """Predict the lengths of a split; returns the figures and adds a row to `trainer.table`."""
+    result = trainer.predict(tokenized, metric_key_prefix=name)
+    values = torch.as_tensor(result.predictions)
+    predicted = round_lengths(values).tolist()
+    own, source = (predictor_figures(x, split["labels"][:]) for x in (predicted, split["source_length"][:]))
+    ratio = own["mae"] / source["mae"] if source["mae"] > 0 else None
+    trainer.table[name] = {"predicted": own, "source": source, "mae_ratio": ratio}
+    figures = {f"{name}_source_{key}": value for key, value in source.items()} | {f"{name}_mae_ratio": ratio}
+    figures |= result.metrics or {}
+    trainer.save_metrics(name, figures)
+    if name == "test" and trainer.is_world_process_zero():
+        rows = split.remove_columns("target").rename_column("labels", "reference_length")
+        rows = rows.add_column("predicted", values.tolist()).add_column("predicted_length", predicted)
+        rows.to_json(Path(str(trainer.args.output_dir), "test_predictions.jsonl"), force_ascii=False)
+    return figures
+
+
+def compute_metrics(result) -> dict[str, float]:
+    """Of Trainer: figures of the rounded predictions."""
+    return predictor_figures(round_lengths(torch.as_tensor(result.predictions)).tolist(), result.label_ids.tolist())
+
+
 def main(argv=None) -> dict:
     """Run the recipe; returns the metrics that it also writes to `<output_dir>/all_results.json`."""
     classes = (PredictorArguments, DataArguments, TrainingArguments)
     model_args, data_args, args = parse_arguments(classes, argv, __doc__)
-    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.INFO)
-    transformers.utils.logging.set_verbosity(args.get_process_log_level())
-    transformers.set_seed(args.seed)
+    set_up(args)
+    check_upload(args)
 
     # ---------------------------------------------------------------- data and model
-    check_upload(args)
     with args.main_process_first(desc="data"):
         splits = measure(load_splits(data_args), model_args, data_args)
         tokenizer = load_tokenizer(model_args, splits["train"]["source"], args.output_dir)
@@ -185,49 +219,23 @@ def main(argv=None) -> dict:
         tokenized = tokenize(splits, tokenizer, limit, data_args)
 
     # ---------------------------------------------------------------- training
-    def compute_metrics(result):
-        return predictor_figures(
-            round_lengths(torch.as_tensor(result.predictions)).tolist(), result.label_ids.tolist()
-        )
-
     data = {"train_dataset": tokenized["train"], "eval_dataset": tokenized.get("validation")}
     trainer = PredictorTrainer(model, args, **data, processing_class=tokenizer, compute_metrics=compute_metrics)
     if model_args.patience is not None:
-        trainer.add_callback(transformers.EarlyStoppingCallback(model_args.patience))
-    checkpoint = args.resume_from_checkpoint or last_checkpoint(args.output_dir, args.world_size)
-    if checkpoint is not None and (best := finished_with(checkpoint, args)) is not None:
-        logger.info("training is finished")  # Trainer would take one more step
-        model.load_state_dict(average_checkpoints([best]))
-    else:
-        trainer.save_metrics("train", trainer.train(resume_from_checkpoint=checkpoint).metrics)
-    trainer.save_model(_internal_call=True)  # uploaded once, at the end
+        trainer.add_callback(EarlyStoppingCallback(model_args.patience))
+    fit(trainer)
 
-    # ---------------------------------------------------------------- Table 2
+    # ---------------------------------------------------------------- Table 2, card, upload
     args.train_sampling_strategy = "random"  # group_by_length would reorder the rows of a test, too
-    table, metrics = {}, dict[str, Any]()
+    metrics: dict[str, Any] = {}
     for name in sorted(splits.keys() - {"train"}, reverse=True):  # validation, test
-        result = trainer.predict(tokenized[name], metric_key_prefix=name)
-        values = torch.as_tensor(result.predictions)
-        predicted = round_lengths(values).tolist()
-        own, source = (
-            predictor_figures(x, splits[name]["labels"][:]) for x in (predicted, splits[name]["source_length"][:])
-        )
-        ratio = own["mae"] / source["mae"] if source["mae"] > 0 else None
-        table[name] = {"predicted": own, "source": source, "mae_ratio": ratio}
-        figures = {f"{name}_source_{key}": value for key, value in source.items()} | {f"{name}_mae_ratio": ratio}
-        metrics |= (figures := figures | (result.metrics or {}))
-        trainer.save_metrics(name, figures)
-        if name == "test" and trainer.is_world_process_zero():
-            rows = splits[name].remove_columns("target").rename_column("labels", "reference_length")
-            rows = rows.add_column("predicted", values.tolist()).add_column("predicted_length", predicted)
-            rows.to_json(Path(args.output_dir, "test_predictions.jsonl"), force_ascii=False)
+        metrics |= test_on(name, trainer, splits[name], tokenized[name])
     if trainer.is_world_process_zero():
-        Path(args.output_dir, "predictor_table.json").write_text(json.dumps(table, indent=1))
-        logger.info("lengths of references in %ss\n%s", unit, markdown(table))
-    trainer.table = table
+        Path(args.output_dir, "predictor_table.json").write_text(json.dumps(trainer.table, indent=1))
+        logger.info("lengths of references in %ss\n%s", unit, markdown(trainer.table))
     if args.push_to_hub:
         trainer.push_to_hub()  # with its card
-    elif trainer.is_world_process_zero():
+    else:
         trainer.create_model_card()
     return metrics
 
