@@ -92,7 +92,7 @@ def test_a_misspelt_word_is_answered_with_the_right_one(run, words, message):
         (["train", "headline/small", "--test_lengths", "0"], "at least 1, got 0"),  # from our own check
         # the next two come from transformers
         (["train", "--output_dir", "x", "--load_best_model_at_end"], "requires the save and eval strategy to match"),
-        (["generate", "--model", "gone", "--input_file", "texts.txt", "--output_file", "o"], "gone"),
+        (["generate", "--model", "gone", "--input_file", "texts.txt", "--output_file", "o"], "We couldn't connect to"),
         (["reproduce", "headline_en", "--train_file", "gone.jsonl"], "there is no data file gone.jsonl"),
     ],
 )
@@ -123,3 +123,19 @@ def test_a_command_runs_as_a_module_too(name):
     command = [sys.executable, "-m", f"hf_lenctrl.experiment.{name}", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
     assert done.returncode == 0 and "usage: " in done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_accelerate_launches_a_recipe_by_its_name(tmp_path):
+    (tmp_path / "rows.jsonl").write_text(
+        "".join(f'{{"source": "{s} {i}", "target": "{i} {s[:20]}"}}\n' for s in SOURCES for i in range(6))
+    )
+    launch = "--multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no --dynamo_backend no"
+    options = "--train_file rows.jsonl --output_dir run --use_cpu --max_steps 1 --eval_strategy no --vocab_size 120"
+    options += " --validation_share 0 --test_share 0 --d_model 32 --ffn_dim 32 --attention_heads 2 --layers 1"
+    command = [sys.executable, "-m", "accelerate.commands.launch", *launch.split(), "--main_process_port", "0"]
+    command += ["-m", "hf_lenctrl.experiment.train", "headline/small", *options.split()]
+    environment = {**ENVIRONMENT, "HF_HOME": str(tmp_path / "home"), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "run" / "model.safetensors").is_file()

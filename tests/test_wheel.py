@@ -119,7 +119,8 @@ def test_the_installed_command_lists_its_recipes_and_trains_by_one(installed):
     where = ["--input_file", "run/test.jsonl", "--output_file", "out.jsonl"]
     installed("lenctrl", "generate", "--model", "run", *where, "--length", "12", "--length_constraint", "exact")
     written = [json.loads(line) for line in (installed.folder / "out.jsonl").read_text().splitlines()]
-    assert len(written) == 5 and {len(row["output"]) for row in written} == {12}
+    assert len(written) == len((installed.folder / "run" / "test.jsonl").read_text().splitlines()) > 0
+    assert {len(row["output"]) for row in written} == {12}
 
 
 def test_every_hint_to_install_names_the_distribution_and_an_extra_of_it():  # issue 15.38

@@ -101,14 +101,15 @@ def build_model(args: ModelArguments, tokenizer, max_positions: int, length_toke
 
 def _controlled_base(args: ModelArguments, tokenizer, length_tokens: LengthTokens | None) -> Any:
     """A plain checkpoint with length control added."""
+    name: Any = args.base_model
     if args.model_name_or_path is not None:
         raise ValueError(
-            f"base_model={args.base_model} starts a run and model_name_or_path={args.model_name_or_path} goes on "
-            "with one; give one of them"
+            f"base_model={name} starts a run and model_name_or_path={args.model_name_or_path} goes on with one; give "
+            "one of them"
         )
-    config = AutoConfig.from_pretrained(args.base_model)
+    config = AutoConfig.from_pretrained(name)
     config.dropout = args.dropout
-    base: Any = AutoModelForSeq2SeqLM.from_pretrained(args.base_model, config=config)
+    base: Any = AutoModelForSeq2SeqLM.from_pretrained(name, config=config)
     if length_tokens is not None and len(tokenizer) > base.get_input_embeddings().num_embeddings:
         base.resize_token_embeddings(len(tokenizer))
     model = add_length_control(

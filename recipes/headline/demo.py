@@ -58,9 +58,8 @@ def write(folder: Path, sources: list[str], lengths: tuple) -> dict[int | None, 
     """What the model in `folder` writes for each source at each length."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
-    rows = generate(
-        model, tokenizer, sources * len(lengths), [n for n in lengths for _ in sources], num_beams=4, batch_size=50
-    )
+    how = {"num_beams": 4, "batch_size": 50, "length_unit": "character"}  # a plain model knows no unit
+    rows = generate(model, tokenizer, sources * len(lengths), [n for n in lengths for _ in sources], **how)
     return {n: rows[i * len(sources) : (i + 1) * len(sources)] for i, n in enumerate(lengths)}
 
 
@@ -108,7 +107,7 @@ def main(argv=None) -> None:
     print("3/5 Training the length-controlled model (LDPE)", flush=True)
     train(out / "model", out / "data", ["--max_train_minutes", "5", *args.training_options])
     print("4/5 Training the plain Transformer", flush=True)
-    plain = {"length_encoding": "none", "absolute_positions": True, "tokenizer_name_or_path": out / "model"}
+    plain = {"length_encoding": "none", "tokenizer_name_or_path": out / "model"}
     plain |= {"max_train_minutes": 2, "max_steps": 600}
     train(out / "plain", out / "data", [f"--{k}={v}" for k, v in plain.items()] + args.training_options)
 
