@@ -4,8 +4,8 @@
 
 The reader is Fisher's, fitted on the encodings of all lengths from 20 to 80 under independent noise of the given
 standard deviation. The embeddings of tokens, to which an encoding is added, had 0.5 in the trained models of
-docs/results/methods.md; dropout adds to it. Printed at each length is the reader's value at the end less its largest before
-it, over the noise in that value: with 3 there is hardly an error, with 0.3 there are many.
+docs/results/methods.md; dropout adds to it. Printed at each length is the reader's value at the end less its largest
+before it, over the noise in that value: with 3 there is hardly an error, with 0.3 there are many.
 """
 
 import argparse

@@ -23,8 +23,8 @@ class _Encoders(nn.Module):
         super().__init__()
         self.encoders = nn.ModuleList(encoders)
 
-    def forward(self, input_ids=None, attention_mask=None, **kwargs):
-        states = [encoder(input_ids, attention_mask=attention_mask)[0] for encoder in self.encoders]
+    def forward(self, input_ids=None, attention_mask=None, length=None, **kwargs):
+        states = [encoder(input_ids, attention_mask=attention_mask, length=length)[0] for encoder in self.encoders]
         return BaseModelOutput(last_hidden_state=torch.cat(states, dim=-1))  # (B, S, sum of widths)
 
 
@@ -65,7 +65,8 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
                 raise ValueError(
                     f"an ensemble takes this package's models, got a {type(model).__name__}; see add_length_control"
                 )
-        lead = next((model for model in models if model.config.length_controlled), models[0])
+        # its configuration speaks for all: whether encoders are given the length, whether there is a default length
+        lead = max(models, key=lambda m: (m.config.encoder_length_embedding, m.config.length_controlled))
         names = ("eos_token_id", "pad_token_id", "decoder_start_token_id", "length_unit")
         for model in models:
             for name in names:
@@ -110,7 +111,7 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
     ):
         """Logits are the log of the mean probability: `(batch_size, sequence_length, vocab_size)`."""
         if encoder_outputs is None:
-            encoder_outputs = self.encoders(input_ids, attention_mask=attention_mask)
+            encoder_outputs = self.encoders(input_ids, attention_mask=attention_mask, length=length)
         widths = [model.config.d_model for model in self.models]
         caches = [None] * len(widths) if past_key_values is None else [past_key_values, *past_key_values.others]
         total = None
@@ -135,13 +136,16 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
         lead: Any = self.models[0]
         return lead.get_output_embeddings()
 
-    def _token_limit(self, length, prompt_length):
+    @property
+    def _positions(self) -> int | None:
         members: Any = self.models
-        return min(model._token_limit(length, prompt_length) for model in members)
+        return min((model._positions for model in members if model._positions is not None), default=None)
 
     def prepare_inputs_for_generation(self, input_ids, **kwargs):
-        """As the first model does, with progress."""
-        return self.models[0].prepare_inputs_for_generation(input_ids, **kwargs)
+        """As the first model that counts progress does."""
+        members: Any = self.models
+        counts = next((model for model in members if model.config.counts_progress), members[0])
+        return counts.prepare_inputs_for_generation(input_ids, **kwargs)
 
     def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs):
         if generation_config.use_cache is not False:

@@ -1,11 +1,14 @@
 """`generate` with a length."""
 
+import inspect
 import logging
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from transformers.generation import LogitsProcessorList
+from transformers.generation import LogitsProcessor, LogitsProcessorList
 from transformers.modeling_outputs import BaseModelOutput
 
 from .length_constraint import LengthConstraintLogitsProcessor
@@ -48,6 +51,23 @@ def token_limit(table: UnitTable, length: int, prompt_length: int, positions: in
     return min(limit, positions + 1)  # the last token is never read
 
 
+class _EndAtLimit(LogitsProcessor):
+    """EOS in the last position of each row's own limit, so that a row gets in a batch what it gets alone."""
+
+    def __init__(self, limits: torch.Tensor, eos_token_id: int):
+        self.limits, self.eos_token_id = limits, eos_token_id  # (B,)
+        self.first = int(limits.min())
+
+    def __call__(self, input_ids, scores):
+        """`(rows, sequence_length)` and `(rows, vocab_size)` -> `(rows, vocab_size)`."""
+        if input_ids.shape[1] < self.first - 1:
+            return scores
+        ended = self.limits.repeat_interleave(len(scores) // len(self.limits)) <= input_ids.shape[1] + 1  # (rows,)
+        only_eos = torch.full_like(scores, -math.inf)
+        only_eos[:, self.eos_token_id] = 0.0
+        return torch.where(ended.unsqueeze(1), only_eos, scores)
+
+
 def limited(
     model,
     table: UnitTable,
@@ -61,39 +81,75 @@ def limited(
     Arguments of `model.generate` with room for the length and, for a constraint, its logits processor.
 
     Args:
-        length (`torch.LongTensor` of shape `(batch_size,)`): Wanted units.
-        kwargs (`dict`): The call's own, which win.
-        limit_of: Positions for a length and a prompt's length; asked even where the call sets its own, as it raises
-            for what the model cannot hold.
+        length (`torch.LongTensor` of shape `(batch_size,)`): Requested units.
+        kwargs (`dict`): The call's own, which override.
+        limit_of: Positions for a length and a prompt's length; called even where the call sets its own, because it
+            raises for what the model cannot hold.
     """
     kwargs = dict(kwargs)
-    settings = generation_config or model.generation_config
 
     def given(name):
+        """Of the call; `generate` fills what it leaves out from the checkpoint."""
         return kwargs[name] if kwargs.get(name) is not None else getattr(generation_config, name, None)
+
+    def in_force(name):
+        sources = (model.generation_config, model.config)
+        return next((v for v in (given(name), *(getattr(s, name, None) for s in sources)) if v is not None), None)
 
     prompt = kwargs.get("decoder_input_ids")
     prompt_length = 1 if prompt is None else prompt.shape[1]
-    limit = limit_of(int(length.max()), prompt_length)
+    most = limit_of(int(length.max()), prompt_length)
+    limit: Any = length.new_tensor([limit_of(n, prompt_length) for n in length.tolist()])  # (B,)
+    processors = list(kwargs.get("logits_processor") or [])
+    eos = in_force("eos_token_id")
+    if eos is not None and (generation_config or model.generation_config).eos_token_id is None:
+        kwargs["eos_token_id"] = eos
     if given("max_new_tokens") is not None:
         limit = prompt_length + given("max_new_tokens")
     elif given("max_length") is not None:
         limit = given("max_length")
     else:  # the model's own limit was not made for this length
-        kwargs |= {"max_length": limit, "max_new_tokens": None}
-    if generation_config is None and kwargs.get("min_new_tokens") is None:
-        kwargs.setdefault("min_length", 0)
+        kwargs |= {"max_length": most, "max_new_tokens": None}
+        if constraint is None and eos is not None:
+            processors.append(_EndAtLimit(limit, eos if isinstance(eos, int) else eos[0]))
+    if given("min_new_tokens") is None:  # the checkpoint's was not made for this length either
+        kwargs |= {"min_new_tokens": None, "min_length": given("min_length") or 0}
     if constraint is not None:
-        processor = LengthConstraintLogitsProcessor(
-            table,
-            length,
-            constraint,
-            eos_token_id=kwargs.get("eos_token_id", settings.eos_token_id),
-            max_length=limit,
-            start_length=1 + (kwargs.get("forced_bos_token_id", settings.forced_bos_token_id) is not None),
-        )
-        kwargs["logits_processor"] = LogitsProcessorList([*(kwargs.get("logits_processor") or []), processor])
-    return kwargs
+        start_length = 1 + (in_force("forced_bos_token_id") is not None)
+        options = {"eos_token_id": eos, "max_length": limit, "start_length": start_length}
+        processors.append(LengthConstraintLogitsProcessor(table, length, constraint, **options))
+    return kwargs | {"logits_processor": LogitsProcessorList(processors)}
+
+
+def generate_within(
+    generate,
+    model,
+    table: UnitTable,
+    length: torch.Tensor,
+    constraint: str | None,
+    arguments: dict,
+    *,
+    positions: int | None,
+):
+    """
+    `generate` with room for a length, its constraint, and a warning for each exact length that was missed.
+
+    Args:
+        generate: The method that does it, of `model` or of its parent class.
+        model (`PreTrainedModel`): Length-controlled or plain.
+        table (`UnitTable`): Of the model's vocabulary, in the unit of `length`.
+        length (`torch.LongTensor` of shape `(batch_size,)`): Requested units, see `as_length_tensor`.
+        constraint (`str`, *optional*): `"max"`, `"exact"` or `None`.
+        arguments (`dict`): The call's own for `generate`, `generation_config` among them; they override.
+        positions (`int`, *optional*): Decoder positions of the model; `None` where they have no end.
+    """
+    limit_of = partial(token_limit, table, positions=positions)
+    config = arguments.get("generation_config")
+    outputs = generate(**limited(model, table, length, constraint, arguments, config, limit_of))
+    if constraint == "exact":
+        ids = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
+        warn_of_misses(table.count(ids).tolist(), length.tolist(), table.unit)
+    return outputs
 
 
 def warn_of_misses(produced: list[int], length: list[int], unit: str) -> None:
@@ -139,7 +195,15 @@ class LengthControlledGeneration:
 
     @torch.no_grad()
     def generate(
-        self, inputs=None, generation_config=None, *args, length=None, length_constraint=_FROM_CONFIG, **kwargs
+        self,
+        inputs=None,
+        generation_config=None,
+        logits_processor=None,
+        stopping_criteria=None,
+        *args,
+        length=None,
+        length_constraint=_FROM_CONFIG,
+        **kwargs,
     ):
         """
         `GenerationMixin.generate` with a length.
@@ -164,11 +228,16 @@ class LengthControlledGeneration:
         if length_constraint is _FROM_CONFIG:
             length_constraint = self.config.length_constraint
         check_constraint(length_constraint)
+        kwargs |= {"generation_config": generation_config, "logits_processor": logits_processor}
+        kwargs |= {"stopping_criteria": stopping_criteria}
+        generate: Any = super().generate
+        if args:  # the positional arguments behind these, by the names of the base method
+            kwargs |= dict(zip(list(inspect.signature(generate).parameters)[4:], args, strict=False))
         controlled = self.config.length_controlled
         if not controlled and length_constraint is None:
             if length is not None:
                 refuse_length()
-            return super().generate(inputs, generation_config, *args, **kwargs)
+            return generate(inputs, **kwargs)
         length = self.config.length if length is None else length
         if length is None:
             raise ValueError(
@@ -182,16 +251,9 @@ class LengthControlledGeneration:
             inputs, kwargs = self._one_text(inputs, kwargs, many)
             batch_size = many
         length = as_length_tensor(length, batch_size, self.device)  # (B,)
-        kwargs = limited(
-            self, self.unit_table, length, length_constraint, kwargs, generation_config, self._token_limit
-        )
-        if controlled:
-            kwargs["length"] = length
-        outputs = super().generate(inputs, generation_config, *args, **kwargs)
-        if length_constraint == "exact":
-            ids = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
-            warn_of_misses(self.unit_table.count(ids).tolist(), length.tolist(), self.unit_table.unit)
-        return outputs
+        kwargs |= {"inputs": inputs, **({"length": length} if controlled else {})}
+        table, positions = self.unit_table, self._positions
+        return generate_within(generate, self, table, length, length_constraint, kwargs, positions=positions)
 
     def _one_text(self, inputs, kwargs: dict, many: int) -> tuple:
         """The arguments of `generate` for a text that is to be written several times."""
@@ -219,8 +281,17 @@ class LengthControlledGeneration:
             return kwargs["encoder_outputs"][0].shape[0]
         return 1  # as GenerationMixin does when it is given nothing
 
-    def _token_limit(self, length: int, prompt_length: int) -> int:
-        """See `token_limit`."""
-        absolute = self.config.absolute_positions
-        positions = getattr(self.config, "max_position_embeddings", None) if absolute else None  # T5 has none
-        return token_limit(self.unit_table, length, prompt_length, positions)
+    @property
+    def _positions(self) -> int | None:
+        """Decoder positions; `None` where they have no end."""
+        positions = getattr(self.config, "max_position_embeddings", None)  # T5 has none
+        return positions if self.config.absolute_positions else None
+
+    def _get_candidate_generator(self, *args, model_kwargs, assistant_model=None, **kwargs):
+        """Of assisted generation; a plain draft model takes no length, and the target's constraint holds anyway."""
+        draft: Any = getattr(assistant_model, "config", None)
+        if assistant_model is not None and not getattr(draft, "length_controlled", False):
+            model_kwargs = {name: value for name, value in model_kwargs.items() if name not in ("length", "progress")}
+        return super()._get_candidate_generator(
+            *args, model_kwargs=model_kwargs, assistant_model=assistant_model, **kwargs
+        )

@@ -458,3 +458,33 @@ def test_any_length_is_fine_without_absolute_positions(family):
     model.final_logits_bias[0, model.config.eos_token_id] = -1e4
     for options in ({}, {"num_beams": 2}, {"use_cache": False}):
         assert model.generate(SOURCE, length=20, **options).shape[1] > 1 + 20 + 20
+
+
+@pytest.mark.parametrize("setting", ["min_length", "min_new_tokens"])
+@pytest.mark.parametrize("config", [None, GenerationConfig(num_beams=1)], ids=["alone", "generation_config"])
+def test_a_minimum_of_the_checkpoint_gives_way_to_the_length(speller, inputs, setting, config):  # issue 15.9
+    setattr(speller.generation_config, setting, 25)
+    lengths = [3, 20, 11]
+    assert speller.generate(**inputs, generation_config=config, length=lengths).tolist() == expected(speller, lengths)
+    bound = speller.generate(**inputs, generation_config=config, length=lengths, length_constraint="max")
+    assert bound.tolist() == expected(speller, lengths)
+    own = speller.generate(**inputs, length=lengths, **{setting: 25})  # a call's own holds
+    assert own.shape[1] >= 25
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("forced", [None, "eos"])
+def test_a_runaway_row_is_cut_at_its_own_limit(endless, num_beams, forced):  # issue 15.10
+    endless.generation_config.forced_eos_token_id = endless.config.eos_token_id if forced else None
+    batch = endless.generate(SOURCE, length=[2, 30], num_beams=num_beams)
+    for row, (source, length) in enumerate(((SOURCE[:1], 2), (SOURCE[1:], 30))):
+        alone = endless.generate(source, length=length, num_beams=num_beams)[0].tolist()
+        pad = [endless.config.pad_token_id] * (batch.shape[1] - len(alone))
+        assert batch[row].tolist() == alone + pad
+    assert batch.shape[1] > 60 and (batch[0] == endless.config.pad_token_id).sum() > 20
+    weights = torch.tensor([[0] * 4 + [1] * 56, [0] * 60])  # the first token is a word, the others go on with it
+    words = UnitTable("word", weights, torch.tensor([[0] * 4 + [1] * 56, [1] * 60]))
+    endless.model.decoder.unit_table = words
+    bound = endless.generate(SOURCE, length=[2, 9], length_constraint="max")
+    alone = endless.generate(SOURCE[:1], length=2, length_constraint="max")[0].tolist()
+    assert bound[0].tolist() == alone + [endless.config.pad_token_id] * (bound.shape[1] - len(alone))

@@ -1,17 +1,21 @@
 """Hard bounds on hand-made tables and on untrained models of every family, ensembles, and re-ranking."""
 
+import copy
 import functools
 import itertools
 import json
 import logging
 import math
+import multiprocessing
+import pickle
+import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 import transformers
-from conftest import build_model, make_tokenizers
+from conftest import SHAPE, build_model, make_tokenizers
 from huggingface_hub.errors import StrictDataclassClassValidationError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -975,3 +979,245 @@ def test_threads_share_the_masks_that_they_make():
 
     with ThreadPoolExecutor(8) as threads:
         assert all(threads.map(ask, range(300)))
+
+
+# Vocabularies of any shape: no output is over, and an exact length that cannot be is missed by as little as can be
+
+
+def random_table(draw: random.Random, eos: list[int]):
+    """Entry 0 is an EOS that writes nothing, 1 a BOS; `states_after` asks that what writes leads to one state."""
+    states, size, most = draw.randint(1, 3), draw.randint(3, 7), draw.choice([3, 5, 9])
+    weights = [[0, 0, *(draw.randint(0, most) for _ in range(size - 2))] for _ in range(states)]
+    following = [[state] * size for state in range(states)]
+    for i in range(2, size):
+        after, counts_first = draw.randint(1, states - 1) if states > 1 else 0, draw.random() < 0.5
+        for state in range(states):
+            following[state][i] = after if state or counts_first else 0
+    if states == 3 and draw.random() < 0.5:
+        weights[2][:2] = [~0, ~0]  # no text may end there
+    return weights, following
+
+
+def most_units(weights, following, eos: list[int], length: int) -> int:
+    """The most units, up to `length`, of all the texts that can be written: by trying them all; -1 for none."""
+    seen, rest, best = {(0, 0)}, [(0, 0)], -1
+    while rest:
+        state, count = rest.pop()
+        for i, (weight, after) in enumerate(zip(weights[state], following[state], strict=True)):
+            if weight < 0 or i == 1 or count + weight > length:
+                continue
+            if i in eos and weights[after][0] >= 0:
+                best = max(best, count + weight)
+            elif i not in eos and (after, count + weight) not in seen:
+                seen.add((after, count + weight))
+                rest.append((after, count + weight))
+    return best
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_exact_length_is_missed_by_as_little_as_can_be(seed):  # issues 15.4 and 15.17
+    draw = random.Random(seed)
+    unreachable = 0
+    for _ in range(60):
+        eos = draw.choice([[0], [0, 2]])  # the second one writes
+        weights, following = random_table(draw, eos)
+        length = draw.randint(1, 30)
+        most = most_units(weights, following, eos, length)
+        unreachable += most != length
+        for constraint in CONSTRAINTS:
+            process = LengthConstraintLogitsProcessor(
+                table(weights, "word", following), length, constraint, eos_token_id=eos
+            )
+            ids, state, count = [1], 0, 0
+            while ids[-1] not in eos and len(ids) < 200:
+                scores = process(torch.tensor([ids]), torch.zeros(1, len(weights[0])))[0].tolist()
+                i = draw.choice([i for i, score in enumerate(scores) if score > NO and i != 1])
+                ids.append(i)
+                count += max(weights[state][i], ~weights[state][i])
+                state = following[state][i]
+            if most >= 0:
+                assert count <= length
+                if constraint == "exact" and ids[-1] in eos:
+                    assert count == most, (weights, following, eos, length, ids)
+    assert unreachable > 5
+
+
+def test_reachable_lengths_repeat_however_long():  # issue 15.17
+    """Entries of 6 and 10 after a first one of 3: 3, 9, 13, 15, 19 and then every odd number but 17."""
+    units = table([[0, 0, 3, 3], [0, 0, 6, 10]], "word", [[0, 0, 1, 1], [1, 1, 1, 1]])
+    for length, most in ((14, 13), (17, 15), (18, 15), (20, 19), (22, 21), (23, 23), (998, 997), (999, 999)):
+        process = LengthConstraintLogitsProcessor(units, length, "exact", eos_token_id=0)
+        ids, count = [1, 2], 3
+        while ids[-1] != 0:
+            scores = process(torch.tensor([ids]), torch.tensor([[0.0, -1.0, 2.0, 1.0]]))[0].tolist()
+            ids.append(max(range(4), key=scores.__getitem__))
+            count += [0, 0, 6, 10][ids[-1]]
+        assert count == most
+    # as after 999: the period holds for lengths that no table could list
+    near, far = (LengthConstraintLogitsProcessor(units, n, "exact", eos_token_id=0) for n in (998, 9_999_998))
+    ids, scores = torch.tensor([[1, 2]]), torch.zeros(1, 4)
+    assert near(ids, scores).tolist() == far(ids, scores).tolist()
+
+
+@pytest.mark.parametrize("mode", [{}, {"num_beams": 3}, {"do_sample": True}], ids=["greedy", "beams", "samples"])
+@pytest.mark.parametrize("constraint", CONSTRAINTS)
+def test_an_eos_that_writes_counts(constraint, mode):  # issue 15.4
+    """The last id of the vocabulary is a letter and an EOS, as a line feed may be."""
+    model = controlled_model("bart", length_unit="character")
+    letter = tokenizer_of("bart").convert_tokens_to_ids("a")
+    model.generation_config.eos_token_id = [2, letter]
+    torch.manual_seed(0)
+    output = model.generate(SOURCE, length=[1, 7, 23], length_constraint=constraint, **mode)
+    produced = lengths_of("bart", "character", output)
+    assert produced == [1, 7, 23] if constraint == "exact" else all(map(int.__le__, produced, [1, 7, 23]))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("unit", ["word", "byte"])
+def test_a_ban_of_ngrams_cuts_no_character(unit, size):  # issue 15.16
+    """A character that cannot be completed decodes to U+FFFD: a word of its own, and three bytes."""
+    model = controlled_model("bart", length_unit=unit, init_std=0.6)
+    wide = tokenizer_of("bart").convert_tokens_to_ids(["ã", "Ģ", "Ġ", "Â", "ħ"])
+    bias = torch.full_like(model.final_logits_bias, -9.0)
+    bias[:, wide] = 9.0
+    model.final_logits_bias = bias
+    bounds = [n for n in (1, 2, 5) for _ in range(20)]
+    for seed in range(3):
+        torch.manual_seed(seed)
+        options = {"no_repeat_ngram_size": size, "do_sample": True, "num_return_sequences": 20, "temperature": 2.0}
+        output = model.generate(SOURCE, length=[1, 2, 5], length_constraint="max", max_new_tokens=30, **options)
+        produced = lengths_of("bart", unit, output)
+        assert all(map(int.__le__, produced, bounds)), produced
+
+
+# What a call may bring along
+
+
+def test_a_bound_works_after_a_call_in_inference_mode():  # issue 15.18
+    model = build_model("bart", init_std=0.3)
+    for constraint in CONSTRAINTS:
+        with torch.inference_mode():
+            inside = model.generate(SOURCE, length=[1, 2, 3], length_constraint=constraint)
+        again = model.generate(SOURCE, length=[1, 2, 3], length_constraint=constraint)
+        assert inside.tolist() == again.tolist()
+        longer = model.generate(SOURCE, length=[5, 9, 13], length_constraint=constraint)  # rows not seen before
+        assert all(map(int.__le__, model.unit_table.count(longer).tolist(), [5, 9, 13]))
+    with torch.inference_mode():
+        made_inside = build_model("bart", init_std=0.3)
+        made_inside.generate(SOURCE, length=4, length_constraint="exact")
+    assert (
+        made_inside.unit_table.count(made_inside.generate(SOURCE, length=6, length_constraint="exact")).tolist()
+        == [6] * 3
+    )
+
+
+@pytest.mark.parametrize("where", ["config", "model"])
+def test_eos_comes_from_the_models_own_configuration(where):  # issue 15.21
+    model = build_model("bart", init_std=0.3)
+    if where == "model":
+        model.generation_config.eos_token_id = None
+    config = transformers.GenerationConfig() if where == "config" else None
+    for constraint in CONSTRAINTS:
+        output = model.generate(SOURCE, config, length=[1, 7, 23], length_constraint=constraint)
+        produced = model.unit_table.count(output).tolist()
+        assert produced == [1, 7, 23] if constraint == "exact" else all(map(int.__le__, produced, [1, 7, 23]))
+        assert (output[:, 1:] == 2).any(dim=1).all()
+
+
+@pytest.mark.parametrize("constraint", CONSTRAINTS)
+def test_a_bound_samples_with_invalid_values_removed(constraint):  # issue 15.22
+    """`InfNanRemoveLogitsProcessor` writes the least number for -inf, and dividing it by a temperature gives -inf."""
+    model = build_model("bart", init_std=0.3)
+    torch.manual_seed(0)
+    options = {"remove_invalid_values": True, "do_sample": True, "temperature": 0.5, "forced_bos_token_id": 0}
+    output = model.generate(SOURCE, length=[1, 7, 23], length_constraint=constraint, min_new_tokens=9, **options)
+    produced = model.unit_table.count(output).tolist()
+    assert produced == [1, 7, 23] if constraint == "exact" else all(map(int.__le__, produced, [1, 7, 23]))
+
+
+@pytest.mark.parametrize("draft", ["controlled", "plain class", "stock"])
+@pytest.mark.parametrize("constraint", [None, *CONSTRAINTS])
+def test_assisted_generation_gives_what_greedy_does(constraint, draft):  # issue 15.23
+    model = build_model("bart", init_std=0.2)
+    torch.manual_seed(3)
+    assistant = {
+        "controlled": lambda: build_model("bart", seed=3, init_std=0.2),
+        "plain class": lambda: build_model("bart", seed=3, length_encoding="none", absolute_positions=True),
+        "stock": lambda: transformers.BartForConditionalGeneration(transformers.BartConfig(**SHAPE)).eval(),
+    }[draft]()
+    options = {"length": 9, "length_constraint": constraint, "max_new_tokens": 20}
+    expected = model.generate(SOURCE[:1], **options)
+    assert model.generate(SOURCE[:1], assistant_model=assistant, **options).tolist() == expected.tolist()
+    assert constraint is None or int(model.unit_table.count(expected)) <= 9
+
+
+def length_of_a_sent_model(model, source):
+    return model.unit_table.count(model.generate(source, length=5, length_constraint="exact")).tolist()
+
+
+def test_a_bound_leaves_nothing_on_the_model():  # issue 15.24
+    units = UnitTable.from_tokenizer(tokenizer_of("bart"), "character")
+    before = sorted(vars(units))
+    process = LengthConstraintLogitsProcessor(units, [3, 5], "exact", eos_token_id=2, max_length=20)
+    scores = torch.zeros(2, units.weights.shape[1])
+    masked = process(torch.tensor([[2, 9], [2, 11]]), scores)
+    assert sorted(vars(units)) == before
+    for copied in (pickle.loads(pickle.dumps(process)), copy.deepcopy(process)):
+        assert torch.equal(copied(torch.tensor([[2, 9], [2, 11]]), scores), masked)
+    for copied in (pickle.loads(pickle.dumps(units)), copy.deepcopy(units)):
+        again = LengthConstraintLogitsProcessor(copied, [3, 5], "exact", eos_token_id=2, max_length=20)
+        assert torch.equal(again(torch.tensor([[2, 9], [2, 11]]), scores), masked)
+
+
+def test_a_table_that_is_changed_in_place_is_read_again():
+    units = table()
+    assert constrain(2, "max", [[0, 1, 1]], unit_table=units) == [[0, 2, 3]]
+    units.weights[0, 3] = 5
+    assert constrain(2, "max", [[0, 1, 1]], unit_table=units) == [[0, 2]]
+    units.weights = torch.tensor([[0, 0, 9, 2, 2]], dtype=torch.int32)
+    assert constrain(2, "max", [[0, 1, 1]], unit_table=units) == [[0, 3, 4]]
+
+
+@pytest.mark.slow
+def test_a_model_is_sent_to_a_spawned_worker_after_a_bound():  # issue 15.24
+    model = build_model("bart", init_std=0.3)
+    model.generate(SOURCE, length=5, length_constraint="exact")
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(length_of_a_sent_model, (model, SOURCE)) == [5, 5, 5]
+
+
+@pytest.mark.parametrize("constraint", [None, "max"])
+def test_logits_processors_may_be_positional(constraint):  # issue 15.26
+    model = build_model("bart", init_std=0.3)
+
+    def only_seven(input_ids, scores):
+        return torch.full_like(scores, NO).index_fill(1, torch.tensor([7]), 0.0)
+
+    for arguments, named in (((SOURCE, None, [only_seven]), {}), ((SOURCE,), {"logits_processor": [only_seven]})):
+        output = model.generate(*arguments, **named, length=5, length_constraint=constraint, max_new_tokens=4)
+        assert output[:, 1:4].tolist() == [[7, 7, 7]] * 3
+
+
+def told_encoder(seed, **fields):
+    model = build_model("bart", seed=seed, init_std=0.2, encoder_length_embedding=True, **fields)
+    torch.nn.init.normal_(model.model.encoder.length_embedding.weight, std=0.5)
+    return model
+
+
+@pytest.mark.parametrize("plain_decoder", [False, True])
+def test_an_ensemble_gives_each_encoder_the_length(plain_decoder):  # issue 15.5
+    fields = {"length_encoding": "none", "absolute_positions": True} if plain_decoder else {}
+    models = [build_model("bart", seed=1, init_std=0.2), told_encoder(2, **fields)]
+    inputs = {"input_ids": SOURCE, "decoder_input_ids": torch.tensor([[2, 5], [2, 7], [2, 9]]), "length": [3, 9, 40]}
+    mean = torch.stack([model(**inputs).logits.double().softmax(-1) for model in models]).mean(0)
+    ensemble = LengthControlEnsemble(models)
+    torch.testing.assert_close(ensemble(**inputs).logits.double(), mean.log(), atol=1e-5, rtol=0)
+    options = {"max_new_tokens": 8, "min_new_tokens": 8}
+    output = ensemble.generate(SOURCE, length=[3, 9, 40], **options)
+    inputs |= {"decoder_input_ids": output[:, :-1]}
+    mean = torch.stack([model(**inputs).logits.double().softmax(-1) for model in models]).mean(0)
+    mean[:, :, 2] = 0  # EOS is forced in the last position alone
+    assert mean.argmax(-1)[:, :-1].tolist() == output[:, 1:-1].tolist()
+    several = ensemble.generate(SOURCE[:1], length=[3, 9, 40], **options)
+    alone = [ensemble.generate(SOURCE[:1], length=n, **options)[0].tolist() for n in (3, 9, 40)]
+    assert several.tolist() == alone
