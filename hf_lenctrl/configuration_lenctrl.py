@@ -91,15 +91,15 @@ class LengthControlRules:
         if self.length is not None:
             check_length(self.length)
         check_constraint(self.length_constraint)
-        if self.length_encoding == "none" and not self.absolute_positions:
-            raise ValueError(
-                "length_encoding='none' with absolute_positions=False leaves the decoder without any position; "
-                "pass absolute_positions=True for the plain base model"
-            )
         if hasattr(self, "relative_attention_num_buckets") and not self.absolute_positions:
             raise ValueError(
                 f"absolute_positions=False has no meaning for {type(self).__name__}, whose positions are relative and "
                 "stay in the attention; leave it out"
+            )
+        if self.length_encoding == "none" and not self.absolute_positions:
+            raise ValueError(
+                "length_encoding='none' with absolute_positions=False leaves the decoder without any position; "
+                "pass absolute_positions=True for the plain base model"
             )
         told = self.length_controlled or self.length_tokens is not None
         if self.length_tokens is not None:

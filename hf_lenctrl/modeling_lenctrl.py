@@ -15,6 +15,7 @@ from transformers.models.t5 import modeling_t5 as t5
 from transformers.models.umt5 import modeling_umt5 as umt5
 from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
+from transformers.utils.output_capturing import _CAN_RECORD_REGISTRY
 
 from . import configuration_lenctrl as configurations
 from .controlled_parts import CONTROLLED, LengthControlledDecoder, LengthControlledEncoder, PositionsOfIds, control
@@ -307,6 +308,9 @@ def _make_parts(head: Any, stock: ModuleType) -> None:
             fields["config_class"] = head.config_class
         globals()[name] = CONTROLLED[mixin, base] = type(name, (mixin, base), fields)
     CONTROLLED[LengthControlledModel, getattr(stock, f"{family}Model")] = head.model_class
+    for made in (globals()[f"LenCtrl{family}Encoder"], globals()[f"LenCtrl{family}Decoder"], head.model_class):
+        # hidden states and attentions are recorded for classes that are known by name, from their `__init__` on
+        dict.__setitem__(_CAN_RECORD_REGISTRY, str(made), made._can_record_outputs)
 
 
 # The families, by the plain model's type; NLLB's checkpoints are of type m2m_100. Conversion, registration and the

@@ -94,13 +94,24 @@ def character_tokenizer(tmp_path_factory):
     )
 
 
-FAMILIES = {
-    "bart": hf_lenctrl.LenCtrlBartForConditionalGeneration,
-    "marian": hf_lenctrl.LenCtrlMarianMTModel,
-    "mbart": hf_lenctrl.LenCtrlMBartForConditionalGeneration,
-    "pegasus": hf_lenctrl.LenCtrlPegasusForConditionalGeneration,
-    "m2m_100": hf_lenctrl.LenCtrlM2M100ForConditionalGeneration,
+FAMILIES = hf_lenctrl.modeling_lenctrl.FAMILIES
+RELATIVE = ("t5", "mt5", "umt5")  # their positions are relative and stay
+T5_NAMES = {
+    "encoder_layers": "num_layers",
+    "decoder_layers": "num_decoder_layers",
+    "encoder_attention_heads": "num_heads",
+    "encoder_ffn_dim": "d_ff",
 }
+
+
+def in_names_of(family: str, **fields) -> dict:
+    """BART's names of a configuration's fields in those of the family; what T5 does not have is left out."""
+    if family not in RELATIVE:
+        return fields
+    without = ("decoder_attention_heads", "decoder_ffn_dim", "max_position_embeddings", "init_std", "scale_embedding")
+    renamed = {T5_NAMES.get(name, name): value for name, value in fields.items() if name not in without}
+    start = {"decoder_start_token_id": 0, "d_kv": 16, "initializer_factor": 0.5}
+    return {**start, **renamed, **({"absolute_positions": True} if "absolute_positions" in fields else {})}
 
 
 def build_model_of(family: str, seed: int = 0, **fields):
@@ -109,8 +120,8 @@ def build_model_of(family: str, seed: int = 0, **fields):
         return build_model(family, seed, **fields)
     torch.manual_seed(seed)
     head = FAMILIES[family]
-    start = {} if family == "pegasus" else {"decoder_start_token_id": 2}  # mBART's configuration names none
-    return head(head.config_class(**{**SHAPE, **start, **fields})).eval()
+    start = {"decoder_start_token_id": 2} if family in ("mbart", "m2m_100") else {}  # mBART's configuration names none
+    return head(head.config_class(**in_names_of(family, **{**SHAPE, **start, **fields}))).eval()
 
 
 @pytest.fixture(params=FAMILIES)
@@ -221,5 +232,5 @@ def make_tokenizers():
         "mbart": MBartTokenizer(vocab=scores),
         "nllb": NllbTokenizer(vocab=metaspace["vocab"], merges=merges(metaspace)),
         "pegasus": PegasusTokenizer(vocab=own_special),
-        "t5": T5Tokenizer(vocab=own_special),
+        **dict.fromkeys(RELATIVE, T5Tokenizer(vocab=own_special)),
     }

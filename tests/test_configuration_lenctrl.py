@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from conftest import build_model
+from conftest import RELATIVE, build_model, in_names_of
 from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     AutoConfig,
@@ -13,33 +13,28 @@ from transformers import (
     M2M100Config,
     MarianConfig,
     MBartConfig,
+    MT5Config,
     PegasusConfig,
+    T5Config,
+    UMT5Config,
 )
 
-from hf_lenctrl import (
-    LenCtrlBartConfig,
-    LenCtrlM2M100Config,
-    LenCtrlMarianConfig,
-    LenCtrlMBartConfig,
-    LenCtrlPegasusConfig,
-)
+import hf_lenctrl
 from hf_lenctrl.lengths import check_constraint, check_length
 
 
-CONFIGS = {
-    "bart": LenCtrlBartConfig,
-    "marian": LenCtrlMarianConfig,
-    "mbart": LenCtrlMBartConfig,
-    "pegasus": LenCtrlPegasusConfig,
-    "m2m_100": LenCtrlM2M100Config,
-}
-BASES = {
-    "bart": BartConfig,
-    "marian": MarianConfig,
-    "mbart": MBartConfig,
-    "pegasus": PegasusConfig,
-    "m2m_100": M2M100Config,
-}
+STOCK_CONFIGS = (
+    BartConfig,
+    MarianConfig,
+    MBartConfig,
+    PegasusConfig,
+    M2M100Config,
+    T5Config,
+    MT5Config,
+    UMT5Config,
+)
+BASES = {config.model_type: config for config in STOCK_CONFIGS}
+CONFIGS = {family: getattr(hf_lenctrl, f"LenCtrl{config.__name__}") for family, config in BASES.items()}
 DEFAULTS = {
     "length_encoding": "ldpe",
     "absolute_positions": False,
@@ -64,7 +59,8 @@ def config_class(any_family):
 
 def test_fields_have_the_documented_defaults(any_family, config_class):
     config = config_class()
-    assert {name: getattr(config, name) for name in DEFAULTS} == DEFAULTS
+    defaults = {**DEFAULTS, "absolute_positions": any_family in RELATIVE}
+    assert {name: getattr(config, name) for name in DEFAULTS} == defaults
     assert config.model_type == f"lenctrl_{any_family}"
 
 
@@ -87,12 +83,13 @@ def test_base_fields_keep_the_base_models_defaults(any_family, config_class):
         {"length_unit": "word", "unit_states": 3, "length_projection": True, "length_constraint": "exact"},
     ],
 )
-def test_a_saved_config_loads_as_it_was_through_autoconfig(config_class, fields, tmp_path):
-    config = config_class(d_model=48, decoder_layers=3, **fields)
+def test_a_saved_config_loads_as_it_was_through_autoconfig(any_family, config_class, fields, tmp_path):
+    fields = {**in_names_of(any_family, decoder_layers=3), **fields}
+    config = config_class(d_model=48, **fields)
     config.save_pretrained(tmp_path)
     loaded = AutoConfig.from_pretrained(tmp_path)
     assert type(loaded) is config_class
-    expected = {**DEFAULTS, "d_model": 48, "decoder_layers": 3, **fields}
+    expected = {**DEFAULTS, "absolute_positions": any_family in RELATIVE, "d_model": 48, **fields}
     assert {name: getattr(loaded, name) for name in expected} == expected
 
 
@@ -111,7 +108,7 @@ def test_a_saved_config_loads_as_it_was_through_autoconfig(config_class, fields,
         ({"length": 0}, "length must be at least 1, got 0; pass length=75"),
         ({"length": -3}, "length must be at least 1, got -3; pass length=75"),
         (
-            {"length_encoding": "none"},
+            {"length_encoding": "none", "absolute_positions": False},
             "length_encoding='none' with absolute_positions=False leaves the decoder without any position; "
             "pass absolute_positions=True",
         ),
@@ -141,7 +138,9 @@ def test_a_saved_config_loads_as_it_was_through_autoconfig(config_class, fields,
         ({"unit_states": 2}, "length_unit='token' has one state, got unit_states=2"),
     ],
 )
-def test_a_broken_rule_is_named_with_its_value(config_class, fields, message):
+def test_a_broken_rule_is_named_with_its_value(any_family, config_class, fields, message):
+    if any_family in RELATIVE and fields.get("absolute_positions") is False:
+        message = f"absolute_positions=False has no meaning for LenCtrl{BASES[any_family].__name__}, whose positions"
     with pytest.raises(StrictDataclassError, match=message):
         config_class(**fields)
 

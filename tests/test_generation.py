@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 import transformers
-from conftest import SHAPE, build_model, make_tokenizers
+from conftest import SHAPE, build_model, in_names_of, make_tokenizers
 from huggingface_hub.errors import StrictDataclassClassValidationError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,7 +39,14 @@ CONSTRAINTS = ["max", "exact"]
 
 # Five families, each with a tokenizer of its kind trained on text of several scripts
 
-MODEL_NAMES = {"bart": "Bart", "mbart": "MBart", "pegasus": "Pegasus", "m2m_100": "M2M100", "marian": "Marian"}
+MODEL_NAMES = {
+    "bart": "Bart",
+    "mbart": "MBart",
+    "pegasus": "Pegasus",
+    "m2m_100": "M2M100",
+    "marian": "Marian",
+    "t5": "T5",
+}
 FAMILIES = list(MODEL_NAMES)
 TINY = {
     "d_model": 32,
@@ -61,8 +68,8 @@ def tokenizer_of(family: str):
 def fields_of(family: str, **fields):
     """A tiny configuration's fields for the family's tokenizer."""
     tokenizer = tokenizer_of(family)
-    start = tokenizer.pad_token_id if family in ("pegasus", "marian") else tokenizer.eos_token_id
-    return {
+    start = tokenizer.pad_token_id if family in ("pegasus", "marian", "t5") else tokenizer.eos_token_id
+    fields = {
         **TINY,
         "vocab_size": 108 + tokenizer.encoder_size if family == "m2m_100" else len(tokenizer),  # 100 codes, 8 unused
         "pad_token_id": tokenizer.pad_token_id,
@@ -72,6 +79,7 @@ def fields_of(family: str, **fields):
         "scale_embedding": family != "bart",
         **fields,
     }
+    return in_names_of(family, **fields)
 
 
 def stock_model(family: str, **fields):

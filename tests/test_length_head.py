@@ -5,8 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-import transformers
-from conftest import FAMILIES, SHAPE, build_model_of, make_tokenizers
+from conftest import FAMILIES, SHAPE, build_model_of, in_names_of, make_tokenizers
 from transformers import BartConfig, BartForConditionalGeneration, DynamicCache, EncoderDecoderCache
 from transformers.models.bart.modeling_bart import BartAttention
 
@@ -44,6 +43,7 @@ def test_the_head_is_the_weighted_mean_of_the_equations():
     config = BartConfig(**SHAPE)
     head = type("Attention", (LengthHeadAttention, BartAttention), {})
     attention = head(32, 4, is_decoder=True, config=config, layer_idx=0).eval()
+    attention.add_length_control()
     plain = BartAttention(32, 4, is_decoder=True, config=config, layer_idx=0).eval()
     plain.load_state_dict(attention.state_dict(), strict=False)
     config._attn_implementation = "eager"
@@ -153,13 +153,10 @@ def test_a_pretrained_start_is_the_base_model_at_step_0_and_then_learns(family, 
     tokenizer = make_tokenizers()[family]
     torch.manual_seed(0)
     size = max(len(tokenizer), max(tokenizer.all_special_ids) + 1)
-    name = {"bart": "Bart", "marian": "Marian", "mbart": "MBart", "pegasus": "Pegasus", "m2m_100": "M2M100"}[family]
-    head = "MarianMTModel" if family == "marian" else f"{name}ForConditionalGeneration"
-    config = getattr(transformers, f"{name}Config")(
-        **{**SHAPE, "vocab_size": size, "pad_token_id": 1, "decoder_start_token_id": 2},
-        scale_embedding=scale_embedding,
-    )
-    stock = getattr(transformers, head)(config).eval()
+    stock_class = next(c for c in FAMILIES[family].__mro__ if c.__module__.startswith("transformers.models"))
+    fields = {**SHAPE, "vocab_size": size, "pad_token_id": 1, "decoder_start_token_id": 2}
+    config = stock_class.config_class(**in_names_of(family, **fields, scale_embedding=scale_embedding))
+    stock = stock_class(config).eval()
     model = add_length_control(stock, tokenizer=tokenizer, **{**FULL, "length_encoding": "learned"})
     new = {name.rsplit(".", 2)[-2] for name in model.conversion_report.new}
     assert new == {"length_projection", "length_embedding", "length_out"} and not model.conversion_report.dropped
@@ -169,8 +166,8 @@ def test_a_pretrained_start_is_the_base_model_at_step_0_and_then_learns(family, 
             assert torch.equal(model(**batch, length=length).logits, stock(**batch).logits)
     model.train()
     model(**batch, length=5).logits.square().mean().backward()
-    assert model.model.decoder.layers[0].encoder_attn.length_out.weight.grad.abs().sum() > 0
-    assert model.model.encoder.length_embedding.weight.grad[5].abs().sum() > 0
+    assert any(p.grad.abs().sum() > 0 for name, p in model.named_parameters() if "length_out" in name)
+    assert model.get_encoder().length_embedding.weight.grad[5].abs().sum() > 0
 
 
 def test_a_checkpoint_keeps_its_parts(tmp_path):
