@@ -1,8 +1,10 @@
 """Report how well texts have the lengths that were asked for: of recipes/generate.py, or of any other system.
 
     python recipes/evaluate_lengths.py --input_file out.jsonl --output_dir report
-    python recipes/evaluate_lengths.py --input_file theirs.csv --output_column summary --length 75 --reference_column gold
-    python recipes/evaluate_lengths.py --input_file out.jsonl --units character word --requested_column characters words
+    python recipes/evaluate_lengths.py --input_file theirs.csv --output_column summary --length 75
+        --reference_column gold
+    python recipes/evaluate_lengths.py --input_file out.jsonl --units character word
+        --requested_column characters words
     python recipes/evaluate_lengths.py --systems transformer=t.jsonl ldpe:predict=a.jsonl ldpe:reference=b.jsonl
         --reference_column ja --tokenizer runs/ldpe --bleu_tokenizer ja-mecab --baseline transformer
 
