@@ -198,6 +198,10 @@ def test_systems_of_different_units_are_measured_in_one(tmp_path, shared_tokeniz
         systems, _, _ = load_systems(entries, "output", "ref", unit=unit, tokenizer=shared_tokenizer)
         assert [system.produced for system in systems] == produced
         assert [system.requested for system in systems] == requested
+        tables = translation_tables(systems, ENGLISH, [6, 7, 7], unit=unit)
+        unknown = [name for name, lengths in zip(files, requested, strict=True) if lengths is None]
+        assert f"for want of requested lengths in {unit}s: {', '.join(unknown)}." in tables.markdown()
+        assert list(tables.lengths) == ["predict"]
 
 
 def test_files_that_do_not_go_together_are_told(tmp_path):

@@ -141,6 +141,9 @@ class TranslationTables:
             for how, row in self.lengths.items():
                 r = "" if row["pearson"] is None else f"{row['pearson']:.2f}"
                 lines.append(_row([how, f"{row['mae']:.2f}", f"{row['variance']:.2f}", r]))
+        unknown = [str(s) for s in self.systems if s.how in ("predict", "source") and s.requested is None]
+        if unknown:
+            lines += ["", f"Not in this table, for want of requested lengths in {self.unit}s: {', '.join(unknown)}."]
         groups = [
             f"{low} {'and more' if high is None else f'to {high}'} ({n} sentences)"
             for (low, high), n in zip(self.groups, self.group_sizes, strict=True)
