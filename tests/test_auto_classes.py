@@ -454,7 +454,7 @@ def test_a_checkpoint_runs_with_its_own_code_where_the_package_is_not_installed(
 
 def test_a_checkpoint_ships_the_code_it_needs_and_no_more(checkpoints, family):
     modules = ["configuration_lenctrl", "generation", "length_constraint", "length_encoding", "length_head"]
-    modules += ["length_tokens", "length_units", "modeling_lenctrl"]
+    modules += ["length_tokens", "length_units", "minimal_card", "modeling_lenctrl"]
     assert sorted(path.stem for path in checkpoints[family].glob("*.py")) == modules
     for name in modules:
         shipped = checkpoints[family] / f"{name}.py"
