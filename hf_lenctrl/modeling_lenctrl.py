@@ -52,7 +52,7 @@ from .configuration_lenctrl import (
 from .generation import LengthControlledGeneration, refuse_length
 from .length_encoding import LENGTH_ENCODINGS
 from .length_head import LengthHeadAttention, LengthHeadOutput
-from .length_units import UnitTable
+from .length_units import StoresUnitTable, UnitTable
 from .lengths import as_length_tensor
 
 
@@ -234,7 +234,7 @@ class LengthControlledDecoder(_KeepsUnitTable):
         return self.unit_table.progress(input_ids)
 
 
-class LengthControlledModel(_KeepsUnitTable):
+class LengthControlledModel(StoresUnitTable, _KeepsUnitTable):
     """Encoder and decoder of the classes named by the family, in the base model's place."""
 
     encoder_class: type
@@ -258,7 +258,7 @@ class LengthControlledModel(_KeepsUnitTable):
         self.config.unit_states = table.states
 
 
-class LengthControlledForConditionalGeneration(LengthControlledGeneration, _KeepsUnitTable):
+class LengthControlledForConditionalGeneration(LengthControlledGeneration, StoresUnitTable, _KeepsUnitTable):
     """Language-model head with `length` in `forward` and `generate`."""
 
     # The loss is a mean. Trainer takes the **kwargs of `forward` for a promise to divide it by `num_items_in_batch`

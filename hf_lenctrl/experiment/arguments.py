@@ -48,7 +48,9 @@ class ModelArguments:
     length_head: bool = field(default=False, metadata={"help": "Length head in cross-attention (Nguyen et al. 2023)"})
     learned_lengths: int = field(default=512, metadata={"help": "Rows of learned tables of lengths"})
     length_scale: int = field(default=1, metadata={"help": "Divides the length of 'scale'; a typical target's length"})
-    length_unit: str = field(default="character", metadata={"help": "token, character, word or byte"})
+    length_unit: str | None = field(
+        default=None, metadata={"help": "token, character, word or byte; by default the checkpoint's, or character"}
+    )
     layers: int = field(default=6, metadata={"help": "Encoder layers, and as many decoder layers"})
     d_model: int = field(default=512, metadata={"help": "Width of the model"})
     attention_heads: int = field(default=8, metadata={"help": "Attention heads of each layer"})

@@ -44,10 +44,15 @@ def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], out
 
 def unit_and_tokens(model_args: ModelArguments, data_args: DataArguments, rows: Dataset, tokenizer):
     """The unit that the run counts and its length tokens: those of a checkpoint to go on with, or of the arguments."""
-    saved: Any = model_args
+    saved: Any = None
     if model_args.model_name_or_path is not None:
         saved = AutoConfig.from_pretrained(model_args.model_name_or_path)
-    unit = getattr(saved, "length_unit", model_args.length_unit)
+    unit = getattr(saved, "length_unit", None)
+    if unit is not None and model_args.length_unit not in (None, unit):
+        raise ValueError(
+            f"{model_args.model_name_or_path} counts {unit}s, got length_unit={model_args.length_unit}; leave it out"
+        )
+    unit = model_args.length_unit = unit or model_args.length_unit or "character"
     if getattr(saved, "length_tokens", None) is not None:
         return unit, LengthTokens(**saved.length_tokens)
     return unit, None if data_args.length_tokens is None else fit_length_tokens(rows, tokenizer, unit, data_args)

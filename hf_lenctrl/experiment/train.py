@@ -102,7 +102,7 @@ def main(argv=None) -> dict:
         trainer.add_callback(TimeBudget(run_args.max_train_minutes))
     checkpoint = args.resume_from_checkpoint or last_checkpoint(args.output_dir, args.world_size)
     if checkpoint is not None:
-        check_checkpoint(checkpoint, args.save_only_model)
+        check_checkpoint(checkpoint, args.save_only_model, unit)
         logger.info("going on from %s", checkpoint)
     metrics: dict[str, Any] = {}
     if checkpoint is not None and 0 < args.max_steps <= trained_steps(checkpoint):
