@@ -250,15 +250,7 @@ class UnitTable(nn.Module):
         super()._load_from_state_dict(*args, **kwargs)
 
 
-_OF_THE_HUB = (
-    "cache_dir",
-    "force_download",
-    "local_files_only",
-    "revision",
-    "subfolder",
-    "token",
-    "trust_remote_code",
-)
+_OF_THE_HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code")
 
 
 class StoresUnitTable:
@@ -284,7 +276,7 @@ class StoresUnitTable:
             return loaded
         try:
             tokenizer = AutoTokenizer.from_pretrained(pretrained_model_name_or_path, **where)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError) as error:  # a TypeError of tokenizers that miss their files
             raise ValueError(
                 f"{pretrained_model_name_or_path} counts {saved}s and has no tokenizer to count {unit}s with; leave "
                 f"length_unit={unit!r} out, or save the tokenizer there"

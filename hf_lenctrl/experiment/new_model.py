@@ -83,7 +83,7 @@ def _build_model(args: ModelArguments, tokenizer, max_positions: int, length_tok
         model = add_length_control(
             base,
             length_encoding=args.length_encoding,
-            length_unit=args.length_unit,
+            length_unit=args.length_unit or "character",
             tokenizer=tokenizer,
             length_constraint=args.length_constraint,
             encoder_length_embedding=args.encoder_length_embedding,
@@ -117,7 +117,7 @@ def _build_model(args: ModelArguments, tokenizer, max_positions: int, length_tok
         "forced_eos_token_id": tokenizer.eos_token_id,
         "length_encoding": args.length_encoding,
         "absolute_positions": args.absolute_positions,
-        "length_unit": args.length_unit,
+        "length_unit": args.length_unit or "character",
         "length_constraint": args.length_constraint,
         "encoder_length_embedding": args.encoder_length_embedding,
         "length_head": args.length_head,
