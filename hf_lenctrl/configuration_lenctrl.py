@@ -124,8 +124,6 @@ class LengthControlRules:
                 f"length_scale={self.length_scale} has no effect with length_encoding={self.length_encoding!r}; leave "
                 "it out, or pass length_encoding='scale'"
             )
-        if self.length_unit == "token" and self.unit_states != 1:
-            raise ValueError(f"length_unit='token' has one state, got unit_states={self.unit_states}")
 
 
 @strict

@@ -41,7 +41,7 @@ class _Caches(EncoderDecoderCache):
             cache.reorder_cache(beam_idx)
 
 
-class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, GenerationMixin):
+class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  # type: ignore[misc]
     """
     Several checkpoints of one tokenizer as one model: the mean of their probabilities at each step, each with its own
     encoder and cache. For generation: `ensemble.generate(**inputs, length=75, num_beams=5)`.

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from transformers.generation import LogitsProcessor, LogitsProcessorList
+from transformers.generation import GenerationConfig, LogitsProcessor, LogitsProcessorList
 from transformers.modeling_outputs import BaseModelOutput
 
 from .length_constraint import LengthConstraintLogitsProcessor
@@ -187,6 +187,7 @@ class LengthControlledGeneration:
 
     config: Any
     device: Any
+    generation_config: Any
 
     @property
     def unit_table(self) -> UnitTable:
@@ -254,6 +255,13 @@ class LengthControlledGeneration:
         kwargs |= {"inputs": inputs, **({"length": length} if controlled else {})}
         table, positions = self.unit_table, self._positions
         return generate_within(generate, self, table, length, length_constraint, kwargs, positions=positions)
+
+    def save_pretrained(self, *args, **kwargs):
+        """The base class's method, without the library's default `max_length` that `Seq2SeqTrainer` writes down."""
+        default = GenerationConfig._get_default_generation_params()["max_length"]
+        if self.generation_config.max_length == default:
+            self.generation_config.max_length = None
+        return super().save_pretrained(*args, **kwargs)
 
     def _one_text(self, inputs, kwargs: dict, many: int) -> tuple:
         """The arguments of `generate` for a text that is to be written several times."""

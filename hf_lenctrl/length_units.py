@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
+from transformers import AutoTokenizer, PreTrainedConfig
 
 from .unit_vocabulary import UnitVocabulary, skipped_ids
 
@@ -247,6 +248,51 @@ class UnitTable(nn.Module):
     def _load_from_state_dict(self, *args, **kwargs):
         self._filled = False
         super()._load_from_state_dict(*args, **kwargs)
+
+
+_OF_THE_HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code")
+
+
+class StoresUnitTable:
+    """A model whose checkpoint holds a unit table, of the unit that the checkpoint's configuration names."""
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
+        """
+        The base class's method. With a `length_unit` that is not the checkpoint's, the table is made anew from the
+        tokenizer that is saved beside it.
+
+        Raises:
+            `ValueError`: when there is no such tokenizer.
+        """
+        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)  # type: ignore[misc]
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        if pretrained_model_name_or_path is None:
+            return loaded
+        where = {name: kwargs[name] for name in _OF_THE_HUB if kwargs.get(name) is not None}
+        saved = PreTrainedConfig.get_config_dict(pretrained_model_name_or_path, **where)[0].get("length_unit")
+        unit = model.config.length_unit
+        if saved in (None, unit):
+            return loaded
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(pretrained_model_name_or_path, **where)
+        except (OSError, ValueError, TypeError) as error:  # a TypeError of tokenizers that miss their files
+            raise ValueError(
+                f"{pretrained_model_name_or_path} counts {saved}s and has no tokenizer to count {unit}s with; leave "
+                f"length_unit={unit!r} out, or save the tokenizer there"
+            ) from error
+        model.set_unit_table(tokenizer)
+        return loaded
+
+    def save_pretrained(self, *args, **kwargs):
+        """The base class's method; the configuration names the unit of the table that is saved."""
+        counted, unit = self.get_decoder().unit_table.unit, self.config.length_unit  # type: ignore[attr-defined]
+        if counted != unit:
+            raise ValueError(
+                f"config.length_unit={unit!r}, but the model's table counts {counted}s; call "
+                "model.set_unit_table(tokenizer) before saving"
+            )
+        return super().save_pretrained(*args, **kwargs)  # type: ignore[misc]
 
 
 def _check(table: UnitTable, vocabulary: UnitVocabulary, rows: int = 100) -> None:

@@ -22,11 +22,11 @@ from .controlled_parts import CONTROLLED, LengthControlledDecoder, LengthControl
 from .generation import LengthControlledGeneration
 from .length_head import LengthHeadAttention
 from .length_signal import init_length_weights
-from .length_units import UnitTable
+from .length_units import StoresUnitTable, UnitTable
 from .minimal_card import CardOnPush
 
 
-class _Whole:
+class _Whole(StoresUnitTable):
     """What a base model and a language model share: their controlled parts, the unit table, lengths of rows."""
 
     config: Any

@@ -1,6 +1,7 @@
 """Averaging of checkpoints: tensors written out."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,7 +9,15 @@ from conftest import build_model
 from safetensors.torch import save_file
 from transformers.trainer_callback import TrainerState
 
-from hf_lenctrl.experiment.checkpoints import average_checkpoints, check_writable, checkpoints_of, last_checkpoint
+from hf_lenctrl.experiment.arguments import ModelArguments
+from hf_lenctrl.experiment.checkpoints import (
+    average_checkpoints,
+    check_checkpoint,
+    check_writable,
+    checkpoints_of,
+    last_checkpoint,
+)
+from hf_lenctrl.experiment.new_model import unit_and_tokens
 
 
 def save(folder, **tensors):
@@ -152,3 +161,24 @@ def test_a_folder_that_cannot_be_written_to_and_a_full_disk_are_told(tmp_path):
 def test_without_checkpoints_there_is_no_last_one(tmp_path, folder):
     (tmp_path / "empty").mkdir()
     assert last_checkpoint(str(tmp_path / folder)) is None
+
+
+def test_a_checkpoint_of_another_unit_is_not_resumed(tmp_path):  # issue 15.3
+    (tmp_path / "config.json").write_text('{"length_unit": "character"}', encoding="utf-8")
+    save_file({"w": torch.zeros(1)}, tmp_path / "model.safetensors")
+    check_checkpoint(tmp_path, weights_only=True, length_unit="character")
+    message = "counts characters, got length_unit=word; resume with length_unit=character, or start a run in another"
+    with pytest.raises(ValueError, match=message):
+        check_checkpoint(tmp_path, weights_only=True, length_unit="word")
+
+
+def test_a_model_of_another_unit_is_not_trained_further(tmp_path):  # issue 15.3
+    build_model("marian", length_unit="byte").save_pretrained(tmp_path)
+    data, rows = SimpleNamespace(length_tokens=None), None
+    for given in ("character", "token"):
+        with pytest.raises(ValueError, match=f"counts bytes, got length_unit={given}; leave it out"):
+            unit_and_tokens(ModelArguments(model_name_or_path=str(tmp_path), length_unit=given), data, rows, None)
+    for given in (None, "byte"):
+        args = ModelArguments(model_name_or_path=str(tmp_path), length_unit=given)
+        assert (unit_and_tokens(args, data, rows, None)[0], args.length_unit) == ("byte", "byte")
+    assert unit_and_tokens(ModelArguments(), data, rows, None)[0] == "character"

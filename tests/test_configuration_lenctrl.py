@@ -135,7 +135,6 @@ def test_a_saved_config_loads_as_it_was_through_autoconfig(any_family, config_cl
             "length_scale must be at least 1, got 0; pass the length of a typical target",
         ),
         ({"length_scale": 50}, "length_scale=50 has no effect with length_encoding='ldpe'; leave it out, or pass"),
-        ({"unit_states": 2}, "length_unit='token' has one state, got unit_states=2"),
     ],
 )
 def test_a_broken_rule_is_named_with_its_value(any_family, config_class, fields, message):

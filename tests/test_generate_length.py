@@ -488,3 +488,29 @@ def test_a_runaway_row_is_cut_at_its_own_limit(endless, num_beams, forced):  # i
     bound = endless.generate(SOURCE, length=[2, 9], length_constraint="max")
     alone = endless.generate(SOURCE[:1], length=2, length_constraint="max")[0].tolist()
     assert bound[0].tolist() == alone + [endless.config.pad_token_id] * (bound.shape[1] - len(alone))
+
+
+def test_the_default_limit_of_the_library_is_not_saved(tmp_path):  # issue 15.21
+    model = build_model("marian")
+    model.generation_config.max_length = 20  # as Seq2SeqTrainer does
+    model.save_pretrained(tmp_path)
+    assert "max_length" not in GenerationConfig.from_pretrained(tmp_path).to_diff_dict()
+    model.generation_config.max_length = 21
+    model.save_pretrained(tmp_path)
+    assert GenerationConfig.from_pretrained(tmp_path).max_length == 21
+
+
+@pytest.mark.parametrize("unit", ["token", "character"])
+def test_torch_export_gives_the_same_logits(shared_tokenizer, family, unit):  # issue 15.42
+    model = build_model(family, **{**MARIAN, "vocab_size": len(shared_tokenizer)}, length_unit=unit)
+    model.set_unit_table(shared_tokenizer)
+    inputs = {
+        "input_ids": SOURCE,
+        "attention_mask": torch.ones_like(SOURCE),
+        "decoder_input_ids": torch.tensor([[2, 30, 31], [2, 40, 41]]),
+        "length": torch.tensor([3, 50]),
+        "use_cache": False,
+    }
+    exported = torch.export.export(model, (), inputs).module()
+    other = inputs | {"length": torch.tensor([9, 4]), "decoder_input_ids": torch.tensor([[2, 50, 51], [2, 60, 61]])}
+    assert torch.equal(exported(**other).logits, model(**other).logits)

@@ -9,12 +9,15 @@ from types import SimpleNamespace
 import pytest
 import sentencepiece
 import torch
-from conftest import TARGETS
+from conftest import MARIAN, TARGETS, build_model
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models
 from torch import nn
 from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSeq2SeqLM,
     BartTokenizer,
     BertTokenizer,
     M2M100Tokenizer,
@@ -744,3 +747,52 @@ def test_a_byte_piece_is_the_character_it_decodes_to(stripping_byte_fallback):  
         2,
         3,
     ]
+
+
+# The unit of a checkpoint's table
+
+
+@pytest.fixture(scope="module")
+def character_checkpoint(shared_tokenizer, tmp_path_factory):
+    """A model with its tokenizer beside it, and the same without."""
+    folder, bare = tmp_path_factory.mktemp("with"), tmp_path_factory.mktemp("without")
+    model = build_model("marian", **{**MARIAN, "vocab_size": len(shared_tokenizer)}, length_unit="character")
+    model.set_unit_table(shared_tokenizer)
+    model.save_pretrained(folder)
+    model.save_pretrained(bare)
+    shared_tokenizer.save_pretrained(folder)
+    return folder, bare
+
+
+@pytest.mark.parametrize("unit", ["token", "word", "byte"])
+@pytest.mark.parametrize("by", ["argument", "config"])
+def test_a_checkpoint_of_another_unit_is_counted_anew(character_checkpoint, shared_tokenizer, unit, by):  # issue 15.3
+    folder, _ = character_checkpoint
+    how = {"length_unit": unit}
+    if by == "config":
+        config = AutoConfig.from_pretrained(folder)
+        config.length_unit = unit
+        how = {"config": config}
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, **how)
+    expected = UnitTable.from_tokenizer(shared_tokenizer, unit)
+    assert (model.unit_table.unit, model.config.unit_states) == (unit, expected.states)
+    assert torch.equal(model.unit_table.weights, expected.weights)
+    assert torch.equal(model.unit_table.next_state, expected.next_state)
+    base = AutoModel.from_pretrained(folder, **how)
+    assert torch.equal(base.decoder.unit_table.weights, expected.weights)
+
+
+@pytest.mark.parametrize("unit", ["token", "word", "byte"])
+def test_a_checkpoint_of_another_unit_without_its_tokenizer_is_refused(character_checkpoint, unit):  # issue 15.3
+    _, bare = character_checkpoint
+    message = f"counts characters and has no tokenizer to count {unit}s with; leave length_unit='{unit}' out, or save"
+    with pytest.raises(ValueError, match=message):
+        AutoModelForSeq2SeqLM.from_pretrained(bare, length_unit=unit)
+    assert AutoModelForSeq2SeqLM.from_pretrained(bare).unit_table.unit == "character"
+
+
+def test_a_table_of_another_unit_than_the_configuration_names_is_not_saved(character_checkpoint, tmp_path):
+    model = AutoModelForSeq2SeqLM.from_pretrained(character_checkpoint[1])  # issue 15.3
+    model.config.length_unit = "word"
+    with pytest.raises(ValueError, match="config.length_unit='word', but the model's table counts characters; call"):
+        model.save_pretrained(tmp_path)

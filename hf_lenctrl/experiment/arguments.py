@@ -61,8 +61,10 @@ class ModelArguments:
     length_head: bool = field(default=False, metadata={"help": "Length head in cross-attention (Nguyen et al. 2023)"})
     learned_lengths: int = field(default=512, metadata={"help": "Rows of learned tables of lengths"})
     length_scale: int = field(default=1, metadata={"help": "Divides the length of 'scale'; a typical target's length"})
-    length_unit: str = field(
-        default="character", metadata={"help": "What a length counts", "choices": list(LENGTH_UNITS)}
+    length_unit: str | None = field(
+        default=None,
+        metadata={"help": "What a length counts; by default what the checkpoint counts, or characters"}
+        | {"choices": list(LENGTH_UNITS)},
     )
     layers: int = field(default=6, metadata={"help": "Encoder layers, and decoder layers without decoder_layers"})
     decoder_layers: int | None = field(

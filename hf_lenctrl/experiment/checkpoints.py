@@ -1,5 +1,6 @@
 """Finding, averaging and checking the checkpoints of a training run."""
 
+import json
 import logging
 import shutil
 import tempfile
@@ -136,18 +137,26 @@ def load_average(model, folders: Sequence[str | Path]) -> None:
     model.tie_weights()
 
 
-def check_checkpoint(folder: str | Path, weights_only: bool = False) -> None:
+def check_checkpoint(folder: str | Path, weights_only: bool = False, length_unit: str | None = None) -> None:
     """
     See that a checkpoint is whole: where the optimizer's file is missing Trainer would begin a new one, silently.
 
     Args:
         weights_only (`bool`, *optional*, defaults to `False`): It was saved with `save_only_model`.
+        length_unit (`str`, *optional*): What the run counts.
 
     Raises:
-        `ValueError`: for a file that is missing or cut off.
+        `ValueError`: for a file that is missing or cut off, or a checkpoint of another unit.
     """
     folder = Path(folder)
     names = {path.name for path in folder.iterdir()}
+    config = json.loads(Path(folder, "config.json").read_text(encoding="utf-8")) if "config.json" in names else {}
+    counted = config.get("length_unit")
+    if None not in (counted, length_unit) and counted != length_unit:
+        raise ValueError(
+            f"{folder} counts {counted}s, got length_unit={length_unit}; resume with length_unit={counted}, or start "
+            "a run in another output_dir"
+        )
     # sharded ones, in folders of FSDP and DeepSpeed, are checked by those
     sharded = any(name.startswith(("global_step", "optimizer_", "pytorch_model_fsdp")) for name in names)
     expected = [] if sharded or weights_only else ["optimizer.pt", "scheduler.pt"]

@@ -60,10 +60,15 @@ def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], out
 
 def unit_and_tokens(model_args: ModelArguments, data_args: DataArguments, rows: Dataset, tokenizer):
     """The unit that the run counts and its length tokens: those of a checkpoint to go on with, or of the arguments."""
-    saved: Any = model_args
+    saved: Any = None
     if model_args.model_name_or_path is not None:
         saved = AutoConfig.from_pretrained(model_args.model_name_or_path)
-    unit = getattr(saved, "length_unit", model_args.length_unit)
+    unit = getattr(saved, "length_unit", None)
+    if unit is not None and model_args.length_unit not in (None, unit):
+        raise ValueError(
+            f"{model_args.model_name_or_path} counts {unit}s, got length_unit={model_args.length_unit}; leave it out"
+        )
+    unit = model_args.length_unit = unit or model_args.length_unit or "character"
     if getattr(saved, "length_tokens", None) is not None:
         return unit, LengthTokens(**saved.length_tokens)
     return unit, None if data_args.length_tokens is None else fit_length_tokens(rows, tokenizer, unit, data_args)
@@ -115,7 +120,7 @@ def _controlled_base(args: ModelArguments, tokenizer, length_tokens: LengthToken
     model = add_length_control(
         base,
         length_encoding=args.length_encoding,
-        length_unit=args.length_unit,
+        length_unit=args.length_unit or "character",
         tokenizer=tokenizer,
         length_constraint=args.length_constraint,
         encoder_length_embedding=args.encoder_length_embedding,
@@ -143,8 +148,8 @@ def _new_model(args: ModelArguments, tokenizer, max_positions: int, length_token
     """A model of the given shape with random weights."""
     shape = _shape(args, tokenizer, max_positions)
     control = {name: getattr(args, name) for name in ("length_encoding", "encoder_length_embedding", "length_head")}
-    control |= {name: getattr(args, name) for name in ("length_unit", "length_constraint", "learned_lengths")}
-    control |= {"length_scale": args.length_scale}
+    control |= {name: getattr(args, name) for name in ("length_constraint", "learned_lengths", "length_scale")}
+    control |= {"length_unit": args.length_unit or "character"}
     control |= {"absolute_positions": args.absolute_positions or args.length_encoding == "none"}  # else it has none
     ways = (args.encoder_length_embedding, args.length_head, args.length_constraint, length_tokens)
     plain = args.length_encoding == "none" and not any(ways)

@@ -127,13 +127,13 @@ def make_trainer(model, run_args: RunArguments, args, data: Data) -> LengthContr
     return trainer
 
 
-def fit(trainer: LengthControlTrainer, run_args: RunArguments) -> dict[str, float]:
+def fit(trainer: LengthControlTrainer, run_args: RunArguments, unit: str) -> dict[str, float]:
     """Train, or resume, or load what is trained; average the last checkpoints and save the model."""
     model: Any = trainer.model
     args = trainer.args
     checkpoint = args.resume_from_checkpoint or last_checkpoint(str(args.output_dir), args.world_size)
     if checkpoint is not None:
-        check_checkpoint(checkpoint, args.save_only_model)
+        check_checkpoint(checkpoint, args.save_only_model, unit)
         logger.info("resuming from %s", checkpoint)
     metrics: dict[str, float] = {}
     if checkpoint is not None and 0 < args.max_steps <= trained_steps(checkpoint):
@@ -193,7 +193,7 @@ def main(argv=None) -> dict:
     data = load_data(model_args, data_args, args)
     model = load_model(model_args, data_args, run_args, args, data)
     trainer = make_trainer(model, run_args, args, data)
-    metrics = fit(trainer, run_args)
+    metrics = fit(trainer, run_args, data.unit)
     rows = {name: len(split) for name, split in data.tokenized.items() if not isinstance(split, IterableDataset)}
     trainer.run = TrainingRun.of(model_args, data_args, run_args, args, rows)
     for length in [None, *run_args.test_lengths] if "test" in data.tokenized else []:
