@@ -102,7 +102,8 @@ def translate(out: Path, name: str, options: dict, spec: dict) -> dict[str, dict
         data = {option: options[option] for option in shared if option in options}
         run = {**spec["predictor"], **data, "target_tokenizer": str(folder), "output_dir": str(out / "predictor")}
         train_length_predictor.main([str(write_run(out / "predictor", run))])
-    gives = {"predict": {"predictor": str(out / "predictor")}, "reference": {"references": references}}
+    gives: dict[str, dict[str, Any]] = {"predict": {"predictor": str(out / "predictor")}}
+    gives["reference"] = {"references": references}
     for way in ways:
         lengths = [None] * len(sources) if way == "free" else way
         written = generate.generate(model, tokenizer, sources, lengths, **how, **gives.get(way, {}))
