@@ -1,5 +1,6 @@
 """What a decoder is given beside its tokens: an encoding of progress and length, and the modules that make it."""
 
+import sys
 from typing import Any
 
 import torch
@@ -12,12 +13,28 @@ from .length_units import UnitTable
 from .lengths import as_length_tensor
 
 
+# of length control: without these an adapter would leave a new projection at zero, and the length without effect
+LENGTH_MODULES = ["length_projection", "length_embedding", "length_out"]
+
+
 class LengthProjection(nn.Linear):
     """Takes the length encoding into a pretrained decoder; zero at first, so that the decoder starts as it was."""
 
 
 class EncoderLengthEmbedding(nn.Embedding):
     """The requested length, added to each input of the encoder (Nguyen et al. 2023, eq. 16)."""
+
+
+def tell_peft(config) -> None:
+    """
+    Name a model type's targets to PEFT, once a script has imported it: the attention's queries and values, as PEFT
+    does for BART and T5, and the modules of length control, which an adapter then trains and saves.
+    """
+    constants = sys.modules.get("peft.utils.constants")
+    if constants is not None:
+        attention = ["q", "v"] if hasattr(config, "relative_attention_num_buckets") else ["q_proj", "v_proj"]
+        targets = constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+        targets.setdefault(config.model_type, [*attention, *LENGTH_MODULES])
 
 
 def init_length_weights(module: nn.Module, config) -> None:
@@ -106,6 +123,18 @@ class LengthSignal:
         else:
             encoding = LENGTH_ENCODINGS[config.length_encoding](progress, lengths, config.d_model)  # float32
         if config.length_projection:
+            self._check_projection()
             encoding = self.length_projection(encoding.to(self.length_projection.weight.dtype))
         # Marian's decoder multiplies the embeddings it is given by embed_scale, BART's did so in embed_tokens
         return embeds + (encoding / getattr(self, "embed_scale", 1.0)).to(embeds)
+
+    def _check_projection(self: Any) -> None:
+        """Refuse to train while the projection is frozen at zero, as by an adapter that leaves it out."""
+        if not self.training or any(p.requires_grad for p in self.length_projection.parameters()):
+            return
+        if not torch.is_grad_enabled() or torch.compiler.is_compiling() or bool(self.length_projection.weight.any()):
+            return
+        raise ValueError(
+            "the length projection is frozen at zero, so the model cannot learn the length; let the adapter train it: "
+            "LoraConfig(target_modules='all-linear'), or modules_to_save=['length_projection']"
+        )

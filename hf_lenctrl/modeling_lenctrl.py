@@ -21,7 +21,7 @@ from . import configuration_lenctrl as configurations
 from .controlled_parts import CONTROLLED, LengthControlledDecoder, LengthControlledEncoder, PositionsOfIds, control
 from .generation import LengthControlledGeneration
 from .length_head import LengthHeadAttention
-from .length_signal import init_length_weights
+from .length_signal import init_length_weights, tell_peft
 from .length_units import StoresUnitTable, UnitTable
 from .minimal_card import CardOnPush
 
@@ -37,6 +37,7 @@ class _Whole(StoresUnitTable):
         super().__init__(config)
         self.add_length_control()
         self.post_init()
+        tell_peft(config)
         if checkpointing:
             self.gradient_checkpointing_enable()
 
@@ -154,6 +155,10 @@ class LengthControlledForConditionalGeneration(CardOnPush, LengthControlledGener
         Raises:
             `ValueError`: without any length, for a length under 1, and for labels with nothing but padding.
         """
+        if labels is not None and past_key_values is not None and progress is None and self.config.counts_progress:
+            # prefix tuning: the cache begins with virtual tokens, which count nothing, and the labels are whole
+            ids = self._shifted(labels) if decoder_input_ids is None else decoder_input_ids
+            progress = self.unit_table.progress(ids)
         return super().forward(
             input_ids,
             attention_mask=attention_mask,
@@ -169,6 +174,11 @@ class LengthControlledForConditionalGeneration(CardOnPush, LengthControlledGener
             progress=progress,
             **kwargs,
         )
+
+    def _shifted(self: Any, labels: torch.Tensor) -> torch.Tensor:
+        if hasattr(self, "prepare_decoder_input_ids_from_labels"):
+            return self.prepare_decoder_input_ids_from_labels(labels)
+        return m2m_100.shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
     def prepare_inputs_for_generation(self, input_ids, **kwargs):
         """Add progress, counted over the whole running sequence, which beam search has already reordered."""
