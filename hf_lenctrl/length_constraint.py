@@ -233,10 +233,10 @@ class _Bounds:
         # beyond the dearest entry all remaining lengths are alike, and below the least gain all that must be written
         if constraint == "exact":
             self.best, period = self._best()
-            self._fits = _Rows(self._make_exact, len(weights), -1, self.best.shape[1] - 1, period)
+            self._fits = _Rows(self._make_exact, len(weights), 0, self.best.shape[1] - 1, period)
         else:
             dearest = int(torch.where(self.cost < never, self.cost, 0).max())
-            self._fits = _Rows(self._make_fits, len(weights), -1, dearest + 1)
+            self._fits = _Rows(self._make_fits, len(weights), 0, dearest + 1)
         self._steers = _Rows(self._make_steer, len(weights), int(self.gain.min()), int(self.gain.max()) + 1)
         self._ends = _Rows(self._make_ends, len(weights), -1, 4)
 
@@ -323,8 +323,8 @@ class _Bounds:
         total = self.best[self.following[state], after.clamp(0, self.best.shape[1] - 1)] + self.weights[state]
         total[(after < 0) | (self.cost[state] >= _NEVER)] = -1
         total[:, self.eos] = self.cost[state][:, self.eos]
-        most = self.best[state, remaining.clamp(min=0)].unsqueeze(1)  # (keys, 1)
-        return torch.where((total == most) & (remaining >= 0).unsqueeze(1), 0.0, -math.inf)
+        most = self.best[state, remaining].unsqueeze(1)  # (keys, 1)
+        return torch.where((total == most) & (most >= 0), 0.0, -math.inf)
 
     def _make_steer(self, state, least):
         return _log_step(self.gain[state] - least.unsqueeze(1))
