@@ -1,9 +1,10 @@
-"""Time to import and to the first text, each in a process of its own, against Transformers alone.
+"""Time to import, to the first text and to build a model, against Transformers alone.
 
     python benchmarks/startup.py [--rounds 5]
 
 The model is a small Marian of random weights, saved for the purpose: read from disk, its tokenizer with it, and asked
-for one text. What does not have to do with length control, Python and torch, is in both times.
+for one text, each in a process of its own. What does not have to do with length control, Python and torch, is in both
+times. Models are built from a configuration, with random weights, in the shapes of BART-base and of Marian's models.
 """
 
 import argparse
@@ -14,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from timing import Row, alternate, marian_shape, ratio_row, row_of
-from transformers import MarianConfig, MarianMTModel
+from timing import Row, alternate, marian_shape, ratio_row, row_of, sides
+from transformers import BartForConditionalGeneration, MarianConfig, MarianMTModel
 
 import hf_lenctrl
 
@@ -37,6 +38,13 @@ from transformers import pipeline
 write = pipeline("length-controlled-generation", model="controlled")
 write("a small editor", length=10, num_beams=4, max_length=52)
 """,
+}
+# facebook/bart-base and Helsinki-NLP/opus-mt-*
+BART_BASE = {"vocab_size": 50265, "max_position_embeddings": 1024, **sides(6, 768)}
+MARIAN_BASE = marian_shape("6x512", 58101)
+SHAPES = {
+    "BART-base": (BART_BASE, BartForConditionalGeneration, hf_lenctrl.LenCtrlBartForConditionalGeneration),
+    "Marian-base": (MARIAN_BASE, MarianMTModel, hf_lenctrl.LenCtrlMarianMTModel),
 }
 SENTENCES = [f"a small editor for {text}" for text in ("plain text files", "pictures of all kinds", "long lists")]
 
@@ -60,8 +68,20 @@ def save(folder: Path, shape: str) -> None:
         tokenizer.save_pretrained(folder / name)
 
 
+def construction(rounds: int) -> Iterator[Row]:
+    """Time to build a model, which is to be built once."""
+    for name, (fields, stock, controlled) in SHAPES.items():
+        builders = {
+            "stock": lambda fields=fields, stock=stock: stock(stock.config_class(**fields)),
+            "controlled": lambda fields=fields, head=controlled: head(head.config_class(**fields)),
+        }
+        seconds = alternate(builders, rounds)
+        yield ratio_row(f"build {name}", seconds["controlled"], seconds["stock"], "time, controlled / stock")
+
+
 def rows(rounds: int, shape: str) -> Iterator[Row]:
     """For the suite."""
+    yield from construction(rounds)
     with tempfile.TemporaryDirectory() as folder:
         save(Path(folder), shape)
         for name, scripts in (("import", IMPORTS), ("start to first text", FIRST_TEXTS)):

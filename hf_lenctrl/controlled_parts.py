@@ -45,9 +45,10 @@ class PositionsOfIds:
     def forward(self, *args, **kwargs) -> torch.Tensor:
         return _NoPositions.forward(self, *args, **kwargs)
 
-    def of(self, input_ids, embeds: torch.Tensor, seen: int) -> torch.Tensor:
+    def of(self: Any, input_ids, embeds: torch.Tensor, seen: int) -> torch.Tensor:
         """Positions of ids, or of embeddings where there are none: `(batch_size, sequence_length, d_model)`."""
-        return super().forward(input_ids, embeds, seen)
+        ids = None if input_ids is None else input_ids.to(self.weights.device)
+        return super().forward(ids, embeds, seen).to(embeds.device)
 
 
 class _Part:

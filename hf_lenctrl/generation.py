@@ -1,5 +1,6 @@
 """`generate` with a length."""
 
+import copy
 import inspect
 import logging
 import math
@@ -245,16 +246,19 @@ class LengthControlledGeneration:
                 "no length was given; pass it to the call, model.generate(**inputs, length=75) or "
                 "length=[30, 50, ...] for each example, or set a default: from_pretrained(path, length=75)"
             )
-        batch_size = self._batch_size(inputs, kwargs)
+        rows = self._rows(inputs, kwargs)
+        batch_size = 1 if rows is None else len(rows)  # as GenerationMixin does when it is given nothing
+        table = self.unit_table  # not `self.device`, which is that of a first parameter, offloaded perhaps
+        if rows is not None and rows.device != table.weights.device:  # a model over several devices
+            table = copy.deepcopy(table).to(rows.device)
         many = length.numel() if isinstance(length, torch.Tensor) else 1  # what is no length is refused below
         many = len(length) if isinstance(length, list | tuple) else many
         if batch_size == 1 and many > 1:
             inputs, kwargs = self._one_text(inputs, kwargs, many)
             batch_size = many
-        length = as_length_tensor(length, batch_size, self.device)  # (B,)
+        length = as_length_tensor(length, batch_size, table.weights.device)  # (B,)
         kwargs |= {"inputs": inputs, **({"length": length} if controlled else {})}
-        table, positions = self.unit_table, self._positions
-        return generate_within(generate, self, table, length, length_constraint, kwargs, positions=positions)
+        return generate_within(generate, self, table, length, length_constraint, kwargs, positions=self._positions)
 
     def save_pretrained(self, *args, **kwargs):
         """The base class's method, without the library's default `max_length` that `Seq2SeqTrainer` writes down."""
@@ -265,7 +269,7 @@ class LengthControlledGeneration:
 
     def _one_text(self, inputs, kwargs: dict, many: int) -> tuple:
         """The arguments of `generate` for a text that is to be written several times."""
-        rows = torch.zeros(many, dtype=torch.long, device=self.device)
+        rows = torch.zeros(many, dtype=torch.long)  # an index on the CPU goes with tensors of any device
         kwargs = {
             name: value[rows] if name in _PER_ROW and value is not None else value for name, value in kwargs.items()
         }
@@ -281,13 +285,12 @@ class LengthControlledGeneration:
         first = {"input_ids": ids[:1], "attention_mask": None if mask is None else mask[:1]}
         return None, kwargs | encode_once(self, first, rows)
 
-    def _batch_size(self, inputs, kwargs) -> int:
+    def _rows(self, inputs, kwargs) -> torch.Tensor | None:
+        """The first argument with a row for each example."""
         for value in (inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds"), kwargs.get("decoder_input_ids")):
             if value is not None:
-                return value.shape[0]
-        if kwargs.get("encoder_outputs") is not None:
-            return kwargs["encoder_outputs"][0].shape[0]
-        return 1  # as GenerationMixin does when it is given nothing
+                return value
+        return None if kwargs.get("encoder_outputs") is None else kwargs["encoder_outputs"][0]
 
     @property
     def _positions(self) -> int | None:

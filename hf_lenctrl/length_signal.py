@@ -103,7 +103,12 @@ class LengthSignal:
                 f"progress cannot be counted {what}, or pass progress=(batch_size, sequence_length) with the units "
                 "written before each position"
             )
-        return self.unit_table.progress(input_ids)
+        return self.units_written(input_ids)
+
+    def units_written(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """`UnitTable.progress`, for a table that may have come to another device than the ids: as these."""
+        table = self.unit_table
+        return table.progress(input_ids.to(table.weights.device)).to(input_ids.device)
 
     def add_signal(self: Any, embeds: torch.Tensor, progress: torch.Tensor | None, lengths: torch.Tensor):
         """

@@ -75,7 +75,8 @@ class _Whole(StoresUnitTable):
 
     def count_labels(self: Any, labels: torch.Tensor) -> torch.Tensor:
         """Units of each row of `labels (batch_size, target_sequence_length)`, -100 for padding; never 0."""
-        length = self.unit_table.count(labels.masked_fill(labels == -100, self.config.pad_token_id))
+        ids = labels.masked_fill(labels == -100, self.config.pad_token_id)
+        length = self.get_decoder().units_written(ids)[:, -1].contiguous()
         if not torch.compiler.is_compiling() and bool((length < 1).any()):
             raise ValueError(
                 f"every row of labels must hold at least one {self.config.length_unit}, got {length.tolist()}; "
@@ -157,8 +158,9 @@ class LengthControlledForConditionalGeneration(CardOnPush, LengthControlledGener
         """
         if labels is not None and past_key_values is not None and progress is None and self.config.counts_progress:
             # prefix tuning: the cache begins with virtual tokens, which count nothing, and the labels are whole
-            ids = self._shifted(labels) if decoder_input_ids is None else decoder_input_ids
-            progress = self.unit_table.progress(ids)
+            whole = decoder_input_ids
+            ids = self.prepare_decoder_input_ids_from_labels(labels) if whole is None else whole
+            progress = self.get_decoder().units_written(ids)
         return super().forward(
             input_ids,
             attention_mask=attention_mask,
@@ -175,16 +177,11 @@ class LengthControlledForConditionalGeneration(CardOnPush, LengthControlledGener
             **kwargs,
         )
 
-    def _shifted(self: Any, labels: torch.Tensor) -> torch.Tensor:
-        if hasattr(self, "prepare_decoder_input_ids_from_labels"):
-            return self.prepare_decoder_input_ids_from_labels(labels)
-        return m2m_100.shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
-
     def prepare_inputs_for_generation(self, input_ids, **kwargs):
         """Add progress, counted over the whole running sequence, which beam search has already reordered."""
         model_inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
         if self.config.counts_progress:
-            progress = self.unit_table.progress(input_ids)  # (B * beams, T)
+            progress = self.get_decoder().units_written(input_ids)  # (B * beams, T)
             # a slice whose stride grows with each step would make torch.compile compile again
             model_inputs["progress"] = progress[:, -model_inputs["decoder_input_ids"].shape[1] :].contiguous()
         return model_inputs
@@ -263,6 +260,10 @@ class LenCtrlM2M100ForConditionalGeneration(
     """`M2M100ForConditionalGeneration` whose `forward` and `generate` take `length`."""
 
     config_class, model_class = configurations.LenCtrlM2M100Config, LenCtrlM2M100Model
+
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """What the other families have, for `DataCollatorForSeq2Seq`: the labels, shifted to the right."""
+        return m2m_100.shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
 
 class LenCtrlT5Model(LengthControlledModel, t5.T5Model):

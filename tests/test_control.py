@@ -1,0 +1,266 @@
+"""Control put on stock parts in place: built once, sent elsewhere, on several devices, in the stock Trainer."""
+
+import copy
+import io
+import multiprocessing
+import pickle
+
+import pytest
+import torch
+from accelerate import cpu_offload, disk_offload
+from conftest import FAMILIES, SHAPE, build_model_of, make_tokenizers
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import DataCollatorForSeq2Seq, M2M100ForConditionalGeneration, Seq2SeqTrainer
+from transformers import Seq2SeqTrainingArguments as Arguments
+
+from hf_lenctrl import LenCtrlPegasusForConditionalGeneration, UnitTable, add_length_control, modeling_lenctrl
+
+
+SOURCE = torch.tensor([[11, 12, 13, 14], [5, 6, 7, 8]])
+IDS = torch.tensor([[2, 30, 31, 32], [2, 40, 41, 42]])
+FULL = {"length_encoding": "learned", "encoder_length_embedding": True, "length_head": True}
+
+
+def stock_parts(family: str):
+    """The untouched classes of encoder and decoder."""
+    model = build_model_of(family)
+    return [next(c for c in type(part).__mro__ if c.__module__.startswith("transformers.models.")) for part in
+            (model.get_encoder(), model.get_decoder())]  # fmt: skip
+
+
+# Built once: issue 15.12
+
+
+def test_each_part_is_built_once(any_family, monkeypatch):
+    built = []
+    for stock in dict.fromkeys(stock_parts(any_family)):
+
+        def counted(self, *args, _stock=stock, _init=stock.__init__, **kwargs):
+            built.append(_stock.__name__)
+            _init(self, *args, **kwargs)
+
+        monkeypatch.setattr(stock, "__init__", counted)
+    build_model_of(any_family)
+    assert len(built) == 2
+    built.clear()
+    FAMILIES[any_family].model_class(build_model_of(any_family).config)
+    assert len(built) == 4  # the one above and this
+
+
+def test_gradient_checkpointing_of_the_configuration_is_honoured(any_family):
+    model = build_model_of(any_family, gradient_checkpointing=True)
+    flags = [module.gradient_checkpointing for module in model.modules() if hasattr(module, "gradient_checkpointing")]
+    assert flags and all(flags)
+    assert "gradient_checkpointing" not in model.config.to_dict()  # as in the stock classes, it is used up
+    assert not any(getattr(m, "gradient_checkpointing", False) for m in build_model_of(any_family).modules())
+
+
+# Sent elsewhere: issue 15.24
+
+
+def logits_in_child(data: bytes, queue) -> None:
+    """In a spawned process, which has built no model."""
+    models, source, ids = pickle.loads(data)
+    with torch.no_grad():
+        queue.put([model(source, decoder_input_ids=ids, length=6).logits.numpy() for model in models])
+
+
+def test_a_model_is_pickled_copied_and_sent_to_a_spawned_worker():
+    models = [build_model_of(family, absolute_positions=True, **FULL) for family in ("bart", "m2m_100", "t5")]
+    expected = []
+    for model in models:
+        with torch.no_grad():
+            model.generate(SOURCE, length=6, max_new_tokens=8)
+            expected.append(model(SOURCE, decoder_input_ids=IDS, length=6).logits)
+            file = io.BytesIO()
+            torch.save(model, file)
+            file.seek(0)
+            for other in (
+                copy.deepcopy(model),
+                pickle.loads(pickle.dumps(model)),
+                torch.load(file, weights_only=False),
+            ):
+                assert type(other.get_decoder()) is type(model.get_decoder())
+                assert torch.equal(other(SOURCE, decoder_input_ids=IDS, length=6).logits, expected[-1])
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    worker = context.Process(target=logits_in_child, args=(pickle.dumps((models, SOURCE, IDS)), queue))
+    worker.start()
+    try:
+        received = queue.get(timeout=120)
+    finally:
+        worker.join()
+    assert all(map(torch.equal, map(torch.from_numpy, received), expected))
+
+
+def test_the_made_classes_are_found_by_name_and_carry_their_side():
+    for family, head in FAMILIES.items():
+        name = head.model_class.__name__.removesuffix("Model")
+        for part in ("Encoder", "Decoder", "Attention"):
+            made = getattr(modeling_lenctrl, f"{name}{part}")
+            assert (made.__module__, made.__qualname__) == ("hf_lenctrl.modeling_lenctrl", f"{name}{part}"), family
+
+
+# Positions
+
+
+def test_resizing_positions_of_pegasus_leaves_a_controlled_decoder_without_them():  # issue 15.11
+    model = build_model_of("pegasus", length_encoding="lrpe")
+    assert isinstance(model, LenCtrlPegasusForConditionalGeneration)
+    with torch.no_grad():
+        expected = model(SOURCE, decoder_input_ids=IDS, length=6).logits
+        model.resize_position_embeddings(200)
+        assert model.config.max_position_embeddings == 200
+        assert torch.equal(model(SOURCE, decoder_input_ids=IDS, length=6).logits, expected)
+    assert not any("decoder.embed_positions" in name for name in model.state_dict())
+    beside = build_model_of("pegasus", absolute_positions=True)
+    beside.resize_position_embeddings(200)
+    assert beside.model.decoder.embed_positions.weight.shape[0] == 200
+
+
+@pytest.mark.parametrize("told", [{"length_encoding": "ldpe"}, {"encoder_length_embedding": True}, FULL], ids=str)
+def test_m2m100_starts_bit_for_bit_with_padding_on_the_left_and_among_the_decoder_ids(told):  # issue 15.13
+    tokenizer = make_tokenizers()["m2m_100"]
+    size = max(len(tokenizer), max(tokenizer.all_special_ids) + 1)
+    torch.manual_seed(0)
+    fields = {**SHAPE, "vocab_size": size, "pad_token_id": 1, "decoder_start_token_id": 2}
+    plain = M2M100ForConditionalGeneration(M2M100ForConditionalGeneration.config_class(**fields)).eval()
+    model = add_length_control(plain, tokenizer=tokenizer, **told)
+    batch = {
+        "input_ids": torch.tensor([[1, 1, 5, 8, 9], [7, 4, 2, 6, 5]]),
+        "attention_mask": torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]]),
+        "decoder_input_ids": torch.tensor([[2, 1, 5, 6], [2, 9, 1, 4]]),
+    }
+    with torch.no_grad():
+        assert torch.equal(model(**batch, length=9).logits, plain(**batch).logits)
+        embeds = plain.get_input_embeddings()(batch.pop("input_ids"))  # and without ids there is nothing to leave out
+        assert torch.equal(model(inputs_embeds=embeds, **batch, length=9).logits,
+                           plain(inputs_embeds=embeds, **batch).logits)  # fmt: skip
+
+
+# Other people's training: issue 15.1
+
+
+@pytest.mark.parametrize("family", ["bart", "mbart", "m2m_100", "t5"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_rows_train_on_their_own_lengths_with_the_stock_trainer(family, smoothing, tmp_path):
+    tokenizer = make_tokenizers()[family]
+    size = max(len(tokenizer), max(tokenizer.all_special_ids) + 1)
+    model = build_model_of(family, vocab_size=size, length=50)
+    model.set_unit_table(tokenizer)
+    texts = ["small text editor", "card game for two players", "network server with logs"]
+    rows = [dict(tokenizer("a text", text_target=text)) for text in texts]
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    wanted = [sum(i not in special for i in row["labels"]) for row in rows]
+    seen = []
+    model.get_decoder().register_forward_pre_hook(
+        lambda module, args, kwargs: seen.extend(kwargs["length"].tolist()), with_kwargs=True
+    )
+    trainer = Seq2SeqTrainer(
+        model=model,
+        args=Arguments(
+            tmp_path,
+            max_steps=1,
+            per_device_train_batch_size=3,
+            label_smoothing_factor=smoothing,
+            report_to=[],
+            save_strategy="no",
+            use_cpu=True,
+        ),
+        train_dataset=rows,
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+    )
+    trainer.train()
+    assert sorted(seen) == sorted(wanted)
+
+
+def test_training_without_anything_to_count_refuses_the_default(family):
+    model = build_model_of(family, length=50).train()
+    call = "training needs the length of each row, config.length does not stand in for it; pass labels or"
+    embeds = torch.zeros(2, 4, 32)
+    progress = torch.zeros(2, 4, dtype=torch.long)
+    with pytest.raises(ValueError, match=call):
+        model(SOURCE, decoder_inputs_embeds=embeds, progress=progress)
+    model(SOURCE, decoder_inputs_embeds=embeds, progress=progress, length=3)
+    model.eval()(SOURCE, decoder_inputs_embeds=embeds, progress=progress)
+    base = FAMILIES[family].model_class(model.config).train()
+    given, counted = [], base(SOURCE, decoder_input_ids=IDS)
+    base.decoder.register_forward_pre_hook(
+        lambda module, args, kwargs: given.append(kwargs["length"].tolist()), with_kwargs=True
+    )
+    base(SOURCE, decoder_input_ids=IDS)
+    assert given == [[3, 3]] and counted is not None
+
+
+# Several devices, offloaded weights: issue 15.19
+
+
+@pytest.mark.parametrize("family", ["bart", "m2m_100", "t5"])
+@pytest.mark.parametrize("where", ["cpu", "disk"])
+def test_offloaded_models_generate_what_they_did(family, where, tmp_path):
+    tokenizer = make_tokenizers()[family]
+    size = max(len(tokenizer), max(tokenizer.all_special_ids) + 1)
+    model = build_model_of(
+        family, **FULL, absolute_positions=True, length_projection=True, length_unit="character", vocab_size=size
+    )
+    model.set_unit_table(tokenizer)
+    calls = [
+        (SOURCE, {"length": [4, 7], "num_beams": 2}),
+        (SOURCE, {"length": [4, 7], "length_constraint": "exact"}),
+        (SOURCE[:1], {"length": [4, 7]}),  # one text, several lengths
+    ]
+    expected = [model.generate(source, max_new_tokens=20, **options) for source, options in calls]
+    if where == "cpu":
+        cpu_offload(model, execution_device=torch.device("cpu"))
+    else:
+        disk_offload(model, str(tmp_path), execution_device=torch.device("cpu"))
+    assert model.device.type == "meta"
+    for (source, options), ids in zip(calls, expected, strict=True):
+        assert torch.equal(model.generate(source, max_new_tokens=20, **options), ids)
+    model.set_unit_table(tokenizer)
+    assert model.unit_table.weights.device.type == "cpu"
+
+
+OTHER = torch.device("lazy")  # any that is not the CPU
+
+
+@pytest.mark.parametrize("family", ["bart", "marian", "m2m_100", "t5"])
+@pytest.mark.parametrize("encoding", ["ldpe", "learned"])
+def test_table_and_projection_may_be_on_another_device_than_the_embeddings(family, encoding):
+    with FakeTensorMode(allow_non_fake_inputs=True):  # tensors without values, on devices that need not be there
+        model = build_model_of(family, length_encoding=encoding, absolute_positions=True, length_projection=True)
+        decoder = model.get_decoder()
+        table = decoder.unit_table
+        decoder.unit_table = UnitTable("token", table.weights.to(OTHER), table.next_state.to(OTHER))
+        decoder.unit_table._filled = True
+        moved = {"length_projection": torch.nn.Linear(32, 32, bias=False, device=OTHER)}
+        if encoding == "learned":
+            moved["length_embedding"] = torch.nn.Embedding(512, 32, device=OTHER)
+        for name, module in moved.items():  # as accelerate's hooks do, which bring no result back
+            setattr(decoder, name, module)
+            module.register_forward_pre_hook(lambda module, args: tuple(value.to(OTHER) for value in args))
+        logits = model(SOURCE, decoder_input_ids=IDS, length=3).logits
+    assert (logits.shape, logits.device.type) == ((2, 4, 60), "cpu")
+
+
+# torch.export: issue 15.42
+
+
+@pytest.mark.parametrize("unit", ["token", "character"])
+@pytest.mark.parametrize("family", ["marian", "t5"])
+def test_a_model_is_exported_for_batches_of_any_size(family, unit):
+    tokenizer = make_tokenizers()[family]
+    model = build_model_of(family, absolute_positions=True, length_unit=unit, vocab_size=len(tokenizer), **FULL)
+    model.set_unit_table(tokenizer)
+    batch, text = torch.export.Dim("batch", min=2, max=64), torch.export.Dim("text", min=2, max=64)
+    given = {"input_ids": SOURCE, "decoder_input_ids": IDS, "length": torch.tensor([3, 9]), "use_cache": False}
+    shapes = {"input_ids": {0: batch}, "decoder_input_ids": {0: batch, 1: text}, "length": {0: batch}}
+    program = torch.export.export(model, (), given, dynamic_shapes={**shapes, "use_cache": None})
+    other = {
+        "input_ids": torch.cat([SOURCE, SOURCE + 1, SOURCE]),
+        "decoder_input_ids": torch.cat([IDS, IDS[:, [0, 2, 3, 1]], IDS])[:, [0, 1, 2, 3, 1]],
+        "length": torch.tensor([2, 3, 4, 5, 6, 7]),
+    }
+    with torch.no_grad():
+        expected = model(**other).logits
+        torch.testing.assert_close(program.module()(**other, use_cache=False).logits, expected, atol=1e-5, rtol=1e-5)

@@ -1,0 +1,117 @@
+"""Adapters and quantizers over length-controlled models: issues 15.20 and 15.40."""
+
+import pytest
+import torch
+from conftest import build_model_of
+from peft import LoraConfig, PeftModel, PrefixTuningConfig, TaskType, get_peft_model
+from torch import nn
+
+
+SOURCE = torch.tensor([[11, 12, 13, 14], [5, 6, 7, 8]])
+LABELS = torch.tensor([[31, 32, 2], [35, 36, 2]])
+FULL = {"length_encoding": "learned", "length_head": True, "encoder_length_embedding": True}
+
+
+def controlled(family, **fields):
+    """As `add_length_control` makes it: the length modules start at zero."""
+    return build_model_of(family, absolute_positions=True, length_projection=True, **fields)
+
+
+def train(model, steps=2):
+    model.train()
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=5.0)
+    for _ in range(steps):
+        model(input_ids=SOURCE, labels=LABELS).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.eval()
+
+
+@torch.no_grad()
+def logits(model, length):
+    return model(input_ids=SOURCE, labels=LABELS, length=length).logits
+
+
+@pytest.mark.parametrize("fields", [{}, FULL], ids=["projection", "all parts"])
+def test_lora_without_targets_trains_and_saves_the_length(any_family, fields, tmp_path):
+    model = get_peft_model(controlled(any_family, **fields), LoraConfig(init_lora_weights=True))
+    assert torch.equal(logits(model.eval(), 3), logits(model, 9))  # as pretrained
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    for module in ["length_projection", *(["length_embedding", "length_out"] if fields else [])]:
+        assert any(module in name for name in trained), module
+    train(model)
+    expected = logits(model, 3)
+    assert not torch.allclose(expected, logits(model, 9), atol=1e-5)
+    model.save_pretrained(tmp_path)
+    again = PeftModel.from_pretrained(controlled(any_family, **fields), tmp_path)
+    assert torch.equal(logits(again, 3), expected)
+
+
+@pytest.mark.parametrize("targets", ["all-linear", ["out_proj", "o", "length_projection"]], ids=str)
+def test_lora_on_the_output_projections_leaves_the_length_head_whole(any_family, targets):
+    model = controlled(any_family, **FULL)
+    torch.manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if "length" in name:
+            nn.init.normal_(parameter, std=0.3)
+    expected = logits(model, 3)
+    adapted = get_peft_model(model, LoraConfig(target_modules=targets)).eval()
+    assert torch.equal(logits(adapted, 3), expected)  # an adapter starts as nothing
+    train(adapted, 1)
+    assert not torch.allclose(logits(adapted, 3), expected, atol=1e-5)
+    merged = adapted.merge_and_unload()
+    torch.testing.assert_close(logits(merged, 3), logits(adapted, 3))
+
+
+def test_a_quantizer_may_replace_the_output_projections(family):
+    model = controlled(family, **FULL)
+    torch.manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if "length" in name:
+            nn.init.normal_(parameter, std=0.3)
+
+    class Rounded(nn.Module):
+        """What a quantizer puts in a Linear's place: no Linear, weights of another kind, as wide as that."""
+
+        def __init__(self, linear):
+            super().__init__()
+            self.scale = linear.weight.detach().abs().max() / 127
+            self.integers = (linear.weight.detach() / self.scale).round().to(torch.int8)
+            self.bias = linear.bias
+
+        def forward(self, x):
+            return nn.functional.linear(x, self.integers * self.scale, self.bias)
+
+    expected = logits(model, 3)
+    for module in list(model.modules()):
+        if isinstance(getattr(module, "out_proj", None), nn.Linear):
+            module.out_proj = Rounded(module.out_proj)
+    rounded = logits(model, 3)
+    assert not torch.equal(rounded, expected)
+    torch.testing.assert_close(rounded, expected, atol=0.02, rtol=0.05)
+
+
+@pytest.mark.parametrize("encoding", ["ldpe", "scale"])
+def test_prefix_tuning_counts_the_text_and_not_its_virtual_tokens(any_family, encoding):
+    model = build_model_of(any_family, absolute_positions=True, length_encoding=encoding)
+    seen = []
+    model.get_decoder().register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append(kwargs["progress"]), with_kwargs=True
+    )
+    config = PrefixTuningConfig(task_type=TaskType.SEQ_2_SEQ_LM, num_virtual_tokens=4)
+    tuned = get_peft_model(model, config)
+    assert torch.isfinite(train(tuned, 1)(input_ids=SOURCE, labels=LABELS).loss)
+    if encoding == "ldpe":
+        assert seen[0].tolist() == [[0, 1, 2], [0, 1, 2]]
+    ids = tuned.generate(input_ids=SOURCE, length=5, max_new_tokens=6)
+    assert ids.shape[0] == 2 and (encoding == "scale" or seen[-1].shape == (2, 1))
+
+
+def test_an_adapter_that_leaves_a_new_projection_out_is_told_the_setting_that_works(family):
+    message = r"frozen at zero.*LoraConfig\(target_modules='all-linear'\), or modules_to_save=\['length_projection'\]"
+    model = get_peft_model(controlled(family), LoraConfig(target_modules=["q_proj"])).train()
+    with pytest.raises(ValueError, match=message):
+        model(input_ids=SOURCE, labels=LABELS)
+    options = {"target_modules": ["q_proj"], "modules_to_save": ["length_projection"]}
+    model = train(get_peft_model(controlled(family), LoraConfig(**options)))
+    assert not torch.allclose(logits(model, 3), logits(model, 9), atol=1e-5)
