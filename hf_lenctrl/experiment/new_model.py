@@ -114,7 +114,8 @@ def _controlled_base(args: ModelArguments, tokenizer, length_tokens: LengthToken
         )
     config = AutoConfig.from_pretrained(name)
     config.dropout = args.dropout
-    base: Any = AutoModelForSeq2SeqLM.from_pretrained(name, config=config)
+    # a float16 file is for serving; what is trained is float32
+    base: Any = AutoModelForSeq2SeqLM.from_pretrained(name, config=config, dtype=torch.float32)
     if length_tokens is not None and len(tokenizer) > base.get_input_embeddings().num_embeddings:
         base.resize_token_embeddings(len(tokenizer))
     model = add_length_control(
@@ -135,7 +136,7 @@ def _controlled_base(args: ModelArguments, tokenizer, length_tokens: LengthToken
 def _saved_model(args: ModelArguments) -> Any:
     """The length-controlled checkpoint to continue with."""
     name: Any = args.model_name_or_path
-    model = AutoModelForSeq2SeqLM.from_pretrained(name, dropout=args.dropout)
+    model = AutoModelForSeq2SeqLM.from_pretrained(name, dropout=args.dropout, dtype=torch.float32)
     if not hasattr(model.config, "length_encoding"):
         raise ValueError(
             f"{name} holds a {type(model).__name__}, which has no length control; give it as base_model={name} to add "
