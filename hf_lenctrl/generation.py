@@ -9,7 +9,13 @@ from functools import partial
 from typing import Any
 
 import torch
-from transformers.generation import GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers.generation import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 from transformers.modeling_outputs import BaseModelOutput
 
 from .length_constraint import LengthConstraintLogitsProcessor
@@ -52,21 +58,31 @@ def token_limit(table: UnitTable, length: int, prompt_length: int, positions: in
     return min(limit, positions + 1)  # the last token is never read
 
 
-class _EndAtLimit(LogitsProcessor):
-    """EOS in the last position of each row's own limit, so that a row gets in a batch what it gets alone."""
+class _OwnLimits(StoppingCriteria):
+    """Ends each row at its own limit, so that it gets in a batch what it gets alone."""
 
-    def __init__(self, limits: torch.Tensor, eos_token_id: int):
-        self.limits, self.eos_token_id = limits, eos_token_id  # (B,)
-        self.first = int(limits.min())
+    def __init__(self, limits: torch.Tensor):
+        self.limits = limits  # (B,)
+
+    def __call__(self, input_ids, scores, **kwargs):
+        """`(rows, sequence_length)` -> `(rows,)`."""
+        return self.limits.repeat_interleave(len(input_ids) // len(self.limits)) <= input_ids.shape[1]
+
+
+class _ForcedEnds(LogitsProcessor):
+    """`forced_eos_token_id` in the last position of each row's own limit."""
+
+    def __init__(self, limits: torch.Tensor, eos_token_id: int | list[int]):
+        self.limits, self.eos_token_id, self.first = limits, eos_token_id, int(limits.min())
 
     def __call__(self, input_ids, scores):
         """`(rows, sequence_length)` and `(rows, vocab_size)` -> `(rows, vocab_size)`."""
         if input_ids.shape[1] < self.first - 1:
             return scores
-        ended = self.limits.repeat_interleave(len(scores) // len(self.limits)) <= input_ids.shape[1] + 1  # (rows,)
+        ends = self.limits.repeat_interleave(len(scores) // len(self.limits)) <= input_ids.shape[1] + 1  # (rows,)
         only_eos = torch.full_like(scores, -math.inf)
         only_eos[:, self.eos_token_id] = 0.0
-        return torch.where(ended.unsqueeze(1), only_eos, scores)
+        return torch.where(ends.unsqueeze(1), only_eos, scores)
 
 
 def limited(
@@ -94,8 +110,7 @@ def limited(
         return kwargs[name] if kwargs.get(name) is not None else getattr(generation_config, name, None)
 
     def in_force(name):
-        sources = (model.generation_config, model.config)
-        return next((v for v in (given(name), *(getattr(s, name, None) for s in sources)) if v is not None), None)
+        return getattr(model.generation_config, name) if given(name) is None else given(name)
 
     prompt = kwargs.get("decoder_input_ids")
     prompt_length = 1 if prompt is None else prompt.shape[1]
@@ -103,16 +118,19 @@ def limited(
     limit: Any = length.new_tensor([limit_of(n, prompt_length) for n in length.tolist()])  # (B,)
     processors = list(kwargs.get("logits_processor") or [])
     eos = in_force("eos_token_id")
-    if eos is not None and (generation_config or model.generation_config).eos_token_id is None:
-        kwargs["eos_token_id"] = eos
+    if eos is None:
+        eos = kwargs["eos_token_id"] = model.config.eos_token_id
     if given("max_new_tokens") is not None:
         limit = prompt_length + given("max_new_tokens")
     elif given("max_length") is not None:
         limit = given("max_length")
     else:  # the model's own limit was not made for this length
         kwargs |= {"max_length": most, "max_new_tokens": None}
-        if constraint is None and eos is not None:
-            processors.append(_EndAtLimit(limit, eos if isinstance(eos, int) else eos[0]))
+        if constraint is None and int(limit.min()) < most:
+            criteria = [*(kwargs.get("stopping_criteria") or []), _OwnLimits(limit)]
+            kwargs["stopping_criteria"] = StoppingCriteriaList(criteria)
+            forced = in_force("forced_eos_token_id")
+            processors += [] if forced is None else [_ForcedEnds(limit, forced)]
     if given("min_new_tokens") is None:  # the checkpoint's was not made for this length either
         kwargs |= {"min_new_tokens": None, "min_length": given("min_length") or 0}
     if constraint is not None:

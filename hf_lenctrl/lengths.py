@@ -61,6 +61,7 @@ def as_length_tensor(length, batch_size: int, device: torch.device, *, synchroni
             f"length must hold one integer for each of the {batch_size} examples of the batch, got shape "
             f"{tuple(length.shape)}; pass an int for the whole batch or a list of {batch_size}"
         )
+    length = length.long()  # an 8-bit integer cannot be compared with `LONGEST`
     # no graph of torch.compile or torch.export may depend on the values
     if (synchronize or length.device.type == "cpu") and not torch.compiler.is_compiling():
         if bool((length < 1).any()):
@@ -70,4 +71,4 @@ def as_length_tensor(length, batch_size: int, device: torch.device, *, synchroni
             )
         if bool((length >= LONGEST).any()):
             raise ValueError(f"length must be under {LONGEST} for every example, got {length.tolist()}")
-    return length.to(device=device, dtype=torch.long)
+    return length.to(device)
