@@ -185,5 +185,6 @@ class LenCtrlUMT5Config(LengthControlRules, UMT5Config):
     absolute_positions: bool = True
 
 
+_config: Any
 for _config in LengthControlRules.__subclasses__():
     _config.register_for_auto_class()

@@ -14,7 +14,7 @@ from .length_signal import EncoderLengthEmbedding, LengthSignal, init_length_wei
 CONTROLLED: dict[tuple[type, type], type] = {}
 
 
-def control(part: nn.Module, mixin: type) -> None:
+def control(part: Any, mixin: type) -> None:
     """
     Put `mixin` before a stock part's class, in place.
 
@@ -25,12 +25,16 @@ def control(part: nn.Module, mixin: type) -> None:
     part.add_length_control()
 
 
+def _no_positions(*args, **kwargs) -> torch.Tensor:
+    given = next(value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
+    return torch.zeros((), device=given.device)
+
+
 class _NoPositions(nn.Module):
     """Stands where the decoder's positions stood when the length encoding replaces them."""
 
     def forward(self, *args, **kwargs) -> torch.Tensor:
-        given = next(value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
-        return torch.zeros((), device=given.device)
+        return _no_positions(*args, **kwargs)
 
 
 class PositionsOfIds:
@@ -43,7 +47,7 @@ class PositionsOfIds:
         """No new modules."""
 
     def forward(self, *args, **kwargs) -> torch.Tensor:
-        return _NoPositions.forward(self, *args, **kwargs)
+        return _no_positions(*args, **kwargs)
 
     def of(self: Any, input_ids, embeds: torch.Tensor, seen: int) -> torch.Tensor:
         """Positions of ids, or of embeddings where there are none: `(batch_size, sequence_length, d_model)`."""
@@ -55,7 +59,7 @@ class _Part:
     """What encoder and decoder share."""
 
     def _take_positions(self: Any) -> None:
-        positions = getattr(self, "embed_positions", None)
+        positions: Any = getattr(self, "embed_positions", None)
         if (PositionsOfIds, type(positions)) in CONTROLLED:
             control(positions, PositionsOfIds)
 
@@ -130,7 +134,7 @@ class LengthControlledDecoder(_Part, LengthSignal):
         inputs_embeds: torch.Tensor | None = None,
         past_key_values=None,
         length: int | list[int] | torch.Tensor | None = None,
-        progress: torch.LongTensor | None = None,
+        progress: Any = None,
         **kwargs,
     ):
         """
@@ -159,7 +163,7 @@ class LengthControlledDecoder(_Part, LengthSignal):
         if config.length_encoding == "none":
             return super().forward(input_ids, inputs_embeds=inputs_embeds, **kwargs)
         lengths = required_length(length, config, given if progress is None else progress, self.training)  # (B,)
-        embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds  # (B, T, d)
+        embeds: Any = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds  # (B, T, d)
         embeds = self.add_signal(embeds, progress, lengths)
         return super().forward(inputs_embeds=self._with_positions(embeds, input_ids, seen), **kwargs)
 

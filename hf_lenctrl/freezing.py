@@ -109,6 +109,11 @@ def freeze_length(model, length: int, *, tokenizer=None) -> Any:
 def _check_kind(model) -> None:
     """Raise for a model whose control is no function of the position and the length."""
     config: Any = getattr(model, "config", None)
+    if hasattr(config, "relative_attention_num_buckets"):
+        raise ValueError(
+            f"freeze_length puts the length into a table of positions, {type(model).__name__} has relative positions "
+            "and no table; call model.generate(..., length=...) of this one"
+        )
     decoder = getattr(getattr(model, "model", None), "decoder", None)
     if not isinstance(model, PreTrainedModel) or not hasattr(config, "length_encoding") or decoder is None:
         raise ValueError(

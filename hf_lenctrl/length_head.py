@@ -16,7 +16,7 @@ class _Watched:
 
     def __init__(self, attention: nn.Module, name: str):
         self._attention, self._name = attention, name
-        self.heads: torch.Tensor | None = None
+        self.heads: Any = None
 
     def __getattr__(self, name):
         return self._project if name == self._name else getattr(self._attention, name)

@@ -95,22 +95,22 @@ class LengthSignal:
         Raises:
             `ValueError`: without ids, and with the last ids of a cached sequence.
         """
-        what = "from decoder_inputs_embeds; pass decoder_input_ids" if input_ids is None else ""
-        if not what and past_key_values is not None and past_key_values.get_seq_length() > 0:
-            what = "from the last token of a cached sequence; call generate()"
-        if what:
-            raise ValueError(
-                f"progress cannot be counted {what}, or pass progress=(batch_size, sequence_length) with the units "
-                "written before each position"
-            )
-        return self.units_written(input_ids)
+        past = past_key_values is not None and past_key_values.get_seq_length() > 0
+        if input_ids is not None and not past:
+            return self.units_written(input_ids)
+        call = "from the last token of a cached sequence; call generate()"
+        call = "from decoder_inputs_embeds; pass decoder_input_ids" if input_ids is None else call
+        raise ValueError(
+            f"progress cannot be counted {call}, or pass progress=(batch_size, sequence_length) with the units "
+            "written before each position"
+        )
 
     def units_written(self, input_ids: torch.Tensor) -> torch.Tensor:
         """`UnitTable.progress`, for a table that may have come to another device than the ids: as these."""
         table = self.unit_table
         return table.progress(input_ids.to(table.weights.device)).to(input_ids.device)
 
-    def add_signal(self: Any, embeds: torch.Tensor, progress: torch.Tensor | None, lengths: torch.Tensor):
+    def add_signal(self: Any, embeds: torch.Tensor, progress: Any, lengths: torch.Tensor) -> torch.Tensor:
         """
         Token embeddings with what the decoder is told of progress and length.
 
