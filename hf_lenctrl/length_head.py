@@ -51,6 +51,12 @@ class LengthHeadAttention:
     a cache adds one term, whatever was written before, and beams are reordered with the rest.
     """
 
+    stock: Any  # the attention that the mixin is put before
+
+    def __init_subclass__(cls, **kwargs):
+        super().__init_subclass__(**kwargs)
+        cls.stock = cls.__bases__[-1]
+
     def add_length_control(self: Any) -> None:
         """The one new parameter; called once, by `control`."""
         output = self.out_proj if hasattr(self, "out_proj") else self.o  # T5's name
@@ -68,8 +74,7 @@ class LengthHeadAttention:
             `ValueError`: for a cache that was filled by a model without a length head.
         """
         watched = _Watched(self, "out_proj" if hasattr(self, "out_proj") else "o")
-        forward = super().forward.__func__
-        output, *others = forward(watched, hidden_states, *args, past_key_values=past_key_values, **kwargs)
+        output, *others = self.stock.forward(watched, hidden_states, *args, past_key_values=past_key_values, **kwargs)
         width = self.head_dim if hasattr(self, "head_dim") else self.key_value_proj_dim
         per_head = watched.heads.unflatten(-1, (-1, width))  # (B, T, h, d/h)
         strength = nn.functional.softplus(per_head.float().sum(dim=2).mean(dim=-1))  # (B, T)
