@@ -3,6 +3,8 @@
 The one place of export and of registration: with this import the Auto classes and `pipeline` know the models.
 """
 
+from typing import TYPE_CHECKING
+
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -58,8 +60,10 @@ from .pipeline import LengthControlledGenerationPipeline, PipelineModel
 from .report import length_report
 from .reranking import rerank
 from .tokenizer_training import train_marian_tokenizer
-from .trainer import LengthControlTrainer
 
+
+if TYPE_CHECKING:
+    from .trainer import LengthControlTrainer
 
 __version__ = "0.1.0"
 __all__ = [
@@ -107,6 +111,16 @@ __all__ = [
     "train_marian_tokenizer",
     "__version__",
 ]
+
+
+def __getattr__(name: str):
+    """`LengthControlTrainer` when it is used: Trainer imports data sets and adapters, which generation does without."""
+    if name != "LengthControlTrainer":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .trainer import LengthControlTrainer
+
+    return LengthControlTrainer
+
 
 # for checkpoints that do not name their tokenizer; MBart, M2M100 and Pegasus have several, so theirs must
 _TOKENIZERS = {

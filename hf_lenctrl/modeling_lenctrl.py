@@ -17,7 +17,16 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.output_capturing import _CAN_RECORD_REGISTRY
 
-from . import configuration_lenctrl as configurations
+from .configuration_lenctrl import (
+    LenCtrlBartConfig,
+    LenCtrlM2M100Config,
+    LenCtrlMarianConfig,
+    LenCtrlMBartConfig,
+    LenCtrlMT5Config,
+    LenCtrlPegasusConfig,
+    LenCtrlT5Config,
+    LenCtrlUMT5Config,
+)
 from .controlled_parts import CONTROLLED, LengthControlledDecoder, LengthControlledEncoder, PositionsOfIds, control
 from .generation import LengthControlledGeneration
 from .length_head import LengthHeadAttention
@@ -190,13 +199,13 @@ class LengthControlledForConditionalGeneration(CardOnPush, LengthControlledGener
 class LenCtrlBartModel(LengthControlledModel, bart.BartModel):
     """`BartModel` whose `forward` takes `length`."""
 
-    config_class = configurations.LenCtrlBartConfig
+    config_class = LenCtrlBartConfig
 
 
 class LenCtrlBartForConditionalGeneration(LengthControlledForConditionalGeneration, bart.BartForConditionalGeneration):
     """`BartForConditionalGeneration` whose `forward` and `generate` take `length`."""
 
-    config_class, model_class = configurations.LenCtrlBartConfig, LenCtrlBartModel
+    config_class, model_class = LenCtrlBartConfig, LenCtrlBartModel
 
 
 class _ResizesDecoder:
@@ -211,19 +220,19 @@ class _ResizesDecoder:
 class LenCtrlMarianModel(_ResizesDecoder, LengthControlledModel, marian.MarianModel):
     """`MarianModel` whose `forward` takes `length`."""
 
-    config_class = configurations.LenCtrlMarianConfig
+    config_class = LenCtrlMarianConfig
 
 
 class LenCtrlMarianMTModel(_ResizesDecoder, LengthControlledForConditionalGeneration, marian.MarianMTModel):
     """`MarianMTModel` whose `forward` and `generate` take `length`."""
 
-    config_class, model_class = configurations.LenCtrlMarianConfig, LenCtrlMarianModel
+    config_class, model_class = LenCtrlMarianConfig, LenCtrlMarianModel
 
 
 class LenCtrlMBartModel(LengthControlledModel, mbart.MBartModel):
     """`MBartModel` whose `forward` takes `length`."""
 
-    config_class = configurations.LenCtrlMBartConfig
+    config_class = LenCtrlMBartConfig
 
 
 class LenCtrlMBartForConditionalGeneration(
@@ -231,13 +240,13 @@ class LenCtrlMBartForConditionalGeneration(
 ):
     """`MBartForConditionalGeneration` whose `forward` and `generate` take `length`."""
 
-    config_class, model_class = configurations.LenCtrlMBartConfig, LenCtrlMBartModel
+    config_class, model_class = LenCtrlMBartConfig, LenCtrlMBartModel
 
 
 class LenCtrlPegasusModel(LengthControlledModel, pegasus.PegasusModel):
     """`PegasusModel` whose `forward` takes `length`."""
 
-    config_class = configurations.LenCtrlPegasusConfig
+    config_class = LenCtrlPegasusConfig
 
 
 class LenCtrlPegasusForConditionalGeneration(
@@ -245,13 +254,13 @@ class LenCtrlPegasusForConditionalGeneration(
 ):
     """`PegasusForConditionalGeneration` whose `forward` and `generate` take `length`."""
 
-    config_class, model_class = configurations.LenCtrlPegasusConfig, LenCtrlPegasusModel
+    config_class, model_class = LenCtrlPegasusConfig, LenCtrlPegasusModel
 
 
 class LenCtrlM2M100Model(LengthControlledModel, m2m_100.M2M100Model):
     """`M2M100Model` whose `forward` takes `length`."""
 
-    config_class = configurations.LenCtrlM2M100Config
+    config_class = LenCtrlM2M100Config
 
 
 class LenCtrlM2M100ForConditionalGeneration(
@@ -259,7 +268,7 @@ class LenCtrlM2M100ForConditionalGeneration(
 ):
     """`M2M100ForConditionalGeneration` whose `forward` and `generate` take `length`."""
 
-    config_class, model_class = configurations.LenCtrlM2M100Config, LenCtrlM2M100Model
+    config_class, model_class = LenCtrlM2M100Config, LenCtrlM2M100Model
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """What the other families have, for `DataCollatorForSeq2Seq`: the labels, shifted to the right."""
@@ -269,37 +278,37 @@ class LenCtrlM2M100ForConditionalGeneration(
 class LenCtrlT5Model(LengthControlledModel, t5.T5Model):
     """`T5Model` whose `forward` takes `length`."""
 
-    config_class = configurations.LenCtrlT5Config
+    config_class = LenCtrlT5Config
 
 
 class LenCtrlT5ForConditionalGeneration(LengthControlledForConditionalGeneration, t5.T5ForConditionalGeneration):
     """`T5ForConditionalGeneration` whose `forward` and `generate` take `length`."""
 
-    config_class, model_class = configurations.LenCtrlT5Config, LenCtrlT5Model
+    config_class, model_class = LenCtrlT5Config, LenCtrlT5Model
 
 
 class LenCtrlMT5Model(LengthControlledModel, mt5.MT5Model):
     """`MT5Model` whose `forward` takes `length`."""
 
-    config_class = configurations.LenCtrlMT5Config
+    config_class = LenCtrlMT5Config
 
 
 class LenCtrlMT5ForConditionalGeneration(LengthControlledForConditionalGeneration, mt5.MT5ForConditionalGeneration):
     """`MT5ForConditionalGeneration` whose `forward` and `generate` take `length`."""
 
-    config_class, model_class = configurations.LenCtrlMT5Config, LenCtrlMT5Model
+    config_class, model_class = LenCtrlMT5Config, LenCtrlMT5Model
 
 
 class LenCtrlUMT5Model(LengthControlledModel, umt5.UMT5Model):
     """`UMT5Model` whose `forward` takes `length`."""
 
-    config_class = configurations.LenCtrlUMT5Config
+    config_class = LenCtrlUMT5Config
 
 
 class LenCtrlUMT5ForConditionalGeneration(LengthControlledForConditionalGeneration, umt5.UMT5ForConditionalGeneration):
     """`UMT5ForConditionalGeneration` whose `forward` and `generate` take `length`."""
 
-    config_class, model_class = configurations.LenCtrlUMT5Config, LenCtrlUMT5Model
+    config_class, model_class = LenCtrlUMT5Config, LenCtrlUMT5Model
 
 
 def _make_parts(head: Any, stock: ModuleType) -> None:

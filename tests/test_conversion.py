@@ -320,7 +320,7 @@ def encode(collate, tokenizer, letters, counts, controlled):
     pairs = zip(letters, counts, strict=True)
     batch = collate([tokenizer(ALPHABET[i], text_target=spelled(i, n)) for i, n in pairs])
     if not controlled:
-        batch.pop("length")
+        batch.pop("length", None)
     return batch
 
 

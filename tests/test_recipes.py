@@ -310,7 +310,8 @@ def test_every_kind_of_model_trains_is_tested_and_loads(tmp_path, options, kind)
     model, tokenizer = load(tmp_path / "run")
     assert type(model).__name__ == kind
     for name in ("length_encoding", "length_unit", "absolute_positions") if kind.startswith("LenCtrl") else ():
-        assert getattr(model.config, name) == options.get(name, getattr(ModelArguments(), name))
+        default = "character" if name == "length_unit" else getattr(ModelArguments(), name)
+        assert getattr(model.config, name) == options.get(name, default)
     assert getattr(tokenizer, "separate_vocabs", False) == (options.get("target_vocabulary") != "shared")
     length = {} if options.get("length_encoding") == "none" else {"length": 7}
     ids = model.generate(**tokenizer(SOURCES[:1], return_tensors="pt"), **length)

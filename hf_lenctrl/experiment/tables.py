@@ -76,19 +76,21 @@ def load_systems(
         references = references or own
         if own != references:
             raise ValueError(f"{path} has other references than {entries[0]}; evaluate outputs of the same rows")
-        produced, requested = _lengths_in(unit, rows, outputs, tokenizer)
-        systems.append(System(name, how or None, outputs, produced, requested if how else None))
+        produced, requested = _lengths_in(unit, rows, outputs, tokenizer, bool(how))
+        systems.append(System(name, how or None, outputs, produced, requested))
     return systems, references, count_texts(tokenizer, references, unit, target=True)
 
 
-def _lengths_in(unit: str, rows: Rows, outputs: list[str], tokenizer) -> tuple[list[int], list[int] | None]:
+def _lengths_in(
+    unit: str, rows: Rows, outputs: list[str], tokenizer, were_given: bool
+) -> tuple[list[int], list[int] | None]:
     """
     Produced and requested units of a file. It does not name the unit of its `length` and `requested`, but shows it: a
     `length` that counts characters is that of the texts in every row. Tokens may differ from those of the texts, where
     the model spelled a word in another way.
     """
     produced = count_texts(tokenizer, outputs, unit, target=True)
-    requested = rows.lengths("requested") if "requested" in rows.columns else None
+    requested = rows.lengths("requested") if were_given and "requested" in rows.columns else None
     if "length" not in rows.columns:
         return produced, requested
     stated = [int(n) if str(n).isdecimal() else -1 for n in rows.column("length")]
