@@ -114,7 +114,7 @@ __all__ = [
 
 
 def __getattr__(name: str):
-    """`LengthControlTrainer` when it is used: Trainer imports data sets and adapters, which generation does without."""
+    """`LengthControlTrainer` when it is used: Trainer imports `datasets`, which generation does without."""
     if name != "LengthControlTrainer":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from .trainer import LengthControlTrainer
