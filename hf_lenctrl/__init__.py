@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     BartTokenizer,
@@ -20,6 +21,7 @@ from . import length_predictor as _length_predictor
 from . import modeling_lenctrl as _models
 from .configuration_lenctrl import (
     LenCtrlBartConfig,
+    LenCtrlCausalLMConfig,
     LenCtrlM2M100Config,
     LenCtrlMarianConfig,
     LenCtrlMBartConfig,
@@ -56,6 +58,7 @@ from .modeling_lenctrl import (
     LenCtrlUMT5ForConditionalGeneration,
     LenCtrlUMT5Model,
 )
+from .modeling_lenctrl_causal import LenCtrlForCausalLM
 from .pipeline import LengthControlledGenerationPipeline, PipelineModel
 from .report import length_report
 from .reranking import rerank
@@ -72,6 +75,8 @@ __all__ = [
     "LenCtrlBartConfig",
     "LenCtrlBartForConditionalGeneration",
     "LenCtrlBartModel",
+    "LenCtrlCausalLMConfig",
+    "LenCtrlForCausalLM",
     "LenCtrlM2M100Config",
     "LenCtrlM2M100ForConditionalGeneration",
     "LenCtrlM2M100Model",
@@ -139,6 +144,8 @@ for _family, _head in _models.FAMILIES.items():
     AutoModelForSeq2SeqLM.register(_config, _head, exist_ok=True)
     if _family in _TOKENIZERS:
         AutoTokenizer.register(_config, tokenizer_class=_TOKENIZERS[_family], exist_ok=True)
+AutoConfig.register(LenCtrlCausalLMConfig.model_type, LenCtrlCausalLMConfig, exist_ok=True)
+AutoModelForCausalLM.register(LenCtrlCausalLMConfig, LenCtrlForCausalLM, exist_ok=True)
 PIPELINE_REGISTRY.register_pipeline(
     "length-controlled-generation",
     pipeline_class=LengthControlledGenerationPipeline,

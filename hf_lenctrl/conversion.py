@@ -6,13 +6,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    PreTrainedModel,
+)
 
 from .length_encoding import LENGTH_ENCODINGS
 from .length_tokens import LengthTokens
 from .length_units import UnitTable
 from .lengths import check_constraint, check_length
 from .modeling_lenctrl import FAMILIES
+from .modeling_lenctrl_causal import control_causal, is_plain_causal
 
 
 logger = logging.getLogger(__name__)
@@ -43,7 +50,8 @@ def add_length_control(
     length_tokens: LengthTokens | None = None,
 ) -> Any:
     """
-    Give a plain BART, mBART, Pegasus, Marian, M2M100/NLLB or T5 (mT5, UMT5) model a decoder that gets the length.
+    Give a plain BART, mBART, Pegasus, Marian, M2M100/NLLB or T5 (mT5, UMT5) model a decoder that gets the length, or
+    put a causal language model, of any architecture, into a `LenCtrlForCausalLM`.
 
     The decoder keeps its positions, and the length encoding reaches it through a linear layer that starts at zero, as
     do the encoder's length embedding and the length head's projection: the new model's logits equal the plain model's
@@ -74,7 +82,8 @@ def add_length_control(
         if tokenizer is None:
             raise ValueError(f"add_length_control needs the tokenizer of the {type(plain).__name__}; pass tokenizer=")
     else:
-        plain = AutoModelForSeq2SeqLM.from_pretrained(model_or_path)
+        seq2seq = AutoConfig.from_pretrained(model_or_path).model_type in FAMILIES
+        plain = (AutoModelForSeq2SeqLM if seq2seq else AutoModelForCausalLM).from_pretrained(model_or_path)
         tokenizer = tokenizer or AutoTokenizer.from_pretrained(model_or_path)
     addable = (*LENGTH_ENCODINGS, "learned")
     told_otherwise = length_encoding == "none" and (length_tokens is not None or encoder_length_embedding)
@@ -86,6 +95,19 @@ def add_length_control(
     check_constraint(length_constraint)
     if length is not None:
         check_length(length)
+    if is_plain_causal(plain):
+        fields = {"length_encoding": length_encoding, "length_unit": length_unit, "length": length}
+        fields |= {"length_constraint": length_constraint, "encoder_length_embedding": encoder_length_embedding}
+        fields |= {"length_head": length_head, "length_tokens": length_tokens and length_tokens.to_dict()}
+        own = plain if plain is not model_or_path else copy.deepcopy(plain)
+        model = control_causal(own, **fields)
+        model.set_unit_table(tokenizer)
+        kept = {f"language_model.{name}" for name, _ in plain.named_parameters()}
+        names = [name for name, _ in model.named_parameters()]
+        model.conversion_report = ConversionReport(
+            tuple(name for name in names if name in kept), tuple(name for name in names if name not in kept), ()
+        )
+        return model
     model_type = plain.config.model_type
     if model_type not in FAMILIES:
         has = "has length control already" if hasattr(plain.config, "length_encoding") else "is of no known family"

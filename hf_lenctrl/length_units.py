@@ -286,7 +286,7 @@ class StoresUnitTable:
 
     def save_pretrained(self, *args, **kwargs):
         """The base class's method; the configuration names the unit of the table that is saved."""
-        counted, unit = self.get_decoder().unit_table.unit, self.config.length_unit  # type: ignore[attr-defined]
+        counted, unit = self.unit_table.unit, self.config.length_unit  # type: ignore[attr-defined]
         if counted != unit:
             raise ValueError(
                 f"config.length_unit={unit!r}, but the model's table counts {counted}s; call "
