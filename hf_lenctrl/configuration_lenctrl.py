@@ -220,7 +220,7 @@ class LenCtrlCausalLMConfig(LengthControlRules, PreTrainedConfig):
                 raise ValueError(f"{name}={getattr(self, name)!r} needs an encoder, which a causal model has not")
         if self.length_encoding == "scale":
             raise ValueError(
-                "length_encoding='scale' would change a causal model's prompt; choose 'ldpe', 'lrpe', 'pre' or 'learned'"
+                "length_encoding='scale' would change a causal model's prompt; choose 'ldpe', 'lrpe' or 'pre'"
             )
 
 

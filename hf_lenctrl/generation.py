@@ -39,7 +39,7 @@ def refuse_length():
 
 
 def prompt_of(model, kwargs: dict) -> tuple[int, int]:
-    """Positions before the output of a call, and how many of them are a causal model's prompt, which does not count."""
+    """Positions before the output of a call, and how many are a causal model's prompt, which does not count."""
     if model.config.is_encoder_decoder:
         prompt = kwargs.get("decoder_input_ids")
         return (1 if prompt is None else prompt.shape[1]), 0

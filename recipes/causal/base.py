@@ -49,7 +49,7 @@ def tokenize(tokenizer, rows: list[dict], abstract_tokens: int) -> list[dict]:
     start, end = [tokenizer.bos_token_id], [tokenizer.eos_token_id]
     return [
         {"input_ids": start + abstract[:abstract_tokens] + separator + title + end}
-        for abstract, title in zip(abstracts, titles)
+        for abstract, title in zip(abstracts, titles, strict=True)
     ]
 
 
