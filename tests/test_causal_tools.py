@@ -131,6 +131,7 @@ def test_lora_trains_the_projection_whole_and_loads_in_five_lines(checkpoint, tm
     _, model = build("llama", zero=True)
     model.language_model.bfloat16()
     model.save_pretrained(tmp_path / "base")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
     lora = LoraConfig(r=4, task_type="CAUSAL_LM", modules_to_save=["length_projection"])
     model = get_peft_model(model, lora)
     trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
@@ -172,7 +173,7 @@ else:
 from transformers import AutoModelForCausalLM, AutoTokenizer
 folder, prompts, lengths = json.loads(sys.argv[1])
 model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
-prompt = AutoTokenizer.from_pretrained(folder)(prompts, return_tensors="pt", padding=True)
+prompt = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)(prompts, return_tensors="pt", padding=True)
 prompt = {name: prompt[name] for name in ("input_ids", "attention_mask")}
 out = model.generate(**prompt, length=lengths, length_constraint="exact", do_sample=False)
 print(json.dumps([type(model).__module__.split(".")[0], out.tolist()]))
