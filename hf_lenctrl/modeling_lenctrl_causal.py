@@ -283,8 +283,8 @@ def control_causal(plain: Any, **fields) -> LenCtrlForCausalLM:
         `ValueError`: for a model whose outputs differ when it is given embeddings instead of ids.
     """
     # a composite configuration hands its own choice of attention down, and with None the causal mask is missing
-    fields |= {"attn_implementation": plain.config._attn_implementation, "length_projection": True}
-    config = LenCtrlCausalLMConfig(text_config=plain.config, **fields)
+    attention = plain.config._attn_implementation
+    config = LenCtrlCausalLMConfig(text_config=plain.config, attn_implementation=attention, **fields)
     model = LenCtrlForCausalLM(config, plain).eval()
     for module in (getattr(model, name, None) for name in ("unit_table", "length_projection", "length_embedding")):
         if module is not None:

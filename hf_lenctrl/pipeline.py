@@ -12,27 +12,29 @@ import torch
 from tqdm.auto import tqdm
 from transformers import AutoModelForSeq2SeqLM, Pipeline
 
-from .generation import encode_once, limited, token_limit, warn_of_misses
+from .chats import as_prompts, check_length_source, encode_prompts
+from .finish import FinishLogitsProcessor, check_finish
+from .generation import FROM_CONFIG, encode_once, generate_within, prompt_of
 from .length_sources import Predictors, requested_lengths
 from .length_tokens import LengthTokens
-from .length_units import UnitTable, count_texts
-from .lengths import check_constraint
+from .length_units import UnitTable, check_texts, count_texts
+from .lengths import as_length_tensor, check_constraint, check_counts
+from .loading import auto_class
 from .reranking import rerank
 
 
 logger = logging.getLogger(__name__)
 
-_FROM_MODEL: Any = object()
 # of each model that `pipeline(...)` loaded; not on the model, which may be pickled with a token
 _HUB_OPTIONS: WeakKeyDictionary = WeakKeyDictionary()
 
 
 class PipelineModel(AutoModelForSeq2SeqLM):
-    """`AutoModelForSeq2SeqLM` that keeps the Hub options for the predictor in the model's repository."""
+    """The model's own Auto class, and the Hub options for the predictor in its repository."""
 
     @classmethod
     def from_pretrained(cls, name, *args, **kwargs):
-        model = AutoModelForSeq2SeqLM.from_pretrained(name, *args, **kwargs)
+        model = auto_class(name, **kwargs).from_pretrained(name, *args, **kwargs)
         names = ("revision", "token", "cache_dir", "local_files_only")
         _HUB_OPTIONS[model] = {name: kwargs[name] for name in names if kwargs.get(name) is not None}
         return model
@@ -45,7 +47,8 @@ class _Call:
     length: Any = None
     length_ratio: float | None = None
     length_unit: Any = None
-    length_constraint: Any = _FROM_MODEL
+    length_constraint: Any = FROM_CONFIG
+    finish: str | None = None
     predictor: Any = None
     references: Sequence[str] | None = None
     truncation: bool = False
@@ -87,14 +90,13 @@ class LengthControlledGenerationPipeline(Pipeline):
     """
     `pipeline("length-controlled-generation", model=path)`, after `import hf_lenctrl`.
 
-    With a length-controlled model the length is planned for and, with a constraint, guaranteed. A plain
-    sequence-to-sequence model takes a length with a constraint; without either its outputs are unconstrained.
-
-    The length predictor in the model's repository is loaded with the `revision` and `token` of `pipeline(...)`. A
-    pipeline of a loaded model takes both: `LengthControlledGenerationPipeline(model=..., revision=..., token=...)`.
+    A length-controlled model plans its length; a constraint guarantees it. A plain sequence-to-sequence model takes a
+    length with a constraint. The length predictor in the model's repository is loaded with the `revision` and `token`
+    of `pipeline(...)`, or of `LengthControlledGenerationPipeline(model=..., revision=..., token=...)`.
 
     Args of a call:
-        inputs (`str` or `list[str]`): Sources.
+        inputs (`str` or `list[str]`): Sources; for a causal model prompts, or chats: lists of messages, which the
+            tokenizer's template writes.
         length (`int`, `list[int]`, `list[list[int]]` or `str`, *optional*): Units, for all texts or for each; a list
             for a single text, or for each of several, gives one output for each length. `"predict"` uses a length
             predictor (Oka et al. 2020), `"source"` the source's length (Lakew et al. 2019), `"reference"` that of
@@ -105,8 +107,11 @@ class LengthControlledGenerationPipeline(Pipeline):
             predictor's encoder from its beginning.
         references (`list[str]`, *optional*): One for each source, for `length="reference"`.
         length_ratio (`float`, *optional*): Instead of a length, this many times the source's, rounded, at least 1.
-        length_unit (`str`, *optional*): Defaults to the model's; a length-controlled model knows no other.
+        length_unit (`str`, *optional*): Defaults to the model's; a length-controlled model has no other.
         length_constraint (`str`, *optional*): `"max"`, `"exact"` or `None`; defaults to the model's.
+        finish (`str`, *optional*): With `"max"`, for a model that does not plan: `"sentence"` or `"word"`, how an
+            output ends that would not have ended within the length. Adds `finish` to the output: `"sentence"`,
+            `"word"`, `"cut"` (within a word), or `"model"` where the model ended it.
         num_return_sequences (`int`, *optional*, defaults to 1): Outputs for each source.
         rerank (`bool` or `int`, *optional*, defaults to `False`): Write so many candidates (`True`: 20) and return
             those that contain most source words first (`hf_lenctrl.rerank`).
@@ -142,18 +147,20 @@ class LengthControlledGenerationPipeline(Pipeline):
         tokens = getattr(self.model.config, "length_tokens", None)
         self._length_tokens = None if tokens is None else LengthTokens(**tokens)
         self._controlled = getattr(self.model.config, "length_controlled", False)
-        self._told = self._controlled or tokens is not None  # needs a length, and counts in its own unit
+        self._causal = not self.model.config.is_encoder_decoder
+        if self._causal and self.tokenizer.pad_token is None:  # as the library's text generation does
+            self.tokenizer.pad_token = self.tokenizer.eos_token
+        self._needs_length = self._controlled or tokens is not None  # and counts in its own unit
 
     def _sanitize_parameters(self, **kwargs):
         return {}, kwargs, {}  # what `pipeline(...)` is given holds for every call
 
     def __call__(self, inputs, **kwargs):
+        inputs = as_prompts(inputs, self.tokenizer)
         if isinstance(inputs, Mapping) or not isinstance(inputs, Iterable):
             raise TypeError(f"inputs must be a text or a list of texts, got {inputs!r}")
         texts = [inputs] if isinstance(inputs, str) else list(inputs)
-        for i, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise TypeError(f"every input must be a text, got {text!r} at position {i}")
+        check_texts(texts)
         if not texts:
             return []
         call = self._read(texts, {**self._forward_params, **kwargs}, isinstance(inputs, str))
@@ -181,22 +188,21 @@ class LengthControlledGenerationPipeline(Pipeline):
         config = self.model.config
         unit = getattr(config, "length_unit", None)
         call.length_unit = call.length_unit or unit or "token"
-        if self._told and call.length_unit != unit:
+        if self._needs_length and call.length_unit != unit:
             given, only = f"length_unit={call.length_unit!r}", "a table" if self._controlled else "length tokens"
             raise ValueError(
                 f"{given}, but the model was trained to count {unit}s and has {only} for these alone; leave "
                 f"length_unit out, or train one: add_length_control(..., {given})"
             )
-        if call.length_constraint is _FROM_MODEL:
+        if call.length_constraint is FROM_CONFIG:
             call.length_constraint = getattr(config, "length_constraint", None)
         check_constraint(call.length_constraint)
+        check_finish(call.finish, call.length_constraint)
         call.rerank = 20 if call.rerank is True else call.rerank or 1
         call.batch_size = call.batch_size or (None if call.batch_tokens else self._batch_size or 32)
-        for name in ("num_return_sequences", "batch_size", "rerank", "batch_tokens"):
-            number = getattr(call, name)
-            optional = number is None and name.startswith("batch")
-            if not optional and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
-                raise ValueError(f"{name} must be an integer of at least 1, got {number!r}")
+        check_counts(num_return_sequences=call.num_return_sequences, rerank=call.rerank)
+        sizes = {"batch_size": call.batch_size, "batch_tokens": call.batch_tokens}
+        check_counts(**{name: size for name, size in sizes.items() if size is not None})
         call.candidates, call.options = max(call.rerank, call.num_return_sequences), options
         if call.candidates > 1:
             options["num_return_sequences"] = call.candidates
@@ -205,12 +211,13 @@ class LengthControlledGenerationPipeline(Pipeline):
         call.set_rows(texts, single)
         # an encoder that is given the length runs for each row
         runs = self._length_tokens is not None or getattr(config, "encoder_length_embedding", False)
-        call.shared = len(texts) < len(call.texts) and not runs
+        call.shared = len(texts) < len(call.texts) and not runs and not self._causal
         return call
 
     def _set_lengths(self, call: _Call) -> None:
         """Step 2: the requested length of each row, and its length token; `None` for a model that needs no length."""
         length, ratio = call.length, call.length_ratio
+        check_length_source(call.texts, length, ratio)
         for i, text in zip(call.text_of, call.texts, strict=True):
             if not text.strip():
                 raise ValueError(f"the text at position {i} is empty and has no length to write for; remove it")
@@ -218,7 +225,7 @@ class LengthControlledGenerationPipeline(Pipeline):
             if getattr(call, name) is not None and not (isinstance(length, str) and length == source):
                 raise ValueError(f"{name} gives the lengths with length={source!r}, got length={length!r}")
         call.lengths = call.first = [None] * len(call.texts)
-        if not self._told and call.length_constraint is None:
+        if not self._needs_length and call.length_constraint is None:
             if length is not None or ratio is not None:
                 raise ValueError(
                     f"{type(self.model).__name__} has no length control, so a length needs a constraint; pass "
@@ -227,10 +234,16 @@ class LengthControlledGenerationPipeline(Pipeline):
             return
         if length is None and ratio is None:
             length = getattr(self.model.config, "length", None)
-        given: dict[str, Any] = {"unit": call.length_unit, "tokenizer": self.tokenizer, "references": call.references}
         options: dict[str, Any] = {"batch_size": call.batch_size or 32, "truncation": call.truncation}
-        predict = partial(self._predictors.predict, unit=call.length_unit, predictor=call.predictor, **options)
-        call.lengths = requested_lengths(call.texts, length, ratio=ratio, predict=predict, **given)
+        call.lengths = requested_lengths(
+            call.texts,
+            length,
+            unit=call.length_unit,
+            tokenizer=self.tokenizer,
+            ratio=ratio,
+            references=call.references,
+            predict=partial(self._predictors.predict, unit=call.length_unit, predictor=call.predictor, **options),
+        )
         if self._length_tokens is not None:
             pairs = zip(call.lengths, count_texts(self.tokenizer, call.texts, call.length_unit), strict=True)
             tokens = [self._length_tokens.token_for(length, count) for length, count in pairs]
@@ -269,11 +282,8 @@ class LengthControlledGenerationPipeline(Pipeline):
         if call.shared:
             place = {call.text_of[i]: k for k, i in enumerate(distinct)}
             text_rows = torch.tensor([place[call.text_of[i]] for i in rows])
-        options = self._length_options(call, lengths, table)
-        outputs = self.forward(batch, table=table, text_rows=text_rows, **options)
-        written = self.postprocess(outputs, unit=call.length_unit)
-        if not self._controlled and call.length_constraint == "exact":
-            warn_of_misses([output["length"] for output in written], lengths, call.length_unit)
+        outputs = self.forward(batch, call=call, table=table, text_rows=text_rows, lengths=lengths)
+        written = self.postprocess(outputs, unit=call.length_unit, lengths=lengths)
         results = []
         for row, i in enumerate(rows):
             own = written[row * call.candidates : (row + 1) * call.candidates]
@@ -283,21 +293,9 @@ class LengthControlledGenerationPipeline(Pipeline):
             results.append(outputs[: call.num_return_sequences])
         return results
 
-    def _length_options(self, call: _Call, lengths: list, table: UnitTable) -> dict:
-        """Arguments of `generate`, with the length."""
-        if self._controlled:
-            return {**call.options, "length": lengths, "length_constraint": call.length_constraint}
-        # a model of this package would constrain itself again, in its own unit
-        own = {"length_constraint": None} if hasattr(self.model, "unit_table") else {}
-        if call.length_constraint is None:
-            return {**call.options, **own}
-        positions = getattr(self.model.config, "max_position_embeddings", None)
-        limit = partial(token_limit, table, positions=positions)
-        length = torch.tensor(lengths, device=table.weights.device)
-        settings = call.options.get("generation_config")
-        return own | limited(self.model, table, length, call.length_constraint, call.options, settings, limit)
-
     def preprocess(self, texts, *, first: list, **_) -> Any:
+        if self._causal:
+            return encode_prompts(self.tokenizer, texts)
         encode = partial(self.tokenizer, texts, return_tensors="pt", padding=True, verbose=False)
         batch = encode()
         positions = getattr(self.model.config, "max_position_embeddings", None) or 10**9
@@ -314,20 +312,49 @@ class LengthControlledGenerationPipeline(Pipeline):
             batch["attention_mask"] = torch.cat([ids.new_ones(len(ids), 1), batch["attention_mask"]], dim=1)
         return batch
 
-    def _forward(self, batch, *, table: UnitTable, text_rows: torch.Tensor | None = None, **options):
+    def _forward(self, batch, *, call: _Call, table: UnitTable, text_rows: torch.Tensor | None, lengths: list):
         batch.pop("token_type_ids", None)
         if text_rows is not None:
             batch = encode_once(self.model, batch, text_rows.to(self.device))
-        ids = self.model.generate(**batch, **options)
-        ids = ids if isinstance(ids, torch.Tensor) else ids.sequences
-        return {"ids": ids, "tokens": table.count(ids) if table.unit == "token" else None}
+        arguments = {**batch, **call.options}
+        prompt = prompt_of(self.model, arguments)[1]
+        finish = None
+        if call.finish is not None:
+            eos = self.model.generation_config.eos_token_id
+            options = {"eos_token_id": self.model.config.eos_token_id if eos is None else eos}
+            options["prompt_length"] = prompt = prompt or 1  # the decoder's start
+            length = torch.tensor(lengths, device=table.weights.device)
+            finish = FinishLogitsProcessor(self.tokenizer, table, length, call.finish, **options)
+            arguments["logits_processor"] = [*(call.options.get("logits_processor") or []), finish]
+        generate, constraint = self.model.generate, call.length_constraint
+        if hasattr(self.model, "unit_table"):  # a model of this package; without control its constraint is made here
+            arguments["length_constraint"] = constraint if self._controlled else None
+        if self._controlled:
+            ids = generate(**arguments, length=lengths)
+        elif constraint is None:
+            ids = generate(**arguments)
+        else:
+            length = as_length_tensor(lengths, len(lengths), table.weights.device)
+            positions = getattr(self.model.config, "max_position_embeddings", None)
+            ids = generate_within(generate, self.model, table, length, constraint, arguments, positions=positions)
+        ids = (ids if isinstance(ids, torch.Tensor) else ids.sequences)[:, prompt:]
+        return {"ids": ids, "tokens": table.count(ids) if table.unit == "token" else None, "finish": finish}
 
-    def postprocess(self, outputs, *, unit: str, **_) -> list[dict]:
+    def postprocess(self, outputs, *, unit: str, lengths: list, **_) -> list[dict]:
         texts = self.tokenizer.batch_decode(
             outputs["ids"], skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
-        lengths = outputs["tokens"].tolist() if unit == "token" else count_texts(self.tokenizer, texts, unit)
-        return [{"generated_text": text, "length": length} for text, length in zip(texts, lengths, strict=True)]
+        finish, ends = outputs["finish"], []
+        if finish is not None:
+            count, copies = partial(count_texts, self.tokenizer, unit=unit), len(texts) // len(lengths)
+            for k, (ids, text) in enumerate(zip(outputs["ids"].tolist(), texts, strict=True)):
+                half = lengths[k // copies] / 2
+                texts[k], end = finish.ending(ids, text, lambda short, half=half: count([short])[0] >= half)
+                ends.append({"finish": end})
+        counted = unit == "token" and finish is None
+        produced = outputs["tokens"].tolist() if counted else count_texts(self.tokenizer, texts, unit)
+        rows = [{"generated_text": text, "length": n} for text, n in zip(texts, produced, strict=True)]
+        return [row | end for row, end in zip(rows, ends, strict=True)] if ends else rows
 
 
 def _batches(order: list[int], sizes: list[tuple[int, int]], most_rows: int, most: int | None) -> Iterator[list[int]]:

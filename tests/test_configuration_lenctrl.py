@@ -119,7 +119,7 @@ def test_a_saved_config_loads_as_it_was_through_autoconfig(any_family, config_cl
         ),
         (
             {"length_constraint": "min"},
-            r"length_constraint must be 'max' \(never longer\), 'exact' or None \(the model alone\), got 'min'",
+            r"length_constraint must be 'max' \(never longer\), 'exact' or None \(unconstrained\), got 'min'",
         ),
         (
             {"length_encoding": "none", "absolute_positions": True, "length_projection": True},

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 from tokenizers import ByteLevelBPETokenizer
+from tokenizers.processors import TemplateProcessing
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Trainer, TrainingArguments, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -34,6 +35,7 @@ def train_tokenizer(rows: list[dict], folder: Path) -> PreTrainedTokenizerFast:
     bpe = ByteLevelBPETokenizer()
     texts = (row["abstract"] + SEPARATOR + row["title"] for row in rows)
     bpe.train_from_iterator(texts, vocab_size=8000, special_tokens=["<s>", "</s>", "<pad>"])
+    bpe._tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=bpe._tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>", padding_side="left"
     )
@@ -41,19 +43,26 @@ def train_tokenizer(rows: list[dict], folder: Path) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def tokenize(tokenizer, rows: list[dict], abstract_tokens: int) -> list[dict]:
-    """Token ids of whole texts; the abstract keeps its first tokens."""
-    separator = tokenizer(SEPARATOR)["input_ids"]
-    abstracts = tokenizer([row["abstract"] for row in rows])["input_ids"]
-    titles = tokenizer([row["title"] for row in rows])["input_ids"]
-    start, end = [tokenizer.bos_token_id], [tokenizer.eos_token_id]
+def pairs_of(tokenizer, rows: list[dict], abstract_tokens: int) -> list[dict]:
+    """Prompts, the first tokens of an abstract and the separator, and their completions."""
+    ids = tokenizer([row["abstract"] for row in rows], add_special_tokens=False)["input_ids"]
+    texts = tokenizer.batch_decode([abstract[:abstract_tokens] for abstract in ids])
     return [
-        {"input_ids": start + abstract[:abstract_tokens] + separator + title + end}
-        for abstract, title in zip(abstracts, titles, strict=True)
+        {"prompt": text.replace("\ufffd", "") + SEPARATOR, "completion": row["title"]}
+        for text, row in zip(texts, rows, strict=True)
     ]
 
 
-def main() -> None:
+def tokenize(tokenizer, pairs: list[dict]) -> list[dict]:
+    """Token ids of whole texts."""
+    prompts = tokenizer([pair["prompt"] for pair in pairs])["input_ids"]
+    titles = tokenizer([pair["completion"] for pair in pairs], add_special_tokens=False)["input_ids"]
+    end = [tokenizer.eos_token_id]
+    return [{"input_ids": prompt + title + end} for prompt, title in zip(prompts, titles, strict=True)]
+
+
+def main(argv=None) -> None:
+    """Run the pretraining."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
     parser.add_argument("output_dir", type=Path)
@@ -61,11 +70,16 @@ def main() -> None:
     parser.add_argument("--abstract_tokens", type=int, default=128)
     parser.add_argument("--batch_size", type=int, default=16)
     parser.add_argument("--learning_rate", type=float, default=1.5e-3)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
 
     set_seed(1)
-    rows = read_rows(args.data, "train")
-    tokenizer = train_tokenizer(rows, args.output_dir)
+    rows = {split: read_rows(args.data, split) for split in ("train", "validation", "test")}
+    tokenizer = train_tokenizer(rows["train"], args.output_dir)
+    pairs = {split: pairs_of(tokenizer, these, args.abstract_tokens) for split, these in rows.items()}
+    (args.output_dir / "data").mkdir(exist_ok=True)
+    for split, these in pairs.items():  # for train_causal_lm.py and evaluate.py
+        lines = [json.dumps(pair, ensure_ascii=False) + "\n" for pair in these]
+        (args.output_dir / "data" / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=256,
@@ -110,8 +124,8 @@ def main() -> None:
             disable_tqdm=True,
         ),
         data_collator=collate,
-        train_dataset=tokenize(tokenizer, rows, args.abstract_tokens),
-        eval_dataset=tokenize(tokenizer, read_rows(args.data, "validation"), args.abstract_tokens),
+        train_dataset=tokenize(tokenizer, pairs["train"]),
+        eval_dataset=tokenize(tokenizer, pairs["validation"]),
         processing_class=tokenizer,
     )
     trainer.train(resume_from_checkpoint=get_last_checkpoint(str(args.output_dir)))
