@@ -137,7 +137,7 @@ def _split_utf8(data: bytes) -> tuple[str | None, bytes]:
 
 
 def _canonical(rest: bytes, unit: str) -> bytes:
-    """One open character for all that go on alike, so that there are few states."""
+    """One open character for all that continue alike, so that there are few states."""
     if not rest or (len(rest) == 1 and rest in (b"\xe0", b"\xed", b"\xf0", b"\xf4")):
         return rest  # their second byte is restricted
     if unit == "word" and any(space.startswith(rest) for space in _WIDE_SPACES):
