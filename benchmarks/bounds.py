@@ -55,11 +55,8 @@ def main(argv=None) -> None:
         outputs = {}
         if controlled or unconstrained is None:
             unconstrained = write(sources, length_unit=unit, **({"length": length} if controlled else {}), **options)
-        outputs["unconstrained"] = [(row["generated_text"], row["length"]) for row in unconstrained]
-        shorter = [cut(text, length, unit, write.tokenizer) for text, _ in outputs["unconstrained"]]
-        outputs["cut"] = [
-            (text, min(n, length)) for text, (_, n) in zip(shorter, outputs["unconstrained"], strict=True)
-        ]
+        free = outputs["unconstrained"] = [(row["generated_text"], row["length"]) for row in unconstrained]
+        outputs["cut"] = [(cut(text, length, unit, write.tokenizer), min(n, length)) for text, n in free]
         for constraint in ("max", "exact"):
             constrained = write(sources, length=length, length_unit=unit, length_constraint=constraint, **options)
             outputs[constraint] = [(row["generated_text"], row["length"]) for row in constrained]

@@ -1,4 +1,4 @@
-"""Cost of a hard constraint: beam-5 generation with and without `length_constraint`, at a vocabulary of 50,000 entries.
+"""Cost of a hard constraint: beam-5 generation with and without `length_constraint`, on 50,000 vocabulary entries.
 
     python benchmarks/constraints.py [--threads 1] [--rounds 15] [--shapes 2x128 6x512]
 
