@@ -76,8 +76,8 @@ def add_length_control(
         kept, new and dropped.
 
     Raises:
-        `ValueError`: for a model of another family, one that has length control, an encoding, unit or constraint of
-            another name, or a model without a tokenizer.
+        `ValueError`: for a model of another family or with length control, another name of an encoding, unit or
+            constraint, or a model without a tokenizer.
     """
     if isinstance(model_or_path, PreTrainedModel):
         plain: Any = model_or_path

@@ -82,7 +82,7 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
                 )
         super().__init__(lead.config)
         models = [lead, *(model for model in models if model is not lead)]
-        self.models = nn.ModuleList(models)
+        self.models: Any = nn.ModuleList(models)
         self.generation_config = lead.generation_config
         self.encoders = _Encoders([model.get_encoder() for model in models])
         self.eval()
@@ -90,8 +90,7 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
     @property
     def unit_table(self) -> UnitTable:
         """Of the first length-controlled model; all are the same."""
-        lead: Any = self.models[0]
-        return lead.unit_table
+        return self.models[0].unit_table
 
     def get_encoder(self, modality=None):
         """All encoders, see `forward`."""
@@ -133,18 +132,15 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
 
     def get_output_embeddings(self):
         """Of the first model; all have one vocabulary."""
-        lead: Any = self.models[0]
-        return lead.get_output_embeddings()
+        return self.models[0].get_output_embeddings()
 
     @property
     def _positions(self) -> int | None:
-        members: Any = self.models
-        return min((model._positions for model in members if model._positions is not None), default=None)
+        return min((model._positions for model in self.models if model._positions is not None), default=None)
 
     def prepare_inputs_for_generation(self, input_ids, **kwargs):
         """As the first model that counts progress does."""
-        members: Any = self.models
-        counts = next((model for model in members if model.config.counts_progress), members[0])
+        counts = next((model for model in self.models if model.config.counts_progress), self.models[0])
         return counts.prepare_inputs_for_generation(input_ids, **kwargs)
 
     def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs):
