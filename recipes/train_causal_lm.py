@@ -29,9 +29,7 @@ class Options:
     base_model: str = field(metadata={"help": "Plain causal model to start from"})
     train_file: str = field(metadata={"help": "Rows: jsonl, json (.gz too)"})
     validation_file: str | None = field(default=None, metadata={"help": "Rows of the validation loss"})
-    length_encoding: str = field(
-        default="ldpe", metadata={"help": "ldpe, lrpe, pre, learned, or none: plain"}
-    )
+    length_encoding: str = field(default="ldpe", metadata={"help": "ldpe, lrpe, pre, learned, or none: plain"})
     length_unit: str = field(default="character", metadata={"help": "character, word, byte or token"})
     max_length: int = field(default=512, metadata={"help": "Rows with more tokens are dropped"})
     projection_lr_factor: float = field(default=1.0, metadata={"help": "The new layer learns so many times as fast"})

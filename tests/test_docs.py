@@ -103,7 +103,7 @@ def reader(tmp_path, shared_tokenizer, character_tokenizer, monkeypatch):
     characters.set_unit_table(character_tokenizer)
     characters.save_pretrained("runs/characters")
     character_tokenizer.save_pretrained("runs/characters")
-    build_plain("qwen2").save_pretrained("chat")
+    build_plain("llama").save_pretrained("chat")
     chat = make_tokenizer()
     chat.chat_template = "{% for m in messages %}{{ m.content }}: {% endfor %}"
     chat.save_pretrained("chat")
@@ -272,7 +272,8 @@ def test_the_architecture_page_names_every_file_above_those_it_imports():
     assert floors.keys() == imports.keys()
     climbs = [(name, other) for name in imports for other in imports[name] if floors[other] >= floors[name]]
     assert climbs == []
-    shipped, waiting = set(), ["modeling_lenctrl", "modeling_lenctrl_causal", "length_predictor"]  # `save_pretrained` copies what they import
+    shipped: set[str] = set()  # `save_pretrained` copies what these import
+    waiting = ["modeling_lenctrl", "modeling_lenctrl_causal", "length_predictor"]
     while waiting:
         shipped.add(name := waiting.pop())
         waiting += imports[name] - shipped

@@ -29,7 +29,8 @@ for name in models:
     prompt = tokenizer(prompts, return_tensors="pt", padding=True)
     prompt = {key: prompt[key] for key in ("input_ids", "attention_mask")}
     beams, sampled = {"num_beams": 3, "do_sample": False}, {"do_sample": True}
-    for unit, constraint, how in (("character", "exact", beams), ("character", "max", sampled), ("word", "max", beams)):
+    calls = [("character", "exact", beams), ("character", "max", sampled), ("word", "max", beams)]
+    for unit, constraint, how in calls:
         torch.manual_seed(1)
         bound = {"length": [5, 9], "length_unit": unit, "length_constraint": constraint}
         out = model.generate(
