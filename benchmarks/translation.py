@@ -4,8 +4,9 @@
         --output_dir out
 
 Lengths are the reference's, and the base model's own times 0.8, 0.9, 1, 1.1 and 1.2; each is written unconstrained and
-with both constraints; with `--rerank 16` also exactly, the best of 16 by the base model. The base model's text cut at the length is the comparison. The outputs are written to the
-folder, a file for each row of the table, for `benchmarks/reading.py`; a file that is there is not written again.
+with both constraints, and with `--rerank 16` also exactly, the best of 16 by the base model. The base model's text cut
+at the length is the comparison. The outputs are written to the folder, a file for each row of the table, for
+`benchmarks/reading.py`; a file that is there is not written again.
 """
 
 import argparse
