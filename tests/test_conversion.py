@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 from conftest import SHAPE
-from test_generation import FAMILIES, SOURCE, controlled_model, stock_model, tokenizer_of
+from family_models import FAMILIES, SOURCE, controlled_model, stock_model, tokenizer_of
 from transformers import AutoModelForSeq2SeqLM, LEDConfig, LEDForConditionalGeneration, MarianConfig, MarianMTModel
 
 import hf_lenctrl

@@ -11,11 +11,11 @@ import pytest
 import torch
 import transformers
 from conftest import FAMILIES, RELATIVE, SOURCES, TARGETS, build_model, build_model_of
+from family_models import controlled_model, stock_model, tokenizer_of
 from huggingface_hub import ModelCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from test_generation import controlled_model, stock_model, tokenizer_of
 
 from hf_lenctrl import LengthControlEnsemble, UnitTable, add_length_control, freeze_length
 from hf_lenctrl.experiment.export import frozen_card
