@@ -127,6 +127,14 @@ def test_a_command_runs_as_a_module_too(name, capsys, monkeypatch):
     assert end.value.code in (0, None) and "usage: " in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.py")), ids=lambda path: path.stem)
+def test_a_command_is_a_script_of_the_repository_too(path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [str(path), "--help"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(path), run_name="__main__")
+    assert end.value.code in (0, None) and "usage: " in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_accelerate_launches_a_recipe_by_its_name(tmp_path):
     (tmp_path / "rows.jsonl").write_text(

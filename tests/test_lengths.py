@@ -60,5 +60,7 @@ def test_the_shortest_and_the_longest_length_pass():
 def test_constraints_are_max_exact_or_none():
     for constraint in (None, "max", "exact"):
         check_constraint(constraint)
-    with pytest.raises(ValueError, match=r"must be 'max' \(never longer\), 'exact' or None .*, got 'min'"):
-        check_constraint("min")
+    for other in ("min", "Max", "", True):
+        message = rf"length_constraint must be 'max' \(never longer\), 'exact' or None .*, got {other!r}"
+        with pytest.raises(ValueError, match=message):
+            check_constraint(other)
