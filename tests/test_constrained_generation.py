@@ -3,7 +3,6 @@
 import functools
 import itertools
 import logging
-import multiprocessing
 
 import pytest
 import torch
@@ -78,8 +77,9 @@ def test_without_a_constraint_the_random_models_miss_their_lengths(family):
     assert max(produced) > 3 and produced != [3] * 12
 
 
-@pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize("options", [{}, {"max_new_tokens": 60}], ids=["default limit", "60 tokens"])
+@pytest.mark.parametrize(
+    ("unit", "options"), [("token", {}), ("character", {}), ("byte", {}), ("word", {"max_new_tokens": 60})]
+)
 def test_a_character_vocabulary_meets_exact_lengths(character_tokenizer, unit, options):
     """A word takes two entries at least, a space and a letter: 23 words need 46 and EOS."""
     model = build_model(
@@ -308,13 +308,16 @@ def test_scores_of_constrained_beams_are_the_models_log_probabilities(constraint
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("constraint", CONSTRAINTS)
 def test_the_best_of_all_complete_outputs_wins_with_beams_enough(constraint, seed):
-    """Three letters and at most four of them: 120 outputs and the empty one, scored one by one."""
+    """Three letters and at most four of them: 120 outputs and the empty one, all of them scored."""
     model = build_model("bart", seed=seed, vocab_size=6, init_std=0.5)
     letters, bos, pad, eos, start = (3, 4, 5), 0, 1, 2, 2
     source = torch.tensor([[3, 4, 5, 3]])
     counts = range(5) if constraint == "max" else [4]
-    outputs = [[start, *row, eos] for n in counts for row in itertools.product(letters, repeat=n)]
-    sums = [log_probabilities(model, source, torch.tensor([row]), 4)[0].item() for row in outputs]
+    outputs, sums = [], []
+    for n in counts:
+        rows = [[start, *row, eos] for row in itertools.product(letters, repeat=n)]
+        sums += log_probabilities(model, source.expand(len(rows), -1), torch.tensor(rows), 4)[0].tolist()
+        outputs += rows
     output = model.generate(
         source,
         length=4,
@@ -423,18 +426,6 @@ def test_assisted_generation_gives_what_greedy_does(constraint, draft):  # issue
     expected = model.generate(SOURCE[:1], **options)
     assert model.generate(SOURCE[:1], assistant_model=assistant, **options).tolist() == expected.tolist()
     assert constraint is None or int(model.unit_table.count(expected)) <= 9
-
-
-def length_of_a_sent_model(model, source):
-    return model.unit_table.count(model.generate(source, length=5, length_constraint="exact")).tolist()
-
-
-@pytest.mark.slow
-def test_a_model_is_sent_to_a_spawned_worker_after_a_bound():  # issue 15.24
-    model = build_model("bart", init_std=0.3)
-    model.generate(SOURCE, length=5, length_constraint="exact")
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply(length_of_a_sent_model, (model, SOURCE)) == [5, 5, 5]
 
 
 @pytest.mark.parametrize("constraint", [None, "max"])
