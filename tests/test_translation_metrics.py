@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sacrebleu
-import sacrebleu.sacrebleu as program
 
 from hf_lenctrl.experiment import evaluate
 from hf_lenctrl.experiment.tables import System, load_systems, translation_tables
@@ -22,30 +21,24 @@ JAPANESE = ["彼はついにそれが真実だと認めた。", "猫がマット
 JAPANESE_OUTPUTS = ["彼はそれが真実だとついに認めた。", "犬がマットの上に座りました。"]
 
 
-@pytest.fixture
-def command_line(tmp_path, monkeypatch, capsys):
-    """The score that sacrebleu's own program prints."""
-
-    def run(outputs, references, *options) -> float:
-        for name, texts in (("out", outputs), ("ref", references)):
-            (tmp_path / name).write_text("\n".join(texts) + "\n", encoding="utf-8")
-        words = ["sacrebleu", str(tmp_path / "ref"), "-i", str(tmp_path / "out"), "-b", "-w", "6", *options]
-        monkeypatch.setattr(sys, "argv", words)
-        program.main()
-        return float(capsys.readouterr().out)
-
-    return run
+def command_line(tmp_path, outputs, references, tokenizer) -> list[float]:
+    """BLEU and chrF that sacrebleu's own program prints."""
+    for name, texts in (("out", outputs), ("ref", references)):
+        (tmp_path / name).write_text("\n".join(texts) + "\n", encoding="utf-8")
+    words = [sys.executable, "-m", "sacrebleu", str(tmp_path / "ref"), "-i", str(tmp_path / "out"), "-b", "-w", "6"]
+    words += ["-m", "bleu", "chrf", "--tokenize", tokenizer]
+    return json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
 
 
 @pytest.mark.parametrize(
     ("outputs", "references", "tokenizer"),
     [(WORSE, ENGLISH, "13a"), (JAPANESE_OUTPUTS, JAPANESE, "ja-mecab"), (JAPANESE_OUTPUTS, JAPANESE, "char")],
 )
-def test_scores_are_those_of_sacrebleus_command_line(command_line, outputs, references, tokenizer):
+def test_scores_are_those_of_sacrebleus_command_line(tmp_path, outputs, references, tokenizer):
     figures = translation_metrics(outputs, references, bleu_tokenizer=tokenizer)
-    bleu = command_line(outputs, references, "-m", "bleu", "--tokenize", tokenizer)
+    bleu, chrf = command_line(tmp_path, outputs, references, tokenizer)
     assert 0 < bleu < 100 and figures["bleu"] == pytest.approx(bleu, abs=1e-6)
-    assert figures["chrf"] == pytest.approx(command_line(outputs, references, "-m", "chrf"), abs=1e-6)
+    assert figures["chrf"] == pytest.approx(chrf, abs=1e-6)
     assert f"tok:{tokenizer}" in figures["bleu_signature"]
     assert figures["chrf_signature"].endswith(f"version:{sacrebleu.__version__}")
 
