@@ -300,7 +300,7 @@ NO_TABLE = "only a decoder that is told the length by its position.*"
             (make, 5, ValueError, f"takes one length-controlled model .* got a {name}; pass")
             for make, name in [
                 (partial(stock_model, "bart"), "BartForConditionalGeneration"),
-                (lambda: bart().model, "BartModel"),
+                (lambda: bart().model, "LenCtrlBartModel"),
                 (lambda: LengthControlEnsemble([bart(), bart()]), "LengthControlEnsemble"),
                 (lambda: "runs/ldpe", "str"),
             ]
