@@ -33,16 +33,6 @@ from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CO
 import hf_lenctrl
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """One worker runs the tests that share a fixture of their file, so that what takes long is made once."""
-    for item in items:
-        info = getattr(item, "_fixtureinfo", None)
-        definitions = [found[-1] for found in info.name2fixturedefs.values()] if info else []
-        if any(found.scope == "module" and found.baseid == item.nodeid.split("::")[0] for found in definitions):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
-
-
 SOURCES = [
     "This package contains a small editor for plain text files. It opens large files fast.",
     "A library to read and write images in many formats, with a simple interface for scripts.",

@@ -11,8 +11,6 @@ from transformers import GenerationConfig
 from hf_lenctrl import UnitTable
 
 
-pytestmark = pytest.mark.xdist_group("speller")  # one worker trains it
-
 # The trained model's task: the source starts with a letter of a cyclic alphabet, the target spells on from it.
 FIRST, LETTERS, LONGEST = 4, 20, 30
 
