@@ -268,7 +268,7 @@ def bart():
 
 
 ONE_UNIT = "only where every target entry writes one unit"
-NO_TABLE = "only a decoder that is told the length by its position.*"
+NO_TABLE = "only a decoder whose positions hold the length can be frozen.*"
 
 
 @pytest.mark.parametrize(
