@@ -105,7 +105,12 @@ def main(argv=None) -> None:
     plain = demo.load("translate_to_english_base")
     task = "length-controlled-generation"
     controlled = pipeline(task, model=str(out / "model"), device="cpu", num_beams=4, progress_bar=False)
-    demo.show(plain, controlled, sources[-4:])
+    own = plain(sources[-4:])
+    demo.show(
+        plain,
+        controlled,
+        {out_of: [out["length"] - 3, out["length"] + 3] for out_of, out in zip(sources[-4:], own, strict=True)},
+    )
     points = errors(out / "model")
     plot(points, out / "error.png")
     print(f"\nMean length error on {HELD_OUT} sentences: {points[0][1]:.1f} characters -> {points[-1][1]:.1f}")
