@@ -81,7 +81,7 @@ def answer_progress(table: UnitTable, labels: torch.Tensor, eos: list[int]) -> t
     return progress, lengths
 
 
-class LenCtrlForCausalLM(
+class LenCtrlForCausalLM(  # type: ignore[misc]
     CardOnPush, LengthControlledGeneration, StoresUnitTable, LengthSignal, PreTrainedModel, GenerationMixin
 ):
     """
@@ -122,7 +122,7 @@ class LenCtrlForCausalLM(
         tell_peft(config)
 
     @property
-    def unit_table(self) -> UnitTable:
+    def unit_table(self) -> UnitTable:  # type: ignore[override]
         """What each entry of the vocabulary writes; `unit_table.count(ids)` measures outputs."""
         return self._modules["unit_table"]  # type: ignore[return-value]
 
@@ -256,7 +256,9 @@ class LenCtrlForCausalLM(
             kwargs["prompt_length"] = prompt_of(self, {**kwargs, "inputs": inputs})[1]
         return super().generate(inputs, *args, **kwargs)
 
-    def prepare_inputs_for_generation(self, input_ids, prompt_length: int = 0, length=None, **kwargs):
+    def prepare_inputs_for_generation(  # type: ignore[override]
+        self, input_ids, prompt_length: int = 0, length=None, **kwargs
+    ):
         """The inner model's method, and progress, counted over the answer, which beam search has already reordered."""
         model_inputs = self.language_model.prepare_inputs_for_generation(input_ids, **kwargs)
         if not self.config.length_controlled:
@@ -284,7 +286,8 @@ def control_causal(plain: Any, **fields) -> LenCtrlForCausalLM:
     """
     # a composite configuration hands its own choice of attention down, and with None the causal mask is missing
     attention = plain.config._attn_implementation
-    config = LenCtrlCausalLMConfig(text_config=plain.config, attn_implementation=attention, **fields)
+    fields |= {"text_config": plain.config, "attn_implementation": attention}
+    config = LenCtrlCausalLMConfig(**fields)
     model = LenCtrlForCausalLM(config, plain).eval()
     for module in (getattr(model, name, None) for name in ("unit_table", "length_projection", "length_embedding")):
         if module is not None:

@@ -12,6 +12,7 @@ stopped resumes from its last checkpoint when the same command is given again.
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import datasets
 import torch
@@ -45,7 +46,7 @@ def parse(argv: list[str]) -> tuple[Options, TrainingArguments]:
     if given and given[0].endswith((".yaml", ".yml")):
         fields = yaml.safe_load(Path(given.pop(0)).read_text(encoding="utf-8"))
         given = [f"--{name}={value}" for name, value in fields.items()] + given
-    options, args = HfArgumentParser((Options, TrainingArguments)).parse_args_into_dataclasses(given)
+    options, args = HfArgumentParser([Options, TrainingArguments]).parse_args_into_dataclasses(given)
     return options, args
 
 
@@ -97,7 +98,7 @@ def build(options: Options, tokenizer, folder: Path):
     if options.length_encoding == "none":
         model = plain
     else:
-        control = {"length_encoding": options.length_encoding, "length_unit": options.length_unit}
+        control: Any = {"length_encoding": options.length_encoding, "length_unit": options.length_unit}
         model = hf_lenctrl.add_length_control(plain, tokenizer=tokenizer, **control)
     if not options.lora_r:
         return model
@@ -121,7 +122,7 @@ def make_optimizer(model, args: TrainingArguments, factor: float) -> torch.optim
     matrices = [weight for name, weight in trained if "length_projection" not in name and weight.dim() > 1]
     vectors = [weight for name, weight in trained if "length_projection" not in name and weight.dim() < 2]
     print(f"{sum(weight.numel() for _, weight in trained):,} trained parameters")
-    groups = [{"params": matrices, "weight_decay": args.weight_decay}, {"params": vectors}]
+    groups: list[dict[str, Any]] = [{"params": matrices, "weight_decay": args.weight_decay}, {"params": vectors}]
     groups += [{"params": new, "lr": args.learning_rate * factor}] if new else []
     betas = (args.adam_beta1, args.adam_beta2)
     return torch.optim.AdamW(groups, lr=args.learning_rate, betas=betas, eps=args.adam_epsilon, weight_decay=0.0)
@@ -131,7 +132,7 @@ def main(argv=None) -> None:
     """Run the recipe."""
     options, args = parse(sys.argv[1:] if argv is None else argv)
     set_seed(args.seed)
-    folder = Path(args.output_dir)
+    folder = Path(str(args.output_dir))
     tokenizer = AutoTokenizer.from_pretrained(options.base_model)
     model = build(options, tokenizer, folder)
     pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id

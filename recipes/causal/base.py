@@ -91,7 +91,7 @@ def main(argv=None) -> None:
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
-        attn_implementation="eager",  # the fastest for short rows on a CPU
+        attn_implementation="eager",  # type: ignore[call-arg]  # the fastest for short rows on a CPU
     )
     model = LlamaForCausalLM(config)
     print(f"{model.num_parameters():,} parameters")

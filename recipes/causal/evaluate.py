@@ -34,7 +34,7 @@ def load(folder: str):
 def ways(controlled: bool, named: str) -> list[tuple[str, dict]]:
     """How a model is asked: a name, and options of the pipeline."""
     bounds = [("max", {"length_constraint": "max"}), ("exact", {"length_constraint": "exact"})]
-    free = [] if controlled else [("no length", {"length": None})]
+    free: list[tuple[str, dict]] = [] if controlled else [("no length", {"length": None})]
     free += [("unconstrained", {})] if controlled else [("named in the prompt", {"length": None, "named": named})]
     return free + bounds
 
