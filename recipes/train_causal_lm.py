@@ -46,7 +46,8 @@ def parse(argv: list[str]) -> tuple[Options, TrainingArguments]:
     if given and given[0].endswith((".yaml", ".yml")):
         fields = yaml.safe_load(Path(given.pop(0)).read_text(encoding="utf-8"))
         given = [f"--{name}={value}" for name, value in fields.items()] + given
-    options, args = HfArgumentParser([Options, TrainingArguments]).parse_args_into_dataclasses(given)
+    classes: Any = (Options, TrainingArguments)
+    options, args = HfArgumentParser(classes).parse_args_into_dataclasses(given)
     return options, args
 
 
