@@ -109,6 +109,7 @@ def parse(argv) -> argparse.Namespace:
     parser.add_argument(
         "--rerank", type=int, default=0, help="candidates, of which the one with most source words wins"
     )
+    parser.add_argument("--rerank_model", help="plain model of the task that chooses the candidate instead")
     parser.add_argument("--source_column", default="source", help="column of the texts")
     parser.add_argument(
         "--column_prefix", default="", help="of `requested`, `output` and `length` where the rows have such columns"
@@ -154,6 +155,8 @@ def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, s
     done -= done % block  # the batches of a command that was not stopped
     model, tokenizer = load(args.model, args.dtype, args.compile)
     options = generation_options(args)
+    if args.rerank_model is not None:
+        options["rerank_model"] = load([args.rerank_model], args.dtype)
     state.wait_for_everyone()  # all have read what was written
     bar = tqdm(total=len(requests), initial=done, unit="text", disable=not state.is_main_process)
     for start in range(done, len(requests), block):
