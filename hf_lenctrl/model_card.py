@@ -42,6 +42,7 @@ class TrainingRun:
             default the licence is that of the base model's card.
         examples (`int`, *optional*, defaults to 0): Test rows to publish: their references and outputs, and the first
             source.
+        history (`Sequence[str]`, *optional*): Sentences on what was trained, why it ended, which weights were kept.
 
     Raises:
         `ValueError`: for another task.
@@ -61,17 +62,21 @@ class TrainingRun:
     license: str | None = None
     length_unit: str = "character"
     examples: int = 0
+    history: Sequence[str] = ()
 
     def __post_init__(self):
         if self.task not in TASKS:
             raise ValueError(f"task must be one of {', '.join(TASKS)}, got {self.task!r}")
 
     @classmethod
-    def of(cls, model_args, data_args, run_args, args, rows: Mapping[str, int]) -> "TrainingRun":
+    def of(
+        cls, model_args, data_args, run_args, args, rows: Mapping[str, int], history: Sequence[str] = ()
+    ) -> "TrainingRun":
         """A run of `recipes/train_seq2seq.py`, before it is tested, from its arguments and the rows of each split."""
         settings = {name: getattr(run_args, name) for name in ("length_noise", "overshoot_share")}
         settings |= {name: args.to_dict()[name] for name in _HYPERPARAMETERS} | {"processes": args.world_size}
         settings |= {"dropout": model_args.dropout, "average_checkpoints": run_args.average_checkpoints}
+        del settings["num_train_epochs" if args.max_steps > 0 else "max_steps"]  # which the other overrides
         # BLEU is measured for translations alone
         translates = run_args.bleu_tokenizer or model_args.source_language != model_args.target_language
         return cls(
@@ -82,6 +87,7 @@ class TrainingRun:
             data=data_args.dataset_name or Path(data_args.train_file).name,  # the file's name, not the local path
             on_hub=data_args.dataset_name is not None,
             rows=rows,
+            history=history,
             settings=settings,
             task=run_args.task or ("translation" if translates else "summarization"),
             base_model=model_args.base_model or model_args.model_name_or_path,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import Sampler
+from torch.utils.data import Sampler, SequentialSampler
 from transformers import Seq2SeqTrainer, TrainerCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
@@ -113,6 +113,11 @@ class LengthControlTrainer(HubTrainer, Seq2SeqTrainer):
         sampler = super()._get_train_sampler(train_dataset)
         # Trainer's draws from the global generator, so that a resumed epoch would have other batches than a whole one
         return _Seeded(sampler, self.args.seed) if isinstance(sampler, LengthGroupedSampler) else sampler
+
+    def _get_eval_sampler(self, eval_dataset):
+        # Trainer's orders these rows by length, too, with `group_by_length`: outputs would not be in the rows' order
+        sampler = super()._get_eval_sampler(eval_dataset)
+        return SequentialSampler(eval_dataset) if isinstance(sampler, LengthGroupedSampler) else sampler
 
     def get_train_dataloader(self):
         evaluation_collator, self.data_collator = self.data_collator, self.train_collator
