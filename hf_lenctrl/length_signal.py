@@ -57,13 +57,15 @@ def required_length(length, config, rows: torch.Tensor, training: bool) -> torch
     if length is None and training:
         raise ValueError(
             "training needs the length of each row, config.length does not stand in for it; pass labels or "
-            "decoder_input_ids to count it from, or model(..., length=[30, 75])"
+            "decoder_input_ids to count it from, or model(..., length=[30, 75]), or make batches with "
+            "DataCollatorForLengthControl"
         )
     length = config.length if length is None else length
     if length is None:
         raise ValueError(
             "no length was given; pass it to the call (model.generate(**inputs, length=75), model(..., length=75) "
-            "or labels to count it from) or set a default: from_pretrained(path, length=75)"
+            "or labels to count it from), make batches with DataCollatorForLengthControl, which counts that of each "
+            "row, or set a default for calls without a length: from_pretrained(path, length=75)"
         )
     return as_length_tensor(length, rows.shape[0], rows.device, synchronize=False)
 

@@ -18,7 +18,9 @@ _HYPERPARAMETERS = (
     *("max_steps", "num_train_epochs", "per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate"),
     *("lr_scheduler_type", "warmup_steps", "label_smoothing_factor", "bf16", "fp16", "seed"),
 )
-_LENGTHS, _SHARES = ("mae", "variance", "exact", "over"), ("exact", "over")
+_LENGTHS, _TEXTS = ("mae", "variance", "exact", "over"), ("repeated", "distinct", "filled_end")
+_SHARES = ("exact", "over", *_TEXTS)
+_BASELINES = ("lead_rouge1_f1", "base_bleu", "base_chrf")
 _QUALITY = ("rouge1_f1", "rouge2_f1", "rougeL_f1", "bleu", "chrf")
 
 
@@ -135,7 +137,8 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
     unit, encoding = getattr(config, "length_unit", run.length_unit), getattr(config, "length_encoding", "none")
     methods, base_is_local = methods_of(config), run.base_model is not None and Path(run.base_model).exists()
     first = next(iter(run.tests.values()), {})
-    shown = [*_LENGTHS, *(metric for metric in first if metric in _QUALITY)]
+    own = [*_LENGTHS, *(metric for metric in first if metric in _QUALITY)]
+    shown = [*own, *(metric for metric in first if metric in (*_BASELINES, *_TEXTS))]
     results = [
         EvalResult(
             task_type=run.task,
@@ -148,7 +151,7 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
             metric_args={"requested": asked, "settings": figures.get("settings", "")},
         )
         for asked, figures in run.tests.items()
-        for metric in shown
+        for metric in own
     ]
     data = ModelCardData(
         model_name=title,
@@ -159,7 +162,7 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
         datasets=[run.data] if run.on_hub else None,
         language=run.language,
         license=run.license or _license_of(run.base_model),
-        metrics=shown if run.tests else None,
+        metrics=own if run.tests else None,
         eval_results=results or None,
     )
     text = run.sources[0] if run.examples and run.sources else TEXT
@@ -172,6 +175,7 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
         family=config.model_type.removeprefix("lenctrl_"),
         unit=unit,
         methods=methods,
+        trained=getattr(config, "trained_lengths", None),
         usage=usage(config, name, text=text, length=next(iter(run.outputs), None), revision=revision),
         first=first,
         shown=shown,

@@ -3,18 +3,28 @@
 import json
 import logging
 import shutil
+import sys
 from pathlib import Path
 
 import datasets
 import pytest
 import torch
-from conftest import SOURCES, TARGETS
+from conftest import SOURCES, TARGETS, build_model
 from huggingface_hub import ModelCard
-from safetensors.torch import load_file, save_file
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from safetensors.torch import load_file
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    MarianConfig,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+)
 
-from hf_lenctrl.experiment import checkpoints
+from hf_lenctrl import DataCollatorForLengthControl, LengthControlTrainer
+from hf_lenctrl.experiment import checkpoints, evaluate
 from hf_lenctrl.experiment import train as train_command
+from hf_lenctrl.metrics import lead, rouge_metrics, text_quality
 
 
 ROWS = [
@@ -121,7 +131,9 @@ def test_a_run_may_be_resumed_with_more_steps_and_the_card_says_it(run):  # issu
     record = json.loads((run / "run.json").read_text())
     assert [(sitting["from"], sitting["to"]) for sitting in record["sittings"]] == [(0, 6), (6, 8)]
     card = (run / "README.md").read_text()
-    assert "Steps 0 to 6 (" in card and "Steps 6 to 8 (" in card and "Changed: `max_steps` to 8, `logging_steps`" in card
+    assert (
+        "Steps 0 to 6 (" in card and "Steps 6 to 8 (" in card and "Changed: `max_steps` to 8, `logging_steps`" in card
+    )
     assert "- `max_steps`: 8" in card and "num_train_epochs" not in card
 
 
@@ -151,31 +163,39 @@ def test_only_late_checkpoints_are_averaged_and_without_rows_nothing_is_compared
         options = {"average_checkpoints": 5, "warmup_steps": 4, "max_steps": 7, "validation_share": 0, "test_share": 0}
         train(tmp_path / "run", **options)
     assert "Weights: the mean of the checkpoints 6, 7, compared with none" in caplog.text
-    states = [load_file(tmp_path / "run" / name / "model.safetensors") for name in ("checkpoint-6", "checkpoint-7", ".")]
+    folders = [tmp_path / "run" / name for name in ("checkpoint-6", "checkpoint-7", ".")]
+    states = [load_file(folder / "model.safetensors") for folder in folders]
     name = "model.decoder.layers.0.fc1.weight"
     torch.testing.assert_close(states[2][name], (states[0][name] + states[1][name]) / 2)
     assert "mean of the checkpoints 6, 7" in (tmp_path / "run" / "README.md").read_text()
 
 
-@pytest.mark.parametrize("ruined", [False, True])
-def test_the_better_of_mean_and_last_is_kept(run, monkeypatch, caplog, ruined):  # issue 18.2
+@pytest.mark.parametrize(
+    ("figures", "mean_is_kept"),
+    [((1.9, 5.4), True), ((1.9, 5.6), False), ((2.1, 1.0), False), (None, False)],
+    ids=["better", "longer", "worse", "ruined"],
+)
+def test_the_better_of_mean_and_last_is_kept(run, monkeypatch, caplog, figures, mean_is_kept):  # issue 18.2
     original = checkpoints.average_checkpoints
 
     def mean(folders):
         state = original(folders)
-        weight = state["model.decoder.layers.0.fc2.weight"]
-        if ruined and len(folders) > 1:
-            weight.normal_(std=50, generator=torch.Generator().manual_seed(1))
+        if figures is None and len(folders) > 1:
+            state["model.shared.weight"].normal_(std=50, generator=torch.Generator().manual_seed(1))
         return state
 
+    def evaluate(trainer, metric_key_prefix):
+        loss, mae = (2.0, 5.0) if metric_key_prefix == "last" else figures
+        return {f"{metric_key_prefix}_loss": loss, f"{metric_key_prefix}_mae": mae}
+
     monkeypatch.setattr(checkpoints, "average_checkpoints", mean)
+    if figures is not None:
+        monkeypatch.setattr(LengthControlTrainer, "evaluate", evaluate)
     with caplog.at_level(logging.INFO):
-        options = {**AGAIN, "test_file": run.parent / "test_rows.jsonl", "average_checkpoints": 2}
-        train(run, **options)
+        train(run, **{**AGAIN, "test_file": run.parent / "test_rows.jsonl", "average_checkpoints": 2})
     last, saved = (load_file(folder / "model.safetensors") for folder in (run / "checkpoint-6", run))
-    same = all(torch.equal(last[name], saved[name]) for name in saved)
-    assert same == ruined
-    told = "Weights: the last checkpoint, not the mean" if ruined else "Weights: the mean"
+    assert all(torch.equal(last[name], saved[name]) for name in saved) != mean_is_kept
+    told = "Weights: the mean" if mean_is_kept else "Weights: the last checkpoint, not the mean"
     assert f"{told} of the checkpoints 4, 6; on the validation rows the last has loss " in caplog.text
     assert told in (run / "README.md").read_text()
 
@@ -207,3 +227,157 @@ def test_outputs_stand_in_the_order_of_the_test_rows(trained):  # issue 18.3
     published = [line.split(" | ")[0].removeprefix("| ") for line in card.splitlines() if line.startswith("| ")]
     assert published[-7:] == [row["target"] for i, row in enumerate(rows) if i not in (3, 7)]
     assert rows[0]["source"] in card  # the example's source and reference are of one row
+
+
+# 18.9, 18.10: Trainers
+
+
+def arguments(folder: Path, **options) -> Seq2SeqTrainingArguments:
+    own = {"per_device_train_batch_size": 3, "report_to": [], "save_strategy": "no", "use_cpu": True}
+    return Seq2SeqTrainingArguments(folder, disable_tqdm=True, **{**own, **options})
+
+
+@pytest.fixture
+def pairs(shared_tokenizer) -> list[dict]:
+    return [dict(shared_tokenizer(s, text_target=t)) for s, t in zip(SOURCES, TARGETS, strict=True)]
+
+
+@pytest.fixture
+def counting(shared_tokenizer):
+    """A model, and the (training, length) of each row that it was given."""
+    model, seen = build_model("marian", vocab_size=len(shared_tokenizer), length_unit="character"), []
+    model.set_unit_table(shared_tokenizer)
+    model.get_decoder().register_forward_pre_hook(
+        lambda module, args, kwargs: seen.extend((module.training, n) for n in kwargs["length"].tolist()),
+        with_kwargs=True,
+    )
+    return model, seen
+
+
+def test_the_stock_trainer_refuses_noise_and_names_ours(counting, pairs, shared_tokenizer, tmp_path):  # issue 18.9
+    model, _ = counting
+    collate = DataCollatorForLengthControl(shared_tokenizer, model=model, length_noise=2, overshoot_share=0.2)
+    trainer = Seq2SeqTrainer(model, arguments(tmp_path), collate, train_dataset=pairs, eval_dataset=pairs)
+    for call in (trainer.evaluate, trainer.train):
+        with pytest.raises(ValueError, match=r"for training.*Use LengthControlTrainer, .*call set_epoch\(epoch\)"):
+            call()
+    collate.set_epoch(0)  # as a loop of one's own does
+    assert collate(pairs)["length"].shape == (6,)
+
+
+def test_one_noisy_collator_is_enough_and_evaluation_is_exact(counting, pairs, shared_tokenizer, tmp_path):  # 18.9
+    model, seen = counting
+    collate = DataCollatorForLengthControl(shared_tokenizer, model=model, length_noise=4, seed=3)
+    args = arguments(tmp_path, num_train_epochs=3, eval_strategy="epoch")
+    LengthControlTrainer(model, args, collate, train_dataset=pairs, eval_dataset=pairs).train()
+    exact = sorted(len(text) for text in TARGETS)
+    assert [n for training, n in seen if not training] == 3 * [len(text) for text in TARGETS]
+    noisy = [n for training, n in seen if training]
+    epochs = [sorted(noisy[i : i + 6]) for i in (0, 6, 12)]
+    assert exact not in epochs and epochs[0] != epochs[1] != epochs[2] != epochs[0]
+
+
+def test_evaluation_with_the_stock_collator_names_ours(counting, pairs, shared_tokenizer, tmp_path):  # issue 18.10
+    collate = DataCollatorForSeq2Seq(shared_tokenizer, model=counting[0])
+    args = arguments(tmp_path, predict_with_generate=True, label_smoothing_factor=0.1)
+    trainer = Seq2SeqTrainer(counting[0], args, collate, eval_dataset=pairs, compute_metrics=lambda evaluation: {})
+    with pytest.raises(ValueError, match="no length was given.*DataCollatorForLengthControl"):
+        trainer.evaluate()
+
+
+@pytest.mark.parametrize("stock", [True, False])
+def test_a_column_named_length_is_not_taken_in_silence(
+    counting, pairs, shared_tokenizer, tmp_path, caplog, stock
+):  # issue 18.10
+    model, seen = counting
+    rows = [{**row, "length": 3} for row in pairs]
+    kind = DataCollatorForSeq2Seq if stock else DataCollatorForLengthControl
+    Seq2SeqTrainer(
+        model, arguments(tmp_path, max_steps=2), kind(shared_tokenizer, model=model), train_dataset=rows
+    ).train()
+    if stock:
+        assert [n for _, n in seen] == [3] * 6 and caplog.text.count("a column `length` of the rows is taken") == 1
+    else:
+        assert sorted(n for _, n in seen) == sorted(len(text) for text in TARGETS)
+        assert caplog.text.count("the column `length` of the rows is not used") == 1
+
+
+def test_a_limit_below_the_requested_length_is_told_once(counting, pairs, shared_tokenizer, tmp_path, caplog):  # 18.10
+    model, _ = counting
+    collate = DataCollatorForLengthControl(shared_tokenizer, model=model)
+    args = arguments(tmp_path, predict_with_generate=True, generation_max_length=4, per_device_eval_batch_size=2)
+    Seq2SeqTrainer(model, args, collate, eval_dataset=pairs, compute_metrics=lambda evaluation: {}).evaluate()
+    assert caplog.text.count("outputs were cut at 4 tokens, before they had their length") == 1
+    assert "generation_max_length" in caplog.text
+
+
+# 18.11: trained lengths
+
+
+def test_the_trained_lengths_are_kept_and_a_request_outside_is_told_once(run, caplog):  # issue 18.11
+    config = json.loads((run / "config.json").read_text())
+    counts = sorted(len(row["target"]) for row in read_rows(run.parent / "first.jsonl"))
+    assert config["trained_lengths"]["max"] == counts[-1] == 36
+    assert config["trained_lengths"]["1%"] == 19 and config["trained_lengths"]["50%"] in range(24, 30)
+    assert MarianConfig.from_pretrained(run).trained_lengths == config["trained_lengths"]  # code that does not know it
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(run), AutoTokenizer.from_pretrained(run)
+    batch = tokenizer(SOURCES[0], return_tensors="pt")
+    model.generate(**batch, length=30)
+    assert "was requested" not in caplog.text
+    for _ in range(2):
+        model.generate(**batch, length=90)
+    assert caplog.text.count("a length of 90 to 90 characters was requested; the model was trained on 19 to 3") == 1
+    card = (run / "README.md").read_text()
+    assert "trained on lengths from 19 to 3" in card and "longest 36" in card
+    del config["trained_lengths"]  # an older checkpoint
+    (run / "config.json").write_text(json.dumps(config))
+    assert AutoModelForSeq2SeqLM.from_pretrained(run).config.trained_lengths is None
+
+
+# 18.12: quality beside compliance
+
+
+def test_texts_that_read_badly_are_counted():  # issue 18.12
+    texts = ["a text editor", "a text editor", "an an editor", "of the of the", "card games..", "cards,."]
+    assert text_quality(texts) == {"repeated": 2 / 6, "distinct": 5 / 6, "filled_end": 2 / 6}
+    assert lead("a café here", 6, "character") == "a café" and lead("a café here", 6, "byte") == "a caf"
+    assert lead(" one two  three", 2, "word") == "one two"
+
+
+def test_a_test_shows_the_lead_baseline_and_warns_of_a_model_under_it(trained, run, caplog):  # issue 18.12
+    figures = json.loads((trained / "test_20_results.json").read_text())
+    rows = [row for row in read_rows(trained / "test_20_outputs.jsonl") if row["output"] is not None]
+    expected = rouge_metrics([row["source"][:20] for row in rows], [row["reference"] for row in rows])["rouge1_f1"]
+    assert figures["test_20_lead_rouge1_f1"] == pytest.approx(expected) and expected > figures["test_20_rouge1_f1"]
+    assert figures["test_20_distinct"] == len({row["output"] for row in rows}) / len(rows)
+    card = (trained / "README.md").read_text()
+    assert "lead_rouge1_f1" in card and "the source, cut at the" in card and "distinct" in card
+    with caplog.at_level(logging.WARNING):
+        train(run, **AGAIN, test_file=run.parent / "test_rows.jsonl")
+    assert f"at 20 characters the model has rouge1_f1 {figures['test_20_rouge1_f1']:.1f}" in caplog.text
+    assert f"the source cut at the length has {expected:.1f}" in caplog.text
+
+
+def test_evaluate_shows_the_baseline_and_leaves_out_dropped_rows(trained, tmp_path, capsys, monkeypatch):  # 18.12
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    options = ["--input_file", trained / "test_20_outputs.jsonl", "--reference_column", "reference"]
+    evaluate.main([*map(str, options), "--output_dir", str(tmp_path / "report")])
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    figures = json.loads((trained / "test_20_results.json").read_text())
+    assert report["units"]["character"]["n"] == 7
+    assert report["baseline"]["rouge1_f1"] == pytest.approx(figures["test_20_lead_rouge1_f1"])
+    assert report["text"]["distinct"] == figures["test_20_distinct"]
+    text = capsys.readouterr().out
+    assert "lead, the source cut at the requested length" in text and "filled ends" in text
+    assert not (tmp_path / "report" / "report.png").exists() and (tmp_path / "report" / "report.md").is_file()
+
+
+# 18.8: optional parts
+
+
+def test_a_missing_part_is_told_before_the_first_step(tmp_path, monkeypatch):  # issue 18.8
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    monkeypatch.setitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", None)
+    with pytest.raises(ImportError, match="ja-mecab.*sacrebleu"):
+        train(tmp_path / "run", bleu_tokenizer="ja-mecab")
+    assert not (tmp_path / "run" / "run.json").exists()

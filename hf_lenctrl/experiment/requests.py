@@ -48,6 +48,11 @@ class Rows:
     def __len__(self):
         return len(self.values)
 
+    def leave_out_dropped(self) -> None:
+        """Leave out the rows that a run did not test, which `dropped` says in its `test_outputs.jsonl`."""
+        kept = [i for i, row in enumerate(self.values) if row.get("output") is not None or not row.get("dropped")]
+        self.values, self.json = [self.values[i] for i in kept], [self.json[i] for i in kept]
+
     def column(self, name: str) -> list:
         """Values of a column, `None` where a row lacks it. Raises `ValueError` for a column that no row has."""
         if name not in self.columns and self.kind == "txt":

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -11,6 +12,7 @@ from transformers import TrainerCallback
 
 from ..data_collator import DataCollatorForLengthControl
 from ..length_predictor import load_predictor
+from ..metrics import rouge_metrics, translation_metrics
 
 
 logger = logging.getLogger(__name__)
@@ -25,6 +27,21 @@ def set_up(args) -> None:
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.INFO)
     transformers.utils.logging.set_verbosity(args.get_process_log_level())
     transformers.set_seed(args.seed)
+
+
+def check_optional_parts(run_args) -> None:
+    """
+    See before the first step that what is measured after the last can be measured.
+
+    Raises:
+        `ImportError`: without a package that the figures need, such as MeCab.
+    """
+    if run_args.bleu_tokenizer is not None:
+        translation_metrics(["a"], ["a"], bleu_tokenizer=run_args.bleu_tokenizer)
+    else:
+        rouge_metrics(["a"], ["a"], unit=run_args.rouge_unit)
+    if find_spec("matplotlib") is None:
+        logger.warning("the model card will have no picture: matplotlib is missing, pip install 'hf-lenctrl[plot]'")
 
 
 def check_upload(args) -> None:
@@ -116,6 +133,7 @@ class StreamCollator(DataCollatorForLengthControl):
     def __call__(self, features, return_tensors=None):
         self._epochs = iter([feature["epoch"] for feature in features])
         features = [{name: value for name, value in row.items() if name != "epoch"} for row in features]
+        self.set_epoch(0)  # a row sets its own
         return super().__call__(features, return_tensors)
 
     def _draw(self, feature):

@@ -24,6 +24,7 @@ from ..metrics import build_compute_metrics
 from ..model_card import TrainingRun
 from ..trainer import LengthControlTrainer
 from .arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
+from .baselines import quality, warn_of_baselines
 from .checkpoints import (
     check_checkpoint,
     check_writable,
@@ -36,7 +37,15 @@ from .checkpoints import (
 from .data import Stream, first_rows, leave_out_lengths, load_splits, tokenize
 from .new_model import build_model, load_tokenizer, unit_and_tokens
 from .record import RunRecord
-from .run import StreamCollator, TimeBudget, add_length_predictor, check_upload, prepare_streaming, set_up
+from .run import (
+    StreamCollator,
+    TimeBudget,
+    add_length_predictor,
+    check_optional_parts,
+    check_upload,
+    prepare_streaming,
+    set_up,
+)
 
 
 logger = logging.getLogger("train_seq2seq")
@@ -159,7 +168,7 @@ def fit(trainer: LengthControlTrainer, run_args: RunArguments, record: RunRecord
     return metrics, history
 
 
-def test_at(length: int | None, trainer: LengthControlTrainer, data_args, run_args: RunArguments, data: Data) -> dict:
+def test_at(length: int | None, trainer: LengthControlTrainer, data: Data, model_args, data_args, run_args) -> dict:
     """Write the test rows at a length, or at their references'; returns the figures and adds them to `trainer.run`."""
     name, tokenizer = "test" if length is None else f"test_{length}", data.tokenizer
     run: Any = trainer.run
@@ -176,7 +185,6 @@ def test_at(length: int | None, trainer: LengthControlTrainer, data_args, run_ar
     order = sorted(range(len(rows)), key=lambda i: (len(rows[i]["labels"]), len(rows[i]["input_ids"])))
     result = trainer.predict(rows.select(order), metric_key_prefix=name)
     figures = result.metrics or {}
-    trainer.save_metrics(name, figures)  # as soon as it is known
     if trainer.is_world_process_zero():
         ids = [torch.as_tensor(found)[np.argsort(order)] for found in (result.predictions, result.label_ids)]
         ids = [found.masked_fill(found == -100, tokenizer.pad_token_id) for found in ids]
@@ -187,13 +195,17 @@ def test_at(length: int | None, trainer: LengthControlTrainer, data_args, run_ar
         produced, own = (trainer.data_collator.unit_table.count(found).tolist() for found in ids)
         requested = own if length is None else [length] * len(own)
         write_outputs(Path(str(trainer.args.output_dir), f"{name}_outputs.jsonl"), data, requested, outputs, produced)
+        kept = [i for i in range(len(data.splits["test"])) if i not in data.dropped]
+        sources = data.splits["test"].select(kept)["source"][:]
+        found = quality(outputs, sources, references, requested, length, trainer, data, (model_args, run_args))
+        figures |= {f"{name}_{key}": value for key, value in found.items()}
         run.tests["reference" if length is None else str(length)] = {
             key.removeprefix(f"{name}_"): value for key, value in figures.items()
         }
-        kept = [i for i in range(len(data.splits["test"])) if i not in data.dropped]
-        run.sources, run.references = data.splits["test"].select(kept)["source"][:], references
+        run.sources, run.references = sources, references
         if length is not None:
             run.outputs[length] = outputs
+    trainer.save_metrics(name, figures)
     logger.info(json.dumps(figures, indent=1))
     return figures
 
@@ -216,6 +228,7 @@ def main(argv=None) -> dict:
     model_args, data_args, run_args, args = parse_arguments(classes, argv, __doc__)
     set_up(args)
     check_writable(args.output_dir)
+    check_optional_parts(run_args)
     with args.main_process_first(desc="record"):
         record = RunRecord(args, model_args, data_args, run_args)
     check_upload(args)
@@ -227,7 +240,8 @@ def main(argv=None) -> dict:
     metrics, history = fit(trainer, run_args, record, data.unit)
     trainer.run = TrainingRun.of(model_args, data_args, run_args, args, rows, history)
     for length in [None, *run_args.test_lengths] if "test" in data.tokenized else []:
-        metrics |= test_at(length, trainer, data_args, run_args, data)
+        metrics |= test_at(length, trainer, data, model_args, data_args, run_args)
+    warn_of_baselines(trainer.run.tests, data.unit)
     if args.push_to_hub:
         trainer.push_to_hub()  # with its card
     else:
