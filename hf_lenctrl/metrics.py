@@ -308,8 +308,8 @@ def text_quality(texts: Sequence[str]) -> dict[str, float]:
     What an exact length may hide.
 
     Returns:
-        `dict`: shares of the texts, 0 to 1: `repeated`, a word or a pair of words twice in a row; `distinct`, different
-        from the others; `filled_end`, see the function.
+        `dict`: shares of the texts, 0 to 1: `repeated`, a word or a pair of words twice in a row; `distinct`,
+        different from the others; `filled_end`, see the function.
 
     Example:
 

@@ -112,7 +112,7 @@ class _Whole(StoresUnitTable):
         return None if self.training else self.config.length
 
     def _look_at_lengths(self: Any, length, ids: torch.Tensor | None) -> None:
-        """Warn, once, of lengths in training far from those of the labels: a stock collator takes a column for them."""
+        """Warn, once, of lengths in training far from those of the labels: the stock collator takes a column."""
         if self._looked or ids is None or not isinstance(length, torch.Tensor) or torch.compiler.is_compiling():
             return
         self._looked = True

@@ -301,10 +301,12 @@ class LengthControlledGenerationPipeline(Pipeline):
         encode = partial(self.tokenizer, texts, return_tensors="pt", padding=True, verbose=False)
         batch = encode()
         positions = getattr(self.model.config, "max_position_embeddings", None) or 10**9
-        limit = min(self.tokenizer.model_max_length, positions) - (first[0] is not None)
+        most = self.tokenizer.model_max_length
+        limit = min(most, positions) - (first[0] is not None)
         if batch["input_ids"].shape[1] > limit:
+            whose = "the encoder's %d tokens" if positions <= most else "%d tokens, the tokenizer's model_max_length,"
             logger.warning(
-                "%d of %d sources are longer than the encoder's %d tokens and were cut",
+                f"%d of %d sources are longer than {whose} and were cut",
                 *(int((batch["attention_mask"].sum(dim=1) > limit).sum()), len(texts), limit),
             )
             batch = encode(truncation=True, max_length=limit)

@@ -19,14 +19,18 @@ from transformers import (
     MarianConfig,
     Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
+    pipeline,
 )
 
 from hf_lenctrl import DataCollatorForLengthControl, LengthControlTrainer
 from hf_lenctrl.experiment import checkpoints, evaluate
 from hf_lenctrl.experiment import train as train_command
+from hf_lenctrl.experiment.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
+from hf_lenctrl.experiment.new_model import source_limit
 from hf_lenctrl.metrics import lead, rouge_metrics, text_quality
 
 
+ROOT = Path(__file__).resolve().parents[1]
 ROWS = [
     {"source": f"{source} This is part {i} of it.", "target": f"{target} {i}"}
     for i in range(20)
@@ -381,3 +385,81 @@ def test_a_missing_part_is_told_before_the_first_step(tmp_path, monkeypatch):  #
     with pytest.raises(ImportError, match="ja-mecab.*sacrebleu"):
         train(tmp_path / "run", bleu_tokenizer="ja-mecab")
     assert not (tmp_path / "run" / "run.json").exists()
+
+
+# 18.4, 18.16: options of a checkpoint
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length_encoding": "lrpe"}, r"keeps its shape and its method.*leave out length_encoding=lrpe \(ldpe\)"),
+        ({"layers": 3}, r"leave out layers=3 \(1\)"),
+        ({"absolute_positions": True}, r"absolute_positions=True \(False\)"),
+        ({"target_vocabulary": "character"}, r"target_vocabulary=character \(shared\)"),
+        ({"vocab_size": 99}, r"vocab_size=99 \("),
+        ({"length_tokens": "bins"}, r"length_tokens=bins \(None\)"),
+        ({"length_unit": "word"}, "counts characters, got length_unit=word"),
+        ({"max_source_length": 600}, "max_source_length=600, but the encoder of .* reads 512 tokens"),
+    ],
+)
+def test_what_a_checkpoint_cannot_change_is_refused_with_its_value(trained, tmp_path, options, message):  # issue 18.4
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path / "next", model_name_or_path=trained, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length_bins": 5}, "length_bins has no effect without length_tokens=bins; leave it out"),
+        ({"learned_lengths": 99}, "learned_lengths has no effect without length_encoding=learned or"),
+        ({"length_encoding": "none", "overshoot_share": 0.1}, "overshoot_share has no effect without a model that is"),
+        ({"group_separator": "-"}, "group_separator has no effect without group_column=; leave it out"),
+    ],
+)
+def test_an_option_without_a_use_is_an_error(tmp_path, options, message):  # issue 18.4
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path / "run", **options)
+
+
+def test_the_length_constraint_of_a_further_run_is_honoured(trained, tmp_path):  # issue 18.4
+    train(tmp_path / "next", model_name_or_path=trained, length_constraint="max", max_steps=1, test_share=0)
+    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "next").config.length_constraint == "max"
+
+
+def test_a_controlled_base_model_is_answered_with_the_right_option(trained, tmp_path):  # issue 18.16
+    message = f"base_model={trained} has length control already; give it as model_name_or_path={trained}"
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path / "next", base_model=trained)
+
+
+# 18.5: the limit of sources
+
+
+def test_a_model_reads_as_many_tokens_as_it_was_trained_on(trained, tmp_path, caplog):  # issue 18.5
+    start = tmp_path / "start"
+    shutil.copytree(trained, start, ignore=shutil.ignore_patterns("checkpoint-*"))
+    tokenizer = AutoTokenizer.from_pretrained(start)
+    tokenizer.model_max_length = 12
+    tokenizer.save_pretrained(start)
+    options = {"max_steps": 1, "test_share": 0, "validation_share": 0}
+    train(tmp_path / "next", model_name_or_path=start, max_source_length=20, **options)
+    assert AutoTokenizer.from_pretrained(tmp_path / "next").model_max_length == 20
+    long = [row["source"] for row in ROWS[:106]]
+    assert "sources are longer than 20 tokens and were cut; raise max_source_length" in caplog.text  # over a tenth
+    caplog.clear()
+    pipe = pipeline("length-controlled-generation", model=str(tmp_path / "next"), device="cpu")
+    assert len(pipe.tokenizer(long[0])["input_ids"]) > 20
+    pipe([long[0], "A game."], length=20, length_constraint="max")
+    assert "1 of 2 sources are longer than 20 tokens, the tokenizer's model_max_length, and were cut" in caplog.text
+    caplog.clear()
+    train(tmp_path / "whole", model_name_or_path=start, max_source_length="512", **options)
+    assert AutoTokenizer.from_pretrained(tmp_path / "whole").model_max_length == 512  # the encoder's positions
+    assert "were cut" not in caplog.text
+
+
+def test_the_recipe_for_checkpoints_cuts_where_the_encoder_does(trained):  # issue 18.5
+    classes = (ModelArguments, DataArguments, RunArguments, Seq2SeqTrainingArguments)
+    argv = [str(ROOT / "recipes" / "headline" / "pretrained.yaml"), "--base_model", str(trained)]
+    model_args, data_args, *_ = parse_arguments(classes, argv)
+    assert source_limit(model_args, data_args, None) == 512

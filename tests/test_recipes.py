@@ -1294,7 +1294,7 @@ def test_a_plain_checkpoint_to_go_on_with_is_refused_with_the_option_for_it(stoc
 
 
 def test_a_base_model_with_length_control_is_refused(run, tmp_path):
-    with pytest.raises(ValueError, match="LenCtrlMarianMTModel has length control already"):
+    with pytest.raises(ValueError, match="has length control already; give it as model_name_or_path="):
         train(tmp_path / "next", base_model=run[0], max_steps=1, rows=ROWS[:8], **ONLY_TRAIN)
 
 

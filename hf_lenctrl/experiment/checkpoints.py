@@ -167,8 +167,8 @@ def keep_better(trainer, count: int) -> str:
         load_average(trainer.model, late[-1:])
     told = {name: ", ".join(f"{key} {value:.3f}" for key, value in found.items()) for name, found in figures.items()}
     return (
-        f"Weights: {'the last checkpoint, not ' if worse else ''}the mean of the checkpoints {names}; on the validation "
-        f"rows the last has {told['last']}, the mean {told['mean']}."
+        f"Weights: {'the last checkpoint, not ' if worse else ''}the mean of the checkpoints {names}; on the "
+        f"validation rows the last has {told['last']}, the mean {told['mean']}."
     )
 
 

@@ -358,6 +358,9 @@ def tokenize(
         report.target_too_long = len(dropped) - report.empty
         report.source_cut = sum(cut[i] for i in keep)
         logger.warning(str(report)) if report.kept < report.rows else logger.info(str(report))
+        if report.source_cut > 0.1 * len(keep):
+            share = f"{report.source_cut:,} of {len(keep):,} sources are longer than {args.max_source_length} tokens"
+            logger.warning("%s: %s and were cut; raise max_source_length if the model reads more", name, share)
         if not keep:
             raise ValueError(f"no row of {name} is left: {report}; look at the columns and at max_target_length")
         tokenized[name] = encoded.select(keep).select_columns(["input_ids", "attention_mask", "labels"])

@@ -35,7 +35,7 @@ from .checkpoints import (
     trained_steps,
 )
 from .data import Stream, first_rows, leave_out_lengths, load_splits, tokenize
-from .new_model import build_model, load_tokenizer, unit_and_tokens
+from .new_model import build_model, check_options, load_tokenizer, source_limit, unit_and_tokens
 from .record import RunRecord
 from .run import (
     StreamCollator,
@@ -71,12 +71,14 @@ def load_data(model_args: ModelArguments, data_args: DataArguments, args) -> Dat
     head = first_rows(splits["train"])
     with args.main_process_first(desc="tokenizer"):
         tokenizer = load_tokenizer(model_args, head, args.output_dir)
+    data_args.max_source_length = source_limit(model_args, data_args, tokenizer)
     unit, tokens = unit_and_tokens(model_args, data_args, head, tokenizer)
     if data_args.unseen_lengths:
         splits["train"] = leave_out_lengths(splits["train"], tokenizer, unit, data_args.unseen_lengths)
     with args.main_process_first(desc="tokenising"):
         # logs what it dropped
         tokenized, reports = tokenize(splits, tokenizer, data_args, length_tokens=tokens, unit=unit)
+    tokenizer.model_max_length = data_args.max_source_length  # what is written later is cut where training was
     if "test" in splits and args.should_save:
         splits["test"].to_json(Path(args.output_dir, "test.jsonl"), force_ascii=False)
     dropped = reports[list(splits).index("test")].dropped if "test" in splits else {}
@@ -229,6 +231,7 @@ def main(argv=None) -> dict:
     set_up(args)
     check_writable(args.output_dir)
     check_optional_parts(run_args)
+    check_options(model_args, data_args, run_args)
     with args.main_process_first(desc="record"):
         record = RunRecord(args, model_args, data_args, run_args)
     check_upload(args)

@@ -107,7 +107,7 @@ def new_encoder(args: PredictorArguments, tokenizer, data_args: DataArguments) -
     width: Any = args.d_model
     shape: dict[str, Any] = {"num_hidden_layers": args.layers, "hidden_size": width, "intermediate_size": 4 * width}
     shape |= {"num_attention_heads": args.attention_heads, "pad_token_id": tokenizer.pad_token_id}
-    positions = max(512, data_args.max_source_length)
+    positions = max(512, data_args.max_source_length or 0)
     return BertModel(BertConfig(**shape, vocab_size=len(tokenizer), max_position_embeddings=positions))
 
 
@@ -214,7 +214,8 @@ def main(argv=None) -> dict:
     unit, lengths = model_args.length_unit, splits["train"]["labels"][:]
     model = LengthPredictor.from_encoder(encoder, lengths, length_unit=unit, dropout=model_args.dropout)
     logger.info("%.1fM parameters, targets %.1f %ss", model.num_parameters() / 1e6, model.config.target_mean, unit)
-    limit = min(data_args.max_source_length, model.max_source_length(tokenizer) or data_args.max_source_length)
+    limits = (data_args.max_source_length, model.max_source_length(tokenizer))
+    limit = min((most for most in limits if most is not None), default=512)
     with args.main_process_first(desc="tokenising"):
         tokenized = tokenize(splits, tokenizer, limit, data_args)
 
