@@ -1,6 +1,7 @@
 """Text and a length in, text of that length out."""
 
 import difflib
+import inspect
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -10,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from tqdm.auto import tqdm
-from transformers import AutoModelForSeq2SeqLM, Pipeline
+from transformers import AutoModelForSeq2SeqLM, GenerationConfig, GenerationMixin, Pipeline
 
 from .generation import encode_once, limited, token_limit, warn_of_misses
 from .length_sources import Predictors, requested_lengths
@@ -174,10 +175,15 @@ class LengthControlledGenerationPipeline(Pipeline):
         """Step 1: the options of a call, checked, and its rows."""
         own = [option.name for option in fields(_Call) if option.init]
         call = _Call(**{name: options.pop(name) for name in own if name in options})
-        for name in options:
-            near = difflib.get_close_matches(name, own, n=1, cutoff=0.8)
-            if near and not hasattr(self.model.generation_config, name):
-                raise TypeError(f"{name}={options[name]!r} is no option; did you mean {near[0]}=?")
+        takes = [inspect.signature(method).parameters for method in (self.model.generate, self.model.forward)]
+        known = {*own, *vars(GenerationConfig()), *inspect.signature(GenerationMixin.generate).parameters}
+        known |= {name for parameters in takes for name in parameters} - {"kwargs"}
+        for name in options.keys() - known:
+            near = difflib.get_close_matches(name, known, n=1)
+            meant = (
+                f"; did you mean {near[0]}=?" if near else f"; the options are those of generate and {', '.join(own)}"
+            )
+            raise TypeError(f"{name}={options[name]!r} is no option{meant}")
         config = self.model.config
         unit = getattr(config, "length_unit", None)
         call.length_unit = call.length_unit or unit or "token"

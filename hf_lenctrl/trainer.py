@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import Sampler, SequentialSampler
-from transformers import Seq2SeqTrainer, TrainerCallback
+from transformers import ProgressCallback, Seq2SeqTrainer, TrainerCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from .data_collator import DataCollatorForLengthControl
@@ -76,6 +76,8 @@ class LengthControlTrainer(HubTrainer, Seq2SeqTrainer):
         self.weights_dtype = None if weights_dtype is None else getattr(torch, weights_dtype)
         self.train_collator = train_collator
         self.projection_lr_factor = projection_lr_factor
+        if not self.args.disable_tqdm and self.pop_callback(ProgressCallback) is not None:
+            self.add_callback(_LabelledProgress)
         if hasattr(train_collator, "set_epoch"):
             self.add_callback(_SetEpoch(train_collator))
 
@@ -196,6 +198,21 @@ class _Seeded(Sampler):
     def __iter__(self):
         self.sampler.generator.manual_seed(self.seed + self.epoch)
         return iter(self.sampler)
+
+
+class _LabelledProgress(ProgressCallback):
+    """Trainer's progress bars, with the name of what is in progress."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        super().on_train_begin(args, state, control, **kwargs)
+        if self.training_bar is not None:
+            self.training_bar.set_description("Training")
+
+    def on_prediction_step(self, args, state, control, eval_dataloader=None, **kwargs):
+        begins = self.prediction_bar is None
+        super().on_prediction_step(args, state, control, eval_dataloader, **kwargs)
+        if begins and self.prediction_bar is not None:
+            self.prediction_bar.set_description("Evaluating")
 
 
 class _SetEpoch(TrainerCallback):

@@ -3,7 +3,9 @@
 import json
 import logging
 import shutil
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import datasets
@@ -12,6 +14,7 @@ import torch
 from conftest import SOURCES, TARGETS, build_model
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
+from test_readme import ENVIRONMENT
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -23,7 +26,7 @@ from transformers import (
 )
 
 from hf_lenctrl import DataCollatorForLengthControl, LengthControlTrainer
-from hf_lenctrl.experiment import checkpoints, evaluate
+from hf_lenctrl.experiment import checkpoints, evaluate, export, generate
 from hf_lenctrl.experiment import train as train_command
 from hf_lenctrl.experiment.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
 from hf_lenctrl.experiment.new_model import source_limit
@@ -463,3 +466,64 @@ def test_the_recipe_for_checkpoints_cuts_where_the_encoder_does(trained):  # iss
     argv = [str(ROOT / "recipes" / "headline" / "pretrained.yaml"), "--base_model", str(trained)]
     model_args, data_args, *_ = parse_arguments(classes, argv)
     assert source_limit(model_args, data_args, None) == 512
+
+
+# 18.14: the command line
+
+
+def test_the_saved_help_is_what_the_commands_say(monkeypatch):  # issue 18.14
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    import command_help
+
+    saved = command_help.FILE.read_text(encoding="utf-8")
+    assert saved.split() == command_help.every_help().split(), "run `python docs/command_help.py`"
+    parts = {part.partition("\n")[0]: part.splitlines()[1:] for part in saved.split("#: ")[1:]}
+    assert {"train", "train data", "train length", "generate", "evaluate"} <= parts.keys()
+    assert all(len(lines) <= 64 for lines in parts.values()), {name: len(lines) for name, lines in parts.items()}
+
+
+@pytest.mark.parametrize("words", [["train", "--help"], ["train", "--help", "length"], ["generate", "--help"]])
+def test_the_help_of_a_command_comes_without_torch_in_less_than_a_second(words):  # issue 18.14
+    code = f"import sys, lenctrl; lenctrl.main({words!r}); print({{'torch', 'transformers'}} & sys.modules.keys())"
+    best = 9.0
+    for _ in range(3):  # the machine may be busy
+        start = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT)
+        best = min(best, time.perf_counter() - start)
+    assert done.stdout.endswith("set()\n") and "--" in done.stdout, done.stderr
+    assert best < 1
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        (train_command, ["--base_model", "models/gone", "--output_dir", "x"]),
+        (train_command, ["--model_name_or_path", "./gone", "--output_dir", "x"]),
+        (generate, ["--model", "models/gone", "--input_file", "y", "--output_file", "z"]),
+        (export, ["models/gone", "--length", "5", "--output_dir", "z"]),
+    ],
+)
+def test_a_folder_that_is_not_there_is_not_looked_for_on_the_hub(command, options, tmp_path, monkeypatch):  # 18.14
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "done").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match="there is no folder (models/gone .did you mean models/done|./gone)"):
+        command.main(options)
+
+
+def test_an_unknown_keyword_of_the_pipeline_is_named(trained):  # issue 18.14
+    pipe = pipeline("length-controlled-generation", model=str(trained), device="cpu")
+    with pytest.raises(TypeError, match=r"lenght=9 is no option; did you mean length=\?"):
+        pipe("A text.", lenght=9)
+    with pytest.raises(TypeError, match="temprature=9 is no option; did you mean temperature="):
+        pipe("A text.", length=9, temprature=9)
+    with pytest.raises(TypeError, match="colour='red' is no option"):
+        pipe("A text.", length=9, colour="red")
+
+
+def test_the_bars_say_what_is_in_progress(counting, pairs, shared_tokenizer, tmp_path, capsys):  # issue 18.14
+    args = arguments(tmp_path, max_steps=1, eval_strategy="steps", eval_steps=1)
+    args.disable_tqdm = False
+    collate = DataCollatorForLengthControl(shared_tokenizer, model=counting[0])
+    LengthControlTrainer(counting[0], args, collate, train_dataset=pairs, eval_dataset=pairs).train()
+    error = capsys.readouterr().err
+    assert "Training:" in error and "Evaluating:" in error

@@ -19,9 +19,12 @@ from ..lengths import check_length
 from ..metrics import ROUGE_UNITS
 from ..model_card import TASKS
 from .parser import GroupedParser
-from .recipes import did_you_mean, find_recipe
+from .recipes import did_you_mean, find_recipe, model_name
 
 
+# options that name a folder or a model of the Hub
+MODELS = """model_name_or_path base_model tokenizer_name_or_path encoder_name_or_path target_tokenizer
+    length_predictor""".split()
 _UNIONS = (Union, UnionType)
 
 
@@ -233,6 +236,9 @@ def parse_arguments(
     *parsed, rest = parser.parse_args_into_dataclasses(args=argv, return_remaining_strings=True)
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    for value in [getattr(part, name, None) for part in parsed for name in MODELS]:
+        if value is not None:
+            model_name(value)
     if isinstance(parsed[0], ModelArguments):
         parsed[0].given, parsed[0].typed = parser.given(argv), parser.given(typed)
     return tuple(parsed)

@@ -22,6 +22,7 @@ from ..length_units import LENGTH_UNITS
 from ..metrics import lead, rouge_metrics, rouge_settings, text_quality
 from ..report import length_report
 from .parser import CommandParser
+from .recipes import model_name
 from .requests import Rows
 from .tables import load_systems, translation_tables
 
@@ -76,7 +77,7 @@ def parse(argv) -> argparse.Namespace:
     parser.add_argument("--requested_column", nargs="+", help="column of requested lengths, one for each unit")
     parser.add_argument("--length", type=int, nargs="+", help="length asked for, for every text; one for each unit")
     parser.add_argument("--units", nargs="+", choices=LENGTH_UNITS, help="characters, or tokens for --systems")
-    parser.add_argument("--tokenizer", help="folder or Hub name of the tokenizer that counts tokens")
+    parser.add_argument("--tokenizer", type=model_name, help="folder or Hub name of the tokenizer that counts tokens")
     parser.add_argument("--reference_column", help="column of references; adds ROUGE")
     parser.add_argument("--source_column", default="source", help="column of sources, whose beginning is the baseline")
     parser.add_argument("--baseline_column", help="column of another system's texts, to be the baseline instead")

@@ -1,9 +1,9 @@
 """Write texts of a wanted length.
 
-    python recipes/generate.py --model runs/ldpe --input_file texts.txt --length 40 60 --output_file out.jsonl
-    python recipes/generate.py --model runs/ldpe --input_file rows.jsonl --length_column budget --output_file out.jsonl
-    python recipes/generate.py --model runs/a runs/b --rerank 20 --length_constraint max ...
-    python recipes/generate.py --model runs/ldpe --predictor runs/predictor --length predict ...
+    lenctrl generate --model runs/ldpe --input_file texts.txt --length 40 60 --output_file out.jsonl
+    lenctrl generate --model runs/ldpe --input_file rows.jsonl --length_column budget --output_file out.jsonl
+    lenctrl generate --model runs/a runs/b --rerank 20 --length_constraint max ...
+    lenctrl generate --model runs/ldpe --predictor runs/predictor --length predict ...
 
 The input is a text file, one source a line, or json, jsonl, csv or parquet (.gz too). Each line of the output holds
 a row of the input, unchanged and in the input's order, and `requested`, `output` and `length`, the measured one; it
@@ -29,6 +29,7 @@ from ..length_units import LENGTH_UNITS
 from ..lengths import LENGTH_CONSTRAINTS
 from .output_file import OutputFile
 from .parser import CommandParser
+from .recipes import model_name
 from .requests import Request, read_requests
 
 
@@ -89,7 +90,9 @@ def generate(model, tokenizer, sources: list[str], lengths: list | str, progress
 def parse(argv) -> argparse.Namespace:
     """Options, checked for what does not go together."""
     parser = CommandParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, nargs="+", help="folder or Hub name; several are an ensemble")
+    parser.add_argument(
+        "--model", required=True, nargs="+", type=model_name, help="folder or Hub name; several are an ensemble"
+    )
     parser.add_argument("--input_file", required=True, help="texts: txt, json, jsonl, csv, parquet (.gz too)")
     parser.add_argument("--output_file", required=True, help="JSON lines")
     parser.add_argument(
@@ -99,7 +102,9 @@ def parse(argv) -> argparse.Namespace:
         help="units to write, for every text, several for an output at each; or 'predict' by a length predictor, "
         "'source' or 'reference' for as many as the source or the reference has",
     )
-    parser.add_argument("--predictor", help="length predictor for --length predict; defaults to the model's own")
+    parser.add_argument(
+        "--predictor", type=model_name, help="length predictor for --length predict; defaults to the model's own"
+    )
     parser.add_argument("--reference_column", help="column of the references for --length reference")
     parser.add_argument("--length_column", help="column that holds the length of each text")
     parser.add_argument("--length_ratio", type=float, help="this many times the source's length, for every text")
@@ -155,7 +160,7 @@ def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, s
     model, tokenizer = load(args.model, args.dtype, args.compile)
     options = generation_options(args)
     state.wait_for_everyone()  # all have read what was written
-    bar = tqdm(total=len(requests), initial=done, unit="text", disable=not state.is_main_process)
+    bar = tqdm(desc="Generating", total=len(requests), initial=done, unit="text", disable=not state.is_main_process)
     for start in range(done, len(requests), block):
         rows = range(start, min(start + block, len(requests)))
         own = rows[state.process_index :: state.num_processes]

@@ -48,7 +48,9 @@ _SHAPE = {
     "activation_function": ("activation_function", "dense_act_fn"),
     "vocab_size": ("vocab_size",),
 }
-_METHOD = "length_encoding absolute_positions encoder_length_embedding length_head learned_lengths length_scale".split()
+_METHOD = (
+    "length_encoding absolute_positions encoder_length_embedding length_head learned_lengths length_scale".split()
+)
 
 
 def check_options(args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from .arguments import MODELS
 from .checkpoints import checkpoints_of, trained_steps
 
 
@@ -22,7 +23,6 @@ MAY_CHANGE = """max_steps num_train_epochs eval_strategy eval_steps save_steps s
 AFTER = """attn_implementation preprocessing_num_workers bleu_tokenizer rouge_unit rouge_max_bytes weights_dtype
     length_predictor task card_examples language license""".split()
 FILES = ("train_file", "validation_file", "test_file")
-FOLDERS = ("model_name_or_path", "base_model", "tokenizer_name_or_path", "encoder_name_or_path", "target_tokenizer")
 WEIGHTS = ("config.json", "model.safetensors", "tokenizer.json", "vocab.json", "target_vocab.json", "source.spm")
 
 
@@ -59,7 +59,7 @@ class RunRecord:
         names = [f.name for part in others for f in fields(part) if f.name not in (*MAY_CHANGE, *AFTER)]
         self.changeable = {name: values[name] for name in MAY_CHANGE if name in values}
         decides = {name: values[name] for name in [*names, *OPTIMISATION]} | {"processes": args.world_size}
-        given = [name for name in (*FILES, *FOLDERS) if decides.get(name) is not None]
+        given = [name for name in (*FILES, *MODELS) if decides.get(name) is not None]
         self.files = {name: Path(decides[name]).name for name in given}
         decides |= {name: identity(decides[name]) for name in given}
         self.decides = json.loads(json.dumps(decides, default=str))

@@ -1,9 +1,9 @@
 """Train a length-controlled sequence-to-sequence model.
 
-    python recipes/train_seq2seq.py recipes/headline/small.yaml --train_file rows.jsonl --output_dir runs/ldpe
+    lenctrl train headline/small --train_file rows.jsonl --output_dir runs/ldpe
 
-One YAML file is one run; options on the command line override it; `--help` lists them all. To resume an interrupted
-run, repeat the command.
+One YAML file, or a recipe that `lenctrl recipes` lists, is one run; options on the command line override it. To resume
+an interrupted run, repeat the command; a folder that holds a run with other options is refused.
 """
 
 import json

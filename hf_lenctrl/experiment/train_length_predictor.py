@@ -1,10 +1,9 @@
 """Train a predictor of output lengths (Oka et al. 2020, section 3.2).
 
-    python recipes/train_length_predictor.py recipes/translation/length_predictor_small.yaml --train_file rows.jsonl
+    lenctrl train-predictor translation/length_predictor_small --train_file rows.jsonl
         --encoder_name_or_path path/to/encoder --target_tokenizer runs/ldpe --output_dir runs/predictor
 
-One YAML file is one run; options on the command line override it; `--help` lists them all. To resume an interrupted
-run, repeat the command.
+One YAML file is one run; options on the command line override it. To resume an interrupted run, repeat the command.
 """
 
 import json
