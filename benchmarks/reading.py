@@ -20,7 +20,17 @@ DANGLING = frozenset(
     "a an the my your his its our their every and or but nor because if unless although while whether than as of at "
     "from into onto upon with without toward towards during until among between against despite".split()
 )
-FAULTS = ("unknown words", "repeated", "dangling end", "filled end", "no final mark", "quotes", "numbers", "names")
+FAULTS = (
+    "unknown words",
+    "repeated",
+    "dangling end",
+    "filled end",
+    "one of these three",
+    "no final mark",
+    "quotes",
+    "numbers",
+    "names",
+)
 
 
 def words_of(texts: Iterable[str]) -> set[str]:
@@ -42,7 +52,7 @@ def faults(source: str, reference: str, output: str) -> dict[str, bool]:
     >>> from benchmarks.reading import faults
     >>> found = faults("Tom hat 3 Katzen.", "Tom has 3 cats.", "He has has cats and")
     >>> [name for name, there in found.items() if there]
-    ['repeated', 'dangling end', 'no final mark', 'numbers', 'names']
+    ['repeated', 'dangling end', 'no final mark', 'numbers', 'names', 'one of these three']
 
     ```
     """
@@ -50,7 +60,7 @@ def faults(source: str, reference: str, output: str) -> dict[str, bool]:
     names = {word for word in WORD.findall(source) if word[0].isupper()} & set(WORD.findall(reference))
     numbers = set(re.findall(r"\d+", source)) & set(re.findall(r"\d+", reference))
     ends = tuple(".!?\"'”’…)")
-    return {
+    found = {
         "repeated": repeats(output) and not repeats(reference),
         "dangling end": bool(last) and last[0].lower() in DANGLING and last != WORD.findall(reference)[-1:],
         "filled end": filled_end(output) and not reference.endswith(".."),
@@ -59,6 +69,8 @@ def faults(source: str, reference: str, output: str) -> dict[str, bool]:
         "numbers": not numbers <= set(re.findall(r"\d+", output)),
         "names": not names <= set(WORD.findall(output)),
     }
+    # where a forced length shows
+    return found | {"one of these three": found["repeated"] or found["dangling end"] or found["filled end"]}
 
 
 def reading(rows: Sequence[dict], known: set[str], column: str = "output") -> dict[str, float]:

@@ -29,7 +29,8 @@ from benchmarks import reading
 )
 def test_each_fault_is_found_and_nothing_else(output, found):
     faults = reading.faults("Tom hat 3 Bücher gekauft.", "Tom bought 3 books.", output)
-    assert [name for name, there in faults.items() if there] == found
+    three = {"repeated", "dangling end", "filled end"} & set(found)
+    assert [name for name, there in faults.items() if there] == found + ["one of these three"] * bool(three)
 
 
 def test_what_the_reference_does_is_no_fault():
@@ -53,5 +54,5 @@ def test_percentages_are_of_words_and_of_texts(tmp_path, capsys):
     assert (figures["repeated"], figures["no final mark"], figures["names"]) == (50, 50, 0)
     reading.main(["--train_file", str(tmp_path / "train.jsonl"), "--systems", f"a={tmp_path / 'out.jsonl'}"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[2] == "| references | 2 | " + " | ".join(["0.00"] * 8) + " |"
+    assert lines[2] == "| references | 2 | " + " | ".join(["0.00"] * 9) + " |"
     assert lines[3].startswith("| a | 2 | 20.00 | 50.00 | 0.00 |")
