@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from .length_units import count_units
 from .minimal_card import TEXT, methods_of, usage
 from .report import length_report
 
@@ -165,7 +166,11 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
         metrics=own if run.tests else None,
         eval_results=results or None,
     )
-    text = run.sources[0] if run.examples and run.sources else TEXT
+    text, length = TEXT, next(iter(run.outputs), None) if run.task != "translation" else None
+    if run.examples and run.sources:
+        text = run.sources[0]
+        if run.task == "translation" and unit != "token":  # which has a length of its own
+            length = count_units(run.references[0], unit)
     return ModelCard.from_template(
         data,
         template_path=str(TEMPLATE),
@@ -176,7 +181,7 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
         unit=unit,
         methods=methods,
         trained=getattr(config, "trained_lengths", None),
-        usage=usage(config, name, text=text, length=next(iter(run.outputs), None), revision=revision),
+        usage=usage(config, name, text=text, length=length, revision=revision),
         first=first,
         shown=shown,
         shares=_SHARES,

@@ -118,7 +118,8 @@ class LengthControlledGenerationPipeline(Pipeline):
         kwargs: For `generate`: `num_beams=4`, `do_sample=True`, ...
 
     Returns (of a call):
-        `dict` with `generated_text`, `length` (measured), `requested_length` and `length_unit`; a list of them for
+        `dict` with `generated_text`, `length` (measured), `requested_length` and `length_unit` (and `score`, with
+            `return_dict_in_generate=True, output_scores=True` and beams); a list of them for
         `num_return_sequences` above 1; a list of either for several lengths of a text, and for a list of sources, in
         their order.
 
@@ -327,15 +328,19 @@ class LengthControlledGenerationPipeline(Pipeline):
         if text_rows is not None:
             batch = encode_once(self.model, batch, text_rows.to(self.device))
         ids = self.model.generate(**batch, **options)
+        scores = getattr(ids, "sequences_scores", None)
         ids = ids if isinstance(ids, torch.Tensor) else ids.sequences
-        return {"ids": ids, "tokens": table.count(ids) if table.unit == "token" else None}
+        return {"ids": ids, "tokens": table.count(ids) if table.unit == "token" else None, "scores": scores}
 
     def postprocess(self, outputs, *, unit: str, **_) -> list[dict]:
         texts = self.tokenizer.batch_decode(
             outputs["ids"], skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         lengths = outputs["tokens"].tolist() if unit == "token" else count_texts(self.tokenizer, texts, unit)
-        return [{"generated_text": text, "length": length} for text, length in zip(texts, lengths, strict=True)]
+        found = [{"generated_text": text, "length": length} for text, length in zip(texts, lengths, strict=True)]
+        if outputs["scores"] is not None:
+            return [output | {"score": score} for output, score in zip(found, outputs["scores"].tolist(), strict=True)]
+        return found
 
 
 def _batches(order: list[int], sizes: list[tuple[int, int]], most_rows: int, most: int | None) -> Iterator[list[int]]:

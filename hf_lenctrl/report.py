@@ -74,12 +74,12 @@ class LengthReport:
             lines += ["", "## ROUGE", "", f"| {' | '.join(names)} |", f"|{'--:|' * len(names)}"]
             lines += [f"| {' | '.join(f'{self.rouge[name]:.2f}' for name in names)} |"]
             if self.baseline is not None:
-                lines += ["", f"{self.baseline['name']}:", "", f"| {' | '.join(names)} |", f"|{'--:|' * len(names)}"]
-                lines += [f"| {' | '.join(f'{self.baseline[name]:.2f}' for name in names)} |"]
+                figures = ", ".join(f"{name} {self.baseline[name]:.2f}" for name in names)
+                lines += ["", f"Baseline ({self.baseline['name']}): {figures}."]
             lines += ["", str(self.rouge["settings"])] if "settings" in self.rouge else []
         if self.text is not None:
-            lines += ["", "## Texts", "", "| repeated words | distinct | filled ends |", f"|{'--:|' * 3}"]
-            lines += [f"| {' | '.join(f'{100 * value:.1f} %' for value in self.text.values())} |"]
+            shares = [f"{name.replace('_', ' ')} {100 * value:.1f} %" for name, value in self.text.items()]
+            lines += ["", f"Texts: {', '.join(shares)}."]
         return "\n".join(lines) + "\n"
 
     def save(self, folder: str | Path) -> None:

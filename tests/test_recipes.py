@@ -494,23 +494,6 @@ def test_a_tokenizer_may_be_that_of_another_run(run, tmp_path):
     assert not (tmp_path / "next" / "tokenizer").exists()
 
 
-@pytest.mark.parametrize("average", [1, 2])
-def test_a_run_out_of_time_ends_early_and_is_saved(tmp_path, average):
-    # no checkpoint was due yet; averaging must not lose the work
-    options = {"max_steps": 50, "max_train_minutes": 1e-9, "average_checkpoints": average, "max_test_rows": 2}
-    metrics = train(tmp_path / "run", **options)
-    assert 0 < metrics["epoch"] < 0.2  # one of some 12 steps an epoch
-    assert "test_mae" in metrics
-    model, tokenizer = load(tmp_path / "run")
-    assert model.generate(**tokenizer(SOURCES[:1], return_tensors="pt"), length=5).shape[0] == 1
-
-
-def test_a_run_out_of_time_goes_on_when_it_is_given_again(tmp_path):
-    for steps in (1, 2):
-        train(tmp_path / "run", max_steps=50, max_train_minutes=1e-9, **ONLY_TRAIN)
-        assert steps_of(tmp_path / "run") == steps
-
-
 # Bad input, told before any training
 
 
@@ -595,29 +578,6 @@ def test_two_processes_train_evaluate_and_save_one_model(tmp_path):
     assert 3 < written["train_loss"] < 5
     model, tokenizer = load(tmp_path / "run")
     assert model.generate(**tokenizer(SOURCES[:1], return_tensors="pt"), length=5).shape[0] == 1
-
-
-@pytest.mark.slow
-def test_processes_run_out_of_time_together(tmp_path):
-    # One process that goes on while another has stopped waits for it for ever.
-    script = tmp_path / "out_of_time.py"
-    script.write_text(
-        "from hf_lenctrl.experiment.run import TimeBudget\n"
-        "from transformers import TrainerControl, TrainerState, TrainingArguments\n"
-        f"args = TrainingArguments(output_dir={str(tmp_path)!r}, use_cpu=True)\n"
-        "assert args.world_size == 2\n"
-        "budget = TimeBudget(0 if args.process_index == 1 else 60)\n"
-        "state, control = TrainerState(), TrainerControl()\n"
-        "budget.on_train_begin(args, state, control)\n"
-        "budget.on_step_end(args, state, control)\n"
-        "print('stops', control.should_training_stop, flush=True)\n"
-        "from accelerate import PartialState\n"
-        "PartialState().wait_for_everyone()\n"
-        "PartialState().destroy_process_group()\n"  # gloo's threads abort a process that ends with them
-    )
-    done = launch(script, tmp_path=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split().count("True") == 2, done.stdout
 
 
 # Generation from files

@@ -157,7 +157,6 @@ class RunArguments:
 
     group = "training"  # of `--help`
 
-    max_train_minutes: float | None = field(default=None, metadata={"help": "End training after so many minutes"})
     length_noise: int = field(
         default=0, metadata={"help": "Half width of the window of noise on training lengths, in their unit"}
     )

@@ -160,9 +160,7 @@ def export(model_folder: str | Path, length: int, output_dir: str | Path, quanti
 def main(argv=None) -> None:
     """Run the recipe."""
     parser = CommandParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "model_folder", type=model_name, help="folder or Hub name of a length-controlled model and its tokenizer"
-    )
+    parser.add_argument("model_folder", type=model_name, help="folder or Hub name of a controlled model")
     parser.add_argument("--length", required=True, type=int, help="units that every text shall have")
     parser.add_argument("--output_dir", required=True, help="a folder that does not exist")
     parser.add_argument("--quantization", help="of CTranslate2's weights: float32, int8, ...; by default as they are")

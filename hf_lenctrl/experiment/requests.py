@@ -213,7 +213,8 @@ def read_requests(
         reference_column (`str`, *optional*): Column of the references.
         lengths (`Sequence[int]`, *optional*): Without `length_column`: each row is written at each of these.
         prefix (`str`, *optional*): Of the names of the columns that an output adds.
-        ranked (`bool`, *optional*, defaults to `False`): An output adds its rank among those of the request, too.
+        ranked (`bool`, *optional*, defaults to `False`): An output adds its rank among those of the request,
+            its score, and the number of the input row, too.
 
     Raises:
         `FileNotFoundError`: for a file that is not there.
@@ -228,7 +229,10 @@ def read_requests(
     sources = rows.texts(source_column)
     own = None if length_column is None else rows.lengths(length_column)
     references = None if reference_column is None else rows.texts(reference_column)
-    names = {name: prefix + name for name in ("requested", "output", "length", *(["rank"] if ranked else []))}
+    names = {
+        name: prefix + name
+        for name in ("requested", "output", "length", *(["rank", "score", "row"] if ranked else []))
+    }
     if names["requested"] == length_column:
         del names["requested"]  # the row has it
     taken = [name for name in names.values() if name in rows.columns]

@@ -1,14 +1,11 @@
-"""What a run needs beside its Trainer: permission to upload, a length predictor, streams, a time budget."""
+"""What a run needs beside its Trainer: permission to upload, a length predictor, streams."""
 
 import logging
-import time
 from importlib.util import find_spec
 from pathlib import Path
 
-import torch
 import transformers
 from huggingface_hub import create_repo, get_session, upload_file
-from transformers import TrainerCallback
 
 from ..data_collator import DataCollatorForLengthControl
 from ..length_predictor import load_predictor
@@ -139,24 +136,3 @@ class StreamCollator(DataCollatorForLengthControl):
     def _draw(self, feature):
         self.set_epoch(next(self._epochs))
         return super()._draw(feature)
-
-
-class TimeBudget(TrainerCallback):
-    """Ends training in good order once `minutes` are over."""
-
-    def __init__(self, minutes: float):
-        self.seconds = 60 * minutes
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        self.end = time.monotonic() + self.seconds
-
-    def on_step_end(self, args, state, control, **kwargs):
-        over = time.monotonic() >= self.end
-        if args.world_size > 1:  # all stop at the same step, or those that go on wait for the others for ever
-            flag = torch.tensor(float(over), device=args.device)
-            torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
-            over = bool(flag)
-        if over:
-            logger.info("the time budget is used up at step %d of %d", state.global_step, state.max_steps)
-            control.should_training_stop = True
-            control.should_save = True  # to go on from, and to average

@@ -39,7 +39,6 @@ from .new_model import build_model, check_options, load_tokenizer, source_limit,
 from .record import RunRecord
 from .run import (
     StreamCollator,
-    TimeBudget,
     add_length_predictor,
     check_optional_parts,
     check_upload,
@@ -135,8 +134,6 @@ def make_trainer(model, run_args: RunArguments, args, data: Data) -> LengthContr
         processing_class=data.tokenizer,
         compute_metrics=metrics_of(run_args, data),
     )
-    if run_args.max_train_minutes is not None:
-        trainer.add_callback(TimeBudget(run_args.max_train_minutes))
     return trainer
 
 

@@ -105,10 +105,10 @@ def main(argv=None) -> None:
     print("\n2/5 Mining docstrings of the installed packages", flush=True)
     docstrings.main(["--output_dir", str(out / "data")])
     print("3/5 Training the length-controlled model (LDPE)", flush=True)
-    train(out / "model", out / "data", ["--max_train_minutes", "5", *args.training_options])
+    train(out / "model", out / "data", args.training_options)
     print("4/5 Training the plain Transformer", flush=True)
     plain = {"length_encoding": "none", "tokenizer_name_or_path": out / "model"}
-    plain |= {"max_train_minutes": 2, "max_steps": 600}
+    plain |= {"max_steps": 600}
     train(out / "plain", out / "data", [f"--{k}={v}" for k, v in plain.items()] + args.training_options)
 
     print("5/5 Writing", flush=True)
