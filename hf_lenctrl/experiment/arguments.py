@@ -239,7 +239,10 @@ def parse_arguments(
         if value is not None:
             model_name(value)
     if isinstance(parsed[0], ModelArguments):
-        parsed[0].given, parsed[0].typed = parser.given(argv), parser.given(typed)
+        parsed[0].given, parsed[0].typed = (
+            frozenset(word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--"))
+            for words in (argv, typed)
+        )
     return tuple(parsed)
 
 

@@ -157,7 +157,3 @@ def main(argv=None) -> None:
     print(report.markdown())
     if args.output_dir is not None:
         report.save(args.output_dir)
-
-
-if __name__ == "__main__":
-    main()

@@ -166,7 +166,3 @@ def main(argv=None) -> None:
     parser.add_argument("--quantization", help="of CTranslate2's weights: float32, int8, ...; by default as they are")
     args = parser.parse_args(argv)
     print(export(args.model_folder, args.length, args.output_dir, args.quantization))
-
-
-if __name__ == "__main__":
-    main()

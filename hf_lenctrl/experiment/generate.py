@@ -234,8 +234,3 @@ def main(argv=None) -> None:
     write(requests, args, file, state, block)
     if state.is_main_process:
         print_figures(requests, file.lines)
-
-
-if __name__ == "__main__":  # accelerate launch -m
-    main()
-    PartialState().destroy_process_group()  # gloo's threads would abort a process that ends with them

@@ -97,18 +97,6 @@ class GroupedParser(CommandParser, HfArgumentParser):
         )
         self.add_argument("--help-all", "--help_all", action=_HelpAll, help="show the other options of Trainer too")
 
-    def given(self, argv: list[str]) -> frozenset[str]:
-        """Names of the options that a command line has, whatever their values."""
-        defaults = [(action, action.default) for action in self._actions]
-        for action, _ in defaults:
-            action.default = argparse.SUPPRESS
-        self._defaults, kept = {}, self._defaults
-        names = frozenset(vars(self.parse_known_args(argv)[0]))
-        for action, default in defaults:
-            action.default = default
-        self._defaults = kept
-        return names
-
     def _add_dataclass_arguments(self, dtype):
         if not hasattr(self, "titled"):
             self.titled = {title: self.add_argument_group(title) for title in TITLES}

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate import PartialState
 from datasets import DatasetDict, IterableDataset
 from transformers import Seq2SeqTrainingArguments
 
@@ -247,8 +246,3 @@ def main(argv=None) -> dict:
     else:
         trainer.create_model_card()
     return metrics
-
-
-if __name__ == "__main__":  # accelerate launch -m
-    main()
-    PartialState().destroy_process_group()  # gloo's threads would abort a process that ends with them

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
 from datasets import DatasetDict
 from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer, EarlyStoppingCallback, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
@@ -238,8 +237,3 @@ def main(argv=None) -> dict:
     else:
         trainer.create_model_card()
     return metrics
-
-
-if __name__ == "__main__":  # accelerate launch -m
-    main()
-    PartialState().destroy_process_group()  # gloo's threads would abort a process that ends with them
