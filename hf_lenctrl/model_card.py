@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .length_units import count_units
+from .lengths import check_name
 from .minimal_card import TEXT, methods_of, usage
 from .report import length_report
 
@@ -68,8 +69,7 @@ class TrainingRun:
     history: Sequence[str] = ()
 
     def __post_init__(self):
-        if self.task not in TASKS:
-            raise ValueError(f"task must be one of {', '.join(TASKS)}, got {self.task!r}")
+        check_name("task", self.task, TASKS)
 
     @classmethod
     def of(

@@ -118,14 +118,6 @@ def test_a_fault_of_the_program_keeps_its_traceback(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["train", "train_length_predictor", "generate", "evaluate", "export", "reproduce"])
-def test_a_command_runs_as_a_module_too(name):
-    command = [sys.executable, "-m", f"hf_lenctrl.experiment.{name}", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
-    assert done.returncode == 0 and "usage: " in done.stdout, done.stderr
-
-
-@pytest.mark.slow
 def test_accelerate_launches_a_recipe_by_its_name(tmp_path):
     (tmp_path / "rows.jsonl").write_text(
         "".join(f'{{"source": "{s} {i}", "target": "{i} {s[:20]}"}}\n' for s in SOURCES for i in range(6))
@@ -134,7 +126,7 @@ def test_accelerate_launches_a_recipe_by_its_name(tmp_path):
     options = "--train_file rows.jsonl --output_dir run --use_cpu --max_steps 1 --eval_strategy no --vocab_size 120"
     options += " --validation_share 0 --test_share 0 --d_model 32 --ffn_dim 32 --attention_heads 2 --layers 1"
     command = [sys.executable, "-m", "accelerate.commands.launch", *launch.split(), "--main_process_port", "0"]
-    command += ["-m", "hf_lenctrl.experiment.train", "headline/small", *options.split()]
+    command += ["-m", "lenctrl", "train", "headline/small", *options.split()]
     environment = {**ENVIRONMENT, "HF_HOME": str(tmp_path / "home"), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]

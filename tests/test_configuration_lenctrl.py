@@ -115,11 +115,11 @@ def test_a_saved_config_loads_as_it_was_through_autoconfig(any_family, config_cl
         (
             {"length_encoding": "none", "absolute_positions": True, "length": 5},
             "length=5 has no effect with length_encoding='none' and no length_constraint; choose one of ldpe, lrpe, "
-            "pre, learned, scale, bound it with length_constraint='max', or leave it out",
+            "pre, learned, scale, pass length_constraint='max', or leave length out",
         ),
         (
             {"length_constraint": "min"},
-            r"length_constraint must be 'max' \(never longer\), 'exact' or None \(the model alone\), got 'min'",
+            r"length_constraint must be 'max' \(never longer\), 'exact' or None \(unconstrained\), got 'min'",
         ),
         (
             {"length_encoding": "none", "absolute_positions": True, "length_projection": True},

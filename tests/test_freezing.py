@@ -271,7 +271,7 @@ def test_a_bound_is_told_to_be_left_out(caplog):
     ],
 )
 def test_what_is_no_table_of_positions_is_told(fields, message):
-    with pytest.raises(ValueError, match="only a decoder that is told the length by its position.*" + message):
+    with pytest.raises(ValueError, match="only a decoder whose positions hold the length can be frozen.*" + message):
         freeze_length(build_model("marian", **fields), 5)
 
 

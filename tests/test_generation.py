@@ -655,7 +655,7 @@ def test_an_exact_length_that_cannot_be_is_missed_with_a_warning_and_never_passe
     ]
     assert record.getMessage() == (
         f"{2 * copies} of {3 * copies} outputs missed their exact length, "
-        "for want of entries that fit or of positions: " + missed[copies - 1]
+        "because no entries fit or positions ran out: " + missed[copies - 1]
     )
 
 

@@ -440,7 +440,7 @@ def test_arguments_that_are_off_are_refused(tokenizer):
     with pytest.raises(TypeError, match=r"texts must be a list of str, got a single one; pass \['files'\]"):
         build().predict_lengths("files", tokenizer)
     for batch_size in (0, -1, 2.0, True):
-        with pytest.raises(ValueError, match="batch_size must be an int of at least 1, got .*; pass batch_size=64"):
+        with pytest.raises(ValueError, match="batch_size must be an integer of at least 1, got"):
             build().predict_lengths(TEXTS, tokenizer, batch_size=batch_size)
 
 

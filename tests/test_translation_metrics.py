@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import sacrebleu
 
+from hf_lenctrl.experiment.figures import length_figures, paired_bootstrap, predictor_figures
 from hf_lenctrl.experiment.tables import System, load_systems, translation_tables
-from hf_lenctrl.metrics import length_figures, paired_bootstrap, predictor_figures, translation_metrics
+from hf_lenctrl.metrics import translation_metrics
 
 
 EVALUATE = Path(__file__).resolve().parents[1] / "recipes" / "evaluate_lengths.py"
