@@ -137,10 +137,15 @@ def load_average(model, folders: Sequence[str | Path]) -> None:
     model.tie_weights()
 
 
+def is_worse(mean: dict[str, float], last: dict[str, float]) -> bool:
+    """Whether the mean of checkpoints is worse than the last: in its loss, or by a tenth in its length error."""
+    return not mean["loss"] <= last["loss"] or mean.get("mae", 0.0) > 1.1 * last.get("mae", 0.0)
+
+
 def keep_better(trainer, count: int) -> str:
     """
-    Load the mean of a run's last checkpoints, or the last alone where the mean is worse on the validation rows: in
-    its loss, or by a tenth in its length error. Only checkpoints of the run's second half and past the warm-up count.
+    Load the mean of a run's last checkpoints, or the last alone where the mean is worse on the validation rows. Only
+    checkpoints of the run's second half and past the warm-up count.
 
     Returns:
         `str`: a sentence on what was kept, and why.
@@ -162,7 +167,7 @@ def keep_better(trainer, count: int) -> str:
         found = trainer.evaluate(metric_key_prefix=name)
         figures[name] = {key: found[f"{name}_{key}"] for key in ("loss", "mae") if f"{name}_{key}" in found}
     last, mean = figures["last"], figures["mean"]
-    worse = not mean["loss"] <= last["loss"] or mean.get("mae", 0.0) > 1.1 * last.get("mae", 0.0)
+    worse = is_worse(mean, last)
     if worse:
         load_average(trainer.model, late[-1:])
     told = {name: ", ".join(f"{key} {value:.3f}" for key, value in found.items()) for name, found in figures.items()}

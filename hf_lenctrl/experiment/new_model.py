@@ -65,7 +65,8 @@ def check_options(args: ModelArguments, data_args: DataArguments, run_args: RunA
         config: Any = AutoConfig.from_pretrained(name)
         if args.base_model is not None and args.model_name_or_path is None and hasattr(config, "length_encoding"):
             raise ValueError(f"base_model={name} has length control already; give it as model_name_or_path={name}")
-        _check_fixed(args, data_args, config)
+        if args.model_name_or_path is None or hasattr(config, "length_encoding"):  # else it is refused as plain
+            _check_fixed(args, data_args, config)
     tokens = args.length_encoding == "learned" or args.encoder_length_embedding
     told = args.length_encoding != "none" or args.encoder_length_embedding or name is not None
     used = {
@@ -91,7 +92,7 @@ def _check_fixed(args: ModelArguments, data_args: DataArguments, config) -> None
     has["target_vocabulary"] = "shared" if shared else "character"
     if args.model_name_or_path is None:  # a base model
         has |= {"absolute_positions": True, "learned_lengths": 512, "length_scale": 1}
-    elif hasattr(config, "length_encoding"):
+    else:
         tokens: dict = config.length_tokens or {}
         has |= {option: getattr(config, option) for option in _METHOD}
         has |= {"length_tokens": tokens.get("kind"), "length_bins": len(tokens.get("thresholds", ())) + 1}
