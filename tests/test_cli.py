@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import runpy
 import subprocess
 import sys
 import time
@@ -65,7 +66,7 @@ def test_the_recipes_are_listed_with_a_line_each(capsys, monkeypatch):
     names = re.findall(r"^([a-z]+/\w+)  +\S.{20,}", text, flags=re.M)
     headlines = "debian demo paper pretrained small subword_small".split()
     assert [name for name in names if name.startswith("headline/")] == [f"headline/{name}" for name in headlines]
-    assert len(names) == len(set(names)) == 15
+    assert len(names) == len(set(names)) == 16
     assert str(ROOT / "recipes") in text
 
 
@@ -115,6 +116,14 @@ def test_a_fault_of_the_program_keeps_its_traceback(tmp_path, monkeypatch):
     (tmp_path / "lacking.py").write_text("import a_package_that_is_not_there\n")
     with pytest.raises(SystemExit, match=r"a_package_that_is_not_there'; pip install 'hf-lenctrl\[train\]'"):
         cli.run("lacking", "lacking", [])
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.py")), ids=lambda path: path.stem)
+def test_a_command_is_a_script_of_the_repository_too(path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [str(path), "--help"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(path), run_name="__main__")
+    assert end.value.code in (0, None) and "usage: " in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -59,7 +59,7 @@ def byte_level_bart():
 
 
 def test_the_first_example_prints_what_the_readme_says():
-    code, claimed = code_block("models/debian_headlines")
+    code, claimed = code_block("models/translate_to_english")
     assert run(code, ROOT) == claimed
     assert len(code.strip().splitlines()) <= 10
     for line in claimed.splitlines():
