@@ -1,6 +1,7 @@
 """Text and a length in, text of that length out."""
 
 import difflib
+import inspect
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -10,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from tqdm.auto import tqdm
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Pipeline
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, GenerationMixin, Pipeline
 
 from .generation import FROM_CONFIG, encode_once, generate_within
 from .length_sources import Predictors, requested_lengths
@@ -118,7 +119,8 @@ class LengthControlledGenerationPipeline(Pipeline):
         kwargs: For `generate`: `num_beams=4`, `do_sample=True`, ...
 
     Returns (of a call):
-        `dict` with `generated_text`, `length` (measured), `requested_length` and `length_unit`; a list of them for
+        `dict` with `generated_text`, `length` (measured), `requested_length` and `length_unit` (and `score`, with
+            `return_dict_in_generate=True, output_scores=True` and beams); a list of them for
         `num_return_sequences` above 1; a list of either for several lengths of a text, and for a list of sources, in
         their order.
 
@@ -174,10 +176,15 @@ class LengthControlledGenerationPipeline(Pipeline):
         """Step 1: the options of a call, checked, and its rows."""
         own = [option.name for option in fields(_Call) if option.init]
         call = _Call(**{name: options.pop(name) for name in own if name in options})
-        for name in options:
-            near = difflib.get_close_matches(name, own, n=1, cutoff=0.8)
-            if near and not hasattr(self.model.generation_config, name):
-                raise TypeError(f"{name}={options[name]!r} is no option; did you mean {near[0]}=?")
+        takes = [inspect.signature(method).parameters for method in (self.model.generate, self.model.forward)]
+        known = {*own, *vars(GenerationConfig()), *inspect.signature(GenerationMixin.generate).parameters}
+        known |= {name for parameters in takes for name in parameters} - {"kwargs"}
+        for name in options.keys() - known:
+            near = difflib.get_close_matches(name, known, n=1)
+            meant = (
+                f"; did you mean {near[0]}=?" if near else f"; the options are those of generate and {', '.join(own)}"
+            )
+            raise TypeError(f"{name}={options[name]!r} is no option{meant}")
         config = self.model.config
         unit = getattr(config, "length_unit", None)
         call.length_unit = call.length_unit or unit or "token"
@@ -300,10 +307,12 @@ class LengthControlledGenerationPipeline(Pipeline):
         encode = partial(self.tokenizer, texts, return_tensors="pt", padding=True, verbose=False)
         batch = encode()
         positions = getattr(self.model.config, "max_position_embeddings", None) or 10**9
-        limit = min(self.tokenizer.model_max_length, positions) - (first[0] is not None)
+        most = self.tokenizer.model_max_length
+        limit = min(most, positions) - (first[0] is not None)
         if batch["input_ids"].shape[1] > limit:
+            whose = "the encoder's %d tokens" if positions <= most else "%d tokens, the tokenizer's model_max_length,"
             logger.warning(
-                "%d of %d sources are longer than the encoder's %d tokens and were cut",
+                f"%d of %d sources are longer than {whose} and were cut",
                 *(int((batch["attention_mask"].sum(dim=1) > limit).sum()), len(texts), limit),
             )
             batch = encode(truncation=True, max_length=limit)
@@ -329,15 +338,19 @@ class LengthControlledGenerationPipeline(Pipeline):
             length = as_length_tensor(lengths, len(lengths), table.weights.device)
             positions = getattr(self.model.config, "max_position_embeddings", None)
             ids = generate_within(generate, self.model, table, length, constraint, arguments, positions=positions)
+        scores = getattr(ids, "sequences_scores", None)
         ids = ids if isinstance(ids, torch.Tensor) else ids.sequences
-        return {"ids": ids, "tokens": table.count(ids) if table.unit == "token" else None}
+        return {"ids": ids, "tokens": table.count(ids) if table.unit == "token" else None, "scores": scores}
 
     def postprocess(self, outputs, *, unit: str, **_) -> list[dict]:
         texts = self.tokenizer.batch_decode(
             outputs["ids"], skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         lengths = outputs["tokens"].tolist() if unit == "token" else count_texts(self.tokenizer, texts, unit)
-        return [{"generated_text": text, "length": length} for text, length in zip(texts, lengths, strict=True)]
+        found = [{"generated_text": text, "length": length} for text, length in zip(texts, lengths, strict=True)]
+        if outputs["scores"] is not None:
+            return [output | {"score": score} for output, score in zip(found, outputs["scores"].tolist(), strict=True)]
+        return found
 
 
 def _batches(order: list[int], sizes: list[tuple[int, int]], most_rows: int, most: int | None) -> Iterator[list[int]]:
