@@ -1,4 +1,4 @@
-"""The translator with length control that comes with the repository: loaded as any other, and as good as its card says."""
+"""The translator with length control in the repository: loaded as any other, and as good as its card says."""
 
 import gzip
 import json
@@ -73,7 +73,7 @@ def test_it_predicts_lengths_by_itself(pipe, own_lengths):
 
 def test_the_cards_examples_are_what_it_writes(pipe):
     """Twenty rows at three lengths; the first three are translated again."""
-    blocks = re.findall(r"^\*\*(.+)\*\*\n\n((?:\| .+\n)+)", CARD, flags=re.M)
+    blocks = re.findall(r"^\*\*(.+)\*\*\n\n((?:\|.+\n)+)", CARD, flags=re.M)
     assert len(blocks) == 20
     ranked = {"rerank": 16, "rerank_model": str(FOLDER) + "_base"}
     for source, table in blocks[:3]:

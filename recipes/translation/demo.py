@@ -100,6 +100,7 @@ def main(argv=None) -> None:
     out = Path(args.output_dir)
     out.mkdir(parents=True, exist_ok=True)
     warnings.filterwarnings("ignore", message="Recommended: pip install sacremoses")
+    logging.getLogger("hf_lenctrl").setLevel(logging.ERROR)  # lengths of the picture that are rare in training
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
 
