@@ -27,7 +27,7 @@ assert [out["length"] for out in outputs["exact"]] == lengths == [len(out["gener
 assert all(out["length"] <= length for out, length in zip(outputs["max"], lengths, strict=True))
 assert exact == requested and len(unconstrained) == len(requested) == 3 * len(sentences) == 6
 assert [limited[unit]["length_unit"] for unit in limited] == ["word", "character", "byte", "token"]
-assert all(limited[unit]["length"] <= length for unit, length in (("word", 8), ("byte", 36), ("token", 9)))
+assert all(limited[unit]["length"] <= length for unit, length in (("word", 7), ("byte", 36), ("token", 9)))
 assert [out["length"] for out in several] == [LENGTH] * 3
 """,
     "02_finetune_your_checkpoint": """
@@ -133,7 +133,7 @@ def test_the_committed_outputs_show_what_the_text_says():
     source, predictor = re.findall(r"^(?:length of the source|predictor) +([\d.]+) ", predict, flags=re.M)
     assert float(predictor) < float(source)
     plain, *isometric = map(int, re.findall(r"(\d+)% within", predict))
-    assert len(isometric) == 2 and min(isometric) > 2 * plain
+    assert len(isometric) == 2 and min(isometric) > plain + 20
     assert "the same translations as before: True" in share
 
 
