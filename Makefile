@@ -15,8 +15,9 @@ CONSTRAINTS ?= -c constraints.txt
 demo: .venv/ready
 	$(BIN)/python recipes/headline/demo.py --output_dir demo
 
+# a file is run by one worker, so that what its tests share is made once
 test: .venv/ready
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 quality: .venv/ready
 	$(BIN)/ruff check .

@@ -1,9 +1,9 @@
-"""What a hard bound does to the text: length and ROUGE with and without `length_constraint`.
+"""What a hard constraint does to the text: length and ROUGE with and without `length_constraint`.
 
     python benchmarks/bounds.py --model runs/ldpe --input_file runs/ldpe/test.jsonl --lengths 20 40 60
 
-For each length one JSON line for the model alone, for its output cut at the bound, for `max` and for `exact`. A model
-without length control writes as it does, and is cut or bound in `--length_unit`.
+For each length one JSON line unconstrained, for that output cut at the length, for `max` and for `exact`. A model
+without length control ignores the length, and is cut or constrained in `--length_unit`.
 """
 
 import argparse
@@ -48,19 +48,18 @@ def main(argv=None) -> None:
     sources, references = rows["source"][:], rows["target"][:]
     write: Any = pipeline("length-controlled-generation", model=args.model, device="cpu")  # type: ignore[call-overload]
     options = {"num_beams": args.num_beams, "batch_size": args.batch_size}
-    told = getattr(write.model.config, "length_controlled", False)
-    unit = write.model.config.length_unit if told else args.length_unit
-    alone = None
+    controlled = getattr(write.model.config, "length_controlled", False)
+    unit = write.model.config.length_unit if controlled else args.length_unit
+    unconstrained = None
     for length in args.lengths:
         outputs = {}
-        if told or alone is None:
-            alone = write(sources, length_unit=unit, **({"length": length} if told else {}), **options)
-        outputs["alone"] = [(row["generated_text"], row["length"]) for row in alone]
-        shorter = [cut(text, length, unit, write.tokenizer) for text, _ in outputs["alone"]]
-        outputs["cut"] = [(text, min(n, length)) for text, (_, n) in zip(shorter, outputs["alone"], strict=True)]
+        if controlled or unconstrained is None:
+            unconstrained = write(sources, length_unit=unit, **({"length": length} if controlled else {}), **options)
+        free = outputs["unconstrained"] = [(row["generated_text"], row["length"]) for row in unconstrained]
+        outputs["cut"] = [(cut(text, length, unit, write.tokenizer), min(n, length)) for text, n in free]
         for constraint in ("max", "exact"):
-            bound = write(sources, length=length, length_unit=unit, length_constraint=constraint, **options)
-            outputs[constraint] = [(row["generated_text"], row["length"]) for row in bound]
+            constrained = write(sources, length=length, length_unit=unit, length_constraint=constraint, **options)
+            outputs[constraint] = [(row["generated_text"], row["length"]) for row in constrained]
         for name, pairs in outputs.items():
             figures = hf_lenctrl.length_metrics([n for _, n in pairs], [length] * len(pairs))
             rouge = rouge_metrics([text for text, _ in pairs], references)

@@ -1,9 +1,9 @@
-"""Cost of a hard bound: beam-5 generation with and without `length_constraint`, at a vocabulary of 50,000 entries.
+"""Cost of a hard constraint: beam-5 generation with and without `length_constraint`, on 50,000 vocabulary entries.
 
     python benchmarks/constraints.py [--threads 1] [--rounds 15] [--shapes 2x128 6x512]
 
 One length-controlled BART whose vocabulary is byte-level BPE, the tables with most states; see timing.py for how
-rounds alternate. The free run takes as many decoding steps as the bound one did.
+rounds alternate. The free run takes as many decoding steps as the constrained one.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def byte_level_tokenizer(vocab_size: int) -> BartTokenizer:
 
 
 LENGTHS = {"token": 20, "character": 110, "word": 20, "byte": 110}  # about 20 steps
-WHAT = "time of beam-5 generation, bound / free"
+WHAT = "time of beam-5 generation, constrained / free"
 
 
 def count_steps(model, run) -> int:
@@ -50,28 +50,28 @@ def count_steps(model, run) -> int:
 def measure(
     shape: str, tokenizer, unit: str, constraints: Sequence[str], batch_size: int, rounds: int
 ) -> Iterator[tuple[str, int, dict[str, list[float]]]]:
-    """For each constraint its name, the decoding steps, and the seconds of each round, `free` and `bound`."""
+    """For each constraint its name, the decoding steps, and the seconds of each round, `free` and `constrained`."""
     torch.manual_seed(0)
     fields: dict = {"vocab_size": len(tokenizer), "length_unit": unit, **sides(*map(int, shape.split("x")))}
     model: Any = hf_lenctrl.LenCtrlBartForConditionalGeneration(hf_lenctrl.LenCtrlBartConfig(**fields)).eval()
     model.set_unit_table(tokenizer)
     batch: dict = {"input_ids": torch.randint(5, len(tokenizer), (batch_size, 60)), "num_beams": 5}
     for constraint in constraints:
-        told = {"length": LENGTHS[unit], "length_constraint": constraint}
+        options = {"length": LENGTHS[unit], "length_constraint": constraint}
         if unit == "word":
-            told["max_new_tokens"] = 24  # made-up words go on and on
+            options["max_new_tokens"] = 24  # made-up words never end
 
-        def bound(told=told):
+        def constrained(options=options):
             model.final_logits_bias.zero_()
-            model.generate(**batch, **told)
+            model.generate(**batch, **options)
 
-        steps = count_steps(model, bound)
+        steps = count_steps(model, constrained)
 
         def free(steps=steps):
             model.final_logits_bias[:, model.config.eos_token_id] = -1e9  # so that it takes all its steps
             model.generate(**batch, length=LENGTHS[unit], max_new_tokens=steps)
 
-        yield constraint, steps, alternate({"free": free, "bound": bound}, rounds)
+        yield constraint, steps, alternate({"free": free, "constrained": constrained}, rounds)
 
 
 def rows(
@@ -82,7 +82,7 @@ def rows(
     for shape in shapes:
         for unit in units:
             for constraint, _, seconds in measure(shape, tokenizer, unit, constraints, batch_size, rounds):
-                yield ratio_row(f"{shape}: {constraint}, {unit}", seconds["bound"], seconds["free"], WHAT)
+                yield ratio_row(f"{shape}: {constraint}, {unit}", seconds["constrained"], seconds["free"], WHAT)
 
 
 def main(argv=None) -> None:
@@ -106,7 +106,7 @@ def main(argv=None) -> None:
             for constraint, steps, seconds in measure(shape, tokenizer, unit, *sizes):
                 figures: dict = {"steps": steps}
                 figures |= {f"{name}_s": round(statistics.median(each), 4) for name, each in seconds.items()}
-                figures["ratio"] = round(ratio(seconds["bound"], seconds["free"]), 4)
+                figures["ratio"] = round(ratio(seconds["constrained"], seconds["free"]), 4)
                 print(json.dumps({"shape": shape, "unit": unit, "constraint": constraint} | figures), flush=True)
 
 

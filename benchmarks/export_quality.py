@@ -2,8 +2,8 @@
 
     python benchmarks/export_quality.py --model runs/ldpe --input_file runs/ldpe/test.jsonl --length 50
 
-A JSON line for each: texts that are the same as those of transformers, greedily; length accuracy (model alone, in its
-unit) and ROUGE against column `target`; the largest difference of a text's mean log-probability per token (teacher
+A JSON line for each: texts that are the same as those of transformers, greedily; length accuracy (unconstrained, in
+its unit) and ROUGE against column `target`; the largest difference of a text's mean log-probability per token (teacher
 forcing, on transformers' texts). Lengths are measured in the decoded texts.
 """
 

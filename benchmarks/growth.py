@@ -84,17 +84,17 @@ def control(model, batch: int, tokens: int) -> Callable[[], object]:
 
 
 def step(model, batch: int, tokens: int, beams: int = 5) -> Callable[[], object]:
-    """Length control of a decoding step that sees `tokens` written ones, and of the bound on them."""
+    """Length control of a decoding step that sees `tokens` written ones, and of the constraint on them."""
     ids = torch.randint(3, model.config.vocab_size, (batch * beams, tokens))
     embeds, scores = torch.randn(len(ids), 1, model.config.d_model), torch.randn(len(ids), model.config.vocab_size)
     table, length = model.unit_table, [9 * tokens] * batch
-    bound = hf_lenctrl.LengthConstraintLogitsProcessor(table, length, "exact", eos_token_id=0)
+    constrained = hf_lenctrl.LengthConstraintLogitsProcessor(table, length, "exact", eos_token_id=0)
     rows = torch.full((len(ids),), 9 * tokens)
 
     @torch.no_grad()
     def run() -> None:
         model.model.decoder(inputs_embeds=embeds, progress=table.progress(ids)[:, -1:], length=rows)
-        bound(ids, scores)
+        constrained(ids, scores)
 
     return run
 
@@ -137,9 +137,9 @@ def rows(
             runs = {n: control(model, n, middle) for n in batches}
             yield fitted(f"training, {name}, batch of {batches[0]} to {batches[-1]}", runs)
         runs = {n: step(ldpe, 4, n) for n in lengths}
-        yield fitted(f"decoding step, LDPE and bound, target length {lengths[0]} to {lengths[-1]}", runs)
+        yield fitted(f"decoding step, LDPE and constraint, target length {lengths[0]} to {lengths[-1]}", runs)
         runs = {n: step(ldpe, n, middle) for n in batches}
-        yield fitted(f"decoding step, LDPE and bound, batch of {batches[0]} to {batches[-1]}", runs)
+        yield fitted(f"decoding step, LDPE and constraint, batch of {batches[0]} to {batches[-1]}", runs)
         own = {n: [float(peak(control(ldpe, memory_batch, n)))] for n in lengths}
         name = f"{shape}: training, LDPE, target length {lengths[0]} to {lengths[-1]}"
         yield row_of(name, exponents(lengths, own), "exponent of peak memory")

@@ -83,13 +83,13 @@ def measure(
     )
     stock.eval(), controlled.eval()
     small: dict = {"num_beams": 5, "min_new_tokens": 20, "max_new_tokens": 20, "input_ids": batch["input_ids"][:4]}
-    told = small | {"length": 90}
+    with_length = small | {"length": 90}
     yield (
         "beam-5 generation",
         alternate(
             {
-                "stock": lambda: stock.generate(**(told if head else small)),
-                "controlled": lambda: controlled.generate(**told),
+                "stock": lambda: stock.generate(**(with_length if head else small)),
+                "controlled": lambda: controlled.generate(**with_length),
             },
             rounds,
         ),

@@ -26,7 +26,7 @@ def margins(encoding: Callable, dim: int, noise: float, lengths: Sequence[int]) 
     reader = torch.linalg.solve(covariance, encoded[:, 0].mean(0) - encoded.mean((0, 1)))
     value = encoded @ reader  # (lengths, 16)
     margin = (value[:, 0] - value[:, 1:].amax(1)) / (noise * reader.norm())
-    return [margin[wanted - 20].item() for wanted in lengths]
+    return [margin[requested - 20].item() for requested in lengths]
 
 
 def main(argv=None) -> None:

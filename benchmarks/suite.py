@@ -3,7 +3,7 @@
     python benchmarks/suite.py [--parts overhead growth ...] [--output_dir benchmarks]
 
 Writes `results.json` after each part and `results.md` from it. A part that stands there, measured by the same code,
-versions and settings, is kept, so that a run that was stopped goes on; parts that are named are measured anew.
+versions and settings, is kept, so that a stopped run resumes; parts that are named are measured anew.
 One thread; see `timing.py` for how rounds alternate. Where there is a GPU, parts that can run there fill a column.
 """
 

@@ -32,8 +32,8 @@ def write(pipe, rows: list[dict], length, path: Path, **options) -> list[dict]:
 
 def save(rows: list[dict], texts: list[str], requested: list, path: Path) -> list[dict]:
     lines = [
-        {"source": row["source"], "reference": row["target"], "requested": wanted, "output": text, "length": len(text)}
-        for row, text, wanted in zip(rows, texts, requested, strict=True)
+        {"source": row["source"], "reference": row["target"], "requested": length, "output": text, "length": len(text)}
+        for row, text, length in zip(rows, texts, requested, strict=True)
     ]
     part = path.with_suffix(".part")
     part.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")

@@ -16,18 +16,10 @@ from transformers import (
 )
 from transformers.pipelines import PIPELINE_REGISTRY
 
+from . import configuration_lenctrl as _configurations
 from . import length_predictor as _length_predictor
 from . import modeling_lenctrl as _models
-from .configuration_lenctrl import (
-    LenCtrlBartConfig,
-    LenCtrlM2M100Config,
-    LenCtrlMarianConfig,
-    LenCtrlMBartConfig,
-    LenCtrlMT5Config,
-    LenCtrlPegasusConfig,
-    LenCtrlT5Config,
-    LenCtrlUMT5Config,
-)
+from .configuration_lenctrl import *  # noqa: F403
 from .conversion import add_length_control
 from .data_collator import DataCollatorForLengthControl
 from .ensemble import LengthControlEnsemble
@@ -38,24 +30,7 @@ from .length_predictor import LengthPredictor, LengthPredictorConfig, load_predi
 from .length_tokens import LengthTokens
 from .length_units import UnitTable, count_units
 from .metrics import length_metrics
-from .modeling_lenctrl import (
-    LenCtrlBartForConditionalGeneration,
-    LenCtrlBartModel,
-    LenCtrlM2M100ForConditionalGeneration,
-    LenCtrlM2M100Model,
-    LenCtrlMarianModel,
-    LenCtrlMarianMTModel,
-    LenCtrlMBartForConditionalGeneration,
-    LenCtrlMBartModel,
-    LenCtrlMT5ForConditionalGeneration,
-    LenCtrlMT5Model,
-    LenCtrlPegasusForConditionalGeneration,
-    LenCtrlPegasusModel,
-    LenCtrlT5ForConditionalGeneration,
-    LenCtrlT5Model,
-    LenCtrlUMT5ForConditionalGeneration,
-    LenCtrlUMT5Model,
-)
+from .modeling_lenctrl import *  # noqa: F403
 from .pipeline import LengthControlledGenerationPipeline, PipelineModel
 from .report import length_report
 from .reranking import rerank
@@ -67,32 +42,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    *_configurations.__all__,
+    *_models.__all__,
     "DataCollatorForLengthControl",
     "FixedLengthTranslator",
-    "LenCtrlBartConfig",
-    "LenCtrlBartForConditionalGeneration",
-    "LenCtrlBartModel",
-    "LenCtrlM2M100Config",
-    "LenCtrlM2M100ForConditionalGeneration",
-    "LenCtrlM2M100Model",
-    "LenCtrlMBartConfig",
-    "LenCtrlMBartForConditionalGeneration",
-    "LenCtrlMBartModel",
-    "LenCtrlMT5Config",
-    "LenCtrlMT5ForConditionalGeneration",
-    "LenCtrlMT5Model",
-    "LenCtrlMarianConfig",
-    "LenCtrlMarianMTModel",
-    "LenCtrlMarianModel",
-    "LenCtrlPegasusConfig",
-    "LenCtrlPegasusForConditionalGeneration",
-    "LenCtrlPegasusModel",
-    "LenCtrlT5Config",
-    "LenCtrlT5ForConditionalGeneration",
-    "LenCtrlT5Model",
-    "LenCtrlUMT5Config",
-    "LenCtrlUMT5ForConditionalGeneration",
-    "LenCtrlUMT5Model",
     "LengthConstraintLogitsProcessor",
     "LengthControlEnsemble",
     "LengthControlTrainer",
@@ -123,13 +76,7 @@ def __getattr__(name: str):
 
 
 # for checkpoints that do not name their tokenizer; MBart, M2M100 and Pegasus have several, so theirs must
-_TOKENIZERS = {
-    "bart": BartTokenizer,
-    "marian": MarianTokenizer,
-    "t5": T5Tokenizer,
-    "mt5": T5Tokenizer,
-    "umt5": T5Tokenizer,
-}
+_TOKENIZERS = {"bart": BartTokenizer, "marian": MarianTokenizer, **dict.fromkeys(("t5", "mt5", "umt5"), T5Tokenizer)}
 
 _length_predictor.register()
 for _family, _head in _models.FAMILIES.items():

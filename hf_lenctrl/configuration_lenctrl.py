@@ -15,7 +15,7 @@ from transformers.models.umt5.configuration_umt5 import UMT5Config
 
 from .length_tokens import LengthTokens
 from .length_units import LENGTH_UNITS
-from .lengths import check_constraint, check_length
+from .lengths import check_constraint, check_length, check_name
 
 
 LENGTH_ENCODING_NAMES = ("ldpe", "lrpe", "pre", "learned", "scale", "none")
@@ -28,14 +28,14 @@ class LengthControlRules:
     construction.
 
     Fields:
-        length_encoding (`str`, defaults to `"ldpe"`): What the decoder is told: `"ldpe"`, `"lrpe"`, `"pre"`
+        length_encoding (`str`, defaults to `"ldpe"`): What the decoder is given: `"ldpe"`, `"lrpe"`, `"pre"`
             (see `hf_lenctrl.length_encoding`); `"learned"`, an embedding of the remaining length (LenEmb, Kikuchi et
             al. 2016; Nguyen et al. 2023, eq. 18-19); `"scale"`, token embeddings times the length (LC, Liu et al.
             2018; see `length_scale`); or `"none"` for the base model's decoder.
         encoder_length_embedding (`bool`, defaults to `False`): Add an embedding of the length to each of the encoder's
             inputs (Nguyen et al. 2023, eq. 16-17).
         length_head (`bool`, defaults to `False`): One more head of cross-attention, over what is written (Nguyen et
-            al. 2023, eq. 20-24), see `LengthHeadAttention`.
+            al. 2023, eq. 20-24); see `LengthHeadAttention`.
         learned_lengths (`int`, defaults to 512): Rows of the tables of `"learned"` and `encoder_length_embedding`, for
             lengths from 0; a longer one shares the last row, one below 0 the first.
         length_scale (`int`, defaults to 1): What `"scale"` divides the length by, so that one of `length_scale` leaves
@@ -47,7 +47,7 @@ class LengthControlRules:
         length_unit (`str`, defaults to `"token"`): What is counted: `"token"`, or of the decoded text `"character"`
             (Unicode code points), `"word"` (separated by white space) or `"byte"` (UTF-8). Special tokens count zero.
         length (`int`, *optional*): Length used when a call gives none.
-        length_constraint (`str`, *optional*): Bound used when a call to `generate` gives none: `"max"` or `"exact"`.
+        length_constraint (`str`, *optional*): `"max"` or `"exact"`; used when a call to `generate` gives none.
         length_predictor (`str`, *optional*): The `LengthPredictor` that the pipeline asks with `length="predict"`, a
             Hub name or a path; `"./name"` is a folder beside this configuration.
         length_tokens (`dict`, *optional*): Tokens before the source that say how long the output shall be, as
@@ -73,21 +73,17 @@ class LengthControlRules:
 
     @property
     def length_controlled(self: Any) -> bool:
-        """Whether the network is told the length."""
+        """Whether the network is given the length."""
         return self.length_encoding != "none" or self.encoder_length_embedding
 
     @property
     def counts_progress(self: Any) -> bool:
-        """Whether the decoder is told what is written."""
+        """Whether the decoder is given the progress."""
         return self.length_encoding not in ("none", "scale") or self.length_head
 
     def validate_length_control(self):
-        if self.length_encoding not in LENGTH_ENCODING_NAMES:
-            raise ValueError(
-                f"length_encoding must be one of {', '.join(LENGTH_ENCODING_NAMES)}, got {self.length_encoding!r}"
-            )
-        if self.length_unit not in LENGTH_UNITS:
-            raise ValueError(f"length_unit must be one of {', '.join(LENGTH_UNITS)}, got {self.length_unit!r}")
+        for name, known in (("length_encoding", LENGTH_ENCODING_NAMES), ("length_unit", LENGTH_UNITS)):
+            check_name(name, getattr(self, name), known)
         if self.length is not None:
             check_length(self.length)
         check_constraint(self.length_constraint)
@@ -101,13 +97,13 @@ class LengthControlRules:
                 "length_encoding='none' with absolute_positions=False leaves the decoder without any position; "
                 "pass absolute_positions=True for the plain base model"
             )
-        told = self.length_controlled or self.length_tokens is not None
         if self.length_tokens is not None:
             LengthTokens(**self.length_tokens)  # raises for wrong ones
-        if not told and self.length is not None and self.length_constraint is None:
+        unused = not self.length_controlled and self.length_tokens is None and self.length_constraint is None
+        if self.length is not None and unused:
             raise ValueError(
                 f"length={self.length} has no effect with length_encoding='none' and no length_constraint; choose one "
-                f"of {', '.join(LENGTH_ENCODING_NAMES[:-1])}, bound it with length_constraint='max', or leave it out"
+                f"of {', '.join(LENGTH_ENCODING_NAMES[:-1])}, pass length_constraint='max', or leave length out"
             )
         if self.length_encoding in ("none", "scale") and self.length_projection:
             raise ValueError(
@@ -185,6 +181,7 @@ class LenCtrlUMT5Config(LengthControlRules, UMT5Config):
     absolute_positions: bool = True
 
 
-_config: Any
-for _config in LengthControlRules.__subclasses__():
+_configs: Any = LengthControlRules.__subclasses__()
+for _config in _configs:
     _config.register_for_auto_class()
+__all__ = [_config.__name__ for _config in _configs]

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from .generation import refuse_length
 from .length_head import LengthHeadAttention
 from .length_signal import EncoderLengthEmbedding, LengthSignal, init_length_weights, required_length
+from .lengths import refuse_length
 
 
 # (mixin, stock class) -> the class of a controlled part; filled by hf_lenctrl.modeling_lenctrl
@@ -18,26 +18,26 @@ def control(part: Any, mixin: type) -> None:
     """
     Put `mixin` before a stock part's class, in place.
 
-    The stock model builds its parts itself and names their classes. To build them again with ours would take twice the
-    time and memory; so the part that is there gets the class and, from `add_length_control`, its few new modules.
+    The stock model builds its parts itself. To build them again with other classes would take twice the time and
+    memory; so the part that is there gets the class and, from `add_length_control`, its few new modules.
     """
     part.__class__ = CONTROLLED[mixin, type(part)]
     part.add_length_control()
 
 
-def _no_positions(*args, **kwargs) -> torch.Tensor:
-    given = next(value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
-    return torch.zeros((), device=given.device)
-
-
-class _NoPositions(nn.Module):
-    """Stands where the decoder's positions stood when the length encoding replaces them."""
+class _AddsNothing:
+    """Mixin of a module of positions whose `forward` adds zero, whatever its arguments."""
 
     def forward(self, *args, **kwargs) -> torch.Tensor:
-        return _no_positions(*args, **kwargs)
+        given = next(value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
+        return torch.zeros((), device=given.device)
 
 
-class PositionsOfIds:
+class _NoPositions(_AddsNothing, nn.Module):
+    """Replaces the decoder's positions where the length encoding takes their place."""
+
+
+class PositionsOfIds(_AddsNothing):
     """
     M2M100's positions, which leave out the padding among the ids. Its `forward` is handed embeddings and no ids, so
     encoder and decoder here add the positions themselves, with `of`, and it adds nothing more.
@@ -46,13 +46,10 @@ class PositionsOfIds:
     def add_length_control(self) -> None:
         """No new modules."""
 
-    def forward(self, *args, **kwargs) -> torch.Tensor:
-        return _no_positions(*args, **kwargs)
-
     def of(self: Any, input_ids, embeds: torch.Tensor, seen: int) -> torch.Tensor:
         """Positions of ids, or of embeddings where there are none: `(batch_size, sequence_length, d_model)`."""
         ids = None if input_ids is None else input_ids.to(self.weights.device)
-        return super().forward(ids, embeds, seen).to(embeds.device)
+        return super(_AddsNothing, self).forward(ids, embeds, seen).to(embeds.device)
 
 
 class _Part:
@@ -75,7 +72,7 @@ class _Part:
 
 class LengthControlledEncoder(_Part):
     """
-    Encoder that may be told the length (Nguyen et al. 2023, eq. 16-17), with `config.encoder_length_embedding`.
+    Encoder that may be given the length (Nguyen et al. 2023, eq. 16-17), with `config.encoder_length_embedding`.
 
     Without it length is left to the decoder: `generate` and the models hand both the same keyword arguments.
     """

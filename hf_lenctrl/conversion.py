@@ -43,7 +43,7 @@ def add_length_control(
     length_tokens: LengthTokens | None = None,
 ) -> Any:
     """
-    Give a plain BART, mBART, Pegasus, Marian, M2M100/NLLB or T5 (mT5, UMT5) model a decoder that gets the length.
+    Give a plain BART, mBART, Pegasus, Marian, M2M100/NLLB or T5 (mT5, UMT5) model a decoder that is given the length.
 
     The decoder keeps its positions, and the length encoding reaches it through a linear layer that starts at zero, as
     do the encoder's length embedding and the length head's projection: the new model's logits equal the plain model's
@@ -66,8 +66,8 @@ def add_length_control(
         kept, new and dropped.
 
     Raises:
-        `ValueError`: for a model of another family, one that has length control, an encoding, unit or constraint of
-            another name, or a model without a tokenizer.
+        `ValueError`: for a model of another family or with length control, another name of an encoding, unit or
+            constraint, or a model without a tokenizer.
     """
     if isinstance(model_or_path, PreTrainedModel):
         plain: Any = model_or_path
@@ -77,8 +77,8 @@ def add_length_control(
         plain = AutoModelForSeq2SeqLM.from_pretrained(model_or_path)
         tokenizer = tokenizer or AutoTokenizer.from_pretrained(model_or_path)
     addable = (*LENGTH_ENCODINGS, "learned")
-    told_otherwise = length_encoding == "none" and (length_tokens is not None or encoder_length_embedding)
-    if length_encoding not in addable and not told_otherwise:
+    in_the_source = length_encoding == "none" and (length_tokens is not None or encoder_length_embedding)
+    if length_encoding not in addable and not in_the_source:
         raise ValueError(
             f"length_encoding={length_encoding!r} cannot be added to a model that stays as it was; choose one of "
             f"{', '.join(addable)}"
@@ -92,11 +92,10 @@ def add_length_control(
         raise ValueError(
             f"{type(plain).__name__} {has}; pass a plain model of type {', '.join(FAMILIES)}, got {model_type!r}"
         )
-    UnitTable.from_tokenizer(tokenizer, length_unit)  # an unknown unit is told before a model is built
+    UnitTable.from_tokenizer(tokenizer, length_unit)  # raises for an unknown unit, before a model is built
     head = FAMILIES[model_type]
-    fields = plain.config.to_dict()
-    for name in ("model_type", "architectures", "transformers_version", "_name_or_path", "auto_map"):
-        fields.pop(name, None)
+    left_out = ("model_type", "architectures", "transformers_version", "_name_or_path", "auto_map")
+    fields = {name: value for name, value in plain.config.to_dict().items() if name not in left_out}
     config = head.config_class(
         **fields,
         length_encoding=length_encoding,
@@ -110,8 +109,7 @@ def add_length_control(
         length_head=length_head,
     )
     model: Any = head(config).to(plain.dtype)
-    state = plain.state_dict()
-    missing, unexpected = model.load_state_dict(state, strict=False)
+    missing, unexpected = model.load_state_dict(plain.state_dict(), strict=False)
     model.tie_weights()
     model.to(plain.device)
     model.set_unit_table(tokenizer)

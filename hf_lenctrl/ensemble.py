@@ -67,13 +67,13 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
                 )
         # its configuration speaks for all: whether encoders are given the length, whether there is a default length
         lead = max(models, key=lambda m: (m.config.encoder_length_embedding, m.config.length_controlled))
-        names = ("eos_token_id", "pad_token_id", "decoder_start_token_id", "length_unit")
         for model in models:
-            for name in names:
-                if getattr(model.config, name) != getattr(lead.config, name):
+            for name in ("eos_token_id", "pad_token_id", "decoder_start_token_id", "length_unit"):
+                value, other = getattr(lead.config, name), getattr(model.config, name)
+                if value != other:
                     raise ValueError(
-                        f"the models of an ensemble must agree in {name}, got {getattr(lead.config, name)!r} and "
-                        f"{getattr(model.config, name)!r}; use checkpoints trained with one tokenizer and unit"
+                        f"the models of an ensemble must agree in {name}, got {value!r} and {other!r}; use "
+                        "checkpoints trained with one tokenizer and unit"
                     )
             if not torch.equal(model.unit_table.weights.cpu(), lead.unit_table.weights.cpu()):
                 raise ValueError(
@@ -82,7 +82,7 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
                 )
         super().__init__(lead.config)
         models = [lead, *(model for model in models if model is not lead)]
-        self.models = nn.ModuleList(models)
+        self.models: Any = nn.ModuleList(models)
         self.generation_config = lead.generation_config
         self.encoders = _Encoders([model.get_encoder() for model in models])
         self.eval()
@@ -90,8 +90,7 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
     @property
     def unit_table(self) -> UnitTable:
         """Of the first length-controlled model; all are the same."""
-        lead: Any = self.models[0]
-        return lead.unit_table
+        return self.models[0].unit_table
 
     def get_encoder(self, modality=None):
         """All encoders, see `forward`."""
@@ -116,8 +115,8 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
         caches = [None] * len(widths) if past_key_values is None else [past_key_values, *past_key_values.others]
         total = None
         for model, states, cache in zip(self.models, encoder_outputs[0].split(widths, dim=-1), caches, strict=True):
-            told = {"length": length} if model.config.length_controlled else {}
-            told |= {"progress": progress} if model.config.counts_progress else {}
+            given = {"length": length} if model.config.length_controlled else {}
+            given |= {"progress": progress} if model.config.counts_progress else {}
             logits = model(
                 attention_mask=attention_mask,
                 decoder_input_ids=decoder_input_ids,
@@ -125,7 +124,7 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
                 encoder_outputs=BaseModelOutput(last_hidden_state=states),
                 past_key_values=cache,
                 use_cache=cache is not None,
-                **told,
+                **given,
             ).logits
             log_probabilities = logits.float().log_softmax(dim=-1)  # (B, T, V)
             total = log_probabilities if total is None else torch.logaddexp(total, log_probabilities)
@@ -133,25 +132,19 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
 
     def get_output_embeddings(self):
         """Of the first model; all have one vocabulary."""
-        lead: Any = self.models[0]
-        return lead.get_output_embeddings()
+        return self.models[0].get_output_embeddings()
 
     @property
     def _positions(self) -> int | None:
-        members: Any = self.models
-        return min((model._positions for model in members if model._positions is not None), default=None)
+        return min((model._positions for model in self.models if model._positions is not None), default=None)
 
     def prepare_inputs_for_generation(self, input_ids, **kwargs):
         """As the first model that counts progress does."""
-        members: Any = self.models
-        counts = next((model for model in members if model.config.counts_progress), members[0])
+        counts = next((model for model in self.models if model.config.counts_progress), self.models[0])
         return counts.prepare_inputs_for_generation(input_ids, **kwargs)
 
     def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs):
         if generation_config.use_cache is not False:
-            model_kwargs["past_key_values"] = _Caches(
-                [
-                    EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
-                    for model in self.models
-                ]
-            )
+            configs = [model.config for model in self.models]
+            caches = [EncoderDecoderCache(DynamicCache(config=c), DynamicCache(config=c)) for c in configs]
+            model_kwargs["past_key_values"] = _Caches(caches)

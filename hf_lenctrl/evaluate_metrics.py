@@ -6,6 +6,11 @@ import evaluate
 from .metrics import length_metrics, rouge_metrics, rouge_settings
 
 
+def _info(description: str, kind: str) -> evaluate.MetricInfo:
+    columns = {name: datasets.Value(kind) for name in ("predictions", "references")}
+    return evaluate.MetricInfo(description=description, citation="", features=datasets.Features(columns))
+
+
 class LengthControl(evaluate.Metric):
     """
     `length_metrics` for `evaluate`: predictions and references are produced and requested lengths.
@@ -21,13 +26,8 @@ class LengthControl(evaluate.Metric):
     """
 
     def _info(self):
-        return evaluate.MetricInfo(
-            description="Variance (Takase & Okazaki 2019, eq. 8), mean absolute error, exact and over-length shares.",
-            citation="",
-            features=datasets.Features(
-                {"predictions": datasets.Value("int64"), "references": datasets.Value("int64")}
-            ),
-        )
+        text = "Variance (Takase & Okazaki 2019, eq. 8), mean absolute error, exact and over-length shares."
+        return _info(text, "int64")
 
     def _compute(self, predictions, references):
         return length_metrics(predictions, references)
@@ -37,16 +37,9 @@ class TruncatedRouge(evaluate.Metric):
     """`rouge_metrics` for `evaluate`: ROUGE recall and F1, predictions cut to `max_bytes` if that is given."""
 
     def _info(self):
-        return evaluate.MetricInfo(
-            description="ROUGE-1, 2 and L, recall and F1, with optional truncation of predictions to n bytes.",
-            citation="",
-            features=datasets.Features(
-                {"predictions": datasets.Value("string"), "references": datasets.Value("string")}
-            ),
-        )
+        text = "ROUGE-1, 2 and L, recall and F1, with optional truncation of predictions to n bytes."
+        return _info(text, "string")
 
     def _compute(self, predictions, references, max_bytes: int | None = None):
-        return {
-            **rouge_metrics(predictions, references, max_bytes=max_bytes),
-            "settings": rouge_settings(max_bytes),
-        }
+        figures = rouge_metrics(predictions, references, max_bytes=max_bytes)
+        return {**figures, "settings": rouge_settings(max_bytes)}

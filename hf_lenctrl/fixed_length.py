@@ -8,7 +8,8 @@ from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
-from .length_units import count_texts
+from .length_units import check_texts, count_texts
+from .lengths import check_counts
 
 
 logger = logging.getLogger(__name__)
@@ -25,13 +26,7 @@ def _ctranslate2():
 
 
 def check_quantization(quantization: str | None, device: str = "cpu", name: str = "quantization") -> None:
-    """
-    Raise for weights that this machine cannot compute with.
-
-    Raises:
-        `ImportError`: without CTranslate2.
-        `ValueError`: for a quantisation that the device lacks, or that there is none of, or a device that is not here.
-    """
+    """Raise `ValueError` for weights or a device that this machine cannot compute with."""
     try:
         supported = sorted(_ctranslate2().get_supported_compute_types(device))
     except (RuntimeError, ValueError) as error:
@@ -95,13 +90,10 @@ class FixedLengthTranslator:
         Raises:
             `TypeError`, `ValueError`: for inputs that are no texts or empty ones, or a number under 1.
         """
-        for name, number in (("num_beams", 1 if num_beams is None else num_beams), ("batch_size", batch_size)):
-            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-                raise ValueError(f"{name} must be an integer of at least 1, got {number!r}")
+        check_counts(num_beams=1 if num_beams is None else num_beams, batch_size=batch_size)
         rows = [texts] if isinstance(texts, str) else list(texts)
+        check_texts(rows)
         for i, text in enumerate(rows):
-            if not isinstance(text, str):
-                raise TypeError(f"every input must be a text, got {text!r} at position {i}")
             if not text.strip():
                 raise ValueError(f"the text at position {i} is empty; remove it")
         settings = self.settings
@@ -117,7 +109,7 @@ class FixedLengthTranslator:
             no_repeat_ngram_size=settings.no_repeat_ngram_size or 0,
             suppress_sequences=[[self.target[i] for i in ids] for ids in settings.bad_words_ids or []] or None,
             end_token=[self.target[i] for i in (ends if isinstance(ends, list) else [ends])],
-            max_input_length=0,  # cut above, so that it is told
+            max_input_length=0,  # cut above, with a warning
             max_decoding_length=(settings.max_new_tokens or 256) - (settings.forced_eos_token_id is not None),
             min_decoding_length=settings.min_length or 0,
         )

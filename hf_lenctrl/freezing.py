@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from transformers import PegasusForConditionalGeneration, PreTrainedModel
 
+from .configuration_lenctrl import LengthControlRules
 from .generation import token_limit
-from .length_encoding import LENGTH_ENCODINGS
 from .length_units import UnitTable
 from .lengths import check_length
 
@@ -17,34 +17,34 @@ logger = logging.getLogger(__name__)
 
 _DECODER_TABLE = "model.decoder.embed_positions.weight"
 _ENCODER_TABLE = "model.encoder.embed_positions.weight"
+_LEFT_OUT = {*LengthControlRules.__annotations__, "model_type", "architectures", "auto_map", "transformers_version"}
 _ALIKE = ("start", "in a text", "after white space")  # states of a table whose entries are characters
 
 
 def freeze_length(model, length: int, *, tokenizer=None) -> Any:
     """
-    Turn a length-controlled model into a plain one that knows one length.
+    Turn a length-controlled model into a plain one that writes one length.
 
     Where each entry writes one unit, progress is the position less a constant, so that an encoding at one length is
-    a table of positions. It is added to the decoder's own positions and takes their place in a stock model, whose
-    logits equal the controlled model's at that length. The model given is left as it is.
+    a table of positions. Added to the decoder's own positions, it makes a stock model whose logits equal the
+    controlled model's at that length. The given model does not change.
 
-    The stock class is the family's own, but for M2M100 and NLLB: their class computes its positions and saves none,
-    so they become a Pegasus model, which has the same layers and reads its positions from the file. Its encoder counts
-    every token, where M2M100's leaves padding out: pad sources on the right, as their tokenizers do. Marian's class
-    leaves its positions out of what it saves; the model returned here saves them and `MarianMTModel.from_pretrained`
-    reads them, but a model that was loaded so loses them when it is saved again.
+    The stock class is the family's own, except for M2M100 and NLLB: their class computes its positions and saves
+    none, so they become a Pegasus model, which has the same layers. Its encoder counts padding too: pad sources on the
+    right. Marian's class does not save its positions; the model returned here does, and `MarianMTModel` reads them,
+    but a model that was loaded so loses them when it is saved again.
 
-    Positions before the text are the decoder start and, where the generation configuration has one, the forced BOS
-    (BART, or a language code): set `model.generation_config.forced_bos_token_id` before. Entries that write nothing
-    (`<unk>` in a count of characters, language codes) would part progress from position in the middle of a text, so
-    the generation configuration rules them out (`bad_words_ids`). One remains: a character vocabulary's space at the
-    very start of a text, which decoding strips, counts as a unit here. Limits on new tokens are those that the
-    controlled model's `generate` chooses, within the table. A `length_constraint` is not carried over.
+    The positions before the text are the decoder start and, where the generation configuration has one, the forced
+    BOS (BART, or a language code): set `model.generation_config.forced_bos_token_id` before. The generation
+    configuration rules out the other entries that write nothing (`bad_words_ids`), because after one of them progress
+    is not the position. One remains: a character vocabulary's space at the start of a text, which decoding strips,
+    counts as a unit. Limits on new tokens are those that the controlled model's `generate` chooses, within the table.
+    A `length_constraint` is not carried over.
 
     Args:
         model (`PreTrainedModel`): A length-controlled model with its head. With `length_encoding="none"` nothing
             depends on the length and the stock model comes out.
-        length (`int`): Wanted units.
+        length (`int`): Requested units.
         tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's, to check that its targets begin as generation
             does.
 
@@ -55,20 +55,20 @@ def freeze_length(model, length: int, *, tokenizer=None) -> Any:
 
     Raises:
         `TypeError`, `ValueError`: for a length that is no integer, under 1 or beyond the positions; a model that is
-            not length-controlled; one whose control is no table of positions: an entry that writes several units or
-            none (subwords counted in characters, words, bytes), `"scale"`, a length head, the encoder's length
-            embedding, length tokens; targets that begin with an entry that generation does not force.
+            not length-controlled, or whose control is no table of positions (subwords counted in characters, words or
+            bytes; `"scale"`, a length head, the encoder's length embedding, length tokens); targets that begin with an
+            entry that generation does not force.
     """
     _check_kind(model)
     check_length(length)
     config, decoder = model.config, model.model.decoder
-    told = config.length_encoding != "none"
+    has_length = config.length_encoding != "none"
     stock = next(kind for kind in type(model).__mro__ if kind.__module__.startswith("transformers.models."))
-    if told and config.model_type.endswith("m2m_100"):
+    if has_length and config.model_type.endswith("m2m_100"):
         stock = PegasusForConditionalGeneration
     plain = _stock_model(stock, model)
     state = {name: value for name, value in model.state_dict().items() if name in plain.state_dict()}
-    if told:
+    if has_length:
         table = decoder.unit_table
         silent = _silent_entries(table)
         starts = _starts(model)
@@ -88,17 +88,17 @@ def freeze_length(model, length: int, *, tokenizer=None) -> Any:
     plain.tie_weights()
     plain.to(model.device)
     plain.generation_config = copy.deepcopy(model.generation_config)
-    if told:
+    if has_length:
         _limit(plain.generation_config, table, length, rows, silent)
         if plain._keys_to_ignore_on_save:
             plain._keys_to_ignore_on_save.discard(_DECODER_TABLE)  # of this model, not of Marian's class
     if config.length_constraint is not None:
         logger.warning(
-            "length_constraint=%r is no part of a frozen model, which plans its length alone; bound it with "
+            "length_constraint=%r is no part of a frozen model, which only plans its length; constrain it with "
             "LengthConstraintLogitsProcessor",
             config.length_constraint,
         )
-    plain.config.frozen_length = length if told else None
+    plain.config.frozen_length = length if has_length else None
     plain.config.frozen_length_unit = config.length_unit
     family = plain.config.model_type
     plain.config.normalize_before = family not in ("bart", "marian")
@@ -120,17 +120,13 @@ def _check_kind(model) -> None:
             f"freeze_length takes one length-controlled model with its language-model head, got a "
             f"{type(model).__name__}; pass e.g. AutoModelForSeq2SeqLM.from_pretrained(path) of a model with a length"
         )
-    rule = "only a decoder that is told the length by its position can be frozen"
+    rule = "only a decoder whose positions hold the length can be frozen"
     if config.length_encoding == "scale":
         raise ValueError(
             f"{rule}, length_encoding='scale' multiplies its embeddings instead; train one with length_encoding='ldpe'"
         )
-    for name, value in (
-        ("encoder_length_embedding", config.encoder_length_embedding or None),
-        ("length_head", config.length_head or None),
-        ("length_tokens", config.length_tokens),
-    ):
-        if value is not None:
+    for name in ("encoder_length_embedding", "length_head", "length_tokens"):
+        if value := getattr(config, name):
             raise ValueError(
                 f"{rule}, this model has {name}={value!r}; train one without it, or call "
                 "model.generate(..., length=...) of this one"
@@ -191,11 +187,7 @@ def _progress(table: UnitTable, starts: list[int], rows: int) -> torch.Tensor:
 def _decoder_table(decoder, progress: torch.Tensor, length: int, plain) -> torch.Tensor:
     """The stock decoder's positions, own ones and encoding, with the rows that its class puts before them."""
     config, rows = decoder.config, progress.shape[1]
-    wanted = torch.full_like(progress[:, :1], length)  # (1, 1)
-    if config.length_encoding == "learned":
-        table = decoder.length_embedding((wanted - progress).clamp(0, config.learned_lengths - 1))[0].float()
-    else:
-        table = LENGTH_ENCODINGS[config.length_encoding](progress, wanted, config.d_model)[0]  # (rows, d)
+    table = decoder.encode_length(progress, torch.full_like(progress[:, :1], length))[0].float()  # (rows, d)
     if config.length_projection:
         table = torch.nn.functional.linear(table, decoder.length_projection.weight.float())
     offset = getattr(plain.model.decoder.embed_positions, "offset", 0)  # 2 rows in BART's, which nothing reads
@@ -217,10 +209,7 @@ def _own_positions(module, rows: int) -> torch.Tensor:
 def _stock_model(stock: type, model) -> Any:
     """A model of the stock class with the configuration's own fields, not yet with the weights."""
     kind: Any = stock
-    added = {name for part in type(model.config).__mro__ for name in getattr(part, "__annotations__", {})}
-    added -= {name for part in type(model.config).__mro__[1:] for name in getattr(part, "__annotations__", {})}
-    added |= {"model_type", "architectures", "auto_map", "transformers_version", "_name_or_path"}
-    fields = {name: value for name, value in model.config.to_dict().items() if name not in added}
+    fields = {name: value for name, value in model.config.to_dict().items() if name not in _LEFT_OUT}
     if kind is PegasusForConditionalGeneration:  # its own default would end M2M100's outputs with padding
         fields.setdefault("forced_eos_token_id", None)
     return kind(kind.config_class(**fields)).to(model.dtype)

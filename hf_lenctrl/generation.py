@@ -4,8 +4,6 @@ import copy
 import inspect
 import logging
 import math
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -20,21 +18,13 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .length_constraint import LengthConstraintLogitsProcessor
 from .length_units import UnitTable
-from .lengths import as_length_tensor, check_constraint
+from .lengths import as_length_tensor, check_constraint, given_or_default, refuse_length
 
 
 logger = logging.getLogger(__name__)
 
-_FROM_CONFIG: Any = object()  # None says "no constraint"
+FROM_CONFIG: Any = object()  # None says "no constraint"
 _PER_ROW = ("input_ids", "attention_mask", "inputs_embeds", "decoder_input_ids", "decoder_attention_mask")
-
-
-def refuse_length():
-    """Raise for a length that nothing would use."""
-    raise ValueError(
-        "length was given to a model with length_encoding='none', which cannot use it; leave it out, bound it with "
-        "length_constraint='max', or build the model with length_encoding='ldpe', 'lrpe' or 'pre'"
-    )
 
 
 def token_limit(table: UnitTable, length: int, prompt_length: int, positions: int | None) -> int:
@@ -85,25 +75,41 @@ class _ForcedEnds(LogitsProcessor):
         return torch.where(ends.unsqueeze(1), only_eos, scores)
 
 
-def limited(
+def generate_within(
+    generate,
     model,
     table: UnitTable,
     length: torch.Tensor,
     constraint: str | None,
-    kwargs: dict,
-    generation_config,
-    limit_of: Callable[[int, int], int],
-) -> dict:
+    arguments: dict,
+    *,
+    positions: int | None,
+):
     """
-    Arguments of `model.generate` with room for the length and, for a constraint, its logits processor.
+    `generate` with room for a length, its constraint, and a warning for the exact lengths that were missed.
 
     Args:
-        length (`torch.LongTensor` of shape `(batch_size,)`): Requested units.
-        kwargs (`dict`): The call's own, which override.
-        limit_of: Positions for a length and a prompt's length; called even where the call sets its own, because it
-            raises for what the model cannot hold.
+        generate: The method that does it, of `model` or of its parent class.
+        model (`PreTrainedModel`): Length-controlled or plain.
+        table (`UnitTable`): Of the model's vocabulary, in the unit of `length`.
+        length (`torch.LongTensor` of shape `(batch_size,)`): Requested units, see `as_length_tensor`.
+        constraint (`str`, *optional*): `"max"`, `"exact"` or `None`.
+        arguments (`dict`): The call's own for `generate`, `generation_config` among them; they override.
+        positions (`int`, *optional*): Decoder positions of the model; `None` where they have no end.
+
+    Raises:
+        `ValueError`: for a length that the positions cannot hold, or an exact one beyond the call's own limit.
     """
-    kwargs = dict(kwargs)
+    outputs = generate(**_limited(model, table, length, constraint, arguments, positions))
+    if constraint == "exact":
+        ids = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
+        _warn_of_misses(table.count(ids), length, table.unit)
+    return outputs
+
+
+def _limited(model, table: UnitTable, length: torch.Tensor, constraint, arguments: dict, positions) -> dict:
+    """The arguments of `generate` with room for the length and, for a constraint, its logits processor."""
+    kwargs, generation_config = dict(arguments), arguments.get("generation_config")
 
     def given(name):
         """Of the call; `generate` fills what it leaves out from the checkpoint."""
@@ -114,8 +120,9 @@ def limited(
 
     prompt = kwargs.get("decoder_input_ids")
     prompt_length = 1 if prompt is None else prompt.shape[1]
-    most = limit_of(int(length.max()), prompt_length)
-    limit: Any = length.new_tensor([limit_of(n, prompt_length) for n in length.tolist()])  # (B,)
+    # made even where the call sets its own, because it raises for what the model cannot hold
+    own = [token_limit(table, n, prompt_length, positions) for n in length.tolist()]
+    limit: Any = length.new_tensor(own)  # (B,)
     processors = list(kwargs.get("logits_processor") or [])
     eos = in_force("eos_token_id")
     if eos is None:
@@ -125,8 +132,8 @@ def limited(
     elif given("max_length") is not None:
         limit = given("max_length")
     else:  # the model's own limit was not made for this length
-        kwargs |= {"max_length": most, "max_new_tokens": None}
-        if constraint is None and int(limit.min()) < most:
+        kwargs |= {"max_length": max(own), "max_new_tokens": None}
+        if constraint is None and min(own) < max(own):
             criteria = [*(kwargs.get("stopping_criteria") or []), _OwnLimits(limit)]
             kwargs["stopping_criteria"] = StoppingCriteriaList(criteria)
             forced = in_force("forced_eos_token_id")
@@ -140,47 +147,16 @@ def limited(
     return kwargs | {"logits_processor": LogitsProcessorList(processors)}
 
 
-def generate_within(
-    generate,
-    model,
-    table: UnitTable,
-    length: torch.Tensor,
-    constraint: str | None,
-    arguments: dict,
-    *,
-    positions: int | None,
-):
-    """
-    `generate` with room for a length, its constraint, and a warning for each exact length that was missed.
-
-    Args:
-        generate: The method that does it, of `model` or of its parent class.
-        model (`PreTrainedModel`): Length-controlled or plain.
-        table (`UnitTable`): Of the model's vocabulary, in the unit of `length`.
-        length (`torch.LongTensor` of shape `(batch_size,)`): Requested units, see `as_length_tensor`.
-        constraint (`str`, *optional*): `"max"`, `"exact"` or `None`.
-        arguments (`dict`): The call's own for `generate`, `generation_config` among them; they override.
-        positions (`int`, *optional*): Decoder positions of the model; `None` where they have no end.
-    """
-    limit_of = partial(token_limit, table, positions=positions)
-    config = arguments.get("generation_config")
-    outputs = generate(**limited(model, table, length, constraint, arguments, config, limit_of))
-    if constraint == "exact":
-        ids = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
-        warn_of_misses(table.count(ids).tolist(), length.tolist(), table.unit)
-    return outputs
-
-
-def warn_of_misses(produced: list[int], length: list[int], unit: str) -> None:
-    """Log the outputs, `batch_size * n`, that have another length than the one asked for, `batch_size`."""
-    length = [item for item in length for _ in range(len(produced) // len(length))]
-    missed = [i for i, (has, wanted) in enumerate(zip(produced, length, strict=True)) if has != wanted]
-    if missed:
+def _warn_of_misses(produced: torch.Tensor, length: torch.Tensor, unit: str) -> None:
+    """Log the outputs, `(batch_size * n,)`, that do not have the requested length, `(batch_size,)`."""
+    length = length.repeat_interleave(len(produced) // len(length)).to(produced.device)
+    missed = (produced != length).nonzero().squeeze(1)
+    if len(missed):
+        first = missed[:5]
         logger.warning(
-            "%d of %d outputs missed their exact length, for want of entries that fit or of positions: "
+            "%d of %d outputs missed their exact length, because no entries fit or positions ran out: "
             "rows %s have %s %ss, not %s",
-            *(len(missed), len(produced), missed[:5], [produced[i] for i in missed[:5]], unit),
-            [length[i] for i in missed[:5]],
+            *(len(missed), len(produced), first.tolist(), produced[first].tolist(), unit, length[first].tolist()),
         )
 
 
@@ -214,17 +190,7 @@ class LengthControlledGeneration:
         raise NotImplementedError
 
     @torch.no_grad()
-    def generate(
-        self,
-        inputs=None,
-        generation_config=None,
-        logits_processor=None,
-        stopping_criteria=None,
-        *args,
-        length=None,
-        length_constraint=_FROM_CONFIG,
-        **kwargs,
-    ):
+    def generate(self, inputs=None, *args, length=None, length_constraint=FROM_CONFIG, **kwargs):
         """
         `GenerationMixin.generate` with a length.
 
@@ -233,37 +199,30 @@ class LengthControlledGeneration:
         checkpoint came with gives way to the length too.
 
         Args:
-            length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Wanted units for
+            length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested units for
                 the whole batch or for each example; defaults to `config.length`. For a single text several lengths
                 give as many outputs, and its encoder runs once.
             length_constraint (`str`, *optional*): `"max"`, never longer than `length`; `"exact"`, this length
-                wherever the vocabulary allows it, with a warning where it did not; `None`, the model alone. Defaults
-                to `config.length_constraint`. See `LengthConstraintLogitsProcessor`.
+                wherever the vocabulary allows it, with a warning where it did not; `None`, unconstrained. Defaults to
+                `config.length_constraint`. See `LengthConstraintLogitsProcessor`.
 
         Raises:
             `TypeError`, `ValueError`: for a length that is missing, no integer, under 1, of another size than the
                 batch or more than the decoder's positions can hold; for a constraint of another name, or one that
                 `max_new_tokens` leaves no room for.
         """
-        if length_constraint is _FROM_CONFIG:
+        if length_constraint is FROM_CONFIG:
             length_constraint = self.config.length_constraint
         check_constraint(length_constraint)
-        kwargs |= {"generation_config": generation_config, "logits_processor": logits_processor}
-        kwargs |= {"stopping_criteria": stopping_criteria}
         generate: Any = super().generate
-        if args:  # the positional arguments behind these, by the names of the base method
-            kwargs |= dict(zip(list(inspect.signature(generate).parameters)[4:], args, strict=False))
+        # the positional arguments behind `inputs`, by the names of the base method
+        kwargs |= dict(zip(list(inspect.signature(generate).parameters)[1:], args, strict=False))
         controlled = self.config.length_controlled
         if not controlled and length_constraint is None:
             if length is not None:
                 refuse_length()
             return generate(inputs, **kwargs)
-        length = self.config.length if length is None else length
-        if length is None:
-            raise ValueError(
-                "no length was given; pass it to the call, model.generate(**inputs, length=75) or "
-                "length=[30, 50, ...] for each example, or set a default: from_pretrained(path, length=75)"
-            )
+        length = given_or_default(length, self.config)
         rows = self._rows(inputs, kwargs)
         batch_size = 1 if rows is None else len(rows)  # as GenerationMixin does when it is given nothing
         table = self.unit_table  # not `self.device`, which is that of a first parameter, offloaded perhaps
@@ -288,16 +247,13 @@ class LengthControlledGeneration:
     def _one_text(self, inputs, kwargs: dict, many: int) -> tuple:
         """The arguments of `generate` for a text that is to be written several times."""
         rows = torch.zeros(many, dtype=torch.long)  # an index on the CPU goes with tensors of any device
-        kwargs = {
-            name: value[rows] if name in _PER_ROW and value is not None else value for name, value in kwargs.items()
-        }
+        kwargs |= {name: kwargs[name][rows] for name in _PER_ROW if kwargs.get(name) is not None}
         given = kwargs.get("encoder_outputs")
         if given is not None:
             kwargs["encoder_outputs"] = BaseModelOutput(last_hidden_state=given[0][rows])
         ids = kwargs.pop("input_ids", None) if inputs is None else inputs[rows]
-        if (
-            ids is None or given is not None or getattr(self.config, "encoder_length_embedding", False)
-        ):  # it reads each length
+        reads_lengths = getattr(self.config, "encoder_length_embedding", False)
+        if ids is None or given is not None or reads_lengths:
             return ids, kwargs
         mask = kwargs.pop("attention_mask", None)
         first = {"input_ids": ids[:1], "attention_mask": None if mask is None else mask[:1]}
@@ -305,10 +261,9 @@ class LengthControlledGeneration:
 
     def _rows(self, inputs, kwargs) -> torch.Tensor | None:
         """The first argument with a row for each example."""
-        for value in (inputs, kwargs.get("input_ids"), kwargs.get("inputs_embeds"), kwargs.get("decoder_input_ids")):
-            if value is not None:
-                return value
-        return None if kwargs.get("encoder_outputs") is None else kwargs["encoder_outputs"][0]
+        names = ("input_ids", "inputs_embeds", "decoder_input_ids", "encoder_outputs")
+        given = next((v for v in (inputs, *map(kwargs.get, names)) if v is not None), None)
+        return given if given is None or isinstance(given, torch.Tensor) else given[0]  # of `encoder_outputs`
 
     @property
     def _positions(self) -> int | None:

@@ -20,23 +20,23 @@ _KNOWN: WeakKeyDictionary = WeakKeyDictionary()
 
 class LengthConstraintLogitsProcessor(LogitsProcessor):
     """
-    A hard bound on the length of each output, in any unit, for any model: trained for length or not; greedy, beam
+    A hard constraint on the length of each output, in any unit, for any model: trained for length or not; greedy, beam
     search or sampling. Length-controlled models make one from `length_constraint=`; for others pass it to `generate`.
 
     Entries that no longer fit, that would cut a character in two (byte-level BPE) or write nothing are masked; EOS is
-    masked as `constraint` demands. Scores of what remains are left as they are, so that with beams an output that had
-    to end where the model would not have ended pays for it, and a finished one wins. A row never ends up empty: if no
-    entry fits, EOS is let through. Where no entries add up to an `"exact"` length, the output has the next shorter
-    length that can be written. Other processors hold too, but for an open character, which is always completed.
+    masked as `constraint` demands. The scores of the other entries do not change, so that beam search prefers outputs
+    that end where the model would end. If no entry fits, EOS is let through. Where no entries add up to an `"exact"`
+    length, the output has the next shorter length that can be written. Other processors hold too, except within an
+    open character, which is always completed.
 
     Args:
         unit_table (`UnitTable`): What each entry of the model's vocabulary writes.
-        length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`): The bound, for all or for each.
+        length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`): Units, for all or for each.
         constraint (`str`, *optional*, defaults to `"max"`): `"max"`, never longer; `"exact"`, this length.
         eos_token_id (`int` or `list[int]`): What ends an output.
-        max_length (`int` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): The limit that `generate` works
-            under, in positions, EOS among them, for all or for each: so that an output is complete before it. An exact
-            length is steered for when steps become scarce.
+        max_length (`int` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): The limit of `generate`, in
+            positions with EOS, for all or for each; outputs are complete before it, and larger entries are chosen when
+            an exact length needs them.
         prompt_length (`int`, *optional*, defaults to 0): First positions that do not count, for decoder-only models.
         start_length (`int`, *optional*, defaults to 1): Positions before the text that write nothing: the decoder
             start, a forced BOS or language code.
@@ -88,14 +88,14 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         self.length = as_length_tensor(length, rows, device)  # (B,)
         self.max_length, self.prompt_length = max_length, prompt_length
         eos = [eos_token_id] if isinstance(eos_token_id, int) else torch.as_tensor(eos_token_id).reshape(-1).tolist()
-        self.bounds = _bounds(unit_table, tuple(eos), constraint)
+        self.rules = _rules_of(unit_table, tuple(eos), constraint)
         if constraint == "exact" and max_length is not None:
             self._check_room(start_length)
 
     def _check_room(self, start_length: int) -> None:
         limits = torch.as_tensor(self.max_length).expand(len(self.length)).tolist()
         for length, limit in zip(self.length.tolist(), limits, strict=True):
-            needed = self.bounds.entries(length) + start_length + 1
+            needed = math.ceil(self.rules.pace * length / self.rules.reach) + start_length + 1
             if limit - self.prompt_length < needed:
                 raise ValueError(
                     f"exactly {length} {self.table.unit}s may need {needed} positions (start and EOS among "
@@ -114,37 +114,34 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
             `torch.FloatTensor` of shape `(rows, vocab_size)`, `-inf` for what the constraint forbids.
         """
         rows, vocab_size = scores.shape
-        bounds = self.bounds
-        if bounds.cost.shape[1] != vocab_size or rows % len(self.length):
+        rules = self.rules
+        if rules.cost.shape[1] != vocab_size or rows % len(self.length):
             raise ValueError(
                 f"scores for {rows} rows and {vocab_size} entries do not go with {len(self.length)} lengths and a "
-                f"unit table of {bounds.cost.shape[1]} entries; build it with the model's own tokenizer"
+                f"unit table of {rules.cost.shape[1]} entries; build it with the model's own tokenizer"
             )
         copies = rows // len(self.length)
         length = self.length.repeat_interleave(copies)  # (rows,)
         written = input_ids[:, self.prompt_length :]
         count, state = self.table.count_and_state(written)  # (rows,) each
         remaining = length - count  # (rows,)
-        masked = bounds.bias(state, remaining).to(scores.dtype).add_(scores)  # (rows, V)
+        masked = rules.fits(state, remaining).to(scores.dtype).add_(scores)  # (rows, V)
         if written.shape[1] <= 2:  # BOS, a language code: at the start or not at all
             start = (count == 0).unsqueeze(1)
-            masked[:, bounds.silent] = torch.where(start, scores[:, bounds.silent], masked[:, bounds.silent])
+            masked[:, rules.silent] = torch.where(start, scores[:, rules.silent], masked[:, rules.silent])
         left = None
-        if self.max_length is not None:
-            limit = self.max_length
-            limit = (
-                limit.repeat_interleave(copies) if isinstance(limit, torch.Tensor) else torch.full_like(length, limit)
-            )
-            left = limit - input_ids.shape[1] - 2  # (rows,) after this entry, and with EOS in the last position
-            if int(left.min()) < max(bounds.most_steps, 0):
-                ends = masked[:, bounds.eos]
-                masked += bounds.ends_within(state, left)
-                masked[:, bounds.eos] = ends
+        if (limit := self.max_length) is not None:
+            limit = limit.repeat_interleave(copies) if isinstance(limit, torch.Tensor) else limit
+            left = limit - input_ids.shape[1] - 2 + torch.zeros_like(length)  # (rows,) after this entry, before EOS
+            if int(left.min()) < rules.most_steps:
+                ends = masked[:, rules.eos]
+                masked += rules.ends_within(state, left)
+                masked[:, rules.eos] = ends
             if self.constraint == "exact":
-                scarce = (left - bounds.most_steps) * bounds.reach < bounds.pace * remaining  # (rows,)
+                scarce = (left - rules.most_steps) * rules.reach < rules.pace * remaining  # (rows,)
                 if bool(scarce.any()):
-                    least = bounds.pace * remaining - left * bounds.reach
-                    masked = self._if_possible(masked, bounds.steer(state, least))
+                    least = rules.pace * remaining - left * rules.reach
+                    masked = self._if_possible(masked, rules.steers(state, least))
         empty = _nothing_in(masked)  # (rows,)
         if bool(empty.any()):  # nothing fits, or another processor forbids what does
             left = None if left is None else left[empty]
@@ -153,9 +150,9 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
 
     def _if_possible(self, masked, more):
         """`masked + more`, made in `more`, EOS as it was, for the rows that are left with something to write."""
-        ends = masked[:, self.bounds.eos]
+        ends = masked[:, self.rules.eos]
         more += masked  # in place, as above: a fresh tensor of this size costs more than the sum
-        more[:, self.bounds.eos] = ends
+        more[:, self.rules.eos] = ends
         impossible = _nothing_in(more)  # (rows,)
         if bool(impossible.any()):
             more[impossible] = masked[impossible]
@@ -163,15 +160,15 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
 
     def _way_out(self, scores, state, remaining, left):
         """What completes a text that may not end here; else EOS, what writes nothing, EOS whatever its score."""
-        bounds = self.bounds
-        completes = bounds.bias(state, remaining)
+        rules = self.rules
+        completes = rules.fits(state, remaining)
         if left is not None:
-            completes += bounds.ends_within(state, left)
-        completes[bounds.ends[state]] = -math.inf
+            completes += rules.ends_within(state, left)
+        completes[rules.ends[state]] = -math.inf
         ends, silent, forced = (torch.full_like(scores, -math.inf) for _ in range(3))
-        ends[:, bounds.eos] = scores[:, bounds.eos]
-        silent[:, bounds.silent] = scores[:, bounds.silent]
-        forced[:, bounds.eos] = 0.0
+        ends[:, rules.eos] = scores[:, rules.eos]
+        silent[:, rules.silent] = scores[:, rules.silent]
+        forced[:, rules.eos] = 0.0
         for way in (silent, ends, completes.to(scores.dtype)):  # the last one that is possible
             forced = torch.where(_nothing_in(way).unsqueeze(1), forced, way)
         return forced
@@ -187,11 +184,13 @@ def _nothing_in(scores: torch.Tensor) -> torch.Tensor:
     return scores.amax(dim=-1) <= torch.finfo(scores.dtype).min
 
 
-class _Bounds:
+class _Rules:
     """
     What a table, its EOS and a constraint make of the vocabulary.
 
     Attributes:
+        fits, steers, ends_within (`_Rows`): 0 for what may be written and `-inf` for the rest, `(rows, V)`: within the
+            remaining units; gaining so many units at least; with so many entries left before EOS.
         ends (`torch.BoolTensor` of shape `(S,)`): States that a text may end in.
         cost (`torch.IntTensor` of shape `(S, V)`): Units that an entry writes and those it makes necessary: the rest
             of an open character, a word after a last space, an EOS that writes. `_NEVER` for what may not be written.
@@ -229,16 +228,16 @@ class _Bounds:
         self.cost[:, self.eos] = last
 
         self.most_steps = int(torch.where(steps < never, steps, 0).max())
-        self._set_pace(weights, following)
+        self._set_pace()
         # beyond the dearest entry all remaining lengths are alike, and below the least gain all that must be written
         if constraint == "exact":
             self.best, period = self._best()
-            self._fits = _Rows(self._make_exact, len(weights), 0, self.best.shape[1] - 1, period)
+            self.fits = _Rows(self._make_exact, len(weights), 0, self.best.shape[1] - 1, period)
         else:
             dearest = int(torch.where(self.cost < never, self.cost, 0).max())
-            self._fits = _Rows(self._make_fits, len(weights), 0, dearest + 1)
-        self._steers = _Rows(self._make_steer, len(weights), int(self.gain.min()), int(self.gain.max()) + 1)
-        self._ends = _Rows(self._make_ends, len(weights), -1, 4)
+            self.fits = _Rows(self._make_fits, len(weights), 0, dearest + 1)
+        self.steers = _Rows(self._make_steer, len(weights), int(self.gain.min()), int(self.gain.max()) + 1)
+        self.ends_within = _Rows(self._make_ends, len(weights), -1, 4)
 
     def _is_eos(self) -> torch.Tensor:
         return torch.zeros_like(self.weights[0], dtype=torch.bool).index_fill(0, self.eos, True)  # (V,)
@@ -251,7 +250,8 @@ class _Bounds:
         ends = ends if bool(ends.any()) else first
         return torch.where(ends, self.weights[:, self.eos], _NEVER)
 
-    def _set_pace(self, weights, following) -> None:
+    def _set_pace(self) -> None:
+        weights, following = self.weights, self.following
         whole = (weights >= 0) & (self.steps[following] == 0) & (self.cost < _NEVER) & ~self._is_eos()  # (S, V)
         after_text = min(1, len(weights) - 1)
         written = set(weights[after_text][whole[after_text]].unique().tolist()) - {0}
@@ -261,10 +261,6 @@ class _Bounds:
         self.pace = 2 if not written and bool(at_once.any()) else 1
         credit = (self.pace - 1) * at_once.int()
         self.gain = (self.pace * weights + credit[following] - self.reach * self.steps[following]).float()
-
-    def entries(self, length: int) -> int:
-        """Entries that may be needed for so many units."""
-        return math.ceil(self.pace * length / self.reach)
 
     def _best(self) -> tuple[torch.Tensor, int]:
         """
@@ -301,18 +297,6 @@ class _Bounds:
         for n, here in enumerate(can):
             best.append([n if here[s] else best[-1][s] for s in states])
         return torch.tensor(best[1:], dtype=self.cost.dtype, device=self.cost.device).T.contiguous(), period
-
-    def bias(self, state: torch.Tensor, remaining: torch.Tensor) -> torch.Tensor:
-        """0 for what may be written, `-inf` for the rest: `(rows,)` states and remaining units -> `(rows, V)`."""
-        return self._fits(state, remaining)
-
-    def steer(self, state: torch.Tensor, least: torch.Tensor) -> torch.Tensor:
-        """0 for what gains `least`, `-inf` for the rest: `(rows,)` states and units -> `(rows, V)`."""
-        return self._steers(state, least)
-
-    def ends_within(self, state: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
-        """0 for what can be followed by EOS after `left (rows,)` more entries, `-inf` for the rest: `(rows, V)`."""
-        return self._ends(state, left)
 
     def _make_fits(self, state, remaining):
         return _log_step(remaining.unsqueeze(1) - self.cost[state])  # (keys, V)
@@ -380,17 +364,17 @@ class _Rows:
 
 
 @torch.inference_mode(False)
-def _bounds(table: UnitTable, eos: tuple[int, ...], constraint: str) -> _Bounds:
+def _rules_of(table: UnitTable, eos: tuple[int, ...], constraint: str) -> _Rules:
     """Made once for a table: `generate` is called many times."""
     tensors = (table.weights, table.next_state)
     if any(tensor.is_inference() for tensor in tensors):  # these do not tell whether they were changed
-        return _Bounds(table, eos, constraint)
+        return _Rules(table, eos, constraint)
     versions = [tensor._version for tensor in tensors]
     with _LOCK:
         of, at, known = _KNOWN.get(table, ((None, None), [], {}))
         if at != versions or any(old is not new for old, new in zip(of, tensors, strict=True)):
             known = {}
         if (eos, constraint) not in known:
-            known[eos, constraint] = _Bounds(table, eos, constraint)
+            known[eos, constraint] = _Rules(table, eos, constraint)
         _KNOWN[table] = tensors, versions, known
         return known[eos, constraint]

@@ -1,7 +1,9 @@
 """Sinusoidal encodings of position, remaining length and length ratio: pure functions of tensors.
 
-Every function maps tensors that broadcast to `(batch_size, sequence_length)` to `(batch_size, sequence_length, dim)`
-in float32, even columns sine and odd columns cosine. Nothing is looked up in a table, so no length is out of range.
+`ldpe`, `lrpe` and `pre` take `progress`, the units written before each position, `(batch_size, sequence_length)`;
+`length`, the requested units, at least 1, `(batch_size, 1)`; and `dim`, the width, at least 1. They return
+`(batch_size, sequence_length, dim)` in float32, even columns sine and odd columns cosine. Nothing is looked up in a
+table, so no length is out of range.
 """
 
 import math
@@ -27,7 +29,7 @@ def _columns(dim, device):
 
 
 def sinusoidal(position: torch.Tensor, dim: int) -> torch.Tensor:
-    r"""
+    """
     PE, `sin(position / 10000^(2i/dim))` and `cos(...)` (Vaswani et al. 2017; Takase & Okazaki 2019, eq. 1-2).
 
     Args:
@@ -53,18 +55,10 @@ def sinusoidal(position: torch.Tensor, dim: int) -> torch.Tensor:
 
 
 def ldpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
-    r"""
+    """
     Length-difference encoding: PE of the remaining length, `length - progress` (Takase & Okazaki 2019, eq. 3-4).
 
     Past the length the remaining length is negative, which the equations continue to define.
-
-    Args:
-        progress (`torch.Tensor` of shape `(batch_size, sequence_length)`): Units written before each position.
-        length (`torch.Tensor` of shape `(batch_size, 1)`): Wanted units.
-        dim (`int`): Width of the encoding, at least 1.
-
-    Returns:
-        `torch.FloatTensor` of shape `(batch_size, sequence_length, dim)`.
 
     Example:
 
@@ -82,34 +76,16 @@ def ldpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor
 
 
 def lrpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
-    r"""
-    Length-ratio encoding: `sin(progress / length^(2i/dim))` and `cos(...)` (Takase & Okazaki 2019, eq. 5-6).
-
-    Args:
-        progress (`torch.Tensor` of shape `(batch_size, sequence_length)`): Units written before each position.
-        length (`torch.Tensor` of shape `(batch_size, 1)`): Wanted units, at least 1.
-        dim (`int`): Width of the encoding, at least 1.
-
-    Returns:
-        `torch.FloatTensor` of shape `(batch_size, sequence_length, dim)`.
-    """
+    """Length-ratio encoding: `sin(progress / length^(2i/dim))` and `cos(...)` (Takase & Okazaki 2019, eq. 5-6)."""
     exponent, phase = _columns(dim, progress.device)
     frequency = length.float().unsqueeze(-1) ** -exponent  # (B, 1, d)
     return torch.addcmul(phase, progress.float().unsqueeze(-1), frequency).sin()
 
 
 def pre(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
-    r"""
+    """
     Progress-ratio encoding: `sin(r i)` and `cos(r i)` with `r = progress / length` clamped to [0, 1]
     (Botcazou et al. 2026, arXiv 2512.06938). It sees the ratio alone, so that an unseen length is no new input.
-
-    Args:
-        progress (`torch.Tensor` of shape `(batch_size, sequence_length)`): Units written before each position.
-        length (`torch.Tensor` of shape `(batch_size, 1)`): Wanted units, at least 1.
-        dim (`int`): Width of the encoding, at least 1.
-
-    Returns:
-        `torch.FloatTensor` of shape `(batch_size, sequence_length, dim)`.
     """
     ratio = (progress.float() / length.float()).clamp(0.0, 1.0).unsqueeze(-1)  # (B, T, 1)
     exponent, phase = _columns(dim, progress.device)

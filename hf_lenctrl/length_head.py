@@ -38,7 +38,7 @@ class LengthHeadAttention:
 
         head_t = sum_{k <= t} a_k Z_k / sum_{k <= t} a_k,    a_k = (l + 1 - l_k) softplus(mean(sum_j head_{k, j}))
 
-    with `l` the wanted length, `l_k` the units that remained at position `k` (so that `l + 1 - l_k` is its progress
+    with `l` the requested length, `l_k` the units that remained at position `k` (so that `l + 1 - l_k` is its progress
     plus 1) and `head_{k, j}` the `h` other heads there. It is concatenated to them and projected (eq. 20).
 
     What was read into the equations, which as printed divide by a sum that can be zero: a weight is one number for a

@@ -28,7 +28,7 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils import can_return_tuple
 
 from .length_units import LENGTH_UNITS
-from .lengths import LONGEST
+from .lengths import LONGEST, check_counts, check_name
 from .minimal_card import CardOnPush
 
 
@@ -74,11 +74,10 @@ class LengthPredictorConfig(PreTrainedConfig):
         return {**super().to_diff_dict(), "encoder": self.encoder.to_diff_dict()}
 
     def validate_length_predictor(self):
-        if self.length_unit not in LENGTH_UNITS:
-            raise ValueError(f"length_unit must be one of {', '.join(LENGTH_UNITS)}, got {self.length_unit!r}")
+        check_name("length_unit", self.length_unit, LENGTH_UNITS)
         if not math.isfinite(self.target_mean):
             raise ValueError(f"target_mean must be a finite number of units, got {self.target_mean}")
-        if not (math.isfinite(self.target_std) and self.target_std > 0):
+        if not 0 < self.target_std < math.inf:
             raise ValueError(
                 f"target_std must be a finite number above 0, got {self.target_std}; "
                 "LengthPredictor.from_encoder(name, lengths) takes it from the training targets"
@@ -136,8 +135,7 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
                 are copied. A pooler is left out, and of T5 the decoder.
             lengths (`Sequence[int]`): Lengths of the training targets, in units; their mean and standard deviation
                 are kept in the configuration.
-            length_unit (`str`): `"token"`, `"character"`, `"word"` or `"byte"`.
-            dropout (`float`, *optional*, defaults to 0.1): Dropout before the linear layer.
+            length_unit (`str`), dropout (`float`, *optional*): See `LengthPredictorConfig`.
 
         Raises:
             `ValueError`: for lengths that are no integers of at least 1, or all the same; for a model that is no
@@ -185,10 +183,8 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
     ) -> SequenceClassifierOutput:
         """
         Args:
-            input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Sources, padded on the right.
-            attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*): 0 for padding.
-            token_type_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): Left out for
-                encoders that have none.
+            input_ids, attention_mask, token_type_ids (`torch.Tensor` of shape `(batch_size, sequence_length)`): Of the
+                sources, padded on the right; types are left out for encoders that have none.
             labels (`torch.Tensor` of shape `(batch_size,)`, *optional*): Lengths of the targets, in units.
 
         Returns:
@@ -205,8 +201,7 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
         with torch.autocast(states.device.type, enabled=False):  # bfloat16 cannot tell 257 from 258
             weight, bias = self.output.weight.float(), self.output.bias.float()
             standardised = nn.functional.linear(states, weight, bias).squeeze(-1)  # (B,)
-        mean, std = self.config.target_mean, self.config.target_std
-        loss = None
+        mean, std, loss = self.config.target_mean, self.config.target_std, None
         if labels is not None:
             if labels.shape != standardised.shape:
                 raise ValueError(
@@ -268,8 +263,7 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
         """
         if isinstance(texts, str):
             raise TypeError(f"texts must be a list of str, got a single one; pass [{texts[:20]!r}]")
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(f"batch_size must be an int of at least 1, got {batch_size!r}; pass batch_size=64")
+        check_counts(batch_size=batch_size)
         if len(texts) == 0:
             return []
         limit = self.max_source_length(tokenizer)
@@ -313,8 +307,7 @@ def load_predictor(name_or_path, *, subfolder: str = "", dtype="auto", **hub_opt
     Args:
         name_or_path (`str` or `Path`): Hub name or folder.
         subfolder (`str`, *optional*): Folder inside it; `".."` is not allowed.
-        dtype (`torch.dtype` or `str`, *optional*, defaults to `"auto"`): Of the weights; as saved by default.
-        hub_options: `revision`, `token` and others of `from_pretrained`.
+        dtype, hub_options: `revision`, `token` and others of `from_pretrained`.
 
     Returns:
         `(LengthPredictor, PreTrainedTokenizerBase)`, the model in eval mode.
@@ -335,9 +328,7 @@ def load_predictor(name_or_path, *, subfolder: str = "", dtype="auto", **hub_opt
     if found != LengthPredictorConfig.model_type:
         where = f"{name_or_path}/{subfolder}" if subfolder else name_or_path
         what = "no known model" if found is None else f"a {found!r} model"
-        raise ValueError(
-            f"{where} holds {what}, not a length predictor; train one with recipes/train_length_predictor.py"
-        )
+        raise ValueError(f"{where} holds {what}, not a length predictor; train one with lenctrl train-predictor")
     predictor = LengthPredictor.from_pretrained(name_or_path, dtype=dtype, **options)
     return predictor.eval(), AutoTokenizer.from_pretrained(name_or_path, **options)
 
@@ -367,13 +358,13 @@ def _mean_and_std(lengths: Sequence[int]) -> tuple[float, float]:
     shortest = int(values.min())
     if shortest < 1:
         raise ValueError(f"lengths must be at least 1, got {shortest}; leave out empty targets")
-    std = float(values.double().std(correction=0))
+    std, mean = (float(figure) for figure in torch.std_mean(values.double(), correction=0))
     if std == 0:
         raise ValueError(
             f"all {len(values)} targets have length {shortest}, so there is nothing to predict; pass "
             f"length={shortest} to the generator"
         )
-    return float(values.double().mean()), std
+    return mean, std
 
 
 # `save_pretrained` then ships this file and those it imports, for `trust_remote_code=True` without the package

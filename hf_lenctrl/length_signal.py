@@ -10,7 +10,7 @@ from transformers import initialization as init
 from .length_encoding import LENGTH_ENCODINGS
 from .length_head import LengthHeadOutput
 from .length_units import UnitTable
-from .lengths import as_length_tensor
+from .lengths import as_length_tensor, given_or_default
 
 
 # of length control: without these an adapter would leave a new projection at zero, and the length without effect
@@ -59,13 +59,7 @@ def required_length(length, config, rows: torch.Tensor, training: bool) -> torch
             "training needs the length of each row, config.length does not stand in for it; pass labels or "
             "decoder_input_ids to count it from, or model(..., length=[30, 75])"
         )
-    length = config.length if length is None else length
-    if length is None:
-        raise ValueError(
-            "no length was given; pass it to the call (model.generate(**inputs, length=75), model(..., length=75) "
-            "or labels to count it from) or set a default: from_pretrained(path, length=75)"
-        )
-    return as_length_tensor(length, rows.shape[0], rows.device, synchronize=False)
+    return as_length_tensor(given_or_default(length, config), rows.shape[0], rows.device, synchronize=False)
 
 
 class LengthSignal:
@@ -112,7 +106,7 @@ class LengthSignal:
 
     def add_signal(self: Any, embeds: torch.Tensor, progress: Any, lengths: torch.Tensor) -> torch.Tensor:
         """
-        Token embeddings with what the decoder is told of progress and length.
+        Token embeddings with the encoding of progress and length.
 
         Args:
             embeds (`torch.Tensor` of shape `(batch_size, sequence_length, d_model)`): Token embeddings.
@@ -123,15 +117,19 @@ class LengthSignal:
         if config.length_encoding == "scale":
             factor = lengths.unsqueeze(2).float() / config.length_scale  # bfloat16 cannot tell 257 from 256
             return (embeds * factor).to(embeds.dtype)
-        if config.length_encoding == "learned":
-            encoding = self.length_embedding((lengths - progress).clamp(0, config.learned_lengths - 1))  # (B, T, d)
-        else:
-            encoding = LENGTH_ENCODINGS[config.length_encoding](progress, lengths, config.d_model)  # float32
+        encoding = self.encode_length(progress, lengths)  # (B, T, d)
         if config.length_projection:
             self._check_projection()
             encoding = self.length_projection(encoding.to(self.length_projection.weight.dtype))
-        # Marian's decoder multiplies the embeddings it is given by embed_scale, BART's did so in embed_tokens
+        # Marian's decoder multiplies its `inputs_embeds` by embed_scale, BART's did so in embed_tokens
         return embeds + (encoding / getattr(self, "embed_scale", 1.0)).to(embeds)
+
+    def encode_length(self: Any, progress: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Of progress `(batch_size, sequence_length)` and lengths `(batch_size, 1)`, before the projection."""
+        config = self.config
+        if config.length_encoding == "learned":
+            return self.length_embedding((lengths - progress).clamp(0, config.learned_lengths - 1))
+        return LENGTH_ENCODINGS[config.length_encoding](progress, lengths, config.d_model)  # float32
 
     def _check_projection(self: Any) -> None:
         """Refuse to train while the projection is frozen at zero, as by an adapter that leaves it out."""

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from .length_predictor import load_predictor
-from .length_units import count_texts
+from .length_units import check_texts, count_texts
 from .lengths import check_length
 
 
@@ -28,24 +28,20 @@ def requested_lengths(
 
     Args:
         texts (`Sequence[str]`): Sources.
-        length (`int`, `list[int]`, `torch.LongTensor` or `str`): One for all, one for each text, or a name of
-            `LENGTH_SOURCES`; `None` with a ratio.
-        unit (`str`): What is counted.
-        tokenizer (`PreTrainedTokenizerBase`): Counts tokens.
+        length (`int`, `list[int]`, `torch.LongTensor` or `str`): In units; one for all, one for each text, or a name
+            of `LENGTH_SOURCES`; `None` with a ratio.
+        unit (`str`): What is counted; tokens by the `tokenizer`.
         ratio (`float`, *optional*): Times the length of each source, rounded, at least 1.
         references (`Sequence[str]`, *optional*): One for each text, for `"reference"`.
         predict (`Callable`, *optional*): From texts to lengths, for `"predict"`.
-
-    Returns:
-        `list[int]`: Lengths in units, each at least 1.
 
     Raises:
         `TypeError`, `ValueError`: for a length that is missing, given twice, no int or under 1, or another number of
             lengths or references than texts.
     """
-    if length is not None and ratio is not None:
-        raise ValueError(f"give length or length_ratio, not both: got length={length!r}, length_ratio={ratio!r}")
     if ratio is not None:
+        if length is not None:
+            raise ValueError(f"give length or length_ratio, not both: got length={length!r}, length_ratio={ratio!r}")
         if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < float("inf"):
             raise ValueError(f"length_ratio must be a number above 0, got {ratio!r}; pass length_ratio=0.5")
         length = [max(1, round(ratio * count)) for count in count_texts(tokenizer, texts, unit)]
@@ -77,9 +73,7 @@ def _checked_references(references, texts: int) -> list[str]:
         raise ValueError(
             f"length='reference' needs one reference for each of the {texts} texts, got {many}; pass references=[...]"
         )
-    for i, reference in enumerate(references):
-        if not isinstance(reference, str):
-            raise TypeError(f"every reference must be a text, got {reference!r} at position {i}")
+    check_texts(references, "reference")
     return list(references)
 
 

@@ -4,6 +4,8 @@ import bisect
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from .lengths import check_name
+
 
 LENGTH_TOKEN_KINDS = ("ratio", "bins")
 _RATIO_TOKENS = ("<short>", "<normal>", "<long>")
@@ -42,8 +44,7 @@ class LengthTokens:
 
     def __post_init__(self):
         object.__setattr__(self, "thresholds", tuple(self.thresholds))  # JSON makes a list of it
-        if self.kind not in LENGTH_TOKEN_KINDS:
-            raise ValueError(f"length_tokens must be one of {', '.join(LENGTH_TOKEN_KINDS)}, got {self.kind!r}")
+        check_name("length_tokens", self.kind, LENGTH_TOKEN_KINDS)
         limits = self.thresholds
         if not limits or any(not low < high for low, high in zip(limits, limits[1:], strict=False)):
             raise ValueError(f"thresholds of length tokens must ascend, got {list(limits)}")
@@ -65,8 +66,7 @@ class LengthTokens:
         Raises:
             `ValueError`: for another kind, bins under 2, or pairs that are too alike to make classes of.
         """
-        if kind not in LENGTH_TOKEN_KINDS:
-            raise ValueError(f"length_tokens must be one of {', '.join(LENGTH_TOKEN_KINDS)}, got {kind!r}")
+        check_name("length_tokens", kind, LENGTH_TOKEN_KINDS)
         if isinstance(bins, bool) or not isinstance(bins, int) or bins < 2:
             raise ValueError(f"length_bins must be an integer of at least 2, got {bins!r}; Fan et al. take 10")
         values: list[float] = sorted(

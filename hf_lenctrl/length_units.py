@@ -7,13 +7,15 @@ import torch
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedConfig
 
+from .lengths import check_name
 from .unit_vocabulary import UnitVocabulary, skipped_ids
 
 
 LENGTH_UNITS = ("token", "character", "word", "byte")
 
-NOT_FILLED = torch.iinfo(torch.int32).min  # no tokenizer has told yet what the entry writes
-NO_STATE = 255  # nor where it leads
+_COUNTED: dict = {"character": str, "word": str.split, "byte": str.encode}  # UTF-8 is its default
+NOT_FILLED = torch.iinfo(torch.int32).min  # weight of an entry before `set_unit_table`
+NO_STATE = 255  # its next state
 
 
 def count_units(text: str, unit: str) -> int:
@@ -37,43 +39,42 @@ def count_units(text: str, unit: str) -> int:
 
     ```
     """
-    if unit == "character":
-        return len(text)
-    if unit == "word":
-        return len(text.split())
-    if unit == "byte":
-        return len(text.encode("utf-8"))
-    raise ValueError(
-        f"count_units counts units 'character', 'word' and 'byte', got {unit!r}; count tokens from ids, with "
-        "UnitTable.count(ids)"
-    )
+    if unit not in _COUNTED:
+        raise ValueError(
+            f"count_units counts units 'character', 'word' and 'byte', got {unit!r}; count tokens from ids, with "
+            "UnitTable.count(ids)"
+        )
+    return len(_COUNTED[unit](text))
 
 
 def count_texts(tokenizer, texts: Sequence[str], unit: str, *, target: bool = False) -> list[int]:
     """
-    Units of given texts, tokens without special ones.
-
-    Args:
-        tokenizer (`PreTrainedTokenizerBase`): For tokens.
-        texts (`Sequence[str]`): Texts.
-        unit (`str`): `"token"`, `"character"`, `"word"` or `"byte"`.
-        target (`bool`, *optional*, defaults to `False`): Take the tokens of the target side.
+    Units of each text, one of `LENGTH_UNITS`; tokens are those of the source side, or with `target` of the target
+    side, without special ones.
     """
     if unit != "token":
         return [count_units(text, unit) for text in texts]
-    name = "text_target" if target else "text"
-    rows = tokenizer(**{name: list(texts)}, add_special_tokens=False, verbose=False)["input_ids"] if texts else []
-    return [len(ids) for ids in rows]
+    if not texts:
+        return []
+    side = {"text_target" if target else "text": list(texts)}
+    return [len(ids) for ids in tokenizer(**side, add_special_tokens=False, verbose=False)["input_ids"]]
+
+
+def check_texts(texts: Sequence[str], name: str = "input") -> None:
+    """Raise `TypeError` for the first of `texts` that is no `str`."""
+    for i, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"every {name} must be a text, got {text!r} at position {i}")
 
 
 class UnitTable(nn.Module):
     """
     Units that each vocabulary entry writes, kept as buffers so that they are saved, loaded and moved with a model.
 
-    What an entry adds depends on what stands before it: decoding drops the space before the first word, a piece
-    without a space goes on with the last word, byte-level BPE can spread one character over tokens. The table is a
-    small machine that says so: in state `s`, entry `v` writes `weights[s, v]` units and leads to state
-    `next_state[s, v]`. State 0 is the start, where nothing but white space was written. Special tokens write nothing.
+    What an entry adds depends on the text before it: decoding drops the space before the first word, a piece without
+    a space continues the last word, byte-level BPE can spread one character over tokens. So the table is a small
+    machine: in state `s`, entry `v` writes `weights[s, v]` units and leads to state `next_state[s, v]`. State 0 is the
+    start, where nothing but white space was written. Special tokens write nothing.
 
     Args:
         unit (`str`): `"token"`, `"character"`, `"word"` or `"byte"`.
@@ -97,11 +98,10 @@ class UnitTable(nn.Module):
     @classmethod
     def from_config(cls, config, vocab_size: int) -> "UnitTable":
         """Table without a tokenizer: 1 for all but the special ids of `config`; one to be filled for other units."""
-        states = getattr(config, "unit_states", 1)
+        shape = (getattr(config, "unit_states", 1), vocab_size)
         if config.length_unit != "token":
-            weights = torch.full((states, vocab_size), NOT_FILLED, dtype=torch.int32)
-            return cls(config.length_unit, weights, torch.full_like(weights, NO_STATE))
-        weights = torch.ones(states, vocab_size, dtype=torch.int32)
+            return cls(config.length_unit, torch.full(shape, NOT_FILLED), torch.full(shape, NO_STATE))
+        weights = torch.ones(shape)
         for name in ("pad", "bos", "eos", "decoder_start", "forced_bos", "forced_eos"):
             ids = getattr(config, f"{name}_token_id", None)
             for special in ids if isinstance(ids, list) else [ids]:
@@ -127,8 +127,7 @@ class UnitTable(nn.Module):
         Raises:
             `ValueError`: for an unknown unit, or a tokenizer whose text is not the sum of its pieces.
         """
-        if unit not in LENGTH_UNITS:
-            raise ValueError(f"unit must be one of {', '.join(LENGTH_UNITS)}, got {unit!r}")
+        check_name("unit", unit, LENGTH_UNITS)
         special = skipped_ids(tokenizer)
         separate = getattr(tokenizer, "separate_vocabs", False)
         # M2M100 leaves its language codes out of its own size
@@ -150,8 +149,8 @@ class UnitTable(nn.Module):
 
     def progress(self, ids: torch.Tensor) -> torch.Tensor:
         """
-        Units written up to and including each position, so that a decoder that reads `ids` learns what stands there
-        before it predicts. A few gathers and cumulative sums for the batch, no loop over rows or positions.
+        Units written up to and including each position, which a decoder that reads `ids` is given before it predicts.
+        A few gathers and cumulative sums for the batch, no loop over rows or positions.
 
         Args:
             ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Decoder input ids with special tokens.
@@ -260,10 +259,7 @@ class StoresUnitTable:
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
         """
         The base class's method. With a `length_unit` that is not the checkpoint's, the table is made anew from the
-        tokenizer that is saved beside it.
-
-        Raises:
-            `ValueError`: when there is no such tokenizer.
+        tokenizer that is saved beside it; raises `ValueError` when there is none.
         """
         loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)  # type: ignore[misc]
         model = loaded[0] if isinstance(loaded, tuple) else loaded

@@ -7,6 +7,19 @@ LENGTH_CONSTRAINTS = ("max", "exact")
 LONGEST = 10**7  # no model writes more; sums of units stay far from overflow
 
 
+def check_counts(**counts) -> None:
+    """Raise `ValueError` unless each is a Python `int` of at least 1 (`bool` is none)."""
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ValueError(f"{name} must be an integer of at least 1, got {count!r}")
+
+
+def check_name(option: str, name, known) -> None:
+    """Raise `ValueError` unless `name` is one of the `known` ones."""
+    if name not in known:
+        raise ValueError(f"{option} must be one of {', '.join(known)}, got {name!r}")
+
+
 def check_length(length) -> None:
     """Raise unless `length` is a Python `int` from 1 to `LONGEST` - 1 (`bool` is none)."""
     if isinstance(length, bool) or not isinstance(length, int):
@@ -23,8 +36,27 @@ def check_constraint(constraint) -> None:
     """Raise unless `constraint` is None or one of `LENGTH_CONSTRAINTS`."""
     if constraint is not None and constraint not in LENGTH_CONSTRAINTS:
         raise ValueError(
-            f"length_constraint must be 'max' (never longer), 'exact' or None (the model alone), got {constraint!r}"
+            f"length_constraint must be 'max' (never longer), 'exact' or None (unconstrained), got {constraint!r}"
         )
+
+
+def refuse_length() -> None:
+    """Raise for a length that nothing would use."""
+    raise ValueError(
+        "length was given to a model with length_encoding='none', which cannot use it; leave it out, constrain it "
+        "with length_constraint='max', or build the model with length_encoding='ldpe', 'lrpe' or 'pre'"
+    )
+
+
+def given_or_default(length, config):
+    """The length of a call, else `config.length`; raises `ValueError` where there is neither."""
+    length = config.length if length is None else length
+    if length is None:
+        raise ValueError(
+            "no length was given; pass it to the call, model.generate(**inputs, length=75) or model(..., length=75), "
+            "pass labels to count it from, or set a default: from_pretrained(path, length=75)"
+        )
+    return length
 
 
 def as_length_tensor(length, batch_size: int, device: torch.device, *, synchronize: bool = True) -> torch.Tensor:

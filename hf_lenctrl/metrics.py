@@ -4,10 +4,8 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
-import numpy as np
-
 from .length_units import LENGTH_UNITS, UnitTable, count_texts
-from .lengths import check_length
+from .lengths import check_length, check_name
 
 
 def length_metrics(produced: Sequence[int], requested: Sequence[int]) -> dict[str, float]:
@@ -16,7 +14,7 @@ def length_metrics(produced: Sequence[int], requested: Sequence[int]) -> dict[st
 
     Args:
         produced (`Sequence[int]`): Units of each output.
-        requested (`Sequence[int]`): Units asked for, one for each output.
+        requested (`Sequence[int]`): Requested units, one for each output.
 
     Returns:
         `dict[str, float]`: `variance`, the mean squared difference (Takase & Okazaki 2019, eq. 8); `mae`, the mean
@@ -34,10 +32,7 @@ def length_metrics(produced: Sequence[int], requested: Sequence[int]) -> dict[st
 
     ```
     """
-    if len(produced) != len(requested) or len(produced) == 0:
-        raise ValueError(
-            f"produced and requested must have one length for each output, got {len(produced)} and {len(requested)}"
-        )
+    _check_pairs(produced, requested, "produced and requested must have one length for each output")
     differences = [int(p) - int(r) for p, r in zip(produced, requested, strict=True)]
     n = len(differences)
     return {
@@ -48,6 +43,11 @@ def length_metrics(produced: Sequence[int], requested: Sequence[int]) -> dict[st
     }
 
 
+def _check_pairs(ours: Sequence, theirs: Sequence, rule: str) -> None:
+    if len(ours) != len(theirs) or len(ours) == 0:
+        raise ValueError(f"{rule}, got {len(ours)} and {len(theirs)}")
+
+
 ROUGE_UNITS = ("word", "character")
 
 
@@ -55,7 +55,7 @@ class _Characters:
     """What `rouge_score` takes for a tokenizer: text without white space, character by character."""
 
     def tokenize(self, text: str) -> list[str]:
-        return [character for character in text if not character.isspace()]
+        return list("".join(text.split()))
 
 
 def rouge_metrics(
@@ -87,14 +87,11 @@ def rouge_metrics(
 
     if max_bytes is not None and max_bytes < 1:
         raise ValueError(f"max_bytes must be at least 1, got {max_bytes}; leave it out to keep predictions whole")
-    if len(predictions) != len(references) or len(predictions) == 0:
-        raise ValueError(f"each prediction needs one reference, got {len(predictions)} and {len(references)}")
-    if unit not in ROUGE_UNITS:
-        raise ValueError(f"unit of ROUGE must be one of {', '.join(ROUGE_UNITS)}, got {unit!r}")
-    names = ("rouge1", "rouge2", "rougeL")
-    scorer = RougeScorer(
-        list(names), use_stemmer=use_stemmer, tokenizer=_Characters() if unit == "character" else None
-    )
+    _check_pairs(predictions, references, "each prediction needs one reference")
+    check_name("unit of ROUGE", unit, ROUGE_UNITS)
+    names = ["rouge1", "rouge2", "rougeL"]
+    tokenizer = _Characters() if unit == "character" else None
+    scorer = RougeScorer(names, use_stemmer=use_stemmer, tokenizer=tokenizer)
     totals = {f"{name}_{part}": 0.0 for name in names for part in ("recall", "f1")}
     for prediction, reference in zip(predictions, references, strict=True):
         if max_bytes is not None:
@@ -128,8 +125,7 @@ def build_compute_metrics(
         tokenizer (`PreTrainedTokenizerBase`): Decodes predictions and labels.
         length_unit (`str`): `"token"`, `"character"`, `"word"` or `"byte"`.
         length (`int`, *optional*): The requested length of every example; by default that of its reference.
-        max_bytes (`int`, *optional*): See `rouge_metrics`.
-        rouge_unit (`str`, *optional*, defaults to `"word"`): The unit of `rouge_metrics`.
+        max_bytes (`int`, *optional*), rouge_unit (`str`, *optional*): See `rouge_metrics`.
         bleu_tokenizer (`str`, *optional*): Measure BLEU and chrF (`hf_lenctrl.metrics`) instead of ROUGE.
 
     Returns:
@@ -137,8 +133,7 @@ def build_compute_metrics(
     """
     if length is not None:
         check_length(length)
-    if length_unit not in LENGTH_UNITS:
-        raise ValueError(f"length_unit must be one of {', '.join(LENGTH_UNITS)}, got {length_unit!r}")
+    check_name("length_unit", length_unit, LENGTH_UNITS)
     table = UnitTable.from_tokenizer(tokenizer, "token") if length_unit == "token" else None
 
     def measure(ids) -> tuple[list[str], list[int]]:
@@ -159,8 +154,8 @@ def build_compute_metrics(
         else:
             quality = translation_metrics(predictions, references, bleu_tokenizer=bleu_tokenizer)
             settings = f"BLEU: {quality.pop('bleu_signature')}; chrF: {quality.pop('chrf_signature')}"
-        asked = "the reference" if length is None else length
-        settings = f"length: {length_unit}s against {asked}; {settings}"
+        against = "the reference" if length is None else length
+        settings = f"length: {length_unit}s against {against}; {settings}"
         return {**length_metrics(produced, requested), **quality, "settings": settings}
 
     return compute_metrics
@@ -193,93 +188,23 @@ def translation_metrics(
 
     ```
     """
-    if len(outputs) != len(references) or len(outputs) == 0:
-        raise ValueError(f"each output needs one reference, got {len(outputs)} and {len(references)}")
-    bleu, chrf = _bleu(bleu_tokenizer), _chrf()
-    figures = {"bleu": bleu.corpus_score(outputs, [references]).score}
-    figures["chrf"] = chrf.corpus_score(outputs, [references]).score
-    signatures = {"bleu_signature": str(bleu.get_signature()), "chrf_signature": str(chrf.get_signature())}
-    return figures | signatures
+    _check_pairs(outputs, references, "each output needs one reference")
+    metrics = {"bleu": bleu_metric(bleu_tokenizer)}
+    from sacrebleu.metrics.chrf import CHRF
+
+    metrics["chrf"] = CHRF()
+    figures = {name: metric.corpus_score(outputs, [references]).score for name, metric in metrics.items()}
+    return figures | {f"{name}_signature": str(metric.get_signature()) for name, metric in metrics.items()}
 
 
-def _bleu(tokenizer: str):
+def bleu_metric(tokenizer: str) -> Any:
+    """sacrebleu's BLEU with a tokenizer of this name; raises as `translation_metrics`."""
     try:
         from sacrebleu.metrics.bleu import BLEU
     except ImportError as error:
         raise ImportError("BLEU is sacrebleu's: pip install 'sacrebleu[ja]'") from error
-    if tokenizer not in BLEU.TOKENIZERS:
-        raise ValueError(f"bleu_tokenizer must be one of {', '.join(BLEU.TOKENIZERS)}, got {tokenizer!r}")
+    check_name("bleu_tokenizer", tokenizer, BLEU.TOKENIZERS)
     try:
         return BLEU(tokenize=tokenizer)
     except (ImportError, RuntimeError) as error:
         raise ImportError(f"bleu_tokenizer={tokenizer!r} needs MeCab: pip install 'sacrebleu[ja]'") from error
-
-
-def _chrf():
-    from sacrebleu.metrics.chrf import CHRF
-
-    return CHRF()
-
-
-def length_figures(produced: Sequence[int], reference: Sequence[int]) -> dict[str, float]:
-    """
-    Length ratio and variance of outputs against their references, in one unit.
-
-    Returns:
-        `dict`: `length_ratio`, the outputs' units over the references', each summed over the set (Oka et al. 2020,
-        section 4.1, writes `tgt_len / ref_len` and leaves the mean open; this one is that of BLEU's brevity penalty);
-        `variance`, the mean squared difference (eq. 4).
-
-    Raises:
-        `ValueError`: without outputs, or when the two differ in number.
-    """
-    figures = length_metrics(produced, reference)
-    return {"length_ratio": sum(produced) / sum(reference), "variance": figures["variance"]}
-
-
-def predictor_figures(predicted: Sequence[int], reference: Sequence[int]) -> dict[str, Any]:
-    """
-    How well lengths were predicted (Oka et al. 2020, Table 2).
-
-    Returns:
-        `dict`: `mae`, the mean absolute error; `variance`, the mean squared error; `pearson`, the correlation, `None`
-        where one side is constant.
-
-    Raises:
-        `ValueError`: without lengths, or when the two differ in number.
-    """
-    figures = length_metrics(predicted, reference)
-    varies = len(set(predicted)) > 1 and len(set(reference)) > 1
-    pearson = float(np.corrcoef(predicted, reference)[0, 1]) if varies else None
-    return {"mae": figures["mae"], "variance": figures["variance"], "pearson": pearson}
-
-
-def paired_bootstrap(
-    baseline: Sequence[str],
-    systems: Sequence[Sequence[str]],
-    references: Sequence[str],
-    *,
-    bleu_tokenizer: str = "13a",
-    samples: int = 1000,
-) -> list[float]:
-    """
-    Probability that a system's difference in BLEU from the baseline is chance, by sacrebleu's paired bootstrap
-    resampling (its seed is `SACREBLEU_SEED`, 12345 by default).
-
-    Args:
-        baseline (`Sequence[str]`), references (`Sequence[str]`): Texts.
-        systems (`Sequence[Sequence[str]]`): Outputs of each system, in the order of the references.
-        samples (`int`, *optional*, defaults to 1000): Resampled sets.
-
-    Returns:
-        `list[float]`: p, one for each system.
-    """
-    bleu = _bleu(bleu_tokenizer)
-    from sacrebleu.significance import PairedTest
-
-    named: Any = [("baseline", list(baseline)), *((str(i), list(system)) for i, system in enumerate(systems))]
-    test = PairedTest(named, {"BLEU": bleu}, [list(references)], test_type="bs", n_samples=samples)
-    results: Any = test()[1]["BLEU"]
-    # no resampled difference of equal outputs exceeds their own of 0, which the test takes for the rarest of events
-    same = [list(system) == list(baseline) for system in systems]
-    return [1.0 if equal else result.p_value for equal, result in zip(same, results[1:], strict=True)]

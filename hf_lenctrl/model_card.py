@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from .lengths import check_name
 from .minimal_card import TEXT, methods_of, usage
 from .report import length_report
 
@@ -63,8 +64,7 @@ class TrainingRun:
     examples: int = 0
 
     def __post_init__(self):
-        if self.task not in TASKS:
-            raise ValueError(f"task must be one of {', '.join(TASKS)}, got {self.task!r}")
+        check_name("task", self.task, TASKS)
 
     @classmethod
     def of(cls, model_args, data_args, run_args, args, rows: Mapping[str, int]) -> "TrainingRun":

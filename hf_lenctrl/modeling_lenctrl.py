@@ -77,7 +77,7 @@ class _Whole(StoresUnitTable):
             config.unit_states = table.states
 
     def resize_token_embeddings(self: Any, *args, **kwargs):
-        """The base model's method; tokens new to a character model must be counted again: `set_unit_table`."""
+        """The base model's method; units of new entries, but for tokens, need `set_unit_table` again."""
         embeddings = super().resize_token_embeddings(*args, **kwargs)
         self.get_decoder().resize_unit_table()
         return embeddings
@@ -95,8 +95,8 @@ class _Whole(StoresUnitTable):
 
     def _length_of_rows(self: Any, length, labels, decoder_input_ids):
         """
-        The length of a call; of rows in training their own, counted from the labels (the rule of Takase & Okazaki
-        2019, section 3.1) or, where a Trainer with label smoothing keeps these to itself, from the decoder's ids.
+        The length of a call; in training that of each row, counted from the labels (Takase & Okazaki 2019, section
+        3.1) or, where a Trainer with label smoothing keeps these to itself, from the decoder's ids.
         """
         if length is not None or not self.config.length_controlled:
             return length
@@ -115,14 +115,10 @@ class _Whole(StoresUnitTable):
 class LengthControlledModel(_Whole):
     """Base model whose `forward` takes `length`."""
 
-    def forward(
-        self, input_ids=None, attention_mask=None, decoder_input_ids=None, *args, length=None, progress=None, **kwargs
-    ):
+    def forward(self, input_ids=None, attention_mask=None, decoder_input_ids=None, *args, length=None, **kwargs):
         """The base model's `forward`; `length` and `progress` as in `LengthControlledDecoder.forward`."""
         length = self._length_of_rows(length, None, decoder_input_ids)
-        return super().forward(
-            input_ids, attention_mask, decoder_input_ids, *args, length=length, progress=progress, **kwargs
-        )
+        return super().forward(input_ids, attention_mask, decoder_input_ids, *args, length=length, **kwargs)
 
 
 class LengthControlledForConditionalGeneration(CardOnPush, LengthControlledGeneration, _Whole):
@@ -350,3 +346,4 @@ for _type, _head in FAMILIES.items():
     # `save_pretrained` then ships this file and those it imports, for `trust_remote_code=True` without the package
     _head.model_class.register_for_auto_class("AutoModel")
     _head.register_for_auto_class("AutoModelForSeq2SeqLM")
+__all__ = [_class.__name__ for _head in FAMILIES.values() for _class in (_head, _head.model_class)]

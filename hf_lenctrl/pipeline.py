@@ -12,17 +12,16 @@ import torch
 from tqdm.auto import tqdm
 from transformers import AutoModelForSeq2SeqLM, Pipeline
 
-from .generation import encode_once, limited, token_limit, warn_of_misses
+from .generation import FROM_CONFIG, encode_once, generate_within
 from .length_sources import Predictors, requested_lengths
 from .length_tokens import LengthTokens
-from .length_units import UnitTable, count_texts
-from .lengths import check_constraint
+from .length_units import UnitTable, check_texts, count_texts
+from .lengths import as_length_tensor, check_constraint, check_counts
 from .reranking import rerank
 
 
 logger = logging.getLogger(__name__)
 
-_FROM_MODEL: Any = object()
 # of each model that `pipeline(...)` loaded; not on the model, which may be pickled with a token
 _HUB_OPTIONS: WeakKeyDictionary = WeakKeyDictionary()
 
@@ -45,7 +44,7 @@ class _Call:
     length: Any = None
     length_ratio: float | None = None
     length_unit: Any = None
-    length_constraint: Any = _FROM_MODEL
+    length_constraint: Any = FROM_CONFIG
     predictor: Any = None
     references: Sequence[str] | None = None
     truncation: bool = False
@@ -87,11 +86,9 @@ class LengthControlledGenerationPipeline(Pipeline):
     """
     `pipeline("length-controlled-generation", model=path)`, after `import hf_lenctrl`.
 
-    With a length-controlled model the length is planned for and, with a constraint, guaranteed. A plain
-    sequence-to-sequence model takes a length with a constraint; without either its outputs are unconstrained.
-
-    The length predictor in the model's repository is loaded with the `revision` and `token` of `pipeline(...)`. A
-    pipeline of a loaded model takes both: `LengthControlledGenerationPipeline(model=..., revision=..., token=...)`.
+    A length-controlled model plans its length; a constraint guarantees it. A plain sequence-to-sequence model takes a
+    length with a constraint. The length predictor in the model's repository is loaded with the `revision` and `token`
+    of `pipeline(...)`, or of `LengthControlledGenerationPipeline(model=..., revision=..., token=...)`.
 
     Args of a call:
         inputs (`str` or `list[str]`): Sources.
@@ -105,7 +102,7 @@ class LengthControlledGenerationPipeline(Pipeline):
             predictor's encoder from its beginning.
         references (`list[str]`, *optional*): One for each source, for `length="reference"`.
         length_ratio (`float`, *optional*): Instead of a length, this many times the source's, rounded, at least 1.
-        length_unit (`str`, *optional*): Defaults to the model's; a length-controlled model knows no other.
+        length_unit (`str`, *optional*): Defaults to the model's; a length-controlled model has no other.
         length_constraint (`str`, *optional*): `"max"`, `"exact"` or `None`; defaults to the model's.
         num_return_sequences (`int`, *optional*, defaults to 1): Outputs for each source.
         rerank (`bool` or `int`, *optional*, defaults to `False`): Write so many candidates (`True`: 20) and return
@@ -142,7 +139,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         tokens = getattr(self.model.config, "length_tokens", None)
         self._length_tokens = None if tokens is None else LengthTokens(**tokens)
         self._controlled = getattr(self.model.config, "length_controlled", False)
-        self._told = self._controlled or tokens is not None  # needs a length, and counts in its own unit
+        self._needs_length = self._controlled or tokens is not None  # and counts in its own unit
 
     def _sanitize_parameters(self, **kwargs):
         return {}, kwargs, {}  # what `pipeline(...)` is given holds for every call
@@ -151,9 +148,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         if isinstance(inputs, Mapping) or not isinstance(inputs, Iterable):
             raise TypeError(f"inputs must be a text or a list of texts, got {inputs!r}")
         texts = [inputs] if isinstance(inputs, str) else list(inputs)
-        for i, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise TypeError(f"every input must be a text, got {text!r} at position {i}")
+        check_texts(texts)
         if not texts:
             return []
         call = self._read(texts, {**self._forward_params, **kwargs}, isinstance(inputs, str))
@@ -181,22 +176,20 @@ class LengthControlledGenerationPipeline(Pipeline):
         config = self.model.config
         unit = getattr(config, "length_unit", None)
         call.length_unit = call.length_unit or unit or "token"
-        if self._told and call.length_unit != unit:
+        if self._needs_length and call.length_unit != unit:
             given, only = f"length_unit={call.length_unit!r}", "a table" if self._controlled else "length tokens"
             raise ValueError(
                 f"{given}, but the model was trained to count {unit}s and has {only} for these alone; leave "
                 f"length_unit out, or train one: add_length_control(..., {given})"
             )
-        if call.length_constraint is _FROM_MODEL:
+        if call.length_constraint is FROM_CONFIG:
             call.length_constraint = getattr(config, "length_constraint", None)
         check_constraint(call.length_constraint)
         call.rerank = 20 if call.rerank is True else call.rerank or 1
         call.batch_size = call.batch_size or (None if call.batch_tokens else self._batch_size or 32)
-        for name in ("num_return_sequences", "batch_size", "rerank", "batch_tokens"):
-            number = getattr(call, name)
-            optional = number is None and name.startswith("batch")
-            if not optional and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
-                raise ValueError(f"{name} must be an integer of at least 1, got {number!r}")
+        check_counts(num_return_sequences=call.num_return_sequences, rerank=call.rerank)
+        sizes = {"batch_size": call.batch_size, "batch_tokens": call.batch_tokens}
+        check_counts(**{name: size for name, size in sizes.items() if size is not None})
         call.candidates, call.options = max(call.rerank, call.num_return_sequences), options
         if call.candidates > 1:
             options["num_return_sequences"] = call.candidates
@@ -218,7 +211,7 @@ class LengthControlledGenerationPipeline(Pipeline):
             if getattr(call, name) is not None and not (isinstance(length, str) and length == source):
                 raise ValueError(f"{name} gives the lengths with length={source!r}, got length={length!r}")
         call.lengths = call.first = [None] * len(call.texts)
-        if not self._told and call.length_constraint is None:
+        if not self._needs_length and call.length_constraint is None:
             if length is not None or ratio is not None:
                 raise ValueError(
                     f"{type(self.model).__name__} has no length control, so a length needs a constraint; pass "
@@ -227,10 +220,16 @@ class LengthControlledGenerationPipeline(Pipeline):
             return
         if length is None and ratio is None:
             length = getattr(self.model.config, "length", None)
-        given: dict[str, Any] = {"unit": call.length_unit, "tokenizer": self.tokenizer, "references": call.references}
         options: dict[str, Any] = {"batch_size": call.batch_size or 32, "truncation": call.truncation}
-        predict = partial(self._predictors.predict, unit=call.length_unit, predictor=call.predictor, **options)
-        call.lengths = requested_lengths(call.texts, length, ratio=ratio, predict=predict, **given)
+        call.lengths = requested_lengths(
+            call.texts,
+            length,
+            unit=call.length_unit,
+            tokenizer=self.tokenizer,
+            ratio=ratio,
+            references=call.references,
+            predict=partial(self._predictors.predict, unit=call.length_unit, predictor=call.predictor, **options),
+        )
         if self._length_tokens is not None:
             pairs = zip(call.lengths, count_texts(self.tokenizer, call.texts, call.length_unit), strict=True)
             tokens = [self._length_tokens.token_for(length, count) for length, count in pairs]
@@ -269,11 +268,8 @@ class LengthControlledGenerationPipeline(Pipeline):
         if call.shared:
             place = {call.text_of[i]: k for k, i in enumerate(distinct)}
             text_rows = torch.tensor([place[call.text_of[i]] for i in rows])
-        options = self._length_options(call, lengths, table)
-        outputs = self.forward(batch, table=table, text_rows=text_rows, **options)
+        outputs = self.forward(batch, call=call, table=table, text_rows=text_rows, lengths=lengths)
         written = self.postprocess(outputs, unit=call.length_unit)
-        if not self._controlled and call.length_constraint == "exact":
-            warn_of_misses([output["length"] for output in written], lengths, call.length_unit)
         results = []
         for row, i in enumerate(rows):
             own = written[row * call.candidates : (row + 1) * call.candidates]
@@ -282,20 +278,6 @@ class LengthControlledGenerationPipeline(Pipeline):
                 outputs = [outputs[k] for k in rerank(call.texts[i], [o["generated_text"] for o in outputs])]
             results.append(outputs[: call.num_return_sequences])
         return results
-
-    def _length_options(self, call: _Call, lengths: list, table: UnitTable) -> dict:
-        """Arguments of `generate`, with the length."""
-        if self._controlled:
-            return {**call.options, "length": lengths, "length_constraint": call.length_constraint}
-        # a model of this package would constrain itself again, in its own unit
-        own = {"length_constraint": None} if hasattr(self.model, "unit_table") else {}
-        if call.length_constraint is None:
-            return {**call.options, **own}
-        positions = getattr(self.model.config, "max_position_embeddings", None)
-        limit = partial(token_limit, table, positions=positions)
-        length = torch.tensor(lengths, device=table.weights.device)
-        settings = call.options.get("generation_config")
-        return own | limited(self.model, table, length, call.length_constraint, call.options, settings, limit)
 
     def preprocess(self, texts, *, first: list, **_) -> Any:
         encode = partial(self.tokenizer, texts, return_tensors="pt", padding=True, verbose=False)
@@ -314,11 +296,22 @@ class LengthControlledGenerationPipeline(Pipeline):
             batch["attention_mask"] = torch.cat([ids.new_ones(len(ids), 1), batch["attention_mask"]], dim=1)
         return batch
 
-    def _forward(self, batch, *, table: UnitTable, text_rows: torch.Tensor | None = None, **options):
+    def _forward(self, batch, *, call: _Call, table: UnitTable, text_rows: torch.Tensor | None, lengths: list):
         batch.pop("token_type_ids", None)
         if text_rows is not None:
             batch = encode_once(self.model, batch, text_rows.to(self.device))
-        ids = self.model.generate(**batch, **options)
+        arguments = {**batch, **call.options}
+        generate, constraint = self.model.generate, call.length_constraint
+        if hasattr(self.model, "unit_table"):  # a model of this package; without control its constraint is made here
+            arguments["length_constraint"] = constraint if self._controlled else None
+        if self._controlled:
+            ids = generate(**arguments, length=lengths)
+        elif constraint is None:
+            ids = generate(**arguments)
+        else:
+            length = as_length_tensor(lengths, len(lengths), table.weights.device)
+            positions = getattr(self.model.config, "max_position_embeddings", None)
+            ids = generate_within(generate, self.model, table, length, constraint, arguments, positions=positions)
         ids = ids if isinstance(ids, torch.Tensor) else ids.sequences
         return {"ids": ids, "tokens": table.count(ids) if table.unit == "token" else None}
 

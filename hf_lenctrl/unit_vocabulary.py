@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import torch
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 
 # The characters that `str.split` splits at and that take more than one byte
@@ -108,11 +109,7 @@ class UnitVocabulary:
         return weight, (True, white, _canonical(rest, unit))
 
 
-# The byte-level alphabet: printable Latin-1 stands for itself, the other bytes, in order, for U+0100 and on
-_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-_BYTE_OF = {chr(b): b for b in _PRINTABLE}
-_BYTE_OF |= {chr(0x100 + i): b for i, b in enumerate(b for b in range(256) if b not in _PRINTABLE)}
-
+_BYTE_OF = {character: byte for byte, character in bytes_to_unicode().items()}  # the byte-level alphabet
 _CONTINUATION = bytes(range(0x80, 0xC0))
 _BYTE_PIECE = re.compile(r"<0x([89A-Fa-f][0-9A-Fa-f])>")  # of byte fallback; ASCII bytes are whole characters
 
@@ -137,7 +134,7 @@ def _split_utf8(data: bytes) -> tuple[str | None, bytes]:
 
 
 def _canonical(rest: bytes, unit: str) -> bytes:
-    """One open character for all that go on alike, so that there are few states."""
+    """One open character for all that continue alike, so that there are few states."""
     if not rest or (len(rest) == 1 and rest in (b"\xe0", b"\xed", b"\xf0", b"\xf4")):
         return rest  # their second byte is restricted
     if unit == "word" and any(space.startswith(rest) for space in _WIDE_SPACES):

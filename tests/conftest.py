@@ -20,6 +20,8 @@ from transformers import (
     BartTokenizer,
     BertTokenizer,
     M2M100Tokenizer,
+    MarianConfig,
+    MarianMTModel,
     MBartTokenizer,
     NllbTokenizer,
     PegasusTokenizer,
@@ -234,3 +236,31 @@ def make_tokenizers():
         "pegasus": PegasusTokenizer(vocab=own_special),
         **dict.fromkeys(RELATIVE, T5Tokenizer(vocab=own_special)),
     }
+
+
+def controlled_marian(tokenizer, seed: int = 5, **fields):
+    """Untrained: without a constraint it writes far past any length."""
+    fields = {"length_unit": "character", **fields}
+    model = build_model("marian", seed=seed, vocab_size=len(tokenizer), init_std=0.5, **fields)
+    model.set_unit_table(tokenizer)
+    return model
+
+
+@pytest.fixture(scope="session")
+def pipe(tmp_path_factory):
+    """A pipeline that counts characters; its tokenizer knows accents and Japanese, so characters and bytes differ."""
+    texts = [*SOURCES, *TARGETS, "naïve café 日本語"] * 2
+    tokenizer = hf_lenctrl.train_marian_tokenizer(
+        texts, texts, tmp_path_factory.mktemp("accents"), vocab_size=160, target_vocabulary="shared"
+    )
+    model = controlled_marian(tokenizer)
+    return hf_lenctrl.LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+
+
+@pytest.fixture(scope="session")
+def plain_pipe(pipe):
+    """The same of a stock Marian model."""
+    torch.manual_seed(3)
+    shape = {**SHAPE, **MARIAN, "vocab_size": len(pipe.tokenizer), "max_position_embeddings": 512, "init_std": 0.5}
+    model = MarianMTModel(MarianConfig(**shape)).eval()
+    return hf_lenctrl.LengthControlledGenerationPipeline(model=model, tokenizer=pipe.tokenizer, device="cpu")

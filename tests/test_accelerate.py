@@ -14,8 +14,20 @@ from accelerate.commands.config.config_args import ClusterConfig, load_config_fr
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from accelerate.utils.launch import prepare_multi_gpu_env
-from conftest import build_model_of
-from test_recipes import ROOT, ROWS, TINY, assert_same_weights, load, steps_of, train, weights, write_rows
+from conftest import SOURCES, build_model_of
+from recipe_runs import (
+    FIGURES,
+    ROOT,
+    ROWS,
+    TINY,
+    assert_same_weights,
+    load,
+    steps_of,
+    train,
+    weights,
+    write_rows,
+    write_texts,
+)
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from hf_lenctrl.data_collator import DataCollatorForLengthControl
@@ -52,15 +64,21 @@ TESTED = {
 }
 STREAMED = {"streaming": True, "max_steps": 3, "length_noise": 2, "validation_share": 0, "test_share": 0}
 
-# Runs of the recipe one after the other in the same processes, which took long enough to import it; each process
-# writes what its collator made of each example.
+AVERAGED = {"max_steps": 2, "eval_strategy": "steps", "eval_steps": 2, "save_steps": 1, "average_checkpoints": 2}
+AVERAGED |= {"test_lengths": 5, "generation_num_beams": 2}
+REQUESTS = [{"source": f"{source} {i}", "budget": 5 + i % 7} for i, source in enumerate(SOURCES * 7)]
+GENERATED = ["--length_column", "budget", "--batch_size", "1", "--length_constraint", "max"]  # two blocks
+
+# Runs of the recipes one after the other in the same processes, which took long enough to import them; each process
+# writes what its collator made of each example, and whether it stops with a process that is out of time.
 DRIVER = """
-import json, sys
+import json, runpy, sys
 from accelerate import PartialState
 sys.path.insert(0, sys.argv[1])
 from hf_lenctrl.experiment import train as train_seq2seq
 from hf_lenctrl.data_collator import DataCollatorForLengthControl
-from transformers import TrainerCallback
+from hf_lenctrl.experiment.run import TimeBudget
+from transformers import TrainerControl, TrainerState, TrainingArguments
 
 seen = []
 collate = DataCollatorForLengthControl.__call__
@@ -70,14 +88,25 @@ def look(self, features, return_tensors=None):
         seen.append([int(self._epoch), [f["input_ids"] for f in features], batch["length"].tolist()])
     return batch
 DataCollatorForLengthControl.__call__ = look
-for run in json.load(open(sys.argv[2])):
+_, recipes, plan, *options = sys.argv
+plan = json.load(open(plan))
+for run in plan["runs"]:
     seen.clear()
-    train_seq2seq.main([*run["options"], *sys.argv[3:]])
+    train_seq2seq.main([*run["options"], *options])
     state = PartialState()
     assert state.num_processes == 2 and state.device.type == "cpu", state
     with open(f"{run['folder']}/seen_{state.process_index}.json", "w") as file:
         json.dump(seen, file)
-PartialState().destroy_process_group()
+
+# one process that goes on while another has stopped would wait for it for ever
+args = TrainingArguments(output_dir=plan["folder"], use_cpu=True)
+budget, control = TimeBudget(0 if args.process_index == 1 else 60), TrainerControl()
+budget.on_train_begin(args, TrainerState(), control)
+budget.on_step_end(args, TrainerState(), control)
+with open(f"{plan['folder']}/stops_{args.process_index}", "w") as file:
+    file.write(str(control.should_training_stop))
+sys.argv[1:] = plan["generate"]
+runpy.run_path(f"{recipes}/generate.py", run_name="__main__")
 """
 
 
@@ -120,6 +149,7 @@ def two(tmp_path_factory):
         ("parts", FEW, {**TESTED, "max_steps": 2}),
         ("parts", FEW, {**TESTED, "max_steps": 4}),
         ("stream", ROWS[:20], {**STREAMED, "per_device_train_batch_size": 4}),
+        ("averaged", ROWS, AVERAGED),
     ):
         file = write_rows(folder / f"{name}.jsonl", rows)
         options = {**TINY, **options, "train_file": file, "output_dir": folder / name}
@@ -127,7 +157,15 @@ def two(tmp_path_factory):
             {"folder": str(folder / name), "options": words({k: v for k, v in options.items() if k != "use_cpu"})}
         )
     (folder / "driver.py").write_text(DRIVER)
-    (folder / "runs.json").write_text(json.dumps(runs))
+    write_rows(folder / "in.jsonl", REQUESTS)
+    (folder / "together").mkdir()
+    where = {
+        "model": folder / "whole",
+        "input_file": folder / "in.jsonl",
+        "output_file": folder / "together/out.jsonl",
+    }
+    generate = [*words(where), "--num_beams=2", *GENERATED]
+    (folder / "runs.json").write_text(json.dumps({"folder": str(folder), "runs": runs, "generate": generate}))
     done = launch(folder, "cpu_2procs.yaml", folder / "driver.py", ROOT / "recipes", folder / "runs.json", "--use_cpu")
     assert done.returncode == 0, done.stderr[-3000:]
     (folder / "log").write_text(done.stderr)
@@ -229,6 +267,33 @@ def test_two_processes_share_a_stream(two):
     assert {row[0] for row in first} == {0, 1}
     assert steps_of(two / "stream") == 3
     load(two / "stream")
+
+
+@pytest.mark.slow
+def test_two_processes_train_evaluate_and_save_one_model(two):
+    written = json.loads((two / "averaged" / "all_results.json").read_text())
+    assert {f"{name}_{figure}" for name in ("test", "test_5") for figure in FIGURES} <= written.keys()
+    history = json.loads((two / "averaged" / "checkpoint-2" / "trainer_state.json").read_text())["log_history"]
+    assert any("eval_mae" in entry for entry in history)
+    # of about 96 rows two processes take 16 a step, which is a sixth of an epoch; one process would take 8
+    assert 0.28 < written["epoch"] < 0.42
+    # an untrained model over 37 letters: ln 37 = 3.6 a letter, not twice as much
+    assert 3 < written["train_loss"] < 5
+    model, tokenizer = load(two / "averaged")
+    assert model.generate(**tokenizer(SOURCES[:1], return_tensors="pt"), length=5).shape[0] == 1
+
+
+@pytest.mark.slow
+def test_processes_run_out_of_time_together(two):
+    assert [(two / f"stops_{process}").read_text() for process in (0, 1)] == ["True", "True"]
+
+
+@pytest.mark.slow
+def test_two_processes_write_every_row_once_and_in_order(two):
+    alone = write_texts(two / "whole", two / "in.jsonl", *GENERATED)
+    assert [row["budget"] for row in alone] == [row["budget"] for row in REQUESTS]
+    together = (two / "together" / "out.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in together] == alone
 
 
 # Configurations

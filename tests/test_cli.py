@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import runpy
 import subprocess
 import sys
 import time
@@ -65,7 +66,7 @@ def test_the_recipes_are_listed_with_a_line_each(capsys, monkeypatch):
     names = re.findall(r"^([a-z]+/\w+)  +\S.{20,}", text, flags=re.M)
     headlines = "debian demo paper pretrained small subword_small".split()
     assert [name for name in names if name.startswith("headline/")] == [f"headline/{name}" for name in headlines]
-    assert len(names) == len(set(names)) == 15
+    assert len(names) == len(set(names)) == 16
     assert str(ROOT / "recipes") in text
 
 
@@ -117,12 +118,21 @@ def test_a_fault_of_the_program_keeps_its_traceback(tmp_path, monkeypatch):
         cli.run("lacking", "lacking", [])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["train", "train_length_predictor", "generate", "evaluate", "export", "reproduce"])
-def test_a_command_runs_as_a_module_too(name):
-    command = [sys.executable, "-m", f"hf_lenctrl.experiment.{name}", "--help"]
-    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
-    assert done.returncode == 0 and "usage: " in done.stdout, done.stderr
+def test_a_command_runs_as_a_module_too(name, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    monkeypatch.delitem(sys.modules, f"hf_lenctrl.experiment.{name}", raising=False)  # else runpy warns
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module(f"hf_lenctrl.experiment.{name}", run_name="__main__")  # as `python -m` does
+    assert end.value.code in (0, None) and "usage: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.py")), ids=lambda path: path.stem)
+def test_a_command_is_a_script_of_the_repository_too(path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [str(path), "--help"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(path), run_name="__main__")
+    assert end.value.code in (0, None) and "usage: " in capsys.readouterr().out
 
 
 @pytest.mark.slow

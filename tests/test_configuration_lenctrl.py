@@ -115,11 +115,11 @@ def test_a_saved_config_loads_as_it_was_through_autoconfig(any_family, config_cl
         (
             {"length_encoding": "none", "absolute_positions": True, "length": 5},
             "length=5 has no effect with length_encoding='none' and no length_constraint; choose one of ldpe, lrpe, "
-            "pre, learned, scale, bound it with length_constraint='max', or leave it out",
+            "pre, learned, scale, pass length_constraint='max', or leave length out",
         ),
         (
             {"length_constraint": "min"},
-            r"length_constraint must be 'max' \(never longer\), 'exact' or None \(the model alone\), got 'min'",
+            r"length_constraint must be 'max' \(never longer\), 'exact' or None \(unconstrained\), got 'min'",
         ),
         (
             {"length_encoding": "none", "absolute_positions": True, "length_projection": True},
@@ -174,27 +174,9 @@ def test_check_length_accepts_integers_from_one(length):
     check_length(length)
 
 
-@pytest.mark.parametrize("length, kind", [(True, "bool"), (7.0, "float"), (math.nan, "float"), ("75", "str")])
-def test_check_length_refuses_what_is_no_int(length, kind):
-    with pytest.raises(TypeError, match=rf"length must be an int of at least 1, got .*\({kind}\); pass length=75"):
-        check_length(length)
-
-
-@pytest.mark.parametrize("length", [0, -1])
-def test_check_length_refuses_less_than_one(length):
-    with pytest.raises(ValueError, match=f"length must be at least 1, got {length}"):
-        check_length(length)
-
-
 @pytest.mark.parametrize("constraint", [None, "max", "exact"])
 def test_check_constraint_accepts_the_known_names(constraint):
     check_constraint(constraint)
-
-
-@pytest.mark.parametrize("constraint", ["min", "Max", "", True])
-def test_check_constraint_refuses_any_other(constraint):
-    with pytest.raises(ValueError, match=f"length_constraint must be 'max' .*, got {constraint!r}"):
-        check_constraint(constraint)
 
 
 @pytest.mark.parametrize(
@@ -226,12 +208,3 @@ def test_a_length_given_to_from_pretrained_is_stored_and_saved(saved_model, tmp_
     model.save_pretrained(tmp_path / "again")
     assert AutoConfig.from_pretrained(tmp_path / "again").length == 75
     assert AutoConfig.from_pretrained(saved_model).length is None
-
-
-@pytest.mark.parametrize(
-    "length, message",
-    [(0, "length must be at least 1, got 0"), (True, "got bool"), ("75", "got str"), (math.nan, "got float")],
-)
-def test_a_wrong_length_given_to_from_pretrained_is_an_error(saved_model, length, message):
-    with pytest.raises(StrictDataclassError, match=message):
-        AutoModelForSeq2SeqLM.from_pretrained(saved_model, length=length)

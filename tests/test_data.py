@@ -459,20 +459,6 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
         load_splits(DataArguments(train_file=str(tmp_path / "missing.jsonl")))
 
 
-@pytest.mark.parametrize(("name", "suffix"), [("a.txt", ".txt"), ("a.txt.gz", ".gz"), ("rows", "")])
-def test_an_unknown_type_of_file_is_refused(tmp_path, name, suffix):
-    (tmp_path / name).write_bytes(gzip.compress(b"text") if suffix == ".gz" else b"text")
-    with pytest.raises(ValueError, match=rf"{name} must end in .json, .jsonl, .csv, .parquet .*got '{suffix}'"):
-        load_rows(str(tmp_path / name))
-
-
-@pytest.mark.parametrize("option", ["source_column", "target_column", "group_column"])
-def test_a_missing_column_is_named_with_its_option(tmp_path, option):
-    path = write(tmp_path / "a.jsonl", ROWS)
-    with pytest.raises(ValueError, match=rf"a.jsonl has no column 'headline', only source, target; .*{option}="):
-        load_splits(whole(path, **{option: "headline"}))
-
-
 def test_a_missing_column_of_the_validation_file_is_named_too(tmp_path):
     own = write(tmp_path / "own.jsonl", [{"source": "a", "headline": "b"}])
     with pytest.raises(ValueError, match="own.jsonl has no column 'target'"):
@@ -494,13 +480,6 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_file_that_cannot_be_read_is_named(tmp_path, name):
-    (tmp_path / name).write_bytes(BROKEN[name])
-    with pytest.raises(ValueError, match=f"{name} could not be read"):
-        load_rows(str(tmp_path / name))
-
-
 WITHOUT_ROWS = {
     "empty.jsonl": b"",
     "empty.json": b"",
@@ -510,21 +489,6 @@ WITHOUT_ROWS = {
     "list.json": b"[]",
     "header.csv": b"source,target\n",
 }
-
-
-@pytest.mark.parametrize("name", WITHOUT_ROWS)
-def test_a_file_without_rows_is_refused(tmp_path, name):
-    (tmp_path / name).write_bytes(WITHOUT_ROWS[name])
-    with pytest.raises(ValueError, match=f"{name} (has no rows|could not be read)"):
-        load_splits(whole(str(tmp_path / name)))
-
-
-def test_a_parquet_file_without_rows_is_refused(tmp_path):
-    path = tmp_path / "empty.parquet"
-    features = datasets.Features({"source": datasets.Value("string"), "target": datasets.Value("string")})
-    datasets.Dataset.from_dict({"source": [], "target": []}, features=features).to_parquet(path)
-    with pytest.raises(ValueError, match="empty.parquet (has no rows|could not be read)"):
-        load_splits(whole(str(path)))
 
 
 def test_no_data_at_all_is_refused():
@@ -537,8 +501,39 @@ def test_a_validation_file_alone_is_refused(tmp_path):
         load_splits(DataArguments(validation_file=write(tmp_path / "a.jsonl", ROWS)))
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
-def test_a_column_of_numbers_is_refused_before_tokenising(tmp_path, suffix):
-    rows = [{"source": "a b", "target": 2024}, {"source": "b", "target": 7}]
-    with pytest.raises(ValueError, match="'target'.*int64"):
-        load_splits(whole(write(tmp_path / f"a{suffix}", rows)))
+NUMBERS = "'target'.*int64"
+NO_COLUMN = "a.jsonl has no column 'headline', only source, target; .*{}="
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "options", "message"),
+    [
+        *((name, data, {}, f"{name} could not be read") for name, data in BROKEN.items()),
+        *((name, data, {}, f"{name} (has no rows|could not be read)") for name, data in WITHOUT_ROWS.items()),
+        ("a.txt", b"text", {}, "a.txt must end in .json, .jsonl, .csv, .parquet .*got '.txt'"),
+        ("a.txt.gz", gzip.compress(b"text"), {}, "a.txt.gz must end in .json, .*got '.gz'"),
+        ("rows", b"text", {}, "rows must end in .json, .*got ''"),
+        *(
+            ("a.jsonl", GOOD.encode(), {option: "headline"}, NO_COLUMN.format(option))
+            for option in ("source_column", "target_column", "group_column")
+        ),
+        ("a.jsonl", b'{"source": "a b", "target": 2024}', {}, NUMBERS),
+        ("a.csv", b"source,target\na b,2024\n", {}, NUMBERS),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named(tmp_path, name, data, options, message):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(ValueError, match=message):
+        load_splits(whole(str(tmp_path / name), **options))
+
+
+@pytest.mark.parametrize(
+    ("kind", "targets", "message"),
+    [("string", [], "a.parquet (has no rows|could not be read)"), ("int64", [7], NUMBERS)],
+)
+def test_a_parquet_file_that_cannot_be_used_is_named(tmp_path, kind, targets, message):
+    features = datasets.Features({"source": datasets.Value("string"), "target": datasets.Value(kind)})
+    rows = datasets.Dataset.from_dict({"source": ["a"] * len(targets), "target": targets}, features=features)
+    rows.to_parquet(tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=message):
+        load_splits(whole(str(tmp_path / "a.parquet")))

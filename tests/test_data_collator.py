@@ -159,20 +159,37 @@ def test_a_target_that_counts_nothing_is_refused(byte_level_tokenizer, length):
         collator([FEATURES[0], {**FEATURES[1], "labels": [0, 2]}])
 
 
-def test_a_collator_that_knows_no_unit_is_refused(byte_level_tokenizer):
-    with pytest.raises(ValueError, match="length_unit is not known; pass length_unit='token' or 'character', or mod"):
-        DataCollatorForLengthControl(byte_level_tokenizer)
-
-
-def test_an_unknown_unit_is_refused(byte_level_tokenizer):
-    with pytest.raises(ValueError, match="unit must be one of token, character, word, byte, got 'line'"):
-        DataCollatorForLengthControl(byte_level_tokenizer, length_unit="line")
-
-
-@pytest.mark.parametrize(("length", "error"), [(0, ValueError), (-3, ValueError), (2.5, TypeError), (True, TypeError)])
-def test_a_fixed_length_that_is_none_is_refused(byte_level_tokenizer, length, error):
-    with pytest.raises(error, match=f"length must be .*at least 1, got {length}"):
-        DataCollatorForLengthControl(byte_level_tokenizer, length_unit="token", length=length)
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        (
+            {"length_unit": None},
+            ValueError,
+            "length_unit is not known; pass length_unit='token' or 'character', or mod",
+        ),
+        ({"length_unit": "line"}, ValueError, "unit must be one of token, character, word, byte, got 'line'"),
+        *(({"length": n}, ValueError, f"length must be .*at least 1, got {n}") for n in (0, -3)),
+        *(({"length": n}, TypeError, f"length must be .*at least 1, got {n}") for n in (2.5, True)),
+        *(
+            ({"overshoot_share": share}, ValueError, f"overshoot_share must be at least 0 and under 1, got {share}")
+            for share in (-0.1, 1.0, 2)
+        ),
+        ({"overshoot_share": 0.1}, ValueError, "overshoot_share needs .* pass model="),
+        ({"length_noise": -1}, ValueError, r"at least 0, got -1; pass length_noise=2 for a window of \[-2, 2\]"),
+        ({"length_noise": 2.0}, TypeError, r"an int, the window's half width in units, got 2.0 \(float\)"),
+        ({"length_noise": True}, TypeError, r"got True \(bool\)"),
+        ({"length_noise": "2"}, TypeError, r"got '2' \(str\)"),
+        ({"length_noise": (-2, 2)}, TypeError, r"got \(-2, 2\) \(tuple\)"),
+        (
+            {"length": 7, "length_noise": 2},
+            ValueError,
+            "length=7 asks every example for one length, length_noise=2 adds",
+        ),
+    ],
+)
+def test_wrong_options_are_told(byte_level_tokenizer, options, error, message):
+    with pytest.raises(error, match=message):
+        DataCollatorForLengthControl(byte_level_tokenizer, **{"length_unit": "token", **options})
 
 
 def test_overshooting_examples_learn_to_stop_wherever_the_length_is_reached_or_passed(shared_tokenizer):
@@ -199,17 +216,6 @@ def test_overshooting_examples_learn_to_stop_wherever_the_length_is_reached_or_p
     }
     # the decoder still reads the whole target
     assert batch["decoder_input_ids"][:2].tolist() == [[2, 11, 12, 13, 14], [2, 15, 16, 0, 2]]
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.0, 2])
-def test_overshoot_share_is_a_share(share, shared_tokenizer):
-    with pytest.raises(ValueError, match=f"overshoot_share must be at least 0 and under 1, got {share}"):
-        DataCollatorForLengthControl(shared_tokenizer, length_unit="token", overshoot_share=share)
-
-
-def test_overshooting_needs_the_model(shared_tokenizer):
-    with pytest.raises(ValueError, match="overshoot_share needs .* pass model="):
-        DataCollatorForLengthControl(shared_tokenizer, length_unit="token", overshoot_share=0.1)
 
 
 # Noise
@@ -290,23 +296,3 @@ def test_a_noisy_length_is_all_that_changes(byte_level_tokenizer):
     for name in plain.keys() - {"length"}:
         assert torch.equal(batch[name], plain[name])
     assert not torch.equal(batch["length"], plain["length"])
-
-
-@pytest.mark.parametrize(
-    ("window", "error", "message"),
-    [
-        (-1, ValueError, r"length_noise must be at least 0, got -1; pass length_noise=2 for a window of \[-2, 2\]"),
-        (2.0, TypeError, r"length_noise must be an int, the window's half width in units, got 2.0 \(float\)"),
-        (True, TypeError, r"got True \(bool\)"),
-        ("2", TypeError, r"got '2' \(str\)"),
-        ((-2, 2), TypeError, r"got \(-2, 2\) \(tuple\)"),
-    ],
-)
-def test_a_wrong_window_is_told(byte_level_tokenizer, window, error, message):
-    with pytest.raises(error, match=message):
-        DataCollatorForLengthControl(byte_level_tokenizer, length_unit="token", length_noise=window)
-
-
-def test_noise_on_a_fixed_length_is_refused(byte_level_tokenizer):
-    with pytest.raises(ValueError, match="length=7 asks every example for one length, length_noise=2 adds"):
-        noisy(byte_level_tokenizer, length=7)

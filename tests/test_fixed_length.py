@@ -8,9 +8,9 @@ import datasets
 import pytest
 import torch
 from conftest import SOURCES, build_model
+from family_models import controlled_model, tokenizer_of
 from huggingface_hub import ModelCard
-from test_generation import controlled_model, tokenizer_of
-from test_recipes import ROWS, load, train
+from recipe_runs import ROWS, load, train
 
 from hf_lenctrl import FixedLengthTranslator, freeze_length
 from hf_lenctrl.experiment import export

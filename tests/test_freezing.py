@@ -6,16 +6,17 @@ import logging
 import math
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
 import transformers
 from conftest import FAMILIES, RELATIVE, SOURCES, TARGETS, build_model, build_model_of
+from family_models import controlled_model, stock_model, tokenizer_of
 from huggingface_hub import ModelCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
-from test_generation import controlled_model, stock_model, tokenizer_of
 
 from hf_lenctrl import LengthControlEnsemble, UnitTable, add_length_control, freeze_length
 from hf_lenctrl.experiment.export import frozen_card
@@ -30,7 +31,8 @@ STOCK = {
 }
 ENCODINGS = ["ldpe", "lrpe", "pre", "learned"]
 FAMILIES = [family for family in FAMILIES if family not in RELATIVE]  # freezing needs a table of positions
-CASES = [(f, e, a) for f in FAMILIES for e in ENCODINGS for a in (True, False)] + [(f, "none", True) for f in FAMILIES]
+CASES = [(family, encoding, False) for family in FAMILIES for encoding in ENCODINGS]
+CASES += [(family, encoding, True) for family in FAMILIES for encoding in ("ldpe", "none")]
 # what stands before the text, and writes nothing: the start, then BART's forced BOS, M2M100's language code
 STARTS = {"bart": [2, 0], "marian": [2], "mbart": [2], "pegasus": [0], "m2m_100": [2, 59]}
 SOURCE = torch.tensor([[11, 12, 13, 14, 15, 1], [21, 22, 23, 24, 25, 26]])
@@ -261,35 +263,53 @@ def test_a_bound_is_told_to_be_left_out(caplog):
 # Errors
 
 
+def bart():
+    return controlled("bart", "ldpe", True)
+
+
+ONE_UNIT = "only where every target entry writes one unit"
+NO_TABLE = "only a decoder whose positions hold the length can be frozen.*"
+
+
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("make", "length", "error", "message"),
     [
-        ({"length_encoding": "scale"}, "length_encoding='scale' multiplies its embeddings instead; train one with"),
-        ({"encoder_length_embedding": True}, "this model has encoder_length_embedding=True; train one without it"),
-        ({"length_head": True}, "this model has length_head=True; train one without it, or call model.generate"),
-        ({"length_tokens": {"kind": "bins", "thresholds": [5]}}, "this model has length_tokens={'kind': 'bins'"),
+        *(
+            (partial(build_model, "marian", **fields), 5, ValueError, NO_TABLE + message)
+            for fields, message in [
+                ({"length_encoding": "scale"}, "length_encoding='scale' multiplies its embeddings instead; train one"),
+                (
+                    {"encoder_length_embedding": True},
+                    "this model has encoder_length_embedding=True; train one without",
+                ),
+                ({"length_head": True}, "has length_head=True; train one without it, or call model.generate"),
+                ({"length_tokens": {"kind": "bins", "thresholds": [5]}}, "has length_tokens={'kind': 'bins'"),
+            ]
+        ),
+        *(
+            (partial(controlled_model, "marian", length_unit=unit), 5, ValueError, f"{ONE_UNIT}.*length_unit='{unit}'")
+            for unit in ("character", "word", "byte")
+        ),
+        # one byte an entry, of which the later ones of a character write none
+        (partial(controlled_model, "bart", length_unit="character"), 5, ValueError, ONE_UNIT),
+        (partial(build_model, "marian", length_unit="character"), 5, ValueError, "call model.set_unit_table"),
+        (partial(build_model_of, "t5"), 5, ValueError, "LenCtrlT5ForConditionalGeneration has relative positions and"),
+        *((bart, length, ValueError, f"length must be .* got {length}") for length in (0, -3, 10**7)),
+        *((bart, length, TypeError, f"length must be .* got {length}") for length in (True, 5.0)),
+        *(
+            (make, 5, ValueError, f"takes one length-controlled model .* got a {name}; pass")
+            for make, name in [
+                (partial(stock_model, "bart"), "BartForConditionalGeneration"),
+                (lambda: bart().model, "LenCtrlBartModel"),
+                (lambda: LengthControlEnsemble([bart(), bart()]), "LengthControlEnsemble"),
+                (lambda: "runs/ldpe", "str"),
+            ]
+        ),
     ],
 )
-def test_what_is_no_table_of_positions_is_told(fields, message):
-    with pytest.raises(ValueError, match="only a decoder that is told the length by its position.*" + message):
-        freeze_length(build_model("marian", **fields), 5)
-
-
-@pytest.mark.parametrize("unit", ["character", "word", "byte"])
-def test_entries_of_several_units_are_told(unit):
-    with pytest.raises(ValueError, match=f"only where every target entry writes one unit.*has length_unit='{unit}'"):
-        freeze_length(controlled_model("marian", length_unit=unit), 5)
-
-
-def test_bytes_of_one_character_over_several_entries_are_told():
-    # one byte an entry, of which the later ones of a character write none
-    with pytest.raises(ValueError, match="only where every target entry writes one unit"):
-        freeze_length(controlled_model("bart", length_unit="character"), 5)
-
-
-def test_a_table_without_a_tokenizer_is_told():
-    with pytest.raises(ValueError, match="call model.set_unit_table"):
-        freeze_length(build_model("marian", length_unit="character"), 5)
+def test_what_cannot_be_frozen_is_told(make, length, error, message):
+    with pytest.raises(error, match=message):
+        freeze_length(make(), length)
 
 
 @pytest.mark.parametrize("family", ["bart", "marian"])
@@ -298,22 +318,6 @@ def test_a_length_beyond_the_table_is_told(family):
     freeze_length(controlled(family, "ldpe", False), most)
     with pytest.raises(ValueError, match=f"length={most + 1} .* positions, the model has 128; ask for {most} at most"):
         freeze_length(controlled(family, "ldpe", False), most + 1)
-
-
-@pytest.mark.parametrize(
-    ("length", "error"), [(0, ValueError), (-3, ValueError), (10**7, ValueError), (True, TypeError), (5.0, TypeError)]
-)
-def test_a_length_that_is_none_is_told(length, error):
-    with pytest.raises(error, match=f"length must be .* got {length}"):
-        freeze_length(controlled("bart", "ldpe", True), length)
-
-
-def test_other_models_are_told():
-    model = controlled("bart", "ldpe", True)
-    for other in (stock_model("bart"), model.model, LengthControlEnsemble([model, model]), "runs/ldpe"):
-        name = type(other).__name__
-        with pytest.raises(ValueError, match=f"takes one length-controlled model .* got a {name}; pass"):
-            freeze_length(other, 5)
 
 
 def test_targets_that_begin_with_what_is_not_forced_are_told():
@@ -364,8 +368,3 @@ def test_the_card_states_the_length(tmp_path):
     assert "fixed-length" in card.data.tags
     assert "texts of **75 characters**" in card.text and "saved again has lost its length" in card.text
     assert "saved again" not in frozen_card(freeze_length(controlled("bart", "ldpe", True), 5), tmp_path / "no").text
-
-
-def test_relative_positions_cannot_be_frozen():
-    with pytest.raises(ValueError, match="LenCtrlT5ForConditionalGeneration has relative positions and no table"):
-        freeze_length(build_model_of("t5"), 5)

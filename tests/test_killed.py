@@ -10,7 +10,7 @@ import training_child
 from conftest import SOURCES, TARGETS
 
 
-KILLS, MAX_STEPS, SAVE_STEPS = 20, 16, 3  # in two epochs of 9 steps
+KILLS, RUNS, MAX_STEPS, SAVE_STEPS = 20, 5, 16, 3  # in two epochs of 9 steps
 OPTIONS = {
     "length_encoding": "ldpe",
     "target_vocabulary": "shared",
@@ -64,11 +64,13 @@ def test_killed_at_random_points_and_resumed_the_weights_are_those_of_a_whole_ru
     expected = (tmp_path / "whole" / "model.safetensors").read_bytes()
     chance = random.Random(5)
     steps = {"training_step": range(1, MAX_STEPS)}  # the others come where it saves
-    for i in range(KILLS):
-        phase = chance.choice([*training_child.PHASES, training_child.HALF_WEIGHTS])
-        step = chance.choice(steps.get(phase, range(SAVE_STEPS, MAX_STEPS, SAVE_STEPS)))
-        folder = tmp_path / f"killed_{i}"
-        assert start(folder, phase, step) == -signal.SIGKILL, (phase, step)
-        assert not (folder / "model.safetensors").exists()
+    for i in range(RUNS):
+        folder, points = tmp_path / f"killed_{i}", {}
+        while len(points) < KILLS // RUNS:  # one after the other, as a run that resumes does not come back to a step
+            phase = chance.choice([*training_child.PHASES, training_child.HALF_WEIGHTS])
+            points[chance.choice(steps.get(phase, range(SAVE_STEPS, MAX_STEPS, SAVE_STEPS)))] = phase
+        for step, phase in sorted(points.items()):
+            assert start(folder, phase, step) == -signal.SIGKILL, points
+            assert not (folder / "model.safetensors").exists()
         assert start(folder) == 0, folder.with_suffix(".log").read_text()[-2000:]
-        assert (folder / "model.safetensors").read_bytes() == expected, (phase, step)
+        assert (folder / "model.safetensors").read_bytes() == expected, points

@@ -29,7 +29,7 @@ def test_character_decoder_with_ldpe_meets_every_length_after_200_steps(tmp_path
         "output_dir": tmp_path / "run",
         "group_separator": " ",  # the standard library's modules are the groups
         "test_share": 0.1,
-        "max_test_rows": 40,
+        "max_test_rows": 20,
         "max_steps": 200,
         "d_model": 128,
         "ffn_dim": 256,
@@ -40,7 +40,7 @@ def test_character_decoder_with_ldpe_meets_every_length_after_200_steps(tmp_path
         "eval_strategy": "no",
         "save_steps": 200,
         "average_checkpoints": 1,
-        "generation_num_beams": 2,
+        "generation_num_beams": 1,
         "disable_tqdm": True,
     }
     argv = [str(ROOT / "recipes/headline/small.yaml")]

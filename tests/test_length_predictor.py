@@ -26,8 +26,6 @@ from transformers import (
     XLMRobertaConfig,
 )
 
-from hf_lenctrl.experiment import train_length_predictor as recipe
-from hf_lenctrl.experiment.train_length_predictor import PredictorArguments
 from hf_lenctrl.length_predictor import (
     LengthPredictor,
     LengthPredictorConfig,
@@ -35,7 +33,6 @@ from hf_lenctrl.length_predictor import (
     register,
     round_lengths,
 )
-from hf_lenctrl.length_units import UnitTable
 from hf_lenctrl.lengths import check_length
 
 
@@ -440,11 +437,8 @@ def test_arguments_that_are_off_are_refused(tokenizer):
     with pytest.raises(TypeError, match=r"texts must be a list of str, got a single one; pass \['files'\]"):
         build().predict_lengths("files", tokenizer)
     for batch_size in (0, -1, 2.0, True):
-        with pytest.raises(ValueError, match="batch_size must be an int of at least 1, got .*; pass batch_size=64"):
+        with pytest.raises(ValueError, match="batch_size must be an integer of at least 1, got"):
             build().predict_lengths(TEXTS, tokenizer, batch_size=batch_size)
-
-
-# The recipe
 
 
 # The target writes every word of the source twice
@@ -452,145 +446,6 @@ ROWS = [
     {"source": " ".join(WORDS[(i + j) % 11] for j in range(1 + i % 9)), "target": " ".join(["tu"] * 2 * (1 + i % 9))}
     for i in range(260)
 ]
-SHAPE = ["--layers=1", "--d_model=32", "--attention_heads=2", "--vocab_size=60"]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    """Options that name the rows: 200, 30 and 30; two rows of train are empty, in two ways."""
-    folder = tmp_path_factory.mktemp("rows")
-    empty = [{"source": " ", "target": "tu"}, {"source": "text", "target": ""}]
-    options = []
-    for name, rows in (("train", ROWS[:200] + empty), ("validation", ROWS[200:230]), ("test", ROWS[230:])):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        options.append(f"--{name}_file={folder / f'{name}.jsonl'}")
-    return [*options, "--source_column=source", "--target_column=target"]
-
-
-def train(data, output_dir, *options, shape=SHAPE, unit="--length_unit=word"):
-    yaml = str(ROOT / "recipes" / "translation" / "length_predictor_small.yaml")
-    quick = "--use_cpu --disable_tqdm=true --eval_steps=10 --save_steps=10 --logging_steps=10".split()
-    rates = "--learning_rate=3e-3 --lr_scheduler_type=constant --per_device_train_batch_size=16".split()
-    return recipe.main([yaml, *data, *quick, *rates, *shape, unit, f"--output_dir={output_dir}", *options])
-
-
-def test_the_recipe_trains_resumes_and_writes_table_2(data, tmp_path):
-    first = train(data, tmp_path, "--max_steps=10")
-    assert not (tmp_path / "checkpoint-20").exists()
-    metrics = train(data, tmp_path, "--max_steps=60")  # from the tenth step on
-    state = json.loads((tmp_path / "checkpoint-60" / "trainer_state.json").read_text())
-    assert [entry["step"] for entry in state["log_history"] if "loss" in entry] == [10, 20, 30, 40, 50, 60]
-    assert metrics["test_mae"] < first["test_mae"] / 2
-
-    table = json.loads((tmp_path / "predictor_table.json").read_text())
-    assert table.keys() == {"validation", "test"}
-    # a source of n words, n from 1 to 9, has a target of 2 n, so that it errs by n: rows 230 to 259
-    counts = [1 + i % 9 for i in range(230, 260)]
-    assert table["test"]["source"]["mae"] == pytest.approx(sum(counts) / 30)
-    assert table["test"]["source"]["variance"] == pytest.approx(sum(n * n for n in counts) / 30)
-    assert table["test"]["source"]["pearson"] == pytest.approx(1.0)
-
-    rows = [json.loads(line) for line in (tmp_path / "test_predictions.jsonl").read_text().splitlines()]
-    assert [row["source"] for row in rows] == [row["source"] for row in ROWS[230:]]
-    assert [row["reference_length"] for row in rows] == [2 * n for n in counts]
-    assert [row["source_length"] for row in rows] == counts
-    predictor, tokenizer = load_predictor(tmp_path)
-    assert predictor.config.length_unit == "word"
-    assert predictor.config.target_mean == pytest.approx(sum(2 * (1 + i % 9) for i in range(200)) / 200)
-    assert predictor.predict_lengths([row["source"] for row in rows], tokenizer) == [
-        row["predicted_length"] for row in rows
-    ]
-    assert all(row["predicted_length"] == max(1, round(row["predicted"])) for row in rows)
-    errors = [row["predicted_length"] - row["reference_length"] for row in rows]
-    mae = sum(map(abs, errors)) / 30
-    predicted = table["test"]["predicted"]
-    assert predicted["mae"] == pytest.approx(mae)
-    assert predicted["variance"] == pytest.approx(sum(error**2 for error in errors) / 30)
-    series = torch.tensor([[row["predicted_length"], row["reference_length"]] for row in rows]).double().T
-    assert predicted["pearson"] == pytest.approx(float(torch.corrcoef(series)[0, 1]))
-    assert table["test"]["mae_ratio"] == pytest.approx(mae / (sum(counts) / 30))
-    results = json.loads((tmp_path / "all_results.json").read_text())
-    assert results["test_mae"] == predicted["mae"] == metrics["test_mae"]
-    assert results["validation_source_variance"] == table["validation"]["source"]["variance"]
-
-    weights = (tmp_path / "model.safetensors").read_bytes()
-    assert train(data, tmp_path, "--max_steps=60")["test_mae"] == metrics["test_mae"]
-    assert (tmp_path / "model.safetensors").read_bytes() == weights  # a finished run is not trained on
-
-
-def test_the_best_checkpoint_is_kept_and_training_ends_without_progress(data, tmp_path):
-    # a rate of zero: the second evaluation is no better than the first
-    train(data, tmp_path, "--max_steps=60", "--learning_rate=0", "--patience=1")
-    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-10", "checkpoint-20"]
-    state = json.loads((tmp_path / "checkpoint-20" / "trainer_state.json").read_text())
-    assert Path(state["best_model_checkpoint"]).name == "checkpoint-10"
-    table = json.loads((tmp_path / "predictor_table.json").read_text())
-    train(data, tmp_path, "--max_steps=60", "--learning_rate=0", "--patience=1")  # has ended, and stays so
-    assert not (tmp_path / "checkpoint-30").exists()
-    assert json.loads((tmp_path / "predictor_table.json").read_text()) == table
-
-
-def test_tokens_are_those_that_the_generator_counts(data, tmp_path, shared_tokenizer):
-    shared_tokenizer.save_pretrained(tmp_path / "generator")
-    options = recipe.parse_arguments((recipe.DataArguments,), data)[0]
-    arguments = PredictorArguments(target_tokenizer=str(tmp_path / "generator"), encoder_name_or_path="any")
-    options.max_target_length = 20
-    splits = recipe.measure(recipe.load_splits(options), arguments, options)
-    table = UnitTable.from_tokenizer(shared_tokenizer, "token")
-    kept = []
-    for row in ROWS[:200]:
-        count = int(table.count(torch.tensor([shared_tokenizer(text_target=row["target"])["input_ids"]])))
-        if count <= 20:
-            kept.append((row["source"], count, len(shared_tokenizer.tokenize(row["source"]))))
-    assert 0 < len(kept) < 200  # some targets are too long
-    train_split = splits["train"]
-    assert list(zip(*(train_split[c] for c in ("source", "labels", "source_length")), strict=True)) == kept
-    options.max_target_length = 1
-    with pytest.raises(ValueError, match=r"no row of train is left \(2 empty, 200 too long\); look at the columns"):
-        recipe.measure(recipe.load_splits(options), arguments, options)
-
-
-def test_a_trained_tokenizer_tells_voiced_syllables_apart(tmp_path):
-    arguments = PredictorArguments(layers=1, d_model=8, attention_heads=2, vocab_size=40, length_unit="word")
-    tokenizer = recipe.load_tokenizer(arguments, ["がぎ 日本語", "かき 日本", "Text"] * 5, str(tmp_path))
-    assert tokenizer("がぎ")["input_ids"] != tokenizer("かき")["input_ids"]
-    assert tokenizer.tokenize("日本") == ["日", "本"]
-    assert tokenizer("TEXT")["input_ids"] == tokenizer("text")["input_ids"]
-    again = recipe.load_tokenizer(arguments, ["other text"], str(tmp_path))  # that of the run
-    assert again.get_vocab() == tokenizer.get_vocab()
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({}, "there is no encoder; .*: layers=, d_model=, attention_heads=, vocab_size= missing"),
-        ({"layers": 2, "d_model": 8, "vocab_size": 50}, "whole shape of a new one: attention_heads= missing"),
-        (
-            {"encoder_name_or_path": "bert", "layers": 2, "d_model": 8},
-            "=bert has a shape .*; leave out layers, d_m",
-        ),
-        ({"encoder_name_or_path": "bert"}, "counts the generator's tokens; give target_tokenizer= the generator's"),
-        (
-            {"encoder_name_or_path": "bert", "length_unit": "byte", "target_tokenizer": "x"},
-            "target_tokenizer has no part in counting bytes; leave it out",
-        ),
-        ({"encoder_name_or_path": "bert", "length_unit": "bit"}, "length_unit must be one of token, .*, got 'bit'"),
-    ],
-)
-def test_options_that_contradict_each_other_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        PredictorArguments(**options)
-
-
-@pytest.mark.parametrize("name", ["length_predictor", "length_predictor_small"])
-def test_every_key_of_the_yaml_files_is_known(name):
-    classes = (PredictorArguments, recipe.DataArguments, recipe.TrainingArguments)
-    encoder = [] if name == "length_predictor" else ["--encoder_name_or_path=bert"]
-    path = str(ROOT / "recipes" / "translation" / f"{name}.yaml")
-    predictor, _, args = recipe.parse_arguments(classes, [path, "--target_tokenizer=x", "--use_cpu", *encoder])
-    assert predictor.length_unit == "token"
-    assert (args.load_best_model_at_end, args.metric_for_best_model, args.greater_is_better) == (True, "mae", False)
-    assert args.eval_steps == args.save_steps
 
 
 # A real encoder

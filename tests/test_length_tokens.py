@@ -9,10 +9,11 @@ from datasets import Dataset, DatasetDict
 from huggingface_hub.errors import StrictDataclassClassValidationError
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_recipes import generate, train_seq2seq
 from transformers import AutoTokenizer
 
 from hf_lenctrl import LengthControlledGenerationPipeline, UnitTable
+from hf_lenctrl.experiment import generate
+from hf_lenctrl.experiment import train as train_seq2seq
 from hf_lenctrl.experiment.arguments import DataArguments, ModelArguments
 from hf_lenctrl.experiment.data import fit_length_tokens, tokenize
 from hf_lenctrl.experiment.new_model import build_model as build_new_model

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from conftest import FAMILIES, MARIAN, RELATIVE, SHAPE, TARGETS, build_model, build_model_of, in_names_of
+from conftest import FAMILIES, MARIAN, RELATIVE, SHAPE, build_model, build_model_of, in_names_of
 from transformers import (
     BartForConditionalGeneration,
     M2M100ForConditionalGeneration,
@@ -110,7 +110,12 @@ def logits(model, length=None, **kwargs):
 # Parity with the base classes
 
 
-@pytest.mark.parametrize("scale_embedding", [True, False])
+# T5's positions are relative and stay, and it scales no embeddings
+SCALED = [(family, scale) for family in FAMILIES for scale in (True, False) if scale or family not in RELATIVE]
+POSITIONED = [(family, on) for family in FAMILIES for on in (True, False) if on or family not in RELATIVE]
+
+
+@pytest.mark.parametrize(("any_family", "scale_embedding"), SCALED)
 def test_without_encoding_loss_logits_and_states_are_those_of_the_stock_model(any_family, scale_embedding):
     fields = {"scale_embedding": scale_embedding}
     model = build_model_of(any_family, length_encoding="none", absolute_positions=True, **fields)
@@ -128,9 +133,8 @@ def test_without_encoding_loss_logits_and_states_are_those_of_the_stock_model(an
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-@pytest.mark.parametrize("scale_embedding", [True, False])
-def test_without_encoding_generated_ids_are_those_of_the_stock_model(any_family, scale_embedding, num_beams):
-    fields = {"scale_embedding": scale_embedding, "init_std": 0.2, "tie_word_embeddings": False}
+def test_without_encoding_generated_ids_are_those_of_the_stock_model(any_family, num_beams):
+    fields = {"scale_embedding": True, "init_std": 0.2, "tie_word_embeddings": False}
     model = build_model_of(any_family, length_encoding="none", absolute_positions=True, **fields)
     stock, _, _ = stock_twin(any_family, model, **fields)
     outputs = []
@@ -143,11 +147,10 @@ def test_without_encoding_generated_ids_are_those_of_the_stock_model(any_family,
     assert not torch.equal(outputs[0][0], outputs[0][1])
 
 
-@pytest.mark.parametrize("scale_embedding", [True, False])
-@pytest.mark.parametrize("absolute_positions", [True, False])
+@pytest.mark.parametrize(("any_family", "absolute_positions"), POSITIONED)
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_logits_follow_the_papers_equations(any_family, encoding, absolute_positions, scale_embedding):
-    fields = {"scale_embedding": scale_embedding}
+def test_logits_follow_the_papers_equations(any_family, encoding, absolute_positions):
+    fields = {"scale_embedding": absolute_positions}  # one with each
     model = build_model_of(
         any_family, length_encoding=encoding, absolute_positions=absolute_positions, init_std=0.2, **fields
     )
@@ -293,7 +296,7 @@ def test_encoder_takes_no_notice_of_length(family):
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-@pytest.mark.parametrize("absolute_positions", [True, False])
+@pytest.mark.parametrize(("any_family", "absolute_positions"), POSITIONED)
 def test_a_row_gets_in_a_padded_batch_what_it_gets_alone(any_family, encoding, absolute_positions):
     model = build_model_of(any_family, length_encoding=encoding, absolute_positions=absolute_positions, init_std=0.2)
     eos, pad = EOS[any_family], model.config.pad_token_id
@@ -406,7 +409,7 @@ def test_training_steps_lower_the_loss_and_leave_the_unit_table_alone(family):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize(("family", "backend"), [("marian", "eager"), ("bart", "aot_eager")])
 def test_a_fresh_model_compiles_to_one_graph_with_the_same_logits(family, backend):
     torch.compiler.reset()
     model = build_model(family, encoder_layers=1, decoder_layers=1)
@@ -450,11 +453,9 @@ def test_a_cached_step_without_progress_is_refused(family):
         model(SOURCE, decoder_input_ids=torch.tensor([[7], [8]]), length=5, past_key_values=cache)
 
 
-def test_decoder_embeddings_need_progress_and_then_do_as_ids_do(family):
+def test_decoder_embeddings_with_progress_do_as_ids_do(family):
     model = build_model(family)
     embeds = model.model.decoder.embed_tokens(DECODER_IDS[family])
-    with pytest.raises(ValueError, match="progress cannot be counted from decoder_inputs_embeds"):
-        model(SOURCE, decoder_inputs_embeds=embeds, length=5)
     out = model(SOURCE, decoder_inputs_embeds=embeds, progress=torch.tensor(PROGRESS[family]), length=5)
     assert torch.equal(out.logits, logits(model, 5))
 
@@ -478,181 +479,70 @@ def test_encoder_embeddings_and_outputs_do_as_source_ids_do(family):
     assert torch.equal(model(encoder_outputs=encoded, decoder_input_ids=decoder_ids, length=5).logits, expected)
 
 
-# Characters
-
-
-@pytest.fixture
-def character_model(family, shared_tokenizer):
-    """Model over the shared vocabulary, its unit table not yet filled."""
-    return build_model(family, **MARIAN, vocab_size=len(shared_tokenizer), length_unit="character", init_std=0.2)
-
-
-def test_character_lengths_are_those_of_the_texts(character_model, shared_tokenizer):
-    character_model.set_unit_table(shared_tokenizer)
-    labels = shared_tokenizer(text_target=TARGETS, padding=True, return_tensors="pt")["input_ids"]
-    labels = labels.masked_fill(labels == shared_tokenizer.pad_token_id, -100)
-    wanted = [17, 33, 24, 29, 23, 25]
-    assert [len(text) for text in TARGETS] == wanted
-    assert character_model.count_labels(labels).tolist() == wanted
-    source = SOURCE.repeat(3, 1)
-    counted, given = (character_model(source, labels=labels, length=length).logits for length in (None, wanted))
-    assert torch.equal(counted, given)
-
-
-def test_character_progress_is_the_length_of_the_decoded_prefix(family, character_model, shared_tokenizer):
-    character_model.set_unit_table(shared_tokenizer)
-    rows = [[2, *shared_tokenizer(text_target=text)["input_ids"][:4]] for text in TARGETS[:2]]
-    progress = [[len(shared_tokenizer.decode(row[:t], skip_special_tokens=True)) for t in range(1, 6)] for row in rows]
-    assert progress[0][0] == 0
-    assert progress[0][-1] > 4  # subwords write more than a character each, or the unit would not show
-    fields = {**MARIAN, "vocab_size": len(shared_tokenizer)}
-    decoder_ids = torch.tensor(rows)
-    expected = paper_logits(family, character_model, "ldpe", decoder_ids, progress, [17, 33], **fields)
-    result = character_model(SOURCE, decoder_input_ids=decoder_ids, length=[17, 33]).logits
-    torch.testing.assert_close(result, expected, atol=2e-5, rtol=1e-5)
-
-
-def test_unfilled_character_table_is_refused_in_training_and_generation(character_model):
-    for call in (
-        lambda: character_model(SOURCE, labels=torch.tensor([[31], [41]])),
-        lambda: character_model(SOURCE, decoder_input_ids=torch.tensor([[2], [2]]), length=5),
-        lambda: character_model.generate(SOURCE, length=5),
-    ):
-        with pytest.raises(ValueError, match=r"no table of units.*set_unit_table\(tokenizer\)"):
-            call()
-
-
-@pytest.mark.parametrize("missing", [-1, 128])
-def test_tokenizer_of_another_vocabulary_is_refused(family, shared_tokenizer, missing):
-    entries = len(shared_tokenizer)
-    model = build_model(family, **MARIAN, vocab_size=entries + missing, length_unit="character")
-    with pytest.raises(
-        ValueError, match=rf"vocabulary has {entries} entries, the decoder's embedding {entries + missing}; pass the"
-    ):
-        model.set_unit_table(shared_tokenizer)
-    with pytest.raises(ValueError, match="no table of units"):  # and nothing was filled on the way
-        model(SOURCE, decoder_input_ids=torch.tensor([[2], [2]]), length=5)
-
-
-@pytest.mark.parametrize("unit", ["token", "character", "word", "byte"])
-@pytest.mark.parametrize("padding", [1, 127])
-def test_entries_that_pad_the_embedding_are_never_counted(family, shared_tokenizer, unit, padding):
-    entries = len(shared_tokenizer)
-    model = build_model(family, **MARIAN, vocab_size=entries + padding, length_unit=unit)
-    model.set_unit_table(shared_tokenizer)
-    labels = shared_tokenizer(text_target="small text editor", return_tensors="pt")["input_ids"]
-    expected = {"token": labels.shape[1] - 1, "character": 17, "word": 3, "byte": 17}  # EOS counts nothing
-    assert model.count_labels(labels).tolist() == [expected[unit]]
-    assert model.unit_table.weights.shape[1] == entries + padding
-    assert (model.unit_table.weights[:, entries:] < 0).all()  # no text holds them, and no output may
-    padded = torch.cat([labels, labels.new_full((1, 2), entries)], dim=1)
-    assert model.count_labels(padded).tolist() == [expected[unit]]
-
-
-def test_new_tokens_are_counted_after_the_embeddings_were_resized(family, tmp_path):
-    model = build_model(family)
-    model.resize_token_embeddings(70)
-    labels = torch.tensor([[65, 69, 31, EOS[family]]])
-    assert model.count_labels(labels).tolist() == [3]
-    expected = model(SOURCE[:1], labels=labels).logits
-    assert expected.shape == (1, 4, 70)
-    assert model.model.decoder.unit_table.weights.shape == (1, 70)
-    model.save_pretrained(tmp_path)
-    assert torch.equal(type(model).from_pretrained(tmp_path)(SOURCE[:1], labels=labels).logits, expected)
-
-
-def test_new_target_tokens_of_marian_with_two_vocabularies_are_counted():
-    model = build_model("marian", share_encoder_decoder_embeddings=False, vocab_size=60, decoder_vocab_size=9)
-    model.resize_token_embeddings(70)  # the source side, which counts nothing
-    assert model.model.decoder.unit_table.weights.shape == (1, 9)
-    model.resize_decoder_token_embeddings(12)
-    labels = torch.tensor([[8, 11, 0]])
-    assert model.count_labels(labels).tolist() == [2]
-    assert model(torch.tensor([[69]]), labels=labels).logits.shape == (1, 3, 12)
-
-
-def test_new_tokens_of_a_character_model_have_to_be_counted_again(character_model, shared_tokenizer):
-    character_model.set_unit_table(shared_tokenizer)
-    character_model.resize_token_embeddings(len(shared_tokenizer) + 1)
-    with pytest.raises(ValueError, match=r"no table of units.*set_unit_table\(tokenizer\)"):
-        character_model(SOURCE, labels=SOURCE)
-
-
 # Bad input
 
 
-BAD_LENGTHS = {
-    "zero": (0, ValueError, "length must be at least 1, got 0"),
-    "negative": (-3, ValueError, "length must be at least 1, got -3"),
-    "float": (5.0, TypeError, r"length must be an int of at least 1, got 5\.0 \(float\)"),
-    "nan": (math.nan, TypeError, "length must be an int of at least 1, got nan"),
-    "bool": (True, TypeError, r"got True \(bool\)"),
-    "string": ("5", TypeError, r"got '5' \(str\)"),
-    "empty list": ([], ValueError, r"each of the 2 examples.*got shape \(0,\)"),
-    "short list": ([5], ValueError, r"each of the 2 examples.*got shape \(1,\)"),
-    "long list": ([5, 6, 7], ValueError, r"each of the 2 examples.*got shape \(3,\)"),
-    "list with zero": ([5, 0], ValueError, "at least 1.*got 0"),
-    "list with bool": ([5, True], TypeError, r"got True \(bool\)"),
-    "list with float": ([5, 6.5], TypeError, r"got 6\.5 \(float\)"),
-    "list with None": ([5, None], TypeError, r"got None \(NoneType\)"),
-    "list in list": ([[5], [6]], TypeError, r"got \[5\] \(list\)"),
-    "float tensor": (torch.tensor([5.0, 6.0]), TypeError, r"integer tensor, got dtype torch\.float32"),
-    "bool tensor": (torch.tensor([True, True]), TypeError, r"integer tensor, got dtype torch\.bool"),
-    "scalar tensor": (torch.tensor(5), ValueError, r"each of the 2 examples.*got shape \(\)"),
-    "short tensor": (torch.tensor([5]), ValueError, r"each of the 2 examples.*got shape \(1,\)"),
-    "column tensor": (torch.tensor([[5], [6]]), ValueError, r"each of the 2 examples.*got shape \(2, 1\)"),
-    "tensor with zero": (torch.tensor([30, 0]), ValueError, r"at least 1 for every example, got \[30, 0\]"),
-    "tensor with negative": (torch.tensor([-1, 30]), ValueError, r"at least 1 for every example, got \[-1, 30\]"),
-}
+FORWARD = {"decoder_input_ids": torch.tensor([[2, 31], [2, 32]])}
+PLAIN = {"length_encoding": "none", "absolute_positions": True}
+NO_LENGTH = r"no length was given.*generate\(\*\*inputs, length=75\).*from_pretrained\(path, length=75\)"
+NO_UNITS = r"no table of units.*set_unit_table\(tokenizer\)"
 
 
-@pytest.mark.parametrize("call", ["forward", "labels", "generate", "beams"])
-@pytest.mark.parametrize("length, error, message", BAD_LENGTHS.values(), ids=BAD_LENGTHS.keys())
-def test_bad_length_is_refused(family, length, error, message, call):
+@pytest.mark.parametrize(
+    ("call", "options"),
+    [
+        ("forward", FORWARD),
+        ("forward", {"labels": SOURCE}),
+        ("generate", {}),
+        ("generate", {"num_beams": 3}),
+    ],
+)
+def test_a_wrong_length_is_told_by_every_call(family, call, options):
+    """All wrong lengths are in test_lengths.py."""
     model = build_model(family, length=8)  # a default must not stand in for a bad length
-    with pytest.raises(error, match=message):
-        if call == "forward":
-            model(SOURCE, decoder_input_ids=DECODER_IDS[family], length=length)
-        elif call == "labels":
-            model(SOURCE, labels=SOURCE, length=length)
-        else:
-            model.generate(SOURCE, length=length, num_beams=3 if call == "beams" else 1)
+    for length in (0, torch.tensor([30, 0])):
+        with pytest.raises(ValueError, match="length must be at least 1"):
+            getattr(model, call)(SOURCE, length=length, **options)
+    with pytest.raises(TypeError, match=r"got '5' \(str\)"):
+        getattr(model, call)(SOURCE, length="5", **options)
 
 
-@pytest.mark.parametrize("labels", [[[31, 32], [-100, -100]], [[31, 32], [EOS["bart"], -100]]])
-def test_labels_without_units_are_refused(labels):
+@pytest.mark.parametrize(
+    ("fields", "call", "options", "message"),
+    [
+        ({}, "forward", FORWARD, NO_LENGTH),
+        ({}, "generate", {}, NO_LENGTH),
+        (PLAIN, "forward", {"length": 5, **FORWARD}, "length was given to a model with length_encoding='none'"),
+        (PLAIN, "generate", {"length": 5}, "length was given to a model with length_encoding='none'"),
+        ({}, "forward", {"labels": torch.full((2, 4), -100)}, r"at least one token, got \[0, 0\]; drop the rows"),
+        (
+            {},
+            "forward",
+            {"labels": torch.tensor([[31, 32], [-100, -100]])},
+            r"at least one token, got \[2, 0\]; drop the rows",
+        ),
+        ({"length_unit": "character"}, "forward", {"labels": torch.tensor([[31], [41]])}, NO_UNITS),
+        ({"length_unit": "character"}, "forward", {"length": 5, **FORWARD}, NO_UNITS),
+        ({"length_unit": "character"}, "generate", {"length": 5}, NO_UNITS),
+        (
+            {},
+            "forward",
+            {"decoder_inputs_embeds": torch.zeros(2, 3, 32), "length": 5},
+            "progress cannot be counted from decoder_inputs_embeds",
+        ),
+    ],
+)
+def test_a_wrong_call_is_told(family, fields, call, options, message):
+    with pytest.raises(ValueError, match=message):
+        getattr(build_model(family, **fields), call)(SOURCE, **options)
+
+
+def test_labels_of_nothing_but_eos_are_told():
     with pytest.raises(ValueError, match=r"at least one token, got \[2, 0\]; drop the rows"):
-        build_model("bart")(SOURCE, labels=torch.tensor(labels))
+        build_model("bart")(SOURCE, labels=torch.tensor([[31, 32], [EOS["bart"], -100]]))
 
 
-def test_labels_that_are_all_padding_are_refused(family):
-    with pytest.raises(ValueError, match=r"at least one token, got \[0, 0\]; drop the rows"):
-        build_model(family)(SOURCE, labels=torch.full((2, 4), -100))
-
-
-@pytest.mark.parametrize("call", ["forward", "generate"])
-def test_without_any_length_the_error_shows_the_two_ways_to_give_one(family, call):
-    model = build_model(family)
-    with pytest.raises(
-        ValueError, match=r"no length was given.*generate\(\*\*inputs, length=75\).*from_pretrained\(path, length=75\)"
-    ):
-        if call == "forward":
-            logits(model)
-        else:
-            model.generate(SOURCE)
-
-
-@pytest.mark.parametrize("call", ["forward", "generate"])
-def test_length_for_a_model_without_length_encoding_is_refused(family, call):
-    model = build_model(family, length_encoding="none", absolute_positions=True)
-    with pytest.raises(ValueError, match="length was given to a model with length_encoding='none'"):
-        if call == "forward":
-            logits(model, 5)
-        else:
-            model.generate(SOURCE, length=5)
-
-
-def test_a_default_set_to_a_bad_value_is_refused_when_it_is_used(family):
+def test_a_default_set_to_a_bad_value_is_told_when_it_is_used(family):
     model = build_model(family)
     model.config.length = 0
     for call in (lambda: logits(model), lambda: model.generate(SOURCE)):

@@ -6,11 +6,13 @@ import sys
 import datasets
 import pytest
 import torch
-from conftest import SOURCES, build_model, build_model_of
-from test_recipes import ROWS, assert_same_weights, generate, save, train, weights, write_rows, write_texts
+from conftest import FAMILIES, SOURCES, build_model, build_model_of
+from recipe_runs import ROWS, assert_same_weights, save, train, weights, write_rows, write_texts
 from torch._dynamo.utils import counters
 from transformers.models.bart.modeling_bart import BartDecoder
 from transformers.models.marian.modeling_marian import MarianDecoder
+
+from hf_lenctrl.experiment import generate
 
 
 HALF = torch.bfloat16  # it knows 256 and 258, but not 257
@@ -126,7 +128,12 @@ def write_all(model, **options) -> list[list]:
     return written
 
 
-@pytest.mark.parametrize("fields", [{}, {"length_head": True}, {"absolute_positions": True}], ids=str)
+@pytest.mark.parametrize(
+    ("any_family", "fields"),
+    [(family, {}) for family in FAMILIES]
+    + [(family, {name: True}) for family in ("bart", "marian") for name in ("length_head", "absolute_positions")],
+    ids=str,
+)
 def test_a_static_cache_writes_the_same(any_family, fields):
     model = build_model_of(any_family, init_std=0.2, **fields)
     assert write_all(model, max_length=24, cache_implementation="static") == write_all(model, max_length=24)
@@ -141,7 +148,7 @@ def test_sums_of_a_length_head_end_where_a_static_cache_begins():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("length_head", [False, True])
+@pytest.mark.parametrize(("family", "length_head"), [("bart", False), ("marian", True)])
 def test_two_compiled_graphs_write_the_same_for_all_lengths_and_batches(family, length_head, quick_compile):
     model = build_model(family, init_std=0.2, length_head=length_head)
     expected = write_all(model)

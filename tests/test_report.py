@@ -310,7 +310,7 @@ def test_without_matplotlib_nothing_is_written(tmp_path, monkeypatch):
         ({"predictions": [], "requested": []}, ValueError, "got 0 predictions and 0 lengths in characters"),
         ({"requested": [3, 4]}, ValueError, "got 6 predictions and 2 lengths in characters"),
         ({"predictions": "text"}, TypeError, r"must be a list of texts, got one text; pass \[text\]"),
-        ({"predictions": ["a", None]}, TypeError, r"predictions\[1\] must be a text, got None"),
+        ({"predictions": ["a", None]}, TypeError, r"every prediction must be a text, got None at position 1"),
         ({"requested": [17, 10, 0, 17, 10, 3]}, ValueError, "requested characters at index 2: .* at least 1, got 0"),
         ({"requested": [17, 1.5, 3, 1, 1, 1]}, TypeError, "requested characters at index 1: .* got 1.5 .float."),
         ({"requested": [True, 1, 3, 1, 1, 1]}, TypeError, "requested characters at index 0: .* got True .bool."),

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import sacrebleu
 
+from hf_lenctrl.experiment import evaluate
+from hf_lenctrl.experiment.figures import length_figures, paired_bootstrap, predictor_figures
 from hf_lenctrl.experiment.tables import System, load_systems, translation_tables
-from hf_lenctrl.metrics import length_figures, paired_bootstrap, predictor_figures, translation_metrics
+from hf_lenctrl.metrics import translation_metrics
 
 
 EVALUATE = Path(__file__).resolve().parents[1] / "recipes" / "evaluate_lengths.py"
@@ -20,12 +22,13 @@ JAPANESE = ["彼はついにそれが真実だと認めた。", "猫がマット
 JAPANESE_OUTPUTS = ["彼はそれが真実だとついに認めた。", "犬がマットの上に座りました。"]
 
 
-def command_line(tmp_path, outputs, references, *options) -> float:
-    """The score that sacrebleu's own program prints."""
+def command_line(tmp_path, outputs, references, tokenizer) -> list[float]:
+    """BLEU and chrF that sacrebleu's own program prints."""
     for name, texts in (("out", outputs), ("ref", references)):
         (tmp_path / name).write_text("\n".join(texts) + "\n", encoding="utf-8")
     words = [sys.executable, "-m", "sacrebleu", str(tmp_path / "ref"), "-i", str(tmp_path / "out"), "-b", "-w", "6"]
-    return float(subprocess.run([*words, *options], capture_output=True, text=True, check=True).stdout)
+    words += ["-m", "bleu", "chrf", "--tokenize", tokenizer]
+    return json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
 
 
 @pytest.mark.parametrize(
@@ -34,9 +37,9 @@ def command_line(tmp_path, outputs, references, *options) -> float:
 )
 def test_scores_are_those_of_sacrebleus_command_line(tmp_path, outputs, references, tokenizer):
     figures = translation_metrics(outputs, references, bleu_tokenizer=tokenizer)
-    bleu = command_line(tmp_path, outputs, references, "-m", "bleu", "--tokenize", tokenizer)
+    bleu, chrf = command_line(tmp_path, outputs, references, tokenizer)
     assert 0 < bleu < 100 and figures["bleu"] == pytest.approx(bleu, abs=1e-6)
-    assert figures["chrf"] == pytest.approx(command_line(tmp_path, outputs, references, "-m", "chrf"), abs=1e-6)
+    assert figures["chrf"] == pytest.approx(chrf, abs=1e-6)
     assert f"tok:{tokenizer}" in figures["bleu_signature"]
     assert figures["chrf_signature"].endswith(f"version:{sacrebleu.__version__}")
 
@@ -216,11 +219,22 @@ def test_files_that_do_not_go_together_are_told(tmp_path):
         load_systems([f"t={a}"], "output", "gold", unit="word")
 
 
-def run(*words) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, str(EVALUATE), *map(str, words)], capture_output=True, text=True)
+@pytest.fixture
+def run(capsys):
+    """Run the command in this process: its status, and what it wrote to stdout and stderr."""
+
+    def run(*words) -> tuple:
+        status = 0
+        try:
+            evaluate.main([str(word) for word in words])
+        except SystemExit as end:
+            status = end.code
+        return status, *capsys.readouterr()
+
+    return run
 
 
-def test_the_recipe_prints_and_writes_the_tables(tmp_path):
+def test_the_recipe_prints_and_writes_the_tables(run, tmp_path):
     systems = [
         f"transformer={write(tmp_path / 'a.jsonl', WORSE)}",
         f"ldpe:source={write(tmp_path / 'b.jsonl', ENGLISH, requested=[6, 6, 8])}",
@@ -235,14 +249,14 @@ def test_the_recipe_prints_and_writes_the_tables(tmp_path):
         "--output_dir",
         tmp_path / "report",
     ]
-    done = run(*words, "--baseline", "transformer")
-    assert done.returncode == 0, done.stderr
-    assert "| ldpe | 100.00" in done.stdout and "p < 0.05 against transformer" in done.stdout
-    assert (tmp_path / "report" / "translation.md").read_text(encoding="utf-8").strip() == done.stdout.strip()
+    status, printed, error = run(*words, "--baseline", "transformer")
+    assert status == 0, error
+    assert "| ldpe | 100.00" in printed and "p < 0.05 against transformer" in printed
+    assert (tmp_path / "report" / "translation.md").read_text(encoding="utf-8").strip() == printed.strip()
     figures = json.loads((tmp_path / "report" / "translation.json").read_text())
     assert [s["name"] for s in figures["systems"]] == ["transformer", "ldpe"]
-    again = run(*words)
-    assert again.returncode == 2 and "holds a translation.json; remove it or name another folder" in again.stderr
+    status, _, error = run(*words)
+    assert status == 2 and "holds a translation.json; remove it or name another folder" in error
 
 
 def test_no_script_has_the_name_of_a_library():  # issue 15.43
@@ -264,6 +278,6 @@ def test_no_script_has_the_name_of_a_library():  # issue 15.43
         (["--input_file", "a", "--baseline", "b"], "--baseline and --bleu_tokenizer are for --systems"),
     ],
 )
-def test_options_that_contradict_each_other_are_told(words, message):
-    done = run(*words)
-    assert done.returncode == 2 and message in done.stderr
+def test_options_that_contradict_each_other_are_told(run, words, message):
+    status, _, error = run(*words)
+    assert status == 2 and message in error

@@ -11,7 +11,8 @@ from transformers import AutoTokenizer
 
 from ..length_sources import LENGTH_SOURCES
 from ..length_units import LENGTH_UNITS, count_texts
-from ..metrics import length_figures, paired_bootstrap, predictor_figures, translation_metrics
+from ..metrics import translation_metrics
+from .figures import length_figures, paired_bootstrap, predictor_figures
 from .requests import Rows
 
 

@@ -23,11 +23,11 @@ from transformers.trainer_callback import TrainerState
 from ..hub import HubTrainer
 from ..length_predictor import LengthPredictor, round_lengths
 from ..length_units import LENGTH_UNITS, count_texts
-from ..metrics import predictor_figures
 from ..minimal_card import minimal_card
 from .arguments import DataArguments, parse_arguments
 from .checkpoints import last_checkpoint, load_average
 from .data import load_splits
+from .figures import predictor_figures
 from .run import check_upload, set_up
 
 

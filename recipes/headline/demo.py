@@ -123,7 +123,7 @@ def main(argv=None) -> None:
             print(f"  {n:>5}  {controlled[n][i]['output']}  ({controlled[n][i]['length']})")
         print(f"  plain  {uncontrolled[i]['output']}  ({uncontrolled[i]['length']})")
 
-    print(f"\n{len(sources)} texts, lengths in characters, beam 4, model alone")
+    print(f"\n{len(sources)} texts, lengths in characters, beam 4, unconstrained")
     print(f"{'model':<18} {'requested':>9} {'variance':>9} {'MAE':>7} {'exact %':>8}")
     figures = {}
     for name, rows_at in (

@@ -1,0 +1,114 @@
+"""Runs of the recipes on rows and models small enough for a test."""
+
+import json
+from pathlib import Path
+
+import torch
+from conftest import SOURCES, TARGETS
+from safetensors.torch import load_file
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+)
+
+from hf_lenctrl.experiment import generate
+from hf_lenctrl.experiment import train as train_seq2seq
+
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+# 120 rows of 60 packages, about 12 of them to be cut for each of validation and test
+ROWS = [
+    {
+        "source": f"{source} This is part {i} of it.",
+        "target": f"{target} {i}",
+        "package": f"{target.replace(' ', '')[:12]}{i // 2}-{i}",
+    }
+    for i in range(20)
+    for source, target in zip(SOURCES, TARGETS, strict=True)
+]
+TINY = {
+    "d_model": 32,
+    "layers": 1,
+    "attention_heads": 2,
+    "ffn_dim": 32,
+    "vocab_size": 150,
+    "group_column": "package",
+    "group_separator": "-",
+    "validation_share": 0.1,
+    "test_share": 0.1,
+    "per_device_train_batch_size": 8,
+    "learning_rate": 1e-3,
+    "lr_scheduler_type": "constant",
+    "predict_with_generate": True,
+    "report_to": "none",
+    "disable_tqdm": True,
+    "use_cpu": True,
+}
+FIGURES = {"variance", "mae", "exact", "over", "settings"} | {
+    f"{rouge}_{part}" for rouge in ("rouge1", "rouge2", "rougeL") for part in ("recall", "f1")
+}
+ONLY_TRAIN = {"validation_share": 0, "test_share": 0}
+
+
+def as_options(values: dict) -> list[str]:
+    items = ((key, value if isinstance(value, list) else [value]) for key, value in values.items())
+    return [word for key, words in items for word in (f"--{key}", *map(str, words))]
+
+
+def write_rows(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def train(output_dir: Path, **options) -> dict:
+    """Run the training recipe on ROWS."""
+    rows = options.pop("rows", ROWS)
+    file = write_rows(output_dir.with_suffix(".jsonl"), rows)
+    return train_seq2seq.main(as_options({"train_file": file, "output_dir": output_dir, **TINY, **options}))
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def assert_same_weights(one: Path, two: Path):
+    first, second = weights(one), weights(two)
+    assert first.keys() == second.keys()
+    assert [name for name in first if not torch.equal(first[name], second[name])] == []
+
+
+def load(folder: Path):
+    return AutoModelForSeq2SeqLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+
+
+def steps_of(folder: Path) -> int:
+    """Training steps that the newest checkpoint has seen."""
+    states = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=lambda path: int(path.parent.name[11:]))
+    return json.loads(states[-1].read_text())["global_step"]
+
+
+def save(model, tokenizer, folder: Path) -> Path:
+    model.set_unit_table(tokenizer)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def write_texts(model: Path, input_file: Path, *options) -> list[dict]:
+    """Run the generation recipe."""
+    output_file = input_file.with_name("out.jsonl")
+    words = ["--model", str(model), "--input_file", str(input_file), "--output_file", str(output_file)]
+    generate.main([*words, "--num_beams", "2", *map(str, options)])  # a later --num_beams wins
+    with output_file.open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def foreign_shape(tokenizer) -> dict:
+    layers = {f"{side}_{key}": n for side in ("encoder", "decoder") for key, n in LAYER.items()}
+    ids = {"pad_token_id": 2, "eos_token_id": 0, "decoder_start_token_id": 2, "forced_eos_token_id": 0}
+    return {"vocab_size": len(tokenizer), "d_model": 32, **layers, **ids}
+
+
+LAYER = {"layers": 1, "attention_heads": 2, "ffn_dim": 32}

@@ -1,0 +1,470 @@
+"""The training recipe: what it saves, tests and reports, how it resumes, and what it refuses."""
+
+import json
+import shutil
+
+import datasets
+import pytest
+import torch
+from conftest import SOURCES
+from huggingface_hub import ModelCard
+from recipe_runs import (
+    FIGURES,
+    ONLY_TRAIN,
+    ROOT,
+    ROWS,
+    TINY,
+    as_options,
+    assert_same_weights,
+    foreign_shape,
+    load,
+    steps_of,
+    train,
+    weights,
+    write_rows,
+    write_texts,
+)
+from transformers import (
+    AutoTokenizer,
+    MarianConfig,
+    MarianMTModel,
+)
+
+import hf_lenctrl
+from hf_lenctrl import DataCollatorForLengthControl
+from hf_lenctrl.experiment import train as train_seq2seq
+from hf_lenctrl.experiment.arguments import ModelArguments
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets_cache")
+
+
+# One trained run for many assertions
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """One run with all that a YAML of recipes/headline asks for, small; its folder and the metrics it returned."""
+    folder = tmp_path_factory.mktemp("run") / "ldpe"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder.parent / "datasets_cache")
+        metrics = train(
+            folder,
+            max_steps=200,  # two seconds, and enough to learn to count to 36
+            per_device_train_batch_size=16,
+            learning_rate=5e-3,
+            dropout=0,
+            label_smoothing_factor=0.1,
+            eval_strategy="steps",
+            eval_steps=100,
+            save_steps=50,
+            save_total_limit=2,
+            average_checkpoints=2,
+            max_test_rows=5,
+            generation_num_beams=2,
+            test_lengths=[24, 30],
+            rouge_max_bytes=20,
+        )
+    return folder, metrics
+
+
+def test_the_results_hold_every_metric_under_its_name(run):
+    folder, metrics = run
+    written = json.loads((folder / "all_results.json").read_text())
+    assert {f"{name}_{figure}" for name in ("test", "test_24", "test_30") for figure in FIGURES} <= written.keys()
+    assert "train_loss" in written
+    assert {name: written[name] for name in metrics} == metrics
+    for name in ("test", "test_24", "test_30"):
+        one = json.loads((folder / f"{name}_results.json").read_text())
+        assert all(key.startswith(f"{name}_") or key == "epoch" for key in one)
+        assert {key: written[key] for key in one} == one
+
+
+def test_the_settings_stand_beside_the_results(run):
+    _, metrics = run
+    assert metrics["test_settings"].startswith("length: characters against the reference; ROUGE: rouge_score ")
+    assert metrics["test_24_settings"].startswith("length: characters against 24; ")
+    assert "truncation=20 bytes" in metrics["test_30_settings"]
+
+
+def test_the_model_is_evaluated_by_generation_during_training(run):
+    folder, _ = run
+    history = json.loads((folder / "checkpoint-200" / "trainer_state.json").read_text())["log_history"]
+    evaluations = {entry["step"]: entry for entry in history if "eval_loss" in entry}
+    assert list(evaluations) == [100, 200]
+    for entry in evaluations.values():
+        assert {f"eval_{figure}" for figure in FIGURES} <= entry.keys()
+        rows = entry["eval_runtime"] * entry["eval_samples_per_second"]
+        assert rows < 40  # about 12 rows of 120, as the share says, and not the others
+
+
+def test_a_trained_model_writes_texts_of_the_length_asked_for(run):
+    # references are 19 to 36 characters long; a model that does not look at the length misses by more
+    _, metrics = run
+    assert metrics["test_mae"] < 2
+    assert metrics["test_24_mae"] < 4 and metrics["test_30_mae"] < 4
+
+
+def test_the_saved_weights_are_the_mean_of_the_last_checkpoints(run):
+    folder, _ = run
+    assert sorted(path.name for path in folder.glob("checkpoint-*")) == ["checkpoint-150", "checkpoint-200"]
+    one, last, saved = (weights(path) for path in (folder / "checkpoint-150", folder / "checkpoint-200", folder))
+    assert saved.keys() == last.keys()
+    for name, value in saved.items():
+        expected = (one[name] + last[name]) / 2 if value.is_floating_point() else last[name]
+        torch.testing.assert_close(value, expected, rtol=1e-6, atol=1e-7)
+    assert any(not torch.equal(saved[name], last[name]) for name in saved)
+
+
+def test_the_saved_folder_loads_and_writes_at_a_length(run):
+    model, tokenizer = load(run[0])
+    assert isinstance(model, hf_lenctrl.LenCtrlMarianMTModel) and tokenizer.separate_vocabs
+    assert (model.config.length_encoding, model.config.length_unit) == ("ldpe", "character")
+    rows = [ROWS[18], ROWS[20]]
+    inputs = tokenizer([row["source"] for row in rows], return_tensors="pt", padding=True)
+    lengths = [len(row["target"]) for row in rows]
+    assert lengths == [19, 26]
+    texts = tokenizer.batch_decode(model.generate(**inputs, length=lengths), skip_special_tokens=True)
+    assert all(abs(len(text) - n) < 4 for text, n in zip(texts, lengths, strict=True)), texts
+    texts = tokenizer.batch_decode(model.generate(**inputs, length=26), skip_special_tokens=True)
+    assert abs(len(texts[1]) - 26) < 4, texts
+
+
+def test_the_metrics_are_those_of_the_saved_model(run):
+    # what was tested is what was saved: after averaging, at the asked length, on the rows of the test split
+    folder, metrics = run
+    model, tokenizer = load(folder)
+    args = hf_lenctrl.experiment.arguments.DataArguments(
+        train_file=str(folder.with_suffix(".jsonl")),
+        max_test_rows=5,
+        **{key: TINY[key] for key in ("group_column", "group_separator", "validation_share", "test_share")},
+    )
+    rows = hf_lenctrl.experiment.data.load_splits(args)["test"]
+    inputs = tokenizer(rows["source"][:], return_tensors="pt", padding=True)
+    texts = tokenizer.batch_decode(model.generate(**inputs, length=24, num_beams=2), skip_special_tokens=True)
+    assert len(texts) == 5
+    assert metrics["test_24_mae"] == pytest.approx(sum(abs(len(text) - 24) for text in texts) / 5)
+
+
+def test_the_model_card_holds_the_figures_of_the_run(run):
+    folder, metrics = run
+    card = ModelCard.load(folder / "README.md")
+    values = {result.metric_name: result.metric_value for result in card.data.eval_results}
+    for asked, name in (
+        ("the reference's length", "test"),
+        ("24 characters", "test_24"),
+        ("30 characters", "test_30"),
+    ):
+        for metric in ("mae", "exact", "rouge1_f1"):
+            assert values[f"{metric} at {asked}"] == round(metrics[f"{name}_{metric}"], 4)
+    first = json.loads((folder / "test_24_outputs.jsonl").read_text().splitlines()[0])
+    assert first["reference"] not in card.text  # no row is published
+    assert "- `max_steps`: 200" in card.text and str(folder.parent) not in card.text
+    assert (folder / "report.png").is_file() and "report.png" in card.text
+
+
+# Runs of a few steps
+
+
+def test_weights_saved_in_half_precision_are_those_that_were_tested(tmp_path):
+    options = {"max_steps": 2, "save_steps": 2, "max_test_rows": 3, "target_vocabulary": "shared"}
+    metrics = train(tmp_path / "run", weights_dtype="float16", **options)
+    saved = weights(tmp_path / "run")
+    assert {t.dtype for name, t in saved.items() if "unit_table" not in name and t.is_floating_point()} == {
+        torch.float16
+    }
+    full = weights(tmp_path / "run" / "checkpoint-2")
+    assert saved.keys() == full.keys() and all(torch.equal(saved[n], t.to(saved[n].dtype)) for n, t in full.items())
+    model, tokenizer = load(tmp_path / "run")
+    assert model.dtype == torch.float32  # computed with as it was trained
+    sources = [json.loads(line) for line in (tmp_path / "run" / "test.jsonl").read_text().splitlines()]
+    outputs = [json.loads(line) for line in (tmp_path / "run" / "test_outputs.jsonl").read_text().splitlines()]
+    batch = tokenizer([row["source"] for row in sources], text_target=[row["target"] for row in sources])
+    collate = DataCollatorForLengthControl(tokenizer, model=model)
+    batch = collate([{k: batch[k][i] for k in ("input_ids", "attention_mask", "labels")} for i in range(len(sources))])
+    labels = batch.pop("labels")
+    batch.pop("decoder_input_ids", None)
+    texts = tokenizer.batch_decode(model.generate(**batch), skip_special_tokens=True)
+    assert texts == [row["output"] for row in outputs] and len(labels) == len(outputs) and "test_mae" in metrics
+
+
+def test_a_checkpoint_is_a_model_of_its_own(run):
+    model, tokenizer = load(run[0] / "checkpoint-150")
+    assert model.generate(**tokenizer(SOURCES[:1], return_tensors="pt"), length=5).shape[0] == 1
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_training_loss_is_label_smoothed_at_the_length_of_the_labels(tmp_path, smoothing):
+    # All rows in one batch and a learning rate of zero: the saved model is the one the loss was measured on.
+    rows = ROWS[:8]
+    metrics = train(
+        tmp_path / "run",
+        rows=rows,
+        max_steps=1,
+        learning_rate=0,
+        dropout=0,
+        label_smoothing_factor=smoothing,
+        **ONLY_TRAIN,
+    )
+    model, tokenizer = load(tmp_path / "run")
+    losses = []
+    for row in rows:
+        labels = torch.tensor([tokenizer(text_target=row["target"])["input_ids"]])
+        inputs = tokenizer(row["source"], return_tensors="pt")
+        start = torch.cat([torch.tensor([[tokenizer.pad_token_id]]), labels[:, :-1]], dim=1)
+        logits = model(**inputs, decoder_input_ids=start, length=len(row["target"])).logits
+        log_p = logits.log_softmax(-1)
+        wanted = log_p.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        losses.append(-(1 - smoothing) * wanted - smoothing * log_p.mean(-1))
+    assert metrics["train_loss"] == pytest.approx(torch.cat(losses, dim=1).mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({"target_vocabulary": "shared", "length_encoding": "pre", "length_unit": "token"}, "LenCtrlMarianMTModel"),
+        ({"family": "bart", "target_vocabulary": "shared"}, "LenCtrlBartForConditionalGeneration"),
+        (
+            {"family": "bart", "target_vocabulary": "shared", "length_encoding": "none", "absolute_positions": True},
+            "BartForConditionalGeneration",
+        ),
+        ({"length_encoding": "none"}, "MarianMTModel"),  # a plain model has positions whatever absolute_positions says
+        ({"length_encoding": "none", "absolute_positions": True, "length_head": True}, "LenCtrlMarianMTModel"),
+    ],
+    ids=["shared-pre-tokens", "bart-shared", "bart-none", "none", "none-head"],
+)
+def test_every_kind_of_model_trains_is_tested_and_loads(tmp_path, options, kind):
+    evaluated = {"eval_strategy": "steps", "eval_steps": 1}  # the Trainer writes defaults into the generation config
+    options = {**options, "max_target_length": 50}
+    metrics = train(tmp_path / "run", max_steps=1, max_test_rows=2, test_lengths=[6], **evaluated, **options)
+    assert {f"{name}_{figure}" for name in ("test", "test_6") for figure in FIGURES} <= metrics.keys()
+    model, tokenizer = load(tmp_path / "run")
+    assert type(model).__name__ == kind
+    for name in ("length_encoding", "length_unit", "absolute_positions") if kind.startswith("LenCtrl") else ():
+        default = "character" if name == "length_unit" else getattr(ModelArguments(), name)
+        assert getattr(model.config, name) == options.get(name, default)
+    assert getattr(tokenizer, "separate_vocabs", False) == (options.get("target_vocabulary") != "shared")
+    if not kind.startswith("LenCtrl"):  # the library's default of 20 tokens would make a baseline that is none
+        model.final_logits_bias[:, tokenizer.eos_token_id] = -1e4  # never wants to end
+        assert model.generate(**tokenizer(SOURCES[:1], return_tensors="pt")).shape[1] >= 50
+        return
+    length = {} if options.get("length_encoding") == "none" else {"length": 7}
+    ids = model.generate(**tokenizer(SOURCES[:1], return_tensors="pt"), **length)
+    assert isinstance(tokenizer.decode(ids[0], skip_special_tokens=True), str)
+
+
+def test_the_yaml_of_a_recipe_runs(tmp_path):
+    file = write_rows(tmp_path / "rows.jsonl", ROWS)
+    sizes = {key: TINY[key] for key in ("d_model", "layers", "ffn_dim", "vocab_size", "disable_tqdm", "use_cpu")}
+    shares = {"validation_share": 0.1, "test_share": 0.1}
+    more = {"max_steps": 2, "save_steps": 1, "eval_steps": 2, "attention_heads": 2, "max_test_rows": 3}
+    options = {"train_file": file, "output_dir": tmp_path / "run", **sizes, **shares, **more}
+    method = ["--length_encoding", "lrpe", "--absolute_positions", "true"]
+    metrics = train_seq2seq.main(["headline/small", *method, *as_options(options)])
+    assert {"test_mae", "test_20_mae", "test_40_mae", "test_60_mae"} <= metrics.keys()
+    model, _ = load(tmp_path / "run")
+    assert (model.config.length_encoding, model.config.absolute_positions) == ("lrpe", True)
+
+
+def test_a_plain_model_is_measured_in_the_unit_of_the_run(tmp_path):
+    # 6 tokens are not 6 characters: the figures of the same run in both units differ
+    options = {"target_vocabulary": "shared", "length_encoding": "none", "max_steps": 1, "max_test_rows": 2}
+    for unit in ("token", "character"):
+        figures = train(tmp_path / unit, length_unit=unit, test_lengths=[6], **options)
+        assert figures["test_6_settings"].startswith(f"length: {unit}s against 6; ")
+        written = [json.loads(line)["target"] for line in (tmp_path / unit / "test.jsonl").read_text().splitlines()]
+        assert len(written) == 2
+        assert f"| requested {unit}s |" in (tmp_path / unit / "README.md").read_text()
+    # what the recipe trained is a plain base model, to which length control can be added
+    metrics = train(tmp_path / "base", base_model=tmp_path / "token", max_steps=1, max_test_rows=2)
+    assert "test_mae" in metrics and type(load(tmp_path / "base")[0]).__name__ == "LenCtrlMarianMTModel"
+
+
+def test_accumulated_gradients_weigh_as_one_batch(tmp_path):
+    # The Trainer takes a model whose forward has **kwargs for one that scales its loss by `num_items_in_batch`.
+    whole, parts = (
+        train(
+            tmp_path / f"batch{size}",
+            rows=ROWS[:8],
+            max_steps=1,
+            dropout=0,
+            per_device_train_batch_size=size,
+            gradient_accumulation_steps=8 // size,
+            **ONLY_TRAIN,
+        )["train_loss"]
+        for size in (8, 2)
+    )
+    assert parts == pytest.approx(whole, rel=0.05)
+
+
+# Runs that resume
+
+
+def test_a_run_that_was_stopped_and_resumed_equals_one_that_was_not(tmp_path, caplog):
+    options = {"save_steps": 3, **ONLY_TRAIN}
+    train(tmp_path / "whole", max_steps=6, **options)
+    train(tmp_path / "parts", max_steps=3, **options)
+    assert steps_of(tmp_path / "parts") == 3
+    with caplog.at_level("INFO", logger="train_seq2seq"):
+        train(tmp_path / "parts", max_steps=6, **options)
+    assert f"resuming from {tmp_path / 'parts' / 'checkpoint-3'}" in caplog.text
+    assert steps_of(tmp_path / "parts") == 6
+    assert_same_weights(tmp_path / "whole", tmp_path / "parts")
+    assert not torch.equal(  # and training has not stood still
+        weights(tmp_path / "whole" / "checkpoint-3")["model.decoder.layers.0.fc1.weight"],
+        weights(tmp_path / "whole")["model.decoder.layers.0.fc1.weight"],
+    )
+
+
+def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path):
+    options = {
+        "max_steps": 6,
+        "save_steps": 3,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "train_sampling_strategy": "group_by_length",
+        "validation_share": 0.1,
+        "test_share": 0,
+    }
+    train(tmp_path / "whole", **options)
+    for name in ("checkpoint-3", "tokenizer"):  # what stood there when it was killed in step 4
+        shutil.copytree(tmp_path / "whole" / name, tmp_path / "killed" / name)
+    train(tmp_path / "killed", **options)
+    assert_same_weights(tmp_path / "whole", tmp_path / "killed")
+
+
+def test_a_finished_run_given_again_is_tested_again_and_not_trained_on(tmp_path):
+    options = {"max_steps": 3, "save_steps": 2, "max_test_rows": 2}
+    first = train(tmp_path / "run", **options)
+    before = weights(tmp_path / "run")
+    again = train(tmp_path / "run", **options)
+    after = weights(tmp_path / "run")
+    assert [name for name in before if not torch.equal(before[name], after[name])] == []
+    assert again["test_mae"] == first["test_mae"]
+
+
+def test_training_goes_on_from_a_named_model_and_its_tokenizer(run, tmp_path):
+    # a learning rate of zero leaves what was loaded
+    train(tmp_path / "next", model_name_or_path=run[0], max_steps=1, learning_rate=0, rows=ROWS[:8], **ONLY_TRAIN)
+    assert_same_weights(run[0], tmp_path / "next")
+    tokenizers = [AutoTokenizer.from_pretrained(folder) for folder in (run[0], tmp_path / "next")]
+    assert tokenizers[0].get_vocab() == tokenizers[1].get_vocab()
+
+
+def test_a_named_model_learns(run, tmp_path):
+    train(tmp_path / "next", model_name_or_path=run[0], max_steps=1, rows=ROWS[:8], **ONLY_TRAIN)
+    before, after = weights(run[0]), weights(tmp_path / "next")
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_tokenizer_may_be_that_of_another_run(run, tmp_path):
+    train(tmp_path / "next", tokenizer_name_or_path=run[0], max_steps=1, rows=ROWS[:8], **ONLY_TRAIN)
+    tokenizers = [AutoTokenizer.from_pretrained(folder) for folder in (run[0], tmp_path / "next")]
+    assert tokenizers[0].target_encoder == tokenizers[1].target_encoder
+    assert not (tmp_path / "next" / "tokenizer").exists()
+
+
+@pytest.mark.parametrize("average", [1, 2])
+def test_a_run_out_of_time_ends_early_and_is_saved(tmp_path, average):
+    # no checkpoint was due yet; averaging must not lose the work
+    options = {"max_steps": 50, "max_train_minutes": 1e-9, "average_checkpoints": average, "max_test_rows": 2}
+    metrics = train(tmp_path / "run", **options)
+    assert 0 < metrics["epoch"] < 0.2  # one of some 12 steps an epoch
+    assert "test_mae" in metrics
+    model, tokenizer = load(tmp_path / "run")
+    assert model.generate(**tokenizer(SOURCES[:1], return_tensors="pt"), length=5).shape[0] == 1
+
+
+def test_a_run_out_of_time_goes_on_when_it_is_given_again(tmp_path):
+    for steps in (1, 2):
+        train(tmp_path / "run", max_steps=50, max_train_minutes=1e-9, **ONLY_TRAIN)
+        assert steps_of(tmp_path / "run") == steps
+
+
+# Length control for a plain checkpoint
+
+
+@pytest.fixture(scope="module")
+def stock(shared_tokenizer, tmp_path_factory):
+    """A stock Marian checkpoint."""
+    folder = tmp_path_factory.mktemp("stock")
+    torch.manual_seed(4)
+    MarianMTModel(MarianConfig(**foreign_shape(shared_tokenizer), init_std=0.5)).save_pretrained(folder)
+    shared_tokenizer.save_pretrained(folder)
+    return folder
+
+
+PROJECTION = "model.decoder.length_projection.weight"
+
+
+def test_a_plain_checkpoint_is_given_length_control_by_training(stock, tmp_path):
+    yaml = str(ROOT / "recipes" / "headline" / "pretrained.yaml")
+    options = {
+        "train_file": write_rows(tmp_path / "rows.jsonl", ROWS),
+        "output_dir": tmp_path / "run",
+        "base_model": stock,
+        "length_constraint": "max",
+        "max_steps": 3,
+        "warmup_steps": 0,
+        "validation_share": 0.1,
+        "test_share": 0.1,
+        "max_test_rows": 4,
+        "generation_num_beams": 1,
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "per_device_train_batch_size": 8,
+        "dropout": 0.35,
+    }
+    metrics = train_seq2seq.main([yaml, *as_options(options)])
+    assert {f"test_{figure}" for figure in FIGURES} <= metrics.keys()
+    model, tokenizer = load(tmp_path / "run")
+    config = model.config
+    assert type(model) is hf_lenctrl.LenCtrlMarianMTModel and config.length_projection
+    assert config.dropout == 0.35 and "- `dropout`: 0.35" in (tmp_path / "run" / "README.md").read_text("utf-8")
+    assert (config.length_encoding, config.length_unit, config.length_constraint) == ("ldpe", "character", "max")
+    assert tokenizer.get_vocab() == AutoTokenizer.from_pretrained(stock).get_vocab()
+    before, after = weights(stock), weights(tmp_path / "run")
+    assert after[PROJECTION].abs().max() > 0  # it starts at zero
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    # three small steps leave the checkpoint's weights about where they were; new ones would be far off
+    for name in before:
+        torch.testing.assert_close(after[name], before[name], rtol=0, atol=5e-3)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "test.jsonl").read_text(encoding="utf-8").splitlines()]
+    known = {(row["source"], row["target"]) for row in ROWS}
+    assert len(rows) == 4 and all((row["source"], row["target"]) in known for row in rows)
+    shutil.copy(tmp_path / "run" / "test.jsonl", tmp_path / "in.jsonl")
+    written = write_texts(tmp_path / "run", tmp_path / "in.jsonl", "--length", 12)
+    assert [row["target"] for row in written] == [row["target"] for row in rows]
+    assert all(len(row["output"]) <= 12 for row in written)
+
+
+# Refusals, told before any training
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"test_lengths": [0]}, "at least 1, got 0"),
+        ({"test_lengths": [20, -5]}, "at least 1, got -5"),
+        ({"family": "bart", "target_vocabulary": "character"}, "target_vocabulary"),
+        (
+            {"base_model": "STOCK", "model_name_or_path": "RUN"},
+            "starts a run and model_name_or_path=.* goes on with one; give one of them",
+        ),
+        (
+            {"model_name_or_path": "STOCK"},
+            "STOCK holds a MarianMTModel, which has no length control; give it as base_model=STOCK to add it",
+        ),
+        ({"base_model": "RUN"}, "LenCtrlMarianMTModel has length control already"),
+        (
+            {"base_model": "STOCK", "length_encoding": "none"},
+            "length_encoding='none' cannot be added to a model that stays as it was; choose",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_is_told(run, stock, tmp_path, options, message):
+    places = {"STOCK": stock, "RUN": run[0]}
+    options = {key: places.get(value, value) if isinstance(value, str) else value for key, value in options.items()}
+    with pytest.raises(ValueError, match=message.replace("STOCK", str(stock))):
+        train(tmp_path / "next", max_steps=1, rows=ROWS[:8], **{**ONLY_TRAIN, **options})
+    assert not (tmp_path / "next" / "model.safetensors").exists()

@@ -1,0 +1,440 @@
+"""`generate` with a constraint, on untrained models of every family, whose outputs would have any length."""
+
+import functools
+import itertools
+import logging
+
+import pytest
+import torch
+import transformers
+from conftest import SHAPE, build_model
+from family_models import (
+    CONSTRAINTS,
+    FAMILIES,
+    MODES,
+    NO,
+    SOURCE,
+    UNITS,
+    controlled_model,
+    lengths_of,
+    stock_model,
+    tokenizer_of,
+)
+from huggingface_hub.errors import StrictDataclassClassValidationError
+from transformers import AutoModelForSeq2SeqLM
+
+from hf_lenctrl import (
+    UnitTable,
+    count_units,
+)
+
+
+# Every family, unit and mode
+random_model = functools.cache(controlled_model)
+
+
+def forced_start(family):
+    """BART is made to start with BOS, mBART with a language code."""
+    tokenizer = tokenizer_of(family)
+    token = {"bart": tokenizer.bos_token, "mbart": "ro_RO"}.get(family)
+    return {} if token is None else {"forced_bos_token_id": tokenizer.convert_tokens_to_ids(token)}
+
+
+@pytest.mark.parametrize(
+    ("family", "mode"),
+    [(family, "beams") for family in FAMILIES]
+    + [(f, mode) for f in ("bart", "marian") for mode in ("greedy", "samples")],
+)
+@pytest.mark.parametrize("unit", UNITS)
+def test_decoded_outputs_keep_their_bound(family, unit, mode):
+    mode, model = MODES[mode], random_model(family, length_unit=unit)
+    lengths = [1, 7, 23]
+    copies = mode.get("num_return_sequences", 1)
+    bounds = [n for n in lengths for _ in range(copies)]
+    options = {"max_new_tokens": 60} if unit == "word" else {}
+    options |= forced_start(family) | mode
+    torch.manual_seed(0)
+    output = model.generate(SOURCE, length=lengths, length_constraint="max", **options)
+    produced = lengths_of(family, unit, output)
+    assert all(n <= bound for n, bound in zip(produced, bounds, strict=True))
+    output = model.generate(SOURCE, length=lengths, length_constraint="exact", **options)
+    assert lengths_of(family, unit, output) == bounds
+    eos = model.config.eos_token_id
+    assert (output[:, 1:] == eos).any(dim=1).all()  # each is complete
+    if "forced_bos_token_id" in options:
+        assert (output[:, 1] == options["forced_bos_token_id"]).all()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_without_a_constraint_the_random_models_miss_their_lengths(family):
+    """Else the tests of the bound could not fail."""
+    torch.manual_seed(0)
+    options = {"max_new_tokens": 30, "do_sample": True, "num_return_sequences": 4}
+    output = random_model(family, length_unit="character").generate(
+        SOURCE, length=3, length_constraint=None, **options
+    )
+    produced = lengths_of(family, "character", output)
+    assert max(produced) > 3 and produced != [3] * 12
+
+
+@pytest.mark.parametrize(
+    ("unit", "options"), [("token", {}), ("character", {}), ("byte", {}), ("word", {"max_new_tokens": 60})]
+)
+def test_a_character_vocabulary_meets_exact_lengths(character_tokenizer, unit, options):
+    """A word takes two entries at least, a space and a letter: 23 words need 46 and EOS."""
+    model = build_model(
+        "marian",
+        vocab_size=len(character_tokenizer),
+        decoder_vocab_size=len(character_tokenizer.target_encoder),
+        share_encoder_decoder_embeddings=False,
+        tie_word_embeddings=False,
+        length_unit=unit,
+        init_std=0.3,
+    )
+    model.set_unit_table(character_tokenizer)
+    output = model.generate(SOURCE, length=[1, 7, 23], length_constraint="exact", **options)
+    if unit == "token":
+        assert model.unit_table.count(output).tolist() == [1, 7, 23]
+    else:
+        texts = character_tokenizer.batch_decode(output, skip_special_tokens=True)
+        assert [count_units(text, unit) for text in texts] == [1, 7, 23]
+
+
+def test_entries_beyond_the_tokenizer_are_never_written():
+    model = controlled_model("marian", vocab_size=len(tokenizer_of("marian")) + 100, length_unit="character")
+    torch.manual_seed(0)
+    output = model.generate(SOURCE, length=9, length_constraint="exact", do_sample=True, num_return_sequences=4)
+    assert int(output.max()) < len(tokenizer_of("marian"))
+    assert lengths_of("marian", "character", output) == [9] * 12
+
+
+@pytest.mark.parametrize("constraint", CONSTRAINTS)
+def test_the_language_code_of_m2m100_is_kept(constraint):
+    """Its checkpoints' embeddings hold the codes, 100 of them, and 8 more; `len(tokenizer)` leaves all of them out."""
+    tokenizer = tokenizer_of("m2m_100")
+    code = tokenizer.get_lang_id("fr")
+    model = controlled_model("m2m_100", length_unit="character")
+    output = model.generate(SOURCE, length=[1, 7, 23], length_constraint=constraint, forced_bos_token_id=code)
+    assert output[:, 1].tolist() == [code] * 3
+    produced = lengths_of("m2m_100", "character", output)
+    assert produced == [1, 7, 23] if constraint == "exact" else max(produced) > 0
+
+
+def test_a_forced_start_takes_a_position_of_its_own():
+    """Start, BOS, five tokens and EOS need eight positions; with seven the call is refused."""
+    model = build_model("bart", init_std=0.3)
+    options = {"length": 5, "length_constraint": "exact", "forced_bos_token_id": 0}
+    assert model.unit_table.count(model.generate(SOURCE, max_new_tokens=7, **options)).tolist() == [5, 5, 5]
+    with pytest.raises(ValueError, match="exactly 5 tokens may need"):
+        model.generate(SOURCE, max_new_tokens=6, **options)
+
+
+def test_the_units_of_a_decoder_prompt_count_towards_the_bound():
+    model = build_model("bart", init_std=0.3)
+    prompt = torch.tensor([[2, 11, 12, 13], [2, 21, 22, 23]])
+    source = SOURCE[:2]
+    output = model.generate(source, decoder_input_ids=prompt, length=[3, 6], length_constraint="exact")
+    assert output[:, :4].tolist() == prompt.tolist()
+    assert model.unit_table.count(output).tolist() == [3, 6]
+    output = model.generate(
+        source, decoder_input_ids=prompt, length=[3, 6], length_constraint="exact", max_new_tokens=4
+    )
+    assert model.unit_table.count(output).tolist() == [3, 6]
+
+
+def only_pieces_of_two(encoding="ldpe"):
+    model = build_model("marian", init_std=0.3, length_encoding=encoding, absolute_positions=encoding == "none")
+    model.model.decoder.unit_table = UnitTable("token", 2 * model.unit_table.weights)
+    return model
+
+
+@pytest.mark.parametrize("mode", [{}, {"num_beams": 3, "num_return_sequences": 2}], ids=["greedy", "beams"])
+def test_an_exact_length_that_cannot_be_is_missed_with_a_warning_and_never_passed(mode, caplog):
+    model = only_pieces_of_two()
+    copies = mode.get("num_return_sequences", 1)
+    with caplog.at_level(logging.WARNING, logger="hf_lenctrl.generation"):
+        output = model.generate(SOURCE, length=[3, 6, 7], length_constraint="exact", **mode)
+    assert model.unit_table.count(output).tolist() == [n for n in (2, 6, 6) for _ in range(copies)]
+    (record,) = caplog.records
+    missed = [
+        "rows [0, 2] have [2, 6] tokens, not [3, 7]",
+        "rows [0, 1, 4, 5] have [2, 2, 6, 6] tokens, not [3, 3, 7, 7]",
+    ]
+    assert record.getMessage() == (
+        f"{2 * copies} of {3 * copies} outputs missed their exact length, "
+        "because no entries fit or positions ran out: " + missed[copies - 1]
+    )
+
+
+def test_an_exact_length_that_is_met_gives_no_warning(caplog):
+    model = only_pieces_of_two()
+    with caplog.at_level(logging.WARNING, logger="hf_lenctrl.generation"):
+        model.generate(SOURCE, length=[2, 4, 8], length_constraint="exact")
+        model.generate(SOURCE, length=[3, 5, 7], length_constraint="max")
+        model.generate(SOURCE, length=[3, 5, 7], max_new_tokens=3)
+    assert not caplog.records
+
+
+# Where length and constraint come from
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    controlled_model("marian", length_unit="character").save_pretrained(folder)
+    return folder
+
+
+def characters(output):
+    return lengths_of("marian", "character", output)
+
+
+def test_length_and_constraint_of_the_config_hold_and_a_call_overrides_them(saved):
+    model = AutoModelForSeq2SeqLM.from_pretrained(saved, length=9, length_constraint="exact")
+    assert characters(model.generate(SOURCE)) == [9, 9, 9]
+    assert characters(model.generate(SOURCE, length=[2, 9, 5])) == [2, 9, 5]
+    assert all(n <= 9 for n in characters(model.generate(SOURCE, length_constraint="max")))
+    free = AutoModelForSeq2SeqLM.from_pretrained(saved)
+    off = model.generate(SOURCE, length_constraint=None, max_new_tokens=20)
+    assert characters(off) != [9, 9, 9]
+    assert off.tolist() == free.generate(SOURCE, length=9, max_new_tokens=20).tolist()
+    assert model.generation_config.to_dict() == free.generation_config.to_dict()
+
+
+def test_a_saved_constraint_holds_after_loading(saved, tmp_path):
+    AutoModelForSeq2SeqLM.from_pretrained(saved, length=4, length_constraint="exact").save_pretrained(tmp_path)
+    assert characters(AutoModelForSeq2SeqLM.from_pretrained(tmp_path).generate(SOURCE)) == [4, 4, 4]
+
+
+def test_a_constraint_of_another_name_is_told(saved):
+    message = "length_constraint must be 'max' .*, 'exact' or None .* got 'min'"
+    with pytest.raises(StrictDataclassClassValidationError, match=message):
+        AutoModelForSeq2SeqLM.from_pretrained(saved, length_constraint="min")
+    model = AutoModelForSeq2SeqLM.from_pretrained(saved)
+    with pytest.raises(ValueError, match=message):
+        model.generate(SOURCE, length=5, length_constraint="min")
+
+
+def test_a_constraint_without_a_length_is_told(saved):
+    for constraint in CONSTRAINTS:
+        model = AutoModelForSeq2SeqLM.from_pretrained(saved, length_constraint=constraint)
+        with pytest.raises(ValueError, match="no length was given; pass it to the call, model.generate"):
+            model.generate(SOURCE)
+
+
+def plain_class_model(**fields):
+    return controlled_model(
+        "marian", length_unit="character", length_encoding="none", absolute_positions=True, **fields
+    )
+
+
+def test_a_model_that_is_not_told_the_length_takes_one_with_a_constraint_only():
+    model = plain_class_model()
+    assert characters(model.generate(SOURCE, length=[2, 9, 5], length_constraint="exact")) == [2, 9, 5]
+    assert characters(plain_class_model(length=5, length_constraint="exact").generate(SOURCE)) == [5, 5, 5]
+    with pytest.raises(ValueError, match="length was given to a model with length_encoding='none'"):
+        model.generate(SOURCE, length=5)
+    with pytest.raises(ValueError, match="no length was given; pass it to the call"):
+        model.generate(SOURCE, length_constraint="max")
+    stock = stock_model("marian")
+    stock.load_state_dict(model.state_dict(), strict=False)
+    assert model.generate(SOURCE, max_length=12).tolist() == stock.generate(SOURCE, max_length=12).tolist()
+
+
+def test_a_call_switches_off_the_constraint_of_a_model_that_is_not_told_the_length():
+    model = plain_class_model(length=5, length_constraint="exact")
+    off = model.generate(SOURCE, length_constraint=None, max_length=12)
+    assert off.tolist() == plain_class_model().generate(SOURCE, max_length=12).tolist()
+
+
+def test_max_new_tokens_too_small_for_an_exact_length_is_told():
+    model = controlled_model("marian", length_unit="token")
+    output = model.generate(SOURCE, length=9, length_constraint="exact", max_new_tokens=10)  # nine and EOS
+    assert lengths_of("marian", "token", output) == [9, 9, 9]
+    for options in ({"max_new_tokens": 9}, {"max_length": 10}):
+        with pytest.raises(ValueError, match="exactly 9 tokens may need 11 positions .* max_length leaves 10; raise"):
+            model.generate(SOURCE, length=9, length_constraint="exact", **options)
+        generation_config = transformers.GenerationConfig(
+            **options, eos_token_id=0, pad_token_id=2, decoder_start_token_id=2
+        )
+        with pytest.raises(ValueError, match="exactly 9 tokens may need 11 positions"):
+            model.generate(SOURCE, generation_config, length=9, length_constraint="exact")
+    output = model.generate(SOURCE, length=9, length_constraint="max", max_new_tokens=4)
+    assert all(n <= 3 for n in lengths_of("marian", "token", output))
+    assert (output[:, 1:] == 0).any(dim=1).all()
+
+
+def test_a_min_length_that_the_checkpoint_brings_gives_way():
+    model = controlled_model("marian", length_unit="character")
+    model.generation_config.min_length = 40
+    assert characters(model.generate(SOURCE, length=[1, 3, 9], length_constraint="exact")) == [1, 3, 9]
+    short = model.generate(SOURCE, length=[1, 3, 9], length_constraint="exact", num_beams=2)
+    assert short.shape[1] < 40
+    assert model.generation_config.min_length == 40
+
+
+# Beams: scores are the model's own log-probabilities, so that a complete output that the model likes best wins
+
+
+def log_probabilities(model, source, sequences, length):
+    """Sum for each row up to and with EOS, and the entries it takes, by teacher forcing."""
+    logits = model(input_ids=source, decoder_input_ids=sequences[:, :-1], length=length).logits
+    chosen = sequences[:, 1:]
+    each = logits.log_softmax(-1).gather(-1, chosen.unsqueeze(-1)).squeeze(-1)  # (B, T)
+    ended = (chosen == model.config.eos_token_id).int()
+    counts = ended.cumsum(-1) - ended == 0
+    return (each * counts).sum(-1), counts.sum(-1)
+
+
+@pytest.mark.parametrize("constraint", CONSTRAINTS)
+@pytest.mark.parametrize("length_penalty", [1.0, 0.5])
+def test_scores_of_constrained_beams_are_the_models_log_probabilities(constraint, length_penalty):
+    model = controlled_model("marian", length_unit="character")
+    output = model.generate(
+        SOURCE,
+        length=[1, 7, 23],
+        length_constraint=constraint,
+        num_beams=4,
+        num_return_sequences=2,
+        length_penalty=length_penalty,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    length = [1, 1, 7, 7, 23, 23]
+    total, entries = log_probabilities(model, SOURCE.repeat_interleave(2, dim=0), output.sequences, length)
+    torch.testing.assert_close(output.sequences_scores, total / entries**length_penalty, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("constraint", CONSTRAINTS)
+def test_the_best_of_all_complete_outputs_wins_with_beams_enough(constraint, seed):
+    """Three letters and at most four of them: 120 outputs and the empty one, all of them scored."""
+    model = build_model("bart", seed=seed, vocab_size=6, init_std=0.5)
+    letters, bos, pad, eos, start = (3, 4, 5), 0, 1, 2, 2
+    source = torch.tensor([[3, 4, 5, 3]])
+    counts = range(5) if constraint == "max" else [4]
+    outputs, sums = [], []
+    for n in counts:
+        rows = [[start, *row, eos] for row in itertools.product(letters, repeat=n)]
+        sums += log_probabilities(model, source.expand(len(rows), -1), torch.tensor(rows), 4)[0].tolist()
+        outputs += rows
+    output = model.generate(
+        source,
+        length=4,
+        length_constraint=constraint,
+        num_beams=81,
+        length_penalty=0.0,
+        suppress_tokens=[bos, pad],
+        forced_eos_token_id=None,
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    assert output.sequences.tolist() == [outputs[max(range(len(outputs)), key=sums.__getitem__)]]
+    assert output.sequences_scores.item() == pytest.approx(max(sums), abs=1e-4)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize("constraint", CONSTRAINTS)
+def test_an_eos_that_writes_counts(constraint, num_beams):  # issue 15.4
+    """A letter is an EOS too, as a line feed may be."""
+    model = controlled_model("bart", length_unit="character")
+    letter = tokenizer_of("bart").convert_tokens_to_ids("a")
+    model.generation_config.eos_token_id = [2, letter]
+    model.final_logits_bias[0, letter] = 2.0
+    bounds = [n for n in (1, 2, 9) for _ in range(20)]
+    options = {"do_sample": True, "num_return_sequences": 20, "num_beams": 20 if num_beams > 1 else 1}
+    torch.manual_seed(0)
+    output = model.generate(SOURCE, length=[1, 2, 9], length_constraint=constraint, **options)
+    produced = lengths_of("bart", "character", output)
+    assert produced == bounds if constraint == "exact" else all(map(int.__le__, produced, bounds))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("unit", ["word", "byte"])
+def test_a_ban_of_ngrams_cuts_no_character(unit, size):  # issue 15.16
+    """A character that cannot be completed decodes to U+FFFD: a word of its own, and three bytes."""
+    model = controlled_model("bart", length_unit=unit, init_std=0.6)
+    wide = tokenizer_of("bart").convert_tokens_to_ids(["ã", "Ģ", "Ġ", "Â", "ħ"])
+    bias = torch.full_like(model.final_logits_bias, -9.0)
+    bias[:, wide] = 9.0
+    model.final_logits_bias = bias
+    bounds = [n for n in (1, 2, 5) for _ in range(20)]
+    for seed in range(3):
+        torch.manual_seed(seed)
+        options = {"no_repeat_ngram_size": size, "do_sample": True, "num_return_sequences": 20, "temperature": 2.0}
+        output = model.generate(SOURCE, length=[1, 2, 5], length_constraint="max", max_new_tokens=30, **options)
+        produced = lengths_of("bart", unit, output)
+        assert all(map(int.__le__, produced, bounds)), produced
+
+
+# What a call may bring along
+
+
+def test_a_bound_works_after_a_call_in_inference_mode():  # issue 15.18
+    model = build_model("bart", init_std=0.3)
+    for constraint in CONSTRAINTS:
+        with torch.inference_mode():
+            inside = model.generate(SOURCE, length=[1, 2, 3], length_constraint=constraint)
+        again = model.generate(SOURCE, length=[1, 2, 3], length_constraint=constraint)
+        assert inside.tolist() == again.tolist()
+        longer = model.generate(SOURCE, length=[5, 9, 13], length_constraint=constraint)  # rows not seen before
+        assert all(map(int.__le__, model.unit_table.count(longer).tolist(), [5, 9, 13]))
+    with torch.inference_mode():
+        made_inside = build_model("bart", init_std=0.3)
+        made_inside.generate(SOURCE, length=4, length_constraint="exact")
+    assert (
+        made_inside.unit_table.count(made_inside.generate(SOURCE, length=6, length_constraint="exact")).tolist()
+        == [6] * 3
+    )
+
+
+@pytest.mark.parametrize("where", ["config", "model"])
+def test_eos_comes_from_the_models_own_configuration(where):  # issue 15.21
+    model = build_model("bart", init_std=0.3)
+    if where == "model":
+        model.generation_config.eos_token_id = None
+    config = transformers.GenerationConfig() if where == "config" else None
+    for constraint in CONSTRAINTS:
+        output = model.generate(SOURCE, config, length=[1, 7, 23], length_constraint=constraint)
+        produced = model.unit_table.count(output).tolist()
+        assert produced == [1, 7, 23] if constraint == "exact" else all(map(int.__le__, produced, [1, 7, 23]))
+        assert (output[:, 1:] == 2).any(dim=1).all()
+
+
+@pytest.mark.parametrize("constraint", CONSTRAINTS)
+def test_a_bound_samples_with_invalid_values_removed(constraint):  # issue 15.22
+    """`InfNanRemoveLogitsProcessor` writes the least number for -inf, and dividing it by a temperature gives -inf."""
+    model = build_model("bart", init_std=0.3)
+    torch.manual_seed(0)
+    options = {"remove_invalid_values": True, "do_sample": True, "temperature": 0.5, "forced_bos_token_id": 0}
+    output = model.generate(SOURCE, length=[1, 7, 23], length_constraint=constraint, min_new_tokens=9, **options)
+    produced = model.unit_table.count(output).tolist()
+    assert produced == [1, 7, 23] if constraint == "exact" else all(map(int.__le__, produced, [1, 7, 23]))
+
+
+@pytest.mark.parametrize("draft", ["controlled", "plain class", "stock"])
+@pytest.mark.parametrize("constraint", [None, *CONSTRAINTS])
+def test_assisted_generation_gives_what_greedy_does(constraint, draft):  # issue 15.23
+    model = build_model("bart", init_std=0.2)
+    torch.manual_seed(3)
+    assistant = {
+        "controlled": lambda: build_model("bart", seed=3, init_std=0.2),
+        "plain class": lambda: build_model("bart", seed=3, length_encoding="none", absolute_positions=True),
+        "stock": lambda: transformers.BartForConditionalGeneration(transformers.BartConfig(**SHAPE)).eval(),
+    }[draft]()
+    options = {"length": 9, "length_constraint": constraint, "max_new_tokens": 20}
+    expected = model.generate(SOURCE[:1], **options)
+    assert model.generate(SOURCE[:1], assistant_model=assistant, **options).tolist() == expected.tolist()
+    assert constraint is None or int(model.unit_table.count(expected)) <= 9
+
+
+@pytest.mark.parametrize("constraint", [None, "max"])
+def test_logits_processors_may_be_positional(constraint):  # issue 15.26
+    model = build_model("bart", init_std=0.3)
+
+    def only_seven(input_ids, scores):
+        return torch.full_like(scores, NO).index_fill(1, torch.tensor([7]), 0.0)
+
+    for arguments, named in (((SOURCE, None, [only_seven]), {}), ((SOURCE,), {"logits_processor": [only_seven]})):
+        output = model.generate(*arguments, **named, length=5, length_constraint=constraint, max_new_tokens=4)
+        assert output[:, 1:4].tolist() == [[7, 7, 7]] * 3

@@ -1,0 +1,146 @@
+"""Ensembles: the mean probability of checkpoints that differ in encoding, width and positions."""
+
+import pytest
+import torch
+from conftest import build_model
+from family_models import SOURCE
+
+from hf_lenctrl import (
+    LengthControlEnsemble,
+)
+
+
+def members():
+    """Mixed in encoding, width and positions, one of them without length control."""
+    return [
+        build_model("bart", seed=1, init_std=0.2),
+        build_model("bart", seed=2, init_std=0.2, length_encoding="none", absolute_positions=True),
+        build_model("bart", seed=3, init_std=0.2, length_encoding="pre", d_model=16),
+    ]
+
+
+def logits_of(model, **inputs):
+    if model.config.length_encoding == "none":
+        inputs.pop("length")
+    return model(**inputs).logits.double()
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("constraint", [None, "exact"])
+def test_an_ensemble_of_one_generates_what_the_model_does(family, num_beams, constraint):
+    model = build_model(family, init_std=0.2)
+    options = {"length": [3, 9, 6], "num_beams": num_beams, "max_new_tokens": 12, "length_constraint": constraint}
+    expected = model.generate(SOURCE, **options).tolist()
+    assert LengthControlEnsemble([model]).generate(SOURCE, **options).tolist() == expected
+
+
+@pytest.mark.parametrize("chosen", [(0, 2), (0, 1, 2), (1, 0)])
+def test_logits_of_an_ensemble_are_the_log_of_the_mean_probability(chosen):
+    models = [members()[i] for i in chosen]
+    inputs = {
+        "input_ids": SOURCE,
+        "attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]]),
+        "decoder_input_ids": torch.tensor([[2, 5, 6], [2, 7, 8], [2, 9, 10]]),
+        "length": [3, 9, 40],
+    }
+    mean = torch.stack([logits_of(model, **inputs).softmax(-1) for model in models]).mean(0)
+    logits = LengthControlEnsemble(models)(**inputs).logits
+    torch.testing.assert_close(logits.double(), mean.log(), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("constraint", [None, "exact"])
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_an_ensemble_generates_the_same_without_cache(num_beams, constraint):
+    ensemble = LengthControlEnsemble(members())
+    options = {
+        "length": [3, 9, 6],
+        "length_constraint": constraint,
+        "num_beams": num_beams,
+        "max_new_tokens": 12,
+        "attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]]),
+    }
+    cached = ensemble.generate(SOURCE, **options)
+    assert cached.tolist() == ensemble.generate(SOURCE, use_cache=False, **options).tolist()
+    assert len({row for row in map(tuple, cached.tolist())}) == 3
+
+
+def test_greedy_output_of_an_ensemble_takes_the_best_mean_at_each_step():
+    models = members()
+    output = LengthControlEnsemble(models).generate(SOURCE, length=[3, 9, 6], max_new_tokens=8, min_new_tokens=8)
+    inputs = {"input_ids": SOURCE, "decoder_input_ids": output[:, :-1], "length": [3, 9, 6]}
+    mean = torch.stack([logits_of(model, **inputs).softmax(-1) for model in models]).mean(0)
+    mean[:, :7, 2] = 0  # the minimum forbids EOS
+    mean[:, 7, :2] = mean[:, 7, 3:] = 0  # BART's configuration forces it in the last position
+    assert mean.argmax(-1).tolist() == output[:, 1:].tolist()
+
+
+def test_an_ensemble_keeps_a_bound_and_takes_it_from_the_config_too():
+    models = members()
+    ensemble = LengthControlEnsemble(models)
+    for options in ({}, {"num_beams": 3}):
+        output = ensemble.generate(SOURCE, length=[1, 7, 23], length_constraint="exact", **options)
+        assert ensemble.unit_table.count(output).tolist() == [1, 7, 23]
+    models[0].config.length, models[0].config.length_constraint = 5, "exact"
+    assert ensemble.unit_table.count(ensemble.generate(SOURCE)).tolist() == [5, 5, 5]
+
+
+PLAIN = {"length_encoding": "none", "absolute_positions": True}
+
+
+def test_an_ensemble_of_plain_models_takes_a_length_with_a_constraint():
+    ensemble = LengthControlEnsemble([build_model("bart", seed=seed, **PLAIN) for seed in (1, 2)])
+    output = ensemble.generate(SOURCE, length=[1, 7, 23], length_constraint="exact")
+    assert ensemble.unit_table.count(output).tolist() == [1, 7, 23]
+
+
+def pair(**fields):
+    return LengthControlEnsemble([build_model("bart"), build_model("bart", **fields)])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: LengthControlEnsemble([]), "an ensemble needs at least one model, got none"),
+        (lambda: LengthControlEnsemble(members()).generate(SOURCE), "no length was given; pass it to the call"),
+        (
+            lambda: LengthControlEnsemble([build_model("bart", **PLAIN)] * 2).generate(SOURCE, length=5),
+            "length was given to a model with length_encoding='none'",
+        ),
+        (
+            lambda: pair(vocab_size=61),
+            "must have one vocabulary, their unit tables differ; use checkpoints trained with",
+        ),
+        (lambda: pair(eos_token_id=7), "must agree in eos_token_id, got 2 and 7; use checkpoints trained with one"),
+        (lambda: pair(pad_token_id=7), "must agree in pad_token_id, got 1 and 7"),
+        (lambda: pair(decoder_start_token_id=7), "must agree in decoder_start_token_id, got 2 and 7"),
+        (lambda: pair(length_unit="character"), "must agree in length_unit, got 'token' and 'character'"),
+    ],
+)
+def test_what_an_ensemble_cannot_do_is_told(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def told_encoder(seed, **fields):
+    model = build_model("bart", seed=seed, init_std=0.2, encoder_length_embedding=True, **fields)
+    torch.nn.init.normal_(model.model.encoder.length_embedding.weight, std=0.5)
+    return model
+
+
+@pytest.mark.parametrize("plain_decoder", [False, True])
+def test_an_ensemble_gives_each_encoder_the_length(plain_decoder):  # issue 15.5
+    fields = {"length_encoding": "none", "absolute_positions": True} if plain_decoder else {}
+    models = [build_model("bart", seed=1, init_std=0.2), told_encoder(2, **fields)]
+    inputs = {"input_ids": SOURCE, "decoder_input_ids": torch.tensor([[2, 5], [2, 7], [2, 9]]), "length": [3, 9, 40]}
+    mean = torch.stack([model(**inputs).logits.double().softmax(-1) for model in models]).mean(0)
+    ensemble = LengthControlEnsemble(models)
+    torch.testing.assert_close(ensemble(**inputs).logits.double(), mean.log(), atol=1e-5, rtol=0)
+    options = {"max_new_tokens": 8, "min_new_tokens": 8}
+    output = ensemble.generate(SOURCE, length=[3, 9, 40], **options)
+    inputs |= {"decoder_input_ids": output[:, :-1]}
+    mean = torch.stack([model(**inputs).logits.double().softmax(-1) for model in models]).mean(0)
+    mean[:, :, 2] = 0  # EOS is forced in the last position alone
+    assert mean.argmax(-1)[:, :-1].tolist() == output[:, 1:-1].tolist()
+    several = ensemble.generate(SOURCE[:1], length=[3, 9, 40], **options)
+    alone = [ensemble.generate(SOURCE[:1], length=n, **options)[0].tolist() for n in (3, 9, 40)]
+    assert several.tolist() == alone

@@ -1,0 +1,552 @@
+"""The processor of `max` and `exact`: hand-made tables, real tokenizers, and vocabularies of any shape."""
+
+import copy
+import functools
+import json
+import pickle
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+import transformers
+from conftest import build_model
+from family_models import (
+    CONSTRAINTS,
+    FAMILIES,
+    MODES,
+    NO,
+    SOURCE,
+    UNITS,
+    lengths_of,
+    stock_model,
+    tokenizer_of,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import LogitsProcessorList
+
+from hf_lenctrl import (
+    LengthConstraintLogitsProcessor,
+    UnitTable,
+    train_marian_tokenizer,
+)
+from hf_lenctrl.length_constraint import _Rows
+
+
+# Hand-made tables: entry 0 is EOS, 1 is BOS, which writes nothing; 2, 3 and 4 write 1, 2, 3 tokens
+ONE_TO_THREE = [[0, 0, 1, 2, 3]]
+SCORES = [0.1, 0.2, 0.3, 0.4, 0.5]
+
+
+def table(weights=ONE_TO_THREE, unit="token", next_state=None):
+    return UnitTable(unit, torch.tensor(weights), None if next_state is None else torch.tensor(next_state))
+
+
+def constrain(length, constraint, rows, scores=None, **options):
+    """Entries that get through for each row of ids; their scores must be the ones given."""
+    process = LengthConstraintLogitsProcessor(
+        options.pop("unit_table", None) or table(), length, constraint, eos_token_id=0, **options
+    )
+    scores = torch.tensor([SCORES] * len(rows) if scores is None else scores)
+    before = scores.clone()
+    masked = process(torch.tensor(rows), scores)
+    assert torch.equal(scores, before)
+    through = masked > NO
+    assert torch.equal(masked[through], scores[through])
+    return [row.nonzero().squeeze(1).tolist() for row in through]
+
+
+@pytest.mark.parametrize(
+    ("written", "allowed"),
+    [
+        ([2, 3], [0, 2, 3, 4]),  # 3 of 6 tokens are left: all fit
+        ([3, 3], [0, 2, 3]),
+        ([3, 4], [0, 2]),
+        ([4, 4], [0]),
+    ],
+)
+def test_max_masks_what_does_not_fit_and_never_eos(written, allowed):
+    assert constrain(6, "max", [[1, *written]]) == [allowed]
+
+
+@pytest.mark.parametrize(
+    ("written", "allowed"), [([2, 3], [2, 3, 4]), ([3, 3], [2, 3]), ([3, 4], [2]), ([4, 4], [0]), ([4, 3, 2], [0])]
+)
+def test_exact_masks_eos_before_the_length_and_all_else_at_it(written, allowed):
+    assert constrain(6, "exact", [[1, *written]]) == [allowed]
+
+
+def test_each_example_has_its_own_length():
+    rows = [[1, 4, 3]] * 4
+    assert constrain([5, 6, 7, 8], "max", rows) == [[0], [0, 2], [0, 2, 3], [0, 2, 3, 4]]
+    assert constrain(torch.tensor([5, 6, 7, 8]), "exact", rows) == [[0], [2], [2, 3], [2, 3, 4]]
+
+
+def test_beams_of_an_example_follow_each_other_and_share_its_length():
+    rows = [[1, 2, 2], [1, 3, 2], [1, 4, 3], [1, 2, 2], [1, 3, 2], [1, 4, 3]]  # 2, 3 and 5 tokens
+    assert constrain([3, 6], "exact", rows) == [[2], [0], [0], [2, 3, 4], [2, 3, 4], [2]]
+
+
+def test_rows_past_their_length_may_only_end():
+    assert constrain(2, "max", [[1, 3, 3], [1, 2, 4]]) == [[0], [0]]
+    assert constrain(2, "exact", [[1, 3, 3], [1, 2, 4]]) == [[0], [0]]
+
+
+def test_where_nothing_fits_eos_gets_through():
+    twos = table([[0, 0, 2, 2, 4]])
+    assert constrain(3, "exact", [[1, 0, 2], [1, 2, 3]], unit_table=twos) == [[0], [0]]
+    assert constrain(1, "exact", [[1, 1, 1]], unit_table=twos) == [[0]]
+
+
+def test_where_nothing_fits_eos_gets_through_even_if_another_processor_masked_it():
+    process = LengthConstraintLogitsProcessor(table([[0, 2, 2]]), 3, "exact", eos_token_id=0)
+    masked = process(torch.tensor([[1, 2, 2]]), torch.tensor([[NO, 0.2, 0.3]]))
+    assert masked.tolist() == [[0.0, NO, NO]]
+
+
+@pytest.mark.parametrize("constraint", CONSTRAINTS)
+def test_another_processor_may_force_a_token_that_writes_nothing(constraint):
+    forced = [[NO, 0.0, NO, NO, NO]]
+    assert constrain(6, constraint, [[0]], scores=forced) == [[1]]
+    # steps are scarce: without the force it would have been left out
+    assert constrain(6, constraint, [[0]], scores=forced, max_length=4) == [[1]]
+
+
+def test_what_writes_nothing_is_masked_after_the_start():
+    """BART and the multilingual models start with a BOS or a language code; later they would run on for nothing."""
+    assert constrain(6, "max", [[0], [1]]) == [[0, 1, 2, 3, 4]] * 2
+    assert constrain(6, "max", [[0, 1, 2], [0, 2, 2]]) == [[0, 2, 3, 4]] * 2
+
+
+@pytest.mark.parametrize(("constraint", "allowed"), [("max", [0, 2]), ("exact", [2])])
+def test_what_writes_nothing_is_masked_once_something_is_written(constraint, allowed):
+    assert constrain(2, constraint, [[1, 2]]) == [allowed]
+    assert constrain(1, constraint, [[1, 2]]) == [[0]]
+
+
+def test_scores_that_remain_are_not_renormalised():
+    log_probabilities = torch.tensor([SCORES]).log_softmax(-1)
+    process = LengthConstraintLogitsProcessor(table(), 2, "max", eos_token_id=0)
+    masked = process(torch.tensor([[0, 1, 2]]), log_probabilities)
+    assert masked.tolist() == [[log_probabilities[0, 0].item(), NO, log_probabilities[0, 2].item(), NO, NO]]
+
+
+def test_each_of_several_eos_ends():
+    process = LengthConstraintLogitsProcessor(table(), 2, "exact", eos_token_id=[0, 1])
+    assert (process(torch.tensor([[0, 2], [0, 3]]), torch.tensor([SCORES] * 2)) > NO).tolist() == [
+        [False, False, True, False, False],
+        [True, True, False, False, False],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("max_length", "rows", "allowed"),
+    [
+        (4, [[1]], [4]),  # two entries to come: 3 + 3
+        (4, [[1, 4]], [4]),
+        (4, [[1, 4, 4]], [0]),
+        (5, [[1]], [1, 2, 3, 4]),  # three to come: nothing is lost yet
+        (5, [[1, 1]], [4]),
+        (5, [[1, 2]], [3, 4]),  # 5 tokens in two entries
+        (5, [[1, 2, 3]], [4]),
+        (5, [[1, 3, 2]], [4]),
+        (5, [[1, 3, 3]], [3]),
+        (5, [[1, 3, 3, 3]], [0]),
+    ],
+)
+def test_exact_keeps_the_larger_entries_when_steps_become_scarce(max_length, rows, allowed):
+    assert constrain(6, "exact", rows, max_length=max_length) == [allowed]
+
+
+@pytest.mark.parametrize("constraint", CONSTRAINTS)
+def test_the_last_position_is_for_eos(constraint):
+    assert constrain(6, constraint, [[1, 2, 2, 2, 2]], max_length=6) == [[0]]
+
+
+def test_a_prompt_of_a_decoder_only_model_does_not_count():
+    prompt = [4, 4, 4]
+    assert constrain(2, "max", [prompt], prompt_length=3) == [[0, 1, 2, 3]]
+    assert constrain(2, "exact", [[*prompt, 2]], prompt_length=3) == [[2]]
+    assert constrain(3, "exact", [[*prompt, 2, 2, 2]], prompt_length=3) == [[0]]
+    assert constrain(2, "exact", [[*prompt, 2]], prompt_length=3, max_length=7) == [[2]]
+    assert constrain(2, "exact", [[*prompt, 2]], prompt_length=3, max_length=6) == [[2]]
+
+
+# Byte-level BPE: 日 is æ Ĺ ¥, three bytes; 😀 is ðŁ ĺĢ, four
+BYTE_PIECES = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "a", "Ġ", "æ", "Ĺ", "¥", "ðŁ", "ĺĢ"]
+
+
+def byte_names(length, constraint, unit, written, pieces=BYTE_PIECES, **options):
+    tokenizer = transformers.BartTokenizer(vocab={piece: i for i, piece in enumerate(pieces)}, merges=[])
+    eos = tokenizer.eos_token_id
+    units = UnitTable.from_tokenizer(tokenizer, unit)
+    process = LengthConstraintLogitsProcessor(units, length, constraint, eos_token_id=eos, **options)
+    ids = torch.tensor([[eos, 0, *map(BYTE_PIECES.index, written)]])
+    masked = process(ids, torch.zeros(1, len(pieces)))
+    return {piece for piece, score in zip(pieces, masked[0].tolist(), strict=True) if score > NO} - {"<s>", "<pad>"}
+
+
+@pytest.mark.parametrize("constraint", CONSTRAINTS)
+@pytest.mark.parametrize("unit", ["character", "word", "byte"])
+def test_after_a_lead_byte_only_bytes_that_finish_the_character_get_through(unit, constraint):
+    length = {"character": 2, "word": 1, "byte": 4}[unit]
+    assert byte_names(length, constraint, unit, ["æ"]) == {"Ĺ", "¥", "ĺĢ"}  # two bytes are open
+    assert byte_names(length, constraint, unit, ["æ", "Ĺ"]) == {"Ĺ", "¥"}  # one is
+    assert byte_names(length, constraint, unit, ["ðŁ"]) == {"Ĺ", "¥", "ĺĢ"}
+
+
+def test_a_character_is_begun_only_where_its_bytes_fit():
+    assert byte_names(5, "max", "byte", ["a"]) == {"</s>", "a", "Ġ", "æ", "ðŁ"}
+    assert byte_names(4, "max", "byte", ["a"]) == {"</s>", "a", "Ġ", "æ"}
+    assert byte_names(3, "max", "byte", ["a"]) == {"</s>", "a", "Ġ"}
+    assert byte_names(2, "exact", "character", ["a"]) == {"a", "Ġ", "æ", "ðŁ"}
+    assert byte_names(2, "exact", "character", ["a", "æ", "Ĺ", "¥"]) == {"</s>"}
+
+
+def test_a_character_is_begun_only_where_its_bytes_fit_before_the_last_position():
+    """Either goes on with one more entry, ĺĢ; EOS needs the position after it."""
+    assert byte_names(9, "max", "character", ["a"], max_length=7) == {"</s>", "a", "Ġ", "æ", "ðŁ"}
+    assert byte_names(9, "max", "character", ["a", "æ"], max_length=7) == {"Ĺ", "¥", "ĺĢ"}
+    assert byte_names(9, "max", "character", ["a", "æ"], max_length=6) == {"ĺĢ"}
+    assert byte_names(9, "max", "character", ["a", "æ", "ĺĢ"], max_length=6) == {"</s>"}
+    assert byte_names(9, "max", "character", ["a"], max_length=6) == {"</s>", "a", "Ġ", "æ", "ðŁ"}
+    assert byte_names(9, "max", "character", ["a"], max_length=5) == {"</s>", "a", "Ġ"}
+
+
+def test_a_character_of_many_entries_is_not_begun_where_an_exact_length_needs_its_steps():
+    """Three entries for two characters: 日 or 😀 alone would take all of them."""
+    singles = BYTE_PIECES[:-1]  # without the piece of two bytes that could finish either
+    for length, more in ((2, 4), (4, 6)):
+        names = byte_names(length, "exact", "character", [], pieces=singles, max_length=2 + more)
+        assert names & {"a", "Ġ", "æ", "ðŁ"} == {"a", "Ġ"}
+        names = byte_names(length, "exact", "character", [], pieces=singles, max_length=2 + more + 1)
+        assert names & {"a", "Ġ", "æ", "ðŁ"} == {"a", "Ġ", "æ", "ðŁ"}
+
+
+# Marian strips its text
+MARIAN_PIECES = ["</s>", "<unk>", "<pad>", "▁", "▁a", "b", "b▁"]
+
+
+@pytest.fixture(scope="module")
+def marian_pieces(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pieces")
+    train_marian_tokenizer(["a b"], ["a b"], folder, target_vocabulary="shared")  # for the .spm, which joins pieces
+    vocabulary = folder / "pieces.json"
+    vocabulary.write_text(json.dumps({piece: i for i, piece in enumerate(MARIAN_PIECES)}), encoding="utf-8")
+    spm = str(folder / "source.spm")
+    tokenizer = transformers.MarianTokenizer(spm, spm, str(vocabulary), clean_up_tokenization_spaces=False)
+
+    def names(length, constraint, unit, written):
+        units = UnitTable.from_tokenizer(tokenizer, unit)
+        process = LengthConstraintLogitsProcessor(units, length, constraint, eos_token_id=0)
+        ids = torch.tensor([[2, *map(MARIAN_PIECES.index, written)]])
+        masked = process(ids, torch.zeros(1, len(MARIAN_PIECES)))
+        through = {piece for piece, score in zip(MARIAN_PIECES, masked[0].tolist(), strict=True) if score > NO}
+        return through - {"<unk>", "<pad>"}  # which write nothing, and may stand at the start
+
+    return names
+
+
+@pytest.mark.parametrize("unit", ["character", "byte"])
+def test_white_space_is_never_the_last_thing_that_marian_writes(marian_pieces, unit):
+    # "ab" with two more to come
+    assert marian_pieces(4, "max", unit, ["▁a", "b"]) == {"</s>", "▁", "▁a", "b"}
+    assert marian_pieces(4, "exact", unit, ["▁a", "b"]) == {"▁", "▁a", "b"}
+    # "ab b" with one more: a space would be the last thing
+    assert marian_pieces(5, "max", unit, ["▁a", "b", "▁", "b"]) == {"</s>", "b"}
+    # after the space the text may not end, and another one would have no room for what follows
+    for constraint in CONSTRAINTS:
+        assert marian_pieces(4, constraint, unit, ["▁a", "b", "▁"]) == {"b"}
+        assert marian_pieces(4, constraint, unit, ["▁a", "b▁"]) == {"b"}
+        assert marian_pieces(5, constraint, unit, ["▁a", "b▁"]) == {"▁", "▁a", "b"}
+
+
+def test_white_space_before_the_text_is_stripped_and_does_not_count(marian_pieces):
+    assert marian_pieces(1, "exact", "character", ["▁", "▁"]) == {"▁", "▁a", "b"}
+    assert marian_pieces(1, "exact", "character", ["▁", "▁", "▁a"]) == {"</s>"}
+
+
+def test_words_go_on_at_their_limit_and_no_new_one_begins(marian_pieces):
+    assert marian_pieces(2, "max", "word", ["▁a", "b", "▁a"]) == {"</s>", "▁", "b", "b▁"}
+    assert marian_pieces(2, "exact", "word", ["▁a", "b"]) == {"▁", "▁a", "b", "b▁"}
+    assert marian_pieces(2, "exact", "word", ["▁a", "▁a", "▁"]) == {"</s>", "▁"}
+
+
+# Refusals
+
+
+def processor(*arguments, eos_token_id=0):
+    return LengthConstraintLogitsProcessor(table(), *arguments, eos_token_id=eos_token_id)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: processor(5, "min"), ValueError, "length_constraint must be 'max' .* got 'min'"),
+        (
+            lambda: processor(5, None),
+            ValueError,
+            "a length and a mode, got length=5 and constraint=None; pass length=75",
+        ),
+        (lambda: processor(None, "max"), ValueError, "got length=None and constraint='max'; pass length=75"),
+        (lambda: processor(5.0, "max"), TypeError, r"length must be an int of at least 1, got 5.0 \(float\)"),
+        (lambda: processor([5, 0], "exact"), ValueError, "length must be at least 1, got 0; pass length=75"),
+        (lambda: processor(torch.tensor([5, 10**7])), ValueError, r"under 10000000 for every example, got \[5, 100"),
+        (lambda: processor(5, eos_token_id=None), ValueError, "with EOS, got eos_token_id=None; pass the tokenizer's"),
+        (
+            lambda: processor(5)(torch.tensor([[1]]), torch.zeros(1, 6)),
+            ValueError,
+            "1 rows and 6 entries .* 1 lengths and a unit table of 5 entries; build it",
+        ),
+        (
+            lambda: processor([5, 6])(torch.tensor([[1]] * 3), torch.zeros(3, 5)),
+            ValueError,
+            "3 rows and 5 entries do not go with 2 lengths",
+        ),
+        (
+            lambda: LengthConstraintLogitsProcessor(
+                build_model("bart", length_unit="character").unit_table, 5, eos_token_id=2
+            ),
+            ValueError,
+            r"cannot count characters; call model.set_unit_table\(tokenizer\) once",
+        ),
+    ],
+)
+def test_a_wrong_call_is_told(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_a_max_length_too_small_for_an_exact_length_is_told():
+    for length, needed in ((6, 4), (7, 5), ([1, 7], 5)):
+        LengthConstraintLogitsProcessor(table(), length, "exact", eos_token_id=0, max_length=needed)
+        with pytest.raises(
+            ValueError,
+            match=rf"exactly {6 if length == 6 else 7} tokens may need {needed} positions .* max_length leaves "
+            rf"{needed - 1}; raise max_length or max_new_tokens, or leave both out",
+        ):
+            LengthConstraintLogitsProcessor(table(), length, "exact", eos_token_id=0, max_length=needed - 1)
+    LengthConstraintLogitsProcessor(table(), 6, "max", eos_token_id=0, max_length=2)
+
+
+# Properties
+
+
+@st.composite
+def cases(draw):
+    """A table of one to three states as tokenizers make them, rows of ids and scores for them."""
+    size, states = draw(st.integers(3, 7)), draw(st.integers(1, 3))
+    entry = st.lists(st.integers(0, 4), min_size=size - 2, max_size=size - 2)
+    weights = [[0, 0, *draw(entry)] for _ in range(states)]  # EOS, a silent entry, and others
+    next_state = [[state] * size for state in range(states)]
+    for i in range(2, size):
+        after = draw(st.integers(1, states - 1)) if states > 1 else 0
+        for state in range(states):
+            next_state[state][i] = after if state or draw(st.booleans()) else 0
+    if states == 3:
+        weights[2][0] = weights[2][1] = ~0  # no text may end there
+    score = st.one_of(st.just(NO), st.floats(-9, 9, width=32))
+    rows = draw(st.lists(st.lists(st.integers(0, size - 1), min_size=4, max_size=4), min_size=2, max_size=4))
+    rows = rows[: len(rows) // 2 * 2]
+    scores = [draw(st.lists(score, min_size=size, max_size=size)) for _ in rows]
+    return weights, next_state, rows, scores
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    case=cases(),
+    lengths=st.tuples(st.integers(1, 12), st.integers(1, 12)),
+    constraint=st.sampled_from(CONSTRAINTS),
+    more=st.one_of(st.none(), st.integers(0, 6)),
+)
+def test_a_row_never_ends_up_empty_and_no_entry_exceeds_what_is_left(case, lengths, constraint, more):
+    weights, next_state, rows, scores = case
+    process = LengthConstraintLogitsProcessor(
+        table(weights, "word", next_state), list(lengths), constraint, eos_token_id=0
+    )
+    process.max_length = None if more is None else len(rows[0]) + more
+    masked = process(torch.tensor(rows), torch.tensor(scores)).tolist()
+    for n, (row, given_scores, left_scores) in enumerate(zip(rows, scores, masked, strict=True)):
+        state, remaining = 0, lengths[n // (len(rows) // 2)]
+        for i in row:
+            remaining -= max(weights[state][i], ~weights[state][i])
+            state = next_state[state][i]
+        through = [i for i, score in enumerate(left_scores) if score > NO]
+        assert through
+        for i in through:
+            assert i == 0 or weights[state][i] <= max(remaining, 0)
+            given = [given_scores[k] for k in through]
+            assert left_scores[i] == (0.0 if given == [NO] * len(given) else given_scores[i])
+        if all(score == NO for score in given_scores):  # then only EOS, or what completes an open text
+            assert through == [0] or weights[state][0] < 0
+
+
+@functools.cache
+def unit_table_of(family, unit):
+    return UnitTable.from_tokenizer(tokenizer_of(family), unit)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=10, deadline=None)
+@given(lengths=st.lists(st.integers(1, 20), min_size=4, max_size=4), more=st.integers(0, 3), seed=st.integers(0, 999))
+def test_random_outputs_within_few_positions_have_exactly_their_lengths(family, unit, lengths, more, seed):
+    """One entry of one unit for each unit, the start and EOS are enough, and mostly more than that."""
+    eos = tokenizer_of(family).eos_token_id
+    max_length = max(lengths) + 2 + more
+    process = LengthConstraintLogitsProcessor(
+        unit_table_of(family, unit), lengths, "exact", eos_token_id=eos, max_length=max_length
+    )
+    draw = torch.Generator().manual_seed(seed)
+    ids = torch.full((4, 1), eos)
+    ended = torch.zeros(4, dtype=torch.bool)
+    while not ended.all():
+        scores = process(ids, torch.rand(4, process.table.weights.shape[1], generator=draw) * 9)
+        chosen = torch.multinomial(scores.softmax(-1), 1, generator=draw).squeeze(1)
+        ids = torch.cat([ids, torch.where(ended, eos, chosen).unsqueeze(1)], dim=1)
+        ended |= chosen == eos
+    assert ids.shape[1] <= max_length
+    assert lengths_of(family, unit, ids) == lengths
+
+
+@pytest.mark.parametrize(
+    ("family", "unit", "mode"),
+    [*(("marian", unit, "beams") for unit in UNITS), *(("bart", "character", mode) for mode in MODES)],
+)
+def test_stock_models_keep_the_bound_of_a_processor(family, unit, mode):
+    model, mode = stock_model(family), MODES[mode]
+    bounds = [n for n in [1, 7, 23] for _ in range(mode.get("num_return_sequences", 1))]
+    torch.manual_seed(0)
+    for constraint in CONSTRAINTS:
+        process = LengthConstraintLogitsProcessor(
+            unit_table_of(family, unit),
+            [1, 7, 23],
+            constraint,
+            eos_token_id=model.config.eos_token_id,
+            max_length=50,
+        )
+        output = model.generate(SOURCE, max_length=50, logits_processor=LogitsProcessorList([process]), **mode)
+        produced = lengths_of(family, unit, output)
+        if constraint == "exact":
+            assert produced == bounds
+        assert all(n <= bound for n, bound in zip(produced, bounds, strict=True))
+
+
+def test_threads_share_the_masks_that_they_make():
+    def make(states, numbers):
+        values = torch.stack([states * 100 + numbers] * 3, dim=1).float()
+        time.sleep(0.002)  # other threads run here
+        return values
+
+    rows = _Rows(make, states=40, low=0, high=19)
+
+    def ask(seed):
+        generator = torch.Generator().manual_seed(seed)
+        state, number = (torch.randint(n, (5,), generator=generator) for n in (40, 20))
+        return torch.equal(rows(state, number)[:, 0], (state * 100 + number).float())
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(ask, range(300)))
+
+
+# Vocabularies of any shape: no output is over, and an exact length that cannot be is missed by as little as can be
+
+
+def random_table(draw: random.Random, eos: list[int]):
+    """Entry 0 is an EOS that writes nothing, 1 a BOS; `states_after` asks that what writes leads to one state."""
+    states, size, most = draw.randint(1, 3), draw.randint(3, 7), draw.choice([3, 5, 9])
+    weights = [[0, 0, *(draw.randint(0, most) for _ in range(size - 2))] for _ in range(states)]
+    following = [[state] * size for state in range(states)]
+    for i in range(2, size):
+        after, counts_first = draw.randint(1, states - 1) if states > 1 else 0, draw.random() < 0.5
+        for state in range(states):
+            following[state][i] = after if state or counts_first else 0
+    if states == 3 and draw.random() < 0.5:
+        weights[2][:2] = [~0, ~0]  # no text may end there
+    return weights, following
+
+
+def most_units(weights, following, eos: list[int], length: int) -> int:
+    """The most units, up to `length`, of all the texts that can be written: by trying them all; -1 for none."""
+    seen, rest, best = {(0, 0)}, [(0, 0)], -1
+    while rest:
+        state, count = rest.pop()
+        for i, (weight, after) in enumerate(zip(weights[state], following[state], strict=True)):
+            if weight < 0 or i == 1 or count + weight > length:
+                continue
+            if i in eos and weights[after][0] >= 0:
+                best = max(best, count + weight)
+            elif i not in eos and (after, count + weight) not in seen:
+                seen.add((after, count + weight))
+                rest.append((after, count + weight))
+    return best
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_exact_length_is_missed_by_as_little_as_can_be(seed):  # issues 15.4 and 15.17
+    draw = random.Random(seed)
+    unreachable = 0
+    for _ in range(60):
+        eos = draw.choice([[0], [0, 2]])  # the second one writes
+        weights, following = random_table(draw, eos)
+        length = draw.randint(1, 30)
+        most = most_units(weights, following, eos, length)
+        unreachable += most != length
+        for constraint in CONSTRAINTS:
+            process = LengthConstraintLogitsProcessor(
+                table(weights, "word", following), length, constraint, eos_token_id=eos
+            )
+            ids, state, count = [1], 0, 0
+            while ids[-1] not in eos and len(ids) < 200:
+                scores = process(torch.tensor([ids]), torch.zeros(1, len(weights[0])))[0].tolist()
+                i = draw.choice([i for i, score in enumerate(scores) if score > NO and i != 1])
+                ids.append(i)
+                count += max(weights[state][i], ~weights[state][i])
+                state = following[state][i]
+            if most >= 0:
+                assert count <= length
+                if constraint == "exact" and ids[-1] in eos:
+                    assert count == most, (weights, following, eos, length, ids)
+    assert unreachable > 5
+
+
+def test_reachable_lengths_repeat_however_long():  # issue 15.17
+    """Entries of 6 and 10 after a first one of 3: 3, 9, 13, 15, 19 and then every odd number but 17."""
+    units = table([[0, 0, 3, 3], [0, 0, 6, 10]], "word", [[0, 0, 1, 1], [1, 1, 1, 1]])
+    for length, most in ((14, 13), (17, 15), (18, 15), (20, 19), (22, 21), (23, 23), (998, 997), (999, 999)):
+        process = LengthConstraintLogitsProcessor(units, length, "exact", eos_token_id=0)
+        ids, count = [1, 2], 3
+        while ids[-1] != 0:
+            scores = process(torch.tensor([ids]), torch.tensor([[0.0, -1.0, 2.0, 1.0]]))[0].tolist()
+            ids.append(max(range(4), key=scores.__getitem__))
+            count += [0, 0, 6, 10][ids[-1]]
+        assert count == most
+    # as after 999: the period holds for lengths that no table could list
+    near, far = (LengthConstraintLogitsProcessor(units, n, "exact", eos_token_id=0) for n in (998, 9_999_998))
+    ids, scores = torch.tensor([[1, 2]]), torch.zeros(1, 4)
+    assert near(ids, scores).tolist() == far(ids, scores).tolist()
+
+
+def test_a_bound_leaves_nothing_on_the_model():  # issue 15.24
+    units = UnitTable.from_tokenizer(tokenizer_of("bart"), "character")
+    before = sorted(vars(units))
+    process = LengthConstraintLogitsProcessor(units, [3, 5], "exact", eos_token_id=2, max_length=20)
+    scores = torch.zeros(2, units.weights.shape[1])
+    masked = process(torch.tensor([[2, 9], [2, 11]]), scores)
+    assert sorted(vars(units)) == before
+    for copied in (pickle.loads(pickle.dumps(process)), copy.deepcopy(process)):
+        assert torch.equal(copied(torch.tensor([[2, 9], [2, 11]]), scores), masked)
+    for copied in (pickle.loads(pickle.dumps(units)), copy.deepcopy(units)):
+        again = LengthConstraintLogitsProcessor(copied, [3, 5], "exact", eos_token_id=2, max_length=20)
+        assert torch.equal(again(torch.tensor([[2, 9], [2, 11]]), scores), masked)
+
+
+def test_a_table_that_is_changed_in_place_is_read_again():
+    units = table()
+    assert constrain(2, "max", [[0, 1, 1]], unit_table=units) == [[0, 2, 3]]
+    units.weights[0, 3] = 5
+    assert constrain(2, "max", [[0, 1, 1]], unit_table=units) == [[0, 2]]
+    units.weights = torch.tensor([[0, 0, 9, 2, 2]], dtype=torch.int32)
+    assert constrain(2, "max", [[0, 1, 1]], unit_table=units) == [[0, 3, 4]]

@@ -1,0 +1,271 @@
+"""Where the lengths come from: ratios, a predictor, the source, the references; and what is no length."""
+
+import math
+import pickle
+import re
+import shutil
+
+import pytest
+import torch
+from conftest import SOURCES, TARGETS, build_model, controlled_marian
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    BertConfig,
+    BertModel,
+    BertTokenizer,
+    pipeline,
+)
+
+import hf_lenctrl
+from hf_lenctrl import LengthControlledGenerationPipeline, LengthPredictor
+
+
+TASK = "length-controlled-generation"
+
+
+@pytest.fixture(scope="session")
+def tokenizer(pipe):
+    return pipe.tokenizer
+
+
+@pytest.fixture(scope="session")
+def model(pipe):
+    return pipe.model
+
+
+def independent_length(text: str, unit: str) -> int:
+    return {"character": len(text), "word": len(text.split()), "byte": len(text.encode())}[unit]
+
+
+# Ratios
+RATIOS = [
+    # "naïve café 日本語": 14 characters and 3 words; ï and é take a byte more, 日本語 two more each, so 22 bytes
+    ("character", 0.5, 7),
+    ("character", 1.25, 18),  # 17.5
+    ("word", 1, 3),
+    ("word", 0.4, 1),  # 1.2
+    ("word", 0.1, 1),  # 0.3, and at least 1
+    ("byte", 0.5, 11),
+    ("byte", 0.05, 1),
+]
+
+
+@pytest.mark.parametrize(("unit", "ratio", "expected"), RATIOS)
+def test_a_ratio_asks_for_a_share_of_the_sources_units(plain_pipe, unit, ratio, expected):
+    result = plain_pipe("naïve café 日本語", length_ratio=ratio, length_unit=unit, length_constraint="max")
+    assert (result["requested_length"], result["length_unit"]) == (expected, unit)
+    assert 1 <= independent_length(result["generated_text"], unit) == result["length"] <= expected
+
+
+def test_a_ratio_of_tokens_counts_the_sources_own_without_special_ones(plain_pipe, tokenizer):
+    source = SOURCES[0]
+    pieces = tokenizer.spm_source.encode(source, out_type=str)  # SentencePiece's own count
+    result = plain_pipe(source, length_ratio=1, length_unit="token", length_constraint="max")
+    assert result["requested_length"] == len(pieces) > 10
+
+
+def test_a_ratio_is_taken_of_each_text_and_in_the_models_unit(pipe):
+    rows = pipe(["abcdefghij", "abcd", "ab"], length_ratio=0.5, length_constraint="exact")
+    assert [row["requested_length"] for row in rows] == [5, 2, 1]
+    assert [len(row["generated_text"]) for row in rows] == [5, 2, 1]
+
+
+def test_a_ratio_overrides_the_configurations_length(tokenizer):
+    pipe = LengthControlledGenerationPipeline(
+        model=controlled_marian(tokenizer, length=7, length_constraint="max"), tokenizer=tokenizer, device="cpu"
+    )
+    assert pipe("abcdefghij", length_ratio=0.5)["requested_length"] == 5
+
+
+# A predictor, the source, the references
+
+
+@pytest.fixture(scope="module")
+def predictor(tokenizer):
+    """Untrained, with a tokenizer of its own; each text gets another length."""
+    torch.manual_seed(0)
+    encoder = BertModel(
+        BertConfig(vocab_size=200, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, initializer_range=1.0)
+    )
+    words = dict.fromkeys(
+        [
+            "[PAD]",
+            "[UNK]",
+            "[CLS]",
+            "[SEP]",
+            "[MASK]",
+            *"abcdefghijklmnopqrstuvwxyz",
+            *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz"),
+        ]
+    )
+    model = LengthPredictor.from_encoder(encoder, [3, 5, 17, 30], length_unit="character").eval()
+    with torch.no_grad():
+        model.output.weight.normal_(std=2.0)
+    return model, BertTokenizer(vocab={word: i for i, word in enumerate(words)}, model_max_length=512)
+
+
+def predicted_lengths(predictor, texts):
+    model, tokenizer = predictor
+    return [model.predict(**tokenizer(text, return_tensors="pt")).item() for text in texts]
+
+
+def test_predicted_lengths_are_asked_for(pipe, predictor):
+    expected = predicted_lengths(predictor, SOURCES)
+    assert len(set(expected)) > 1
+    rows = pipe(SOURCES, length="predict", predictor=predictor, length_constraint="exact")
+    assert [row["requested_length"] for row in rows] == expected
+    assert [len(row["generated_text"]) for row in rows] == expected
+
+
+def test_a_saved_generator_names_its_predictor(model, tokenizer, predictor, tmp_path, monkeypatch):
+    monkeypatch.setattr(model.config, "length_predictor", "./predictor")
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    for part in predictor:
+        part.save_pretrained(tmp_path / "predictor")
+    found = pipeline(TASK, model=str(tmp_path), device="cpu")
+    rows = found(SOURCES, length="predict", length_constraint="max")
+    assert [row["requested_length"] for row in rows] == predicted_lengths(predictor, SOURCES)
+    by_path = found(SOURCES, length="predict", predictor=str(tmp_path / "predictor"), length_constraint="max")
+    assert by_path == rows
+
+
+def test_the_sources_length_is_asked_for(pipe, plain_pipe, tokenizer):
+    rows = pipe(SOURCES, length="source", length_constraint="max")
+    assert [row["requested_length"] for row in rows] == [len(source) for source in SOURCES]
+    rows = plain_pipe(SOURCES, length="source", length_unit="token", length_constraint="max")
+    assert [row["requested_length"] for row in rows] == [len(tokenizer.tokenize(source)) for source in SOURCES]
+
+
+def test_the_references_length_is_asked_for(pipe, character_tokenizer):
+    rows = pipe(SOURCES, length="reference", references=TARGETS, length_constraint="exact")
+    assert [row["requested_length"] for row in rows] == [17, 33, 24, 29, 23, 25]
+    # tokens of a reference are those of the target side, here characters
+    model = build_model(
+        "marian",
+        vocab_size=len(character_tokenizer),
+        decoder_vocab_size=len(character_tokenizer.target_encoder),
+        share_encoder_decoder_embeddings=False,
+    )
+    pipe = LengthControlledGenerationPipeline(model=model, tokenizer=character_tokenizer, device="cpu")
+    rows = pipe(SOURCES, length="reference", references=TARGETS, max_new_tokens=3)
+    assert [row["requested_length"] for row in rows] == [17, 33, 24, 29, 23, 25]
+
+
+def hub_cache(folder, refs: dict) -> str:
+    """A cache as `huggingface_hub` writes it, of `user/name` with a branch for each folder of `refs`."""
+    repo = folder / "models--user--name"
+    (repo / "refs").mkdir(parents=True)
+    for i, (branch, source) in enumerate(refs.items()):
+        (repo / "refs" / branch).write_text(f"{i:040x}")
+        shutil.copytree(source, repo / "snapshots" / f"{i:040x}")
+    return str(folder)
+
+
+def test_the_predictor_comes_from_the_revision_of_the_generator(tokenizer, tmp_path, monkeypatch):  # issue 15.14
+    for branch, mean in (("main", 12), ("v1", 31)):
+        generator = controlled_marian(tokenizer, length_predictor="./predictor")
+        encoder = BertModel(BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=2))
+        model = LengthPredictor.from_encoder(encoder, [mean - 1, mean + 1], length_unit="character")
+        torch.nn.init.zeros_(model.output.weight)
+        torch.nn.init.zeros_(model.output.bias)
+        words = BertTokenizer(vocab={word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])})
+        for part, path in ((generator, ""), (tokenizer, ""), (model, "predictor"), (words, "predictor")):
+            part.save_pretrained(tmp_path / branch / path)
+    cache = hub_cache(tmp_path / "cache", {branch: tmp_path / branch for branch in ("main", "v1")})
+    options = {"model": "user/name", "device": "cpu", "model_kwargs": {"cache_dir": cache}}
+    for revision, expected in ((None, 12), ("v1", 31), ("main", 12)):
+        found = pipeline(TASK, revision=revision, **options)
+        assert found(SOURCES[0], length="predict", length_constraint="max")["requested_length"] == expected
+    alone = AutoModelForSeq2SeqLM.from_pretrained("user/name", revision="v1", cache_dir=cache)
+    seen: list[tuple] = []
+    load = hf_lenctrl.length_sources.load_predictor
+
+    def spy_on(name, **given):
+        seen.append((name, given))
+        return load(tmp_path / "v1", subfolder="predictor")
+
+    monkeypatch.setattr("hf_lenctrl.length_sources.load_predictor", spy_on)
+    found = LengthControlledGenerationPipeline(model=alone, tokenizer=tokenizer, revision="v1", token="hf_x")
+    found(SOURCES[0], length="predict", length_constraint="max")
+    found(SOURCES[0], length="predict", predictor="user/other", length_constraint="max")
+    assert seen == [
+        ("user/name", {"subfolder": "predictor", "revision": "v1", "token": "hf_x"}),
+        ("user/other", {"token": "hf_x"}),
+    ]
+    found = pipeline(TASK, token="hf_y", **options)
+    found(SOURCES[0], length="predict", length_constraint="max")
+    assert seen[-1][1]["token"] == "hf_y"
+    assert b"hf_y" not in pickle.dumps(found.model.config) and "hf_y" not in str(vars(found.model))
+
+
+@pytest.mark.parametrize("path", ["./../elsewhere", "./a/../../elsewhere", ".//elsewhere"])
+def test_a_predictor_outside_the_models_folder_is_refused(model, tokenizer, tmp_path, path):  # issue 15.35
+    model.save_pretrained(tmp_path / "model")
+    model = hf_lenctrl.LenCtrlMarianMTModel.from_pretrained(tmp_path / "model", length_predictor=path)
+    found = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    with pytest.raises(ValueError, match="a predictor's subfolder must lie inside .*model, got "):
+        found(SOURCES[0], length="predict")
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        *(
+            ({"length": length}, error, message)
+            for length, error, message in [
+                (2.5, TypeError, r"length must be an int of at least 1, got 2.5 \(float\); pass length=75"),
+                ("5", ValueError, "one for each text in a list, 'predict', 'source' or 'reference', got '5'"),
+                ([5, None], TypeError, "got None"),
+                (torch.tensor([5.0, 2.5]), TypeError, r"got 5.0 \(float\)"),
+                (0, ValueError, "length must be at least 1, got 0; pass length=75"),
+                ([5, 0], ValueError, "length must be at least 1, got 0"),
+                ([5], ValueError, r"one integer or one for each of the 2 texts, got \[5\]"),
+                ([5, 6, 7], ValueError, r"one integer or one for each of the 2 texts, got \[5, 6, 7\]"),
+                (
+                    None,
+                    ValueError,
+                    "no length was given; pass length=40, a list with one for each text, or leng",
+                ),
+                ([[5], 7], ValueError, "a list of lengths for every text or for none, got 7 at position 1"),
+                ([[5], []], ValueError, r"a list of lengths for every text or for none, got \[\] at position 1"),
+                ([[5]], ValueError, "length must hold a list for each of the 2 texts, got 1"),
+                ([[5], [0]], ValueError, "at least 1, got 0"),
+                ("predict", ValueError, "length='predict' needs a length predictor; pass predictor='path or Hub"),
+                ("reference", ValueError, "one reference for each of the 2 texts, got None; pass references"),
+            ]
+        ),
+        ({"length": 5, "length_ratio": 0.5}, ValueError, "not both: got length=5, length_ratio=0.5"),
+        *(
+            ({"length_ratio": ratio}, ValueError, f"a number above 0, got {ratio!r}; pass length_ratio=0.5")
+            for ratio in (0, -0.5, math.nan, math.inf, True, "0.5")
+        ),
+        ({"length_ratio": 1e12}, ValueError, "length must be under 10000000, got "),
+        ({"length": "reference", "references": ["a"]}, ValueError, "each of the 2 texts, got 1; pass references"),
+        ({"length": "reference", "references": "text"}, ValueError, "each of the 2 texts, got 'text'; pass refer"),
+        *(
+            (
+                {"length": length, name: given},
+                ValueError,
+                re.escape(f"{name} gives the lengths with length='{way}', got length={length!r}"),
+            )
+            for length in (5, "source", [5, 6])
+            for name, given, way in (("predictor", "path", "predict"), ("references", ["a"], "reference"))
+        ),
+    ],
+)
+def test_a_wrong_length_is_told(pipe, options, error, message):
+    with pytest.raises(error, match=message):
+        pipe(SOURCES[:2], **options)
+
+
+def test_what_the_predictor_cannot_do_is_told(pipe, plain_pipe, predictor):
+    options = {"length": "predict", "predictor": predictor, "length_constraint": "max"}
+    message = "predicts characters, the generator counts bytes; use a predictor trained with length_unit='byte'"
+    with pytest.raises(ValueError, match=message):
+        plain_pipe(SOURCES[0], length_unit="byte", **options)
+    with pytest.raises(ValueError, match="512"):
+        pipe([SOURCES[0], "a " * 600], **options)

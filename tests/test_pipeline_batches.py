@@ -1,0 +1,155 @@
+"""Batches of the pipeline: rows of like lengths, so many tokens, and one reading of a text for several lengths."""
+
+import pytest
+import torch
+from conftest import SOURCES, controlled_marian
+
+from hf_lenctrl import LengthControlEnsemble, LengthControlledGenerationPipeline
+
+
+@pytest.fixture(scope="session")
+def tokenizer(pipe):
+    return pipe.tokenizer
+
+
+@pytest.fixture(scope="session")
+def model(pipe):
+    return pipe.model
+
+
+@pytest.fixture(scope="session")
+def plain(plain_pipe):
+    return plain_pipe.model
+
+
+def spy(monkeypatch, model) -> list[dict]:
+    """The keyword arguments of each call to `generate`, with the ids that it gave."""
+    calls: list[dict] = []
+    original = model.generate
+
+    def generate(*args, **kwargs):
+        ids = original(*args, **kwargs)
+        calls.append({**kwargs, "ids": ids})
+        return ids
+
+    monkeypatch.setattr(model, "generate", generate)
+    return calls
+
+
+def test_like_lengths_share_a_batch_and_the_longest_come_first(pipe, model, monkeypatch):
+    calls = spy(monkeypatch, model)
+    pipe(SOURCES, length=[5, 40, 12, 39, 6, 13], length_constraint="max", batch_size=2)
+    assert [call["length"] for call in calls] == [[40, 39], [13, 12], [6, 5]]
+
+
+def test_texts_of_one_length_are_batched_by_their_own(plain_pipe, plain, tokenizer, monkeypatch):
+    texts = ["small " * 10, "a", "small " * 20, "b", "small " * 15]
+    calls = spy(monkeypatch, plain)
+    plain_pipe(texts, batch_size=2)
+    size = [len(tokenizer(text)["input_ids"]) for text in texts]
+    assert size[2] > size[4] > size[0] > size[1]
+    seen = [call["attention_mask"].sum(dim=-1).tolist() for call in calls]
+    assert seen == [[size[2], size[4]], [size[0], size[1]], [size[3]]]
+
+
+def test_a_batch_holds_32_texts_unless_told(pipe, model, monkeypatch):
+    calls = spy(monkeypatch, model)
+    pipe(["a small editor"] * 33, length=1, length_constraint="max")
+    assert [len(call["length"]) for call in calls] == [32, 1]
+
+
+def count_encoded(model) -> list[int]:
+    """Grows by the texts of each batch that the encoder reads."""
+    seen: list[int] = []
+    model.get_encoder().register_forward_hook(lambda module, args, output: seen.append(len(output[0])))
+    return seen
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_several_lengths_of_a_text_are_written_from_one_reading(tokenizer, num_beams):
+    model = controlled_marian(tokenizer)
+    pipe = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    options = {"num_beams": num_beams, "length_constraint": "max"}
+    alone = [pipe(SOURCES[0], length=n, **options) for n in (20, 5, 40)]
+    seen = count_encoded(model)
+    assert pipe(SOURCES[0], length=[20, 5, 40], **options) == alone
+    assert seen == [1]
+
+
+def test_several_lengths_of_several_texts_come_in_their_order(tokenizer):
+    model = controlled_marian(tokenizer)
+    pipe = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    lengths = [[30, 8], [12], [5, 33, 7], [9, 9], [21], [16, 4]]
+    options = {"length_constraint": "exact", "batch_size": 4}
+    alone = [
+        [pipe(text, length=n, **options) for n in several] for text, several in zip(SOURCES, lengths, strict=True)
+    ]
+    seen = count_encoded(model)
+    assert pipe(SOURCES, length=lengths, **options) == alone
+    assert sum(seen) <= len(SOURCES) + 2  # a text whose rows lie in two batches is read twice
+    best = pipe(SOURCES[:2], length=[[30, 8], [12]], num_return_sequences=2, length_constraint="max")
+    assert [[len(n_best) for n_best in several] for several in best] == [[2, 2], [2]]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"length_encoding": "learned", "encoder_length_embedding": True}, {}], ids=["told", "untold"]
+)
+def test_generate_writes_one_text_at_several_lengths(tokenizer, fields):
+    model = controlled_marian(tokenizer, **fields)
+    batch = tokenizer(SOURCES[0], return_tensors="pt")
+    alone = [model.generate(**batch, length=n, length_constraint="exact", num_beams=2)[0] for n in (9, 24)]
+    seen = count_encoded(model)
+    together = model.generate(**batch, length=[9, 24], length_constraint="exact", num_beams=2)
+    assert seen == [2 if fields else 1]
+    for one, row in zip(alone, together, strict=True):
+        assert one.tolist() == row[: len(one)].tolist() and set(row[len(one) :].tolist()) <= {tokenizer.pad_token_id}
+    assert torch.equal(
+        together,
+        model.generate(batch["input_ids"], length=torch.tensor([9, 24]), length_constraint="exact", num_beams=2),
+    )
+
+
+@pytest.mark.parametrize("num_beams", [1, 2])
+def test_a_text_that_was_read_is_written_at_several_lengths(model, tokenizer, num_beams):
+    batch = tokenizer(SOURCES[0], return_tensors="pt")
+    options = {"length": [9, 24], "length_constraint": "exact", "num_beams": num_beams}
+    read = {"encoder_outputs": model.get_encoder()(**batch), "attention_mask": batch["attention_mask"]}
+    assert torch.equal(model.generate(**read, **options), model.generate(**batch, **options))
+
+
+def test_a_batch_of_tokens_counts_what_it_is_padded_to(model, tokenizer):
+    """A long source beside a long output: each row alone is short."""
+    pipe = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    texts = [" ".join(SOURCES[:3]), "library"]
+    tokens = len(tokenizer(texts[0])["input_ids"])
+    seen = count_encoded(model)
+    pipe(texts, length=[5, tokens], length_constraint="max", batch_tokens=3 * tokens)
+    assert seen == [1, 1]
+
+
+def test_a_plain_model_and_an_ensemble_read_a_text_once_too(plain, model, tokenizer):
+    pair = [model, controlled_marian(tokenizer, seed=6)]
+    for reader, members in ((plain, [plain]), (LengthControlEnsemble(pair), pair)):
+        pipe = LengthControlledGenerationPipeline(model=reader, tokenizer=tokenizer, device="cpu")
+        options = {"length_unit": "character", "length_constraint": "max"}
+        alone = [pipe(SOURCES[1], length=n, **options)["generated_text"] for n in (10, 25)]
+        seen = [count_encoded(member) for member in members]
+        assert [out["generated_text"] for out in pipe(SOURCES[1], length=[10, 25], **options)] == alone
+        assert seen == [[1]] * len(members)
+
+
+def test_batches_of_tokens_hold_more_of_what_is_short(model, tokenizer):
+    pipe = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    lengths = [5, 60, 6, 61, 7, 8]
+    alone = pipe(SOURCES, length=lengths, length_constraint="max", batch_size=1)
+    seen = []
+    hook = model.get_encoder().register_forward_hook(
+        lambda module, args, output: seen.append(tuple(output[0].shape[:2]))
+    )
+    assert pipe(SOURCES, length=lengths, length_constraint="max", batch_tokens=210) == alone
+    hook.remove()
+    assert sum(rows for rows, _ in seen) == 6 and seen[0][0] < seen[-1][0]  # the longest come first
+    longest = iter(sorted(lengths, reverse=True))  # the order of the batches' rows
+    for rows, width in seen:
+        written = max([next(longest) for _ in range(rows)])
+        assert rows == 1 or rows * (width + written) <= 210
