@@ -4,16 +4,34 @@ BIN := .venv/bin
 # the tested versions, torch's CPU build where the index has it; CONSTRAINTS= lets pip choose within pyproject's ranges
 CONSTRAINTS ?= -c constraints.txt
 
-.PHONY: demo test quality bench docs clean
+MAKE_VENV = test -x $(BIN)/python || $(PYTHON) -m venv .venv
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e
 
-# one stamp: made again when the dependencies change
-.venv/ready: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[dev]'
+.PHONY: demo finetune-demo test quality bench docs clean
+
+# one stamp for each set of packages: made again when the dependencies change
+.venv/demo: pyproject.toml constraints.txt
+	$(MAKE_VENV)
+	$(INSTALL) '.[plot]'
 	touch $@
 
-demo: .venv/ready
-	$(BIN)/python recipes/headline/demo.py --output_dir demo
+.venv/train: pyproject.toml constraints.txt
+	$(MAKE_VENV)
+	$(INSTALL) '.[train]'
+	touch $@
+
+.venv/ready: pyproject.toml constraints.txt
+	$(MAKE_VENV)
+	$(INSTALL) '.[dev]'
+	touch $@
+
+# nothing is trained
+demo: .venv/demo
+	$(BIN)/python recipes/translation/demo.py --output_dir demo
+
+# minutes of training on a CPU
+finetune-demo: .venv/train
+	$(BIN)/python recipes/translation/finetune_demo.py --output_dir demo/finetune
 
 # a file is run by one worker, so that what its tests share is made once
 test: .venv/ready

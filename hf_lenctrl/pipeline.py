@@ -10,14 +10,14 @@ from weakref import WeakKeyDictionary
 
 import torch
 from tqdm.auto import tqdm
-from transformers import AutoModelForSeq2SeqLM, Pipeline
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Pipeline
 
 from .generation import FROM_CONFIG, encode_once, generate_within
 from .length_sources import Predictors, requested_lengths
 from .length_tokens import LengthTokens
 from .length_units import UnitTable, check_texts, count_texts
 from .lengths import as_length_tensor, check_constraint, check_counts
-from .reranking import rerank
+from .reranking import log_probabilities, rerank
 
 
 logger = logging.getLogger(__name__)
@@ -50,6 +50,7 @@ class _Call:
     truncation: bool = False
     num_return_sequences: int = 1
     rerank: bool | int = False
+    rerank_model: Any = None
     batch_size: int | None = None
     batch_tokens: int | None = None
     progress_bar: bool | None = None
@@ -107,6 +108,9 @@ class LengthControlledGenerationPipeline(Pipeline):
         num_return_sequences (`int`, *optional*, defaults to 1): Outputs for each source.
         rerank (`bool` or `int`, *optional*, defaults to `False`): Write so many candidates (`True`: 20) and return
             those that contain most source words first (`hf_lenctrl.rerank`).
+        rerank_model (`str` or `tuple`, *optional*): Path or Hub name of a plain model of the task, or the model and
+            its tokenizer: return first what this model gives the highest probability. It finds the candidate that
+            ends like a sentence (`hf_lenctrl.reranking.log_probabilities`). Without `rerank`, 20 candidates.
         batch_size (`int`, *optional*, defaults to 32): Sources generated together; like lengths share a batch.
         batch_tokens (`int`, *optional*): Make batches of so many positions instead, rows times the longest source in
             tokens and the longest requested length in units, so that short texts come in large batches.
@@ -136,6 +140,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         given = {"revision": revision, "token": token}
         given = {name: value for name, value in given.items() if value is not None}
         self._predictors = Predictors(self.model, {**_HUB_OPTIONS.get(self.model, {}), **given})
+        self._rerank_models: dict[str, tuple] = {}
         tokens = getattr(self.model.config, "length_tokens", None)
         self._length_tokens = None if tokens is None else LengthTokens(**tokens)
         self._controlled = getattr(self.model.config, "length_controlled", False)
@@ -185,7 +190,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         if call.length_constraint is FROM_CONFIG:
             call.length_constraint = getattr(config, "length_constraint", None)
         check_constraint(call.length_constraint)
-        call.rerank = 20 if call.rerank is True else call.rerank or 1
+        call.rerank = 20 if call.rerank is True or call.rerank_model and not call.rerank else call.rerank or 1
         call.batch_size = call.batch_size or (None if call.batch_tokens else self._batch_size or 32)
         check_counts(num_return_sequences=call.num_return_sequences, rerank=call.rerank)
         sizes = {"batch_size": call.batch_size, "batch_tokens": call.batch_tokens}
@@ -275,9 +280,21 @@ class LengthControlledGenerationPipeline(Pipeline):
             own = written[row * call.candidates : (row + 1) * call.candidates]
             outputs = [{**out, "requested_length": lengths[row], "length_unit": call.length_unit} for out in own]
             if call.rerank > 1:
-                outputs = [outputs[k] for k in rerank(call.texts[i], [o["generated_text"] for o in outputs])]
+                outputs = [outputs[k] for k in self._order(call, i, [out["generated_text"] for out in outputs])]
             results.append(outputs[: call.num_return_sequences])
         return results
+
+    def _order(self, call: _Call, row: int, candidates: list[str]) -> list[int]:
+        """The candidates of a row, the best first."""
+        if call.rerank_model is None:
+            return rerank(call.texts[row], candidates)
+        if isinstance(call.rerank_model, str) and call.rerank_model not in self._rerank_models:
+            model = AutoModelForSeq2SeqLM.from_pretrained(call.rerank_model).eval().to(self.device)
+            self._rerank_models[call.rerank_model] = model, AutoTokenizer.from_pretrained(call.rerank_model)
+        ranker = call.rerank_model
+        model, tokenizer = self._rerank_models[ranker] if isinstance(ranker, str) else ranker
+        scores = log_probabilities(model, tokenizer, [call.texts[row]] * len(candidates), candidates)
+        return sorted(range(len(candidates)), key=lambda k: -scores[k])
 
     def preprocess(self, texts, *, first: list, **_) -> Any:
         encode = partial(self.tokenizer, texts, return_tensors="pt", padding=True, verbose=False)

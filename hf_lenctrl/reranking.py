@@ -1,7 +1,9 @@
-"""Order the n best outputs by the words of the source."""
+"""Order the n best outputs, by the words of the source or by a plain model."""
 
 import re
 from collections.abc import Sequence
+
+import torch
 
 
 def rerank(source: str, candidates: Sequence[str], scores: Sequence[float] | None = None) -> list[int]:
@@ -38,6 +40,33 @@ def rerank(source: str, candidates: Sequence[str], scores: Sequence[float] | Non
     overlap = [len(_stems(candidate) & known) for candidate in candidates]
     rank = [-i for i in range(len(candidates))] if scores is None else list(scores)
     return sorted(range(len(candidates)), key=lambda i: (-overlap[i], -rank[i]))
+
+
+@torch.no_grad()
+def log_probabilities(model, tokenizer, sources: Sequence[str], texts: Sequence[str]) -> list[float]:
+    """
+    Log-probability of each text for its source under a sequence-to-sequence model.
+
+    A length-controlled model gives the end its probability from the length alone. A plain model gives it from the
+    text, so it finds the candidate that ends like a sentence.
+
+    Args:
+        model (`PreTrainedModel`): A plain model of the task, such as the one that length control was added to.
+        tokenizer (`PreTrainedTokenizerBase`): The model's.
+        sources (`Sequence[str]`): One for each text.
+        texts (`Sequence[str]`): Candidates.
+
+    Returns:
+        `list[float]`: Sums over the tokens of each text and its EOS; higher is better.
+    """
+    padded = {"padding": True, "truncation": True, "return_tensors": "pt"}
+    inputs = tokenizer(list(sources), **padded).to(model.device)
+    labels = tokenizer(text_target=list(texts), **padded).to(model.device)
+    ids, kept = labels["input_ids"], labels["attention_mask"].bool()  # (B, T)
+    names = ("input_ids", "attention_mask")
+    logits = model(**{name: inputs[name] for name in names}, labels=ids.masked_fill(~kept, -100)).logits
+    chosen = logits.float().log_softmax(dim=-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)  # (B, T)
+    return (chosen * kept).sum(dim=-1).tolist()
 
 
 def _stems(text: str) -> set[str]:

@@ -1,5 +1,7 @@
-"""The model that comes with the repository: small, loaded as any other, and as good as its card says."""
+"""The translator with length control that comes with the repository: loaded as any other, and as good as its card says."""
 
+import gzip
+import json
 import re
 from pathlib import Path
 
@@ -7,33 +9,38 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
+from test_learned_control import load_script
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianTokenizer, pipeline
 
 import hf_lenctrl
-from hf_lenctrl.experiment.arguments import DataArguments
-from hf_lenctrl.experiment.data import load_splits
-from hf_lenctrl.metrics import length_metrics, rouge_metrics
+from hf_lenctrl.metrics import translation_metrics
 
 
-FOLDER = Path(__file__).resolve().parents[1] / "models" / "debian_headlines"
-CORPUS = Path(__file__).resolve().parents[2] / "shared" / "data" / "debian_headlines.jsonl.gz"
-TEXTS = [
-    "This program plays music files of all common formats. It shows the words of a song while it plays, keeps lists "
-    "of what was heard most, and can be steered from a telephone in the same network.",
-    "A library that reads and writes spreadsheets without an office suite. It keeps formulas, styles and charts.",
-    "Two players move stones over a board of hexagons and try to reach the other side first.",
-]
+MODELS = Path(__file__).resolve().parents[1] / "models"
+FOLDER = MODELS / "translate_to_english"
+CARD = (FOLDER / "README.md").read_text(encoding="utf-8")
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "tatoeba_de_en.jsonl.gz"
+SENTENCES = load_script("recipes/translation/demo.py").sentences()[20:28]
 
 
 @pytest.fixture(scope="module")
 def pipe():
-    return pipeline("length-controlled-generation", model=str(FOLDER))
+    return pipeline("length-controlled-generation", model=str(FOLDER), length_unit="character", num_beams=4)
+
+
+@pytest.fixture(scope="module")
+def own_lengths():
+    """Of the plain model's translations."""
+    plain = pipeline("length-controlled-generation", model=str(FOLDER) + "_base", length_unit="character", num_beams=4)
+    return [out["length"] for out in plain(SENTENCES)]
 
 
 def test_it_is_small_safe_and_without_code():
     files = [path for path in FOLDER.rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 16e6
-    assert {path.suffix for path in files} == {".json", ".safetensors", ".spm", ".md", ".png"}
+    assert {path.suffix for path in files} == {".json", ".safetensors", ".spm", ".md"}
+    predictor = sum(path.stat().st_size for path in (FOLDER / "predictor").iterdir())
+    assert predictor < 10e6
+    assert sum(path.stat().st_size for path in MODELS.rglob("*") if path.is_file()) - predictor < 45 * 2**20
     weights = load_file(FOLDER / "model.safetensors")
     assert {t.dtype for t in weights.values() if t.is_floating_point()} == {torch.float16}
 
@@ -45,39 +52,54 @@ def test_the_auto_classes_load_it():
     assert (model.config.length_encoding, model.config.length_unit) == ("ldpe", "character")
 
 
-def test_exact_lengths_are_exact(pipe):
-    lengths = [20, 30, 50, 75, 100]
-    for text, outputs in zip(
-        TEXTS, pipe(TEXTS, length=[lengths] * 3, length_constraint="exact", num_beams=4), strict=True
-    ):
-        assert [out["length"] for out in outputs] == [len(out["generated_text"]) for out in outputs] == lengths, text
+def test_exact_lengths_are_exact(pipe, own_lengths):
+    lengths = [[round(ratio * n) for ratio in (0.7, 0.8, 1.0, 1.2, 1.4)] for n in own_lengths]
+    outputs = pipe(SENTENCES, length=lengths, length_constraint="exact")
+    assert [[len(out["generated_text"]) for out in row] for row in outputs] == lengths
 
 
-def test_alone_it_is_near(pipe):
-    outputs = pipe(TEXTS, length=[[30, 50, 75]] * 3, num_beams=4)
-    assert max(abs(out["length"] - out["requested_length"]) for row in outputs for out in row) <= 3
+def test_unconstrained_it_is_near(pipe, own_lengths):
+    outputs = pipe(SENTENCES, length=own_lengths)
+    errors = [abs(out["length"] - n) for out, n in zip(outputs, own_lengths, strict=True)]
+    assert sum(errors) / len(errors) <= 0.5
+
+
+def test_it_predicts_lengths_by_itself(pipe, own_lengths):
+    outputs = pipe(SENTENCES, length="predict", length_constraint="exact")
+    assert [out["length"] for out in outputs] == [out["requested_length"] for out in outputs]
+    errors = [abs(out["length"] - n) / n for out, n in zip(outputs, own_lengths, strict=True)]
+    assert sum(errors) / len(errors) < 0.2
+
+
+def test_the_cards_examples_are_what_it_writes(pipe):
+    """Twenty rows at three lengths; the first three are translated again."""
+    blocks = re.findall(r"^\*\*(.+)\*\*\n\n((?:\| .+\n)+)", CARD, flags=re.M)
+    assert len(blocks) == 20
+    for source, table in blocks[:3]:
+        rows = re.findall(r"^\| (\d+) \| (.+) \|$", table, flags=re.M)
+        assert len(rows) == 3
+        outputs = pipe(source, length=[int(n) for n, _ in rows], length_constraint="exact", num_beams=8)
+        assert [(str(out["length"]), out["generated_text"]) for out in outputs] == rows
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not CORPUS.is_file(), reason="needs the Debian corpus")
+@pytest.mark.skipif(not SHARED.is_file(), reason="needs the Tatoeba pairs")
 def test_it_is_as_good_as_its_card_says(pipe):
-    """On the card's test rows, though not all of them."""
-    groups = {"group_column": "package", "group_separator": "-", "validation_share": 0.03, "test_share": 0.06}
-    rows = load_splits(DataArguments(train_file=str(CORPUS), **groups))["test"].select(range(100))
+    """On the card's German test rows, though not all of them."""
+    with gzip.open(SHARED, "rt", encoding="utf-8") as file:
+        rows = [row for row in map(json.loads, file) if row["split"] == "test"][:100]
     figures = {
         result.metric_name: result.metric_value for result in ModelCard.load(FOLDER / "README.md").data.eval_results
     }
-    texts = [out["generated_text"] for out in pipe(rows["source"][:], length=50, num_beams=4)]
-    measured = length_metrics([len(text) for text in texts], [50] * len(texts))
-    assert abs(measured["mae"] - figures["mae at 50 characters"]) < 0.3
-    lengths = [len(target) for target in rows["target"]]
-    texts = [out["generated_text"] for out in pipe(rows["source"][:], length=lengths, num_beams=4)]
-    assert (
-        abs(rouge_metrics(texts, rows["target"][:])["rouge1_f1"] - figures["rouge1_f1 at the reference's length"]) < 6
-    )
+    sources, references = ([row[name] for row in rows] for name in ("de", "en"))
+    lengths = [len(text) for text in references]
+    outputs = pipe(sources, length=lengths)
+    errors = [abs(out["length"] - n) for out, n in zip(outputs, lengths, strict=True)]
+    assert abs(sum(errors) / len(errors) - figures["mae at the reference's length"]) < 0.5
+    bleu = translation_metrics([out["generated_text"] for out in outputs], references)["bleu"]
+    assert abs(bleu - figures["bleu at the reference's length"]) < 8
 
 
 def test_its_card_says_how_to_load_it():
-    card = (FOLDER / "README.md").read_text()
-    assert "loses the control of the length" in card and "import hf_lenctrl" in card
-    assert "trust_remote_code" not in card and not re.search(r"/(tmp|home|root|work)/", card)
+    assert "import hf_lenctrl" in CARD and "CC BY 2.0 FR" in CARD and "tatoeba.org" in CARD
+    assert "trust_remote_code" not in CARD and not re.search(r"/(tmp|home|root|work)/", CARD)

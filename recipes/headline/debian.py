@@ -1,4 +1,4 @@
-"""Rebuild the corpus of the shipped model from apt's package lists: long description -> one-line synopsis.
+"""Make a corpus of headlines from apt's package lists: long description -> one-line synopsis.
 
     sudo apt-get -o Acquire::Languages=en update
     python recipes/headline/debian.py --output_file debian_headlines.jsonl.gz

@@ -1,0 +1,64 @@
+"""Candidates ranked by a plain model: `rerank_model` of the pipeline."""
+
+import math
+
+import pytest
+import torch
+from conftest import MARIAN, SHAPE, SOURCES, build_model
+from transformers import MarianConfig, MarianMTModel
+
+from hf_lenctrl import LengthControlledGenerationPipeline
+from hf_lenctrl.reranking import log_probabilities
+
+
+@pytest.fixture(scope="module")
+def plain(shared_tokenizer):
+    torch.manual_seed(3)
+    shape = {**SHAPE, **MARIAN, "vocab_size": len(shared_tokenizer), "max_position_embeddings": 512, "init_std": 0.5}
+    return MarianMTModel(MarianConfig(**shape)).eval()
+
+
+@pytest.fixture(scope="module")
+def pipe(shared_tokenizer):
+    model = build_model("marian", vocab_size=len(shared_tokenizer), length_unit="character", init_std=0.5)
+    model.set_unit_table(shared_tokenizer)
+    return LengthControlledGenerationPipeline(model=model, tokenizer=shared_tokenizer, device="cpu")
+
+
+def loss_of(model, tokenizer, source: str, text: str) -> float:
+    """Minus the stock model's own loss of a single pair, times its tokens."""
+    batch = tokenizer(source, text_target=text, return_tensors="pt")
+    return -float(model(**batch).loss.detach()) * batch["labels"].shape[1]
+
+
+def test_a_score_is_the_stock_loss_of_the_pair_alone(plain, shared_tokenizer):
+    texts = ["a tool", "a longer text for the same source", "b"]
+    scores = log_probabilities(plain, shared_tokenizer, SOURCES[:1] * 3, texts)
+    for text, score in zip(texts, scores, strict=True):
+        assert math.isclose(score, loss_of(plain, shared_tokenizer, SOURCES[0], text), rel_tol=1e-4)
+
+
+def test_the_plain_models_favourite_comes_first(pipe, plain, shared_tokenizer, tmp_path):
+    options = {"length": 20, "length_constraint": "exact", "num_return_sequences": 6}
+    free = [out["generated_text"] for out in pipe(SOURCES[0], **options)]
+    ranked = pipe(SOURCES[0], rerank=6, rerank_model=(plain, shared_tokenizer), **options)
+    assert [out["length"] for out in ranked] == [20] * 6
+    texts = [out["generated_text"] for out in ranked]
+    assert sorted(texts) == sorted(free) and texts != free
+    scores = [loss_of(plain, shared_tokenizer, SOURCES[0], text) for text in texts]
+    assert scores == sorted(scores, reverse=True)
+    # a folder, for a batch, and one output for each
+    plain.save_pretrained(tmp_path)
+    shared_tokenizer.save_pretrained(tmp_path)
+    options = {**options, "num_return_sequences": 1, "rerank": 6, "rerank_model": str(tmp_path)}
+    assert [out["generated_text"] for out in pipe(SOURCES[:2], **options)][0] == texts[0]
+
+
+def test_without_rerank_there_are_20_candidates(pipe, plain, shared_tokenizer, monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "hf_lenctrl.pipeline.log_probabilities",
+        lambda model, tokenizer, sources, texts: asked.append(len(texts)) or [0] * len(texts),
+    )
+    pipe(SOURCES[0], length=10, rerank_model=(plain, shared_tokenizer))
+    assert asked == [20]
