@@ -22,6 +22,7 @@ SHIPPED = HERE.parent / "models"
 MODELS = [HERE / "model", SHIPPED / "translate_to_english"]  # of a Space, of the repository
 BASES = [HERE / "base", SHIPPED / "translate_to_english_base"]
 LONGEST = 120  # of the slider, where the configuration does not name the lengths of the training
+CANDIDATES = 16  # of an exact length
 CONSTRAINTS = {"exact": "exact", "at most": "max", "unconstrained": None}
 EXAMPLES = [
     ["Ich kann dieses Fenster nicht öffnen.", 27],
@@ -126,7 +127,9 @@ def translate(pipe: Writer, base: Writer | None, text: str, length: float, choic
     if choice not in CONSTRAINTS:
         raise ValueError(f"the constraint must be one of {', '.join(CONSTRAINTS)}, got {choice!r}")
     unit, requested = unit_of(pipe), int(length)
-    out = pipe(text, length=requested, length_unit=unit, length_constraint=CONSTRAINTS[choice])
+    # a plain model knows which of the candidates ends like a sentence
+    ranked = {"rerank": CANDIDATES, "rerank_model": (base.model, base.tokenizer)} if base and choice == "exact" else {}
+    out = pipe(text, length=requested, length_unit=unit, length_constraint=CONSTRAINTS[choice], **ranked)
     produced, kind = out["length"], kind_of(out["length"], requested, choice)
     parts = [row(f"{choice}, {requested} {unit}s", out["generated_text"], f"{produced} of {requested}", kind)]
     if base is not None:

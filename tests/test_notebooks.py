@@ -28,7 +28,7 @@ assert all(out["length"] <= length for out, length in zip(outputs["max"], length
 assert exact == requested and len(unconstrained) == len(requested) == 3 * len(sentences) == 6
 assert [limited[unit]["length_unit"] for unit in limited] == ["word", "character", "byte", "token"]
 assert all(limited[unit]["length"] <= length for unit, length in (("word", 7), ("byte", 36), ("token", 9)))
-assert [out["length"] for out in several] == [LENGTH] * 3
+assert [out["length"] for out in several] == [LENGTH] * 2
 """,
     "02_finetune_your_checkpoint": """
 assert same == [True, True] and not report.dropped
