@@ -25,13 +25,13 @@ LONGEST = 120  # of the slider, where the configuration does not name the length
 CANDIDATES = 16  # of an exact length
 CONSTRAINTS = {"exact": "exact", "at most": "max", "unconstrained": None}
 EXAMPLES = [
-    ["Ich kann dieses Fenster nicht öffnen.", 27],
-    ["Der Film war so langweilig, dass ich eingeschlafen bin.", 43],
-    ["Je suis désolé d'être arrivé en retard.", 30],
+    ["Ich kann dieses Fenster nicht öffnen.", 26],
+    ["Der Film war so langweilig, dass ich eingeschlafen bin.", 42],
+    ["J'aimerais apprendre à jouer du piano.", 44],
     ["Peux-tu marcher un peu plus lentement, s'il te plaît ?", 34],
 ]
 CSS = """
-.row {margin: .6em 0} .label {opacity: .7; font-size: .85em} .text {font-size: 1.15em; overflow-wrap: anywhere}
+.row {margin: .6em 0} .label {color: var(--body-text-color-subdued); font-size: .85em} .text {font-size: 1.15em; overflow-wrap: anywhere}
 .count {color: #fff; border-radius: .6em; padding: 0 .5em; font-weight: 600}
 .met {background: #15803d} .over {background: #b91c1c} .under {background: #b45309} .base {background: #6b7280}
 .tokens {display: flex; flex-wrap: wrap; gap: .5em .25em} .token {min-width: 2.2em; font-family: monospace}
