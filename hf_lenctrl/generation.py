@@ -106,7 +106,9 @@ def generate_within(
     outputs = generate(**complete)
     ids = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
     produced = table.count(ids)
-    most = complete.get("max_length") if complete.get("max_new_tokens") is None else complete["max_new_tokens"] + 1
+    most: Any = (
+        complete.get("max_length") if complete.get("max_new_tokens") is None else complete["max_new_tokens"] + 1
+    )
     most = most or getattr(config, "max_length", None) or getattr(config, "max_new_tokens", None) or math.inf
     warn_of_cuts(ids, produced, length, most, model.config.pad_token_id)
     if constraint == "exact":

@@ -23,7 +23,8 @@ def lead_figures(sources, references, requested: list[int], unit: str, tokenizer
 
 def base_figures(sources, references, model_args: ModelArguments, run_args: RunArguments, args, tokenizer) -> dict:
     """BLEU and chrF of the plain base model, which is given no length: `base_bleu`, `base_chrf`."""
-    base = AutoModelForSeq2SeqLM.from_pretrained(model_args.base_model, dtype=torch.float32).to(args.device).eval()
+    name: Any = model_args.base_model
+    base = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=torch.float32).to(args.device).eval()
     options: dict[str, Any] = {"num_beams": args.generation_num_beams or 1}
     if model_args.target_language is not None:
         options["forced_bos_token_id"] = tokenizer.convert_tokens_to_ids(model_args.target_language)

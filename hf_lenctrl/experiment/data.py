@@ -370,7 +370,8 @@ def tokenize(
 
 def _encode(batch, *, tokenizer, args: DataArguments, tokens: LengthTokens | None, unit: str, length: int | None):
     sources, targets = ([(text or "").strip() for text in batch[column]] for column in ("source", "target"))
-    room = args.max_source_length - (tokens is not None)
+    most: Any = args.max_source_length  # filled by the run where it was not given
+    room = most - (tokens is not None)
     columns = tokenizer(sources, truncation=True, max_length=room)
     whole = tokenizer(sources)["input_ids"] if sources else []
     columns["labels"] = tokenizer(text_target=targets)["input_ids"]

@@ -85,7 +85,8 @@ def load_data(model_args: ModelArguments, data_args: DataArguments, args) -> Dat
 
 def load_model(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, args, data: Data):
     """The model to train, with the length predictor beside it, on a disk that has room for its checkpoints."""
-    longest = max(data_args.max_source_length, data_args.max_target_length) + 1
+    source: Any = data_args.max_source_length
+    longest = max(source, data_args.max_target_length) + 1
     positions = max(512, longest)
     model = build_model(model_args, data.tokenizer, max_positions=positions, length_tokens=data.length_tokens)
     check_writable(args.output_dir, room_for(model, args))

@@ -12,6 +12,7 @@ import logging
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
@@ -104,7 +105,7 @@ def main(argv=None) -> None:
 
     print("3/3 The same sentences before and after", flush=True)
     plain = demo.load("translate_to_english_base")
-    task = "length-controlled-generation"
+    task: Any = "length-controlled-generation"
     controlled = pipeline(task, model=str(out / "model"), device="cpu", num_beams=4, progress_bar=False)
     own = plain(sources[-4:])
     demo.show(
