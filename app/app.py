@@ -1,13 +1,12 @@
-"""A page to try a model: text and lengths in, texts of these lengths out, side by side.
+"""A page to try a translator: a sentence and a length in, a translation of this length out, the base's beside it.
 
     python app/app.py
-    LENCTRL_MODEL=path/or/name python app/app.py
+    LENCTRL_MODEL=path/or/name LENCTRL_BASE_MODEL=path/or/name python app/app.py
 
 This folder is a Space of the Hub, see its README.md.
 """
 
 import os
-import re
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -16,106 +15,179 @@ import gradio as gr
 from transformers import pipeline
 
 from hf_lenctrl import LengthControlledGenerationPipeline
-from hf_lenctrl.length_units import LENGTH_UNITS
 
 
 HERE = Path(__file__).resolve().parent
-MODELS = [HERE / "model", HERE.parent / "models" / "debian_headlines"]  # of a Space, of the repository
-LONGEST, MOST = 300, 8  # units and texts of one request: visitors of a Space wait for each other
-COLUMNS = {"requested_length": "requested", "length": "measured", "length_unit": "unit", "generated_text": "text"}
-WIDTHS: list[Any] = ["12%", "12%", "12%", "64%"]
+SHIPPED = HERE.parent / "models"
+MODELS = [HERE / "model", SHIPPED / "translate_to_english"]  # of a Space, of the repository
+BASES = [HERE / "base", SHIPPED / "translate_to_english_base"]
+LONGEST = 120  # of the slider, where the configuration does not name the lengths of the training
+CANDIDATES = 16  # of an exact length
+CONSTRAINTS = {"exact": "exact", "at most": "max", "unconstrained": None}
 EXAMPLES = [
-    [
-        "This program shows the weather of the next days in the panel of the desktop. It asks several services, "
-        "draws temperature and rain as curves, and warns before storms.",
-        "20, 40, 60",
-    ],
-    [
-        "A library to read and write calendars. It understands repeated events and time zones, finds appointments "
-        "that overlap, and comes with a small tool for the command line.",
-        "30, 50, 75",
-    ],
-    [
-        "Two players move stones over a board of hexagons and try to reach the other side first. The computer plays "
-        "at five levels; games can be saved, taken back and sent by mail.",
-        "25, 50, 100",
-    ],
+    ["Ich kann dieses Fenster nicht öffnen.", 26],
+    ["Der Film war so langweilig, dass ich eingeschlafen bin.", 42],
+    ["J'aimerais apprendre à jouer du piano.", 44],
+    ["Peux-tu marcher un peu plus lentement, s'il te plaît ?", 34],
 ]
+CSS = """
+.row {margin: .6em 0} .label {color: var(--body-text-color-subdued); font-size: .85em}
+.text {font-size: 1.15em; overflow-wrap: anywhere}
+.count {color: #fff; border-radius: .6em; padding: 0 .5em; font-weight: 600}
+.met {background: #15803d} .over {background: #b91c1c} .under {background: #b45309} .base {background: #6b7280}
+.tokens {display: flex; flex-wrap: wrap; gap: .5em .25em} .token {min-width: 2.2em; font-family: monospace}
+.bar {height: .35em; background: #0072B2; border-radius: .2em} .track {background: #8884; border-radius: .2em}
+.left {font-size: .8em; opacity: .7}
+"""
 
 
-def read_lengths(written: str) -> list[int]:
-    """The lengths in "30, 50, 75"."""
-    call = "write them like this: 30, 50, 75"
-    parts = re.split(r"[\s,;]+", written.strip(" \t\n,;"))
-    if len(parts) > MOST:
-        raise ValueError(f"one request takes at most {MOST} lengths, got {len(parts)}; {call}")
-    lengths = [int(part) if re.fullmatch(r"[0-9]{1,9}", part) else 0 for part in parts]
-    for part, length in zip(parts, lengths, strict=True):
-        if not 1 <= length <= LONGEST:
-            raise ValueError(f"a length must be an integer from 1 to {LONGEST}, got {part!r}; {call}")
-    return lengths
+class Writer(LengthControlledGenerationPipeline):
+    """The pipeline, with the ids of each output and its progress, `units` after each id."""
+
+    def postprocess(self, outputs, *, unit: str, **options) -> list[dict]:  # type: ignore[override]
+        results, ids = super().postprocess(outputs, unit=unit, **options), outputs["ids"].cpu()
+        progress = self._unit_table(unit).to("cpu").progress(ids)
+        return [
+            {**out, "ids": row.tolist(), "units": units.tolist()}
+            for out, row, units in zip(results, ids, progress, strict=True)
+        ]
 
 
-def write(
-    pipe: LengthControlledGenerationPipeline, text: str, lengths: str | int, unit: str, constraint: str
-) -> list[list]:
-    """A row of the table for each length."""
-    if not (text or "").strip():
-        raise ValueError(f"the text must hold at least one word, got {text!r}; enter a text or pick an example")
-    wanted = read_lengths(str(lengths))
-    bound = None if constraint == "none" else constraint
-    outputs = pipe([text] * len(wanted), length=wanted, length_unit=unit, length_constraint=bound, num_beams=4)
-    return [[output[key] for key in COLUMNS] for output in outputs]
+def load(model: str) -> Any:
+    """The pipeline of a folder or a name on the Hub."""
+    task: Any = "length-controlled-generation"  # the stubs of Transformers know its own tasks alone
+    return pipeline(task, model=model, pipeline_class=Writer, num_beams=4)
 
 
-def build(pipe: LengthControlledGenerationPipeline) -> gr.Blocks:
-    """The page."""
+def is_controlled(pipe: LengthControlledGenerationPipeline) -> bool:
+    """Whether the model is given the length; any other has the constraint alone, and needs one."""
     config = pipe.model.config
-    told = getattr(config, "length_controlled", False) or getattr(config, "length_tokens", None) is not None
-    # a model that is told the length counts in its own unit; any other has only the bound, which counts in every unit
-    units = [config.length_unit] if told else list(LENGTH_UNITS)
-    about = f"This model plans for a length in **{units[0]}s**" if told else "This model is not told the length"
+    return getattr(config, "length_controlled", False) or getattr(config, "length_tokens", None) is not None
 
-    def answer(*asked):
+
+def unit_of(pipe: LengthControlledGenerationPipeline) -> str:
+    """The unit that the model counts; characters for a plain model."""
+    return pipe.model.config.length_unit if is_controlled(pipe) else "character"
+
+
+def length_range(pipe: LengthControlledGenerationPipeline) -> tuple[int, int]:
+    """The slider's ends: the lengths that nearly all training targets had, where the configuration names them."""
+    trained = getattr(pipe.model.config, "trained_lengths", None) or {}
+    return int(trained.get("1%", 1)), int(trained.get("99%", LONGEST))
+
+
+def kind_of(produced: int, requested: int, choice: str) -> str:
+    """The colour's class of a count."""
+    if produced == requested or (choice == "at most" and produced < requested):
+        return "met"
+    return "over" if produced > requested else "under"
+
+
+def row(label: str, text: str, count: str, kind: str) -> str:
+    """A text with its coloured count, as HTML."""
+    badge = f'<span class="count {kind}">{escape(count)}</span>'
+    label = f'<div class="label">{escape(label)} {badge}</div>'
+    return f'<div class="row">{label}<div class="text">{escape(text)}</div></div>'
+
+
+def tokens(pipe: LengthControlledGenerationPipeline, out: dict) -> str:
+    """Each token and, under it, the length that remained when the decoder chose it, as HTML."""
+    decode, requested, cells = pipe.tokenizer.decode, out["requested_length"], []
+    before = shown = 0
+    for place, units in enumerate(out["units"]):
+        # what this token adds to the text; the start of the decoder adds nothing
+        options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        end = len(decode(out["ids"][: place + 1], **options))
+        is_end = place > 0 and out["ids"][place] == pipe.tokenizer.eos_token_id
+        if end > shown or is_end:
+            piece, remaining = out["generated_text"][shown:end] or "end", requested - before
+            bar = f'<div class="bar" style="width: {max(0, min(100, round(100 * remaining / requested)))}%"></div>'
+            cells.append(
+                f'<div class="token"><div>{escape(piece.replace(" ", "␣"))}</div><div class="track">{bar}</div>'
+                f'<div class="left">{remaining}</div></div>'
+            )
+        before, shown = units, max(end, shown)
+        if is_end:
+            break
+    title = "The remaining length when each token was written"
+    return f'<div class="row"><div class="label">{title}</div><div class="tokens">{"".join(cells)}</div></div>'
+
+
+def translate(pipe: Writer, base: Writer | None, text: str, length: float, choice: str) -> str:
+    """
+    The page's answer, as HTML.
+
+    Raises:
+        `ValueError`: for a text without a word, and a length that is not on the slider.
+    """
+    low, high = length_range(pipe)
+    if not (text or "").strip():
+        raise ValueError(f"the text must hold at least one word, got {text!r}; enter a sentence or pick an example")
+    if isinstance(length, bool) or not isinstance(length, int | float) or not low <= length <= high or length % 1:
+        raise ValueError(f"the length must be an integer from {low} to {high}, got {length!r}; use the slider")
+    if choice not in CONSTRAINTS:
+        raise ValueError(f"the constraint must be one of {', '.join(CONSTRAINTS)}, got {choice!r}")
+    unit, requested = unit_of(pipe), int(length)
+    # a plain model knows which of the candidates ends like a sentence
+    ranked = {"rerank": CANDIDATES, "rerank_model": (base.model, base.tokenizer)} if base and choice == "exact" else {}
+    out = pipe(text, length=requested, length_unit=unit, length_constraint=CONSTRAINTS[choice], **ranked)
+    produced, kind = out["length"], kind_of(out["length"], requested, choice)
+    parts = [row(f"{choice}, {requested} {unit}s", out["generated_text"], f"{produced} of {requested}", kind)]
+    if base is not None:
+        plain = base(text, length_unit=unit)
+        parts.append(row("without length control", plain["generated_text"], str(plain["length"]), "base"))
+    return "".join([*parts, tokens(pipe, out)])
+
+
+def build(pipe: Writer, base: Writer | None = None) -> gr.Blocks:
+    """The page."""
+    low, high = length_range(pipe)
+    choices = [name for name, constraint in CONSTRAINTS.items() if constraint or is_controlled(pipe)]
+
+    def answer(*request):
         try:
-            return write(pipe, *asked)
+            return translate(pipe, base, *request)
         except ValueError as error:
             raise gr.Error(escape(str(error), quote=False), print_exception=False) from error  # it is shown as HTML
 
-    with gr.Blocks(title="Ask for a length", analytics_enabled=False) as page:
-        gr.Markdown(f"# Ask for a length, get it\n{about}; a constraint guarantees it: never longer, or exactly it.")
-        text = gr.Textbox(label="Text", lines=4)
-        with gr.Row():
-            unit = gr.Dropdown(units, value=units[0], label="Unit", interactive=not told)
-            constraint = gr.Radio(["none"] * told + ["max", "exact"], value="exact", label="Constraint")
-        with gr.Row(equal_height=True):
-            length = gr.Slider(1, LONGEST, value=50, step=1, label="One length", scale=3)
-            one = gr.Button("Write one", min_width=150)
-            several = gr.Textbox("30, 50, 75", label=f"Several lengths, at most {MOST}", scale=3)
-            many = gr.Button("Write several", variant="primary", min_width=150)
-        table = gr.Dataframe(headers=list(COLUMNS.values()), column_widths=WIDTHS, wrap=True, interactive=False)
-        gr.Examples(EXAMPLES, [text, several])
-        # both buttons share a queue: a small machine runs the model once at a time
-        shared: dict[str, Any] = {"outputs": table, "concurrency_limit": 1, "concurrency_id": "model"}
-        one.click(answer, [text, length, unit, constraint], api_name="one", **shared)
-        asked = [many.click, several.submit]
-        gr.on(asked, answer, [text, several, unit, constraint], api_name="several", **shared)
+    with gr.Blocks(title="Translate to a length", analytics_enabled=False) as page:
+        gr.Markdown("# Translate to a length\nGerman or French in, English of the length you ask for out.")
+        text = gr.Textbox(label="Sentence", lines=2)
+        length = gr.Slider(low, high, value=min(max(40, low), high), step=1, label=f"Length in {unit_of(pipe)}s")
+        constraint = gr.Radio(choices, value="exact", label="Constraint")
+        button = gr.Button("Translate", variant="primary")
+        output = gr.HTML(css_template=CSS)
+        gr.Examples(EXAMPLES, [text, length])
+        # a small machine runs the model once at a time
+        gr.on(
+            [button.click, text.submit, length.release, constraint.input],
+            answer,
+            [text, length, constraint],
+            output,
+            api_name="translate",
+            concurrency_limit=1,
+        )
     return page
 
 
-def find_model() -> str:
-    """The model that LENCTRL_MODEL names, or else the one of the Space or of the repository."""
-    found = [str(folder) for folder in MODELS if (folder / "config.json").is_file()]
-    named = os.environ.get("LENCTRL_MODEL")
-    if not named and not found:
+def find(variable: str, folders: list[Path]) -> str | None:
+    """What the variable names, or else the first of the folders that holds a model."""
+    found = [str(folder) for folder in folders if (folder / "config.json").is_file()]
+    return os.environ.get(variable) or next(iter(found), None)
+
+
+def find_models() -> tuple[str, str | None]:
+    """The model and its base; a model that was named has only a base that was named."""
+    model = find("LENCTRL_MODEL", MODELS)
+    if model is None:
         raise ValueError("there is no model; set LENCTRL_MODEL to a folder or Hub name, or copy one to model/")
-    return named or found[0]
+    return model, find("LENCTRL_BASE_MODEL", [] if os.environ.get("LENCTRL_MODEL") else BASES)
 
 
 def main() -> None:
-    """Serve `find_model()`."""
-    task: Any = "length-controlled-generation"  # the stubs of Transformers know its own tasks alone
-    build(pipeline(task, model=find_model())).launch()
+    """Serve `find_models()`."""
+    model, base = find_models()
+    build(load(model), None if base is None else load(base)).launch()
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from hf_lenctrl.metrics import WORD, filled_end, repeats
 
-WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+
 # English words that end no sentence: articles, conjunctions, and prepositions that are not also adverbs or particles
 DANGLING = frozenset(
     "a an the my your his its our their every and or but nor because if unless although while whether than as of at "
@@ -35,12 +36,6 @@ FAULTS = (
 def words_of(texts: Iterable[str]) -> set[str]:
     """Lower-cased words of texts, `"don't"` as one word."""
     return {word.lower() for text in texts for word in WORD.findall(text)}
-
-
-def repeats(text: str) -> bool:
-    """Whether a word, or a pair of words, stands twice in a row."""
-    words = [word.lower() for word in WORD.findall(text)]
-    return any(words[i : i + n] == words[i + n : i + 2 * n] for n in (1, 2) for i in range(len(words) - 2 * n + 1))
 
 
 def faults(source: str, reference: str, output: str) -> dict[str, bool]:
@@ -68,7 +63,7 @@ def faults(source: str, reference: str, output: str) -> dict[str, bool]:
     found = {
         "repeated": repeats(output) and not repeats(reference),
         "dangling end": bool(last) and last[0].lower() in DANGLING and last != WORD.findall(reference)[-1:],
-        "filled end": bool(re.search(r"([.!?,;:])\s*\1$|[,;:]\s*[.!?]$", output)) and not reference.endswith(".."),
+        "filled end": filled_end(output) and not reference.endswith(".."),
         "no final mark": reference.endswith(ends) and not output.endswith(ends),
         "quotes": output.count('"') % 2 == 1 or output.count("“") != output.count("”"),
         "numbers": not numbers <= set(re.findall(r"\d+", output)),

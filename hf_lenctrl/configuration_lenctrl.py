@@ -56,6 +56,8 @@ class LengthControlRules:
             `LengthTokens.to_dict` gives them; the pipeline puts them there.
         length_projection (`bool`, defaults to `False`): Pass the length encoding through a linear layer that starts
             at zero, so that a pretrained model starts as it was; see `add_length_control`.
+        trained_lengths (`dict`, *optional*): Lengths of the training targets, in units: `"1%"`, `"50%"`, `"99%"` of
+            them are at most so long, the longest is `"max"`. `generate` warns of a length outside 1 to 99 %.
         unit_states (`int`, defaults to 1): States of the model's `UnitTable`; set with the table.
     """
 
@@ -72,6 +74,7 @@ class LengthControlRules:
     length_head: bool = False
     learned_lengths: int = 512
     length_scale: int = 1
+    trained_lengths: dict | None = None
 
     @property
     def length_controlled(self: Any) -> bool:

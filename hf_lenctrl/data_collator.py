@@ -1,6 +1,7 @@
 """Batches with length targets."""
 
 import hashlib
+import logging
 from dataclasses import dataclass, field
 
 import torch
@@ -8,6 +9,9 @@ from transformers import DataCollatorForSeq2Seq
 
 from .length_units import UnitTable
 from .lengths import check_length
+
+
+logger = logging.getLogger(__name__)
 
 
 def check_length_noise(window) -> None:
@@ -31,12 +35,12 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
         length (`int`, *optional*): Ask every example for this length instead, to evaluate at one length.
         length_noise (`int`, *optional*, defaults to 0): Add an integer drawn uniformly from [-w, w] to each length,
             kept at 1 or more (Oka et al. 2020, section 3.1), so that the model does not trust a predicted length too
-            much. For training only.
+            much. For training alone: with `LengthControlTrainer`, or in a loop of your own that calls `set_epoch`.
         overshoot_share (`float`, *optional*, defaults to 0.0): Share of the examples, drawn anew each epoch, that
             teach to stop late rather than never: they are given a length shorter than their target's (uniform from 1),
             and wherever the target has reached or passed it the label is EOS; elsewhere they have no label. A model
-            that never saw a used-up length may otherwise run on for ever once it stepped over it. For training only;
-            needs `model`.
+            that never saw a used-up length may otherwise run on for ever once it stepped over it. For training alone,
+            as `length_noise`; needs `model`.
         seed (`int`, *optional*, defaults to 0): Of what is drawn. A draw depends on the seed, the epoch (`set_epoch`)
             and the example's ids alone, so it is the same in any batch, worker or process, and after resuming.
 
@@ -44,8 +48,10 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
         The parent's batch and `length (torch.LongTensor of shape (batch_size,))`. A model with
         `length_encoding="none"`, or a stock model, gets none, since it could not use it.
 
+    A column `length` of the rows is left out, with a warning.
+
     Raises:
-        `ValueError`: for an example whose labels count zero, with its position in the batch.
+        `ValueError`: for an example whose labels count zero, and for noise in an epoch that `set_epoch` never began.
 
     Example:
 
@@ -90,16 +96,33 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
             config, "length_controlled", config is None
         )  # a stock model's `forward` has no length
         self.unit_table = UnitTable.from_tokenizer(self.tokenizer, self.length_unit)
+        self._told = False
         # in shared memory, so that dataloader workers that outlive an epoch see it change
-        self._epoch = torch.zeros((), dtype=torch.long).share_memory_()
+        self._epoch = torch.full((), -1).share_memory_()  # none has begun
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw anew; `LengthControlTrainer` calls it when an epoch begins."""
+        """Begin an epoch of training: noise is drawn anew. `LengthControlTrainer` calls it."""
         self._epoch.fill_(epoch)
 
+    @property
+    def draws(self) -> bool:
+        """Whether batches are changed for training."""
+        return bool(self.length_noise or self.overshoot_share)
+
     def __call__(self, features, return_tensors=None):
+        if self.controlled and "length" in features[0]:
+            if not self._told:
+                logger.warning("the column `length` of the rows is not used: lengths are counted from the labels")
+                self._told = True
+            features = [{name: value for name, value in row.items() if name != "length"} for row in features]
         draws = None
-        if self.controlled and (self.length_noise or self.overshoot_share):
+        if self.controlled and self.draws:
+            if self._epoch < 0:
+                raise ValueError(
+                    f"length_noise={self.length_noise} and overshoot_share={self.overshoot_share} are for training; "
+                    "the stock Seq2SeqTrainer would evaluate with them too. Use LengthControlTrainer, or in a loop of "
+                    "your own call set_epoch(epoch) of this collator when an epoch begins"
+                )
             draws = torch.tensor([self._draw(feature) for feature in features], dtype=torch.float64)  # (B, 3)
         batch = super().__call__(features, return_tensors)
         if not self.controlled:

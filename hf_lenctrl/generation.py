@@ -23,6 +23,7 @@ from .lengths import as_length_tensor, check_constraint, given_or_default, refus
 
 logger = logging.getLogger(__name__)
 
+_SAID: set = set()  # keys of the warnings that were logged
 FROM_CONFIG: Any = object()  # None says "no constraint"
 _OURS = ("length", "progress", "prompt_length")
 _PER_ROW = ("input_ids", "attention_mask", "inputs_embeds", "decoder_input_ids", "decoder_attention_mask")
@@ -114,10 +115,18 @@ def generate_within(
     Raises:
         `ValueError`: for a length that the positions cannot hold, or an exact one beyond the call's own limit.
     """
-    outputs = generate(**_limited(model, table, length, constraint, arguments, positions))
+    config = arguments.get("generation_config")
+    complete = _limited(model, table, length, constraint, arguments, positions)
+    outputs = generate(**complete)
+    apart = prompt_of(model, arguments)[1]
+    ids = (outputs if isinstance(outputs, torch.Tensor) else outputs.sequences)[:, apart:]
+    produced = table.count(ids)
+    most: Any = complete.get("max_new_tokens")
+    most = (complete.get("max_length") or 0) - apart if most is None else most + (not apart)  # and the start
+    most = most or getattr(config, "max_length", None) or getattr(config, "max_new_tokens", None) or math.inf
+    warn_of_cuts(ids, produced, length, most, model.config.pad_token_id)
     if constraint == "exact":
-        ids = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
-        _warn_of_misses(table.count(ids[:, prompt_of(model, arguments)[1] :]), length, table.unit)
+        _warn_of_misses(produced, length, table.unit)
     return outputs
 
 
@@ -158,6 +167,37 @@ def _limited(model, table: UnitTable, length: torch.Tensor, constraint, argument
         options = {"eos_token_id": eos, "max_length": limit, "prompt_length": apart, "start_length": start_length}
         processors.append(LengthConstraintLogitsProcessor(table, length, constraint, **options))
     return kwargs | {"logits_processor": LogitsProcessorList(processors)}
+
+
+def warn_once(key: Any, message: str, *values) -> None:
+    """Log a warning that was not logged before, by its key."""
+    if key not in _SAID:
+        _SAID.add(key)
+        logger.warning(message, *values)
+
+
+def warn_of_range(length: torch.Tensor, trained: dict | None, unit: str) -> None:
+    """Warn, once for a model, of lengths `(batch_size,)` that it was not trained on; see `trained_lengths`."""
+    if trained and bool(((length < trained["1%"]) | (length > trained["99%"])).any()):
+        warn_once(
+            (unit, *trained.values()),
+            "a length of %d to %d %ss was requested; the model was trained on %d to %d (98 %% of its targets, the "
+            "longest %d), outside of which its texts are poor",
+            *(int(length.min()), int(length.max()), unit, trained["1%"], trained["99%"], trained["max"]),
+        )
+
+
+def warn_of_cuts(ids: torch.Tensor, produced: torch.Tensor, length: torch.Tensor, limit: int, pad: int | None) -> None:
+    """Warn, once for a limit, of outputs `(batch_size * n, positions)` that a limit of tokens cut."""
+    length = length.repeat_interleave(len(ids) // len(length)).to(produced.device)
+    cut = (produced < length) & (ids[:, -1] != (-1 if pad is None else pad))
+    if ids.shape[1] >= limit and bool(cut.any()):
+        warn_once(
+            ("cut", limit),
+            "%d of %d outputs were cut at %d tokens, before they had their length; leave out max_length, "
+            "max_new_tokens and generation_max_length: the limit is made from the length",
+            *(int(cut.sum()), len(ids), limit),
+        )
 
 
 def _warn_of_misses(produced: torch.Tensor, length: torch.Tensor, unit: str) -> None:
@@ -247,6 +287,7 @@ class LengthControlledGeneration:
             inputs, kwargs = self._one_text(inputs, kwargs, many)
             batch_size = many
         length = as_length_tensor(length, batch_size, table.weights.device)  # (B,)
+        warn_of_range(length, getattr(self.config, "trained_lengths", None), table.unit)
         kwargs |= {"inputs": inputs, **({"length": length} if controlled else {})}
         return generate_within(generate, self, table, length, length_constraint, kwargs, positions=self._positions)
 

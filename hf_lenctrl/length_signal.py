@@ -59,7 +59,8 @@ def required_length(length, config, rows: torch.Tensor, training: bool) -> torch
     if length is None and training:
         raise ValueError(
             "training needs the length of each row, config.length does not stand in for it; pass labels or "
-            "decoder_input_ids to count it from, or model(..., length=[30, 75])"
+            "decoder_input_ids to count it from, or model(..., length=[30, 75]), or make batches with "
+            "DataCollatorForLengthControl"
         )
     return as_length_tensor(given_or_default(length, config), rows.shape[0], rows.device, synchronize=False)
 

@@ -54,7 +54,8 @@ def given_or_default(length, config):
     if length is None:
         raise ValueError(
             "no length was given; pass it to the call, model.generate(**inputs, length=75) or model(..., length=75), "
-            "pass labels to count it from, or set a default: from_pretrained(path, length=75)"
+            "pass labels to count it from, make batches with DataCollatorForLengthControl, which counts that of each "
+            "row, or set a default for calls without a length: from_pretrained(path, length=75)"
         )
     return length
 

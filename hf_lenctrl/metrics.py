@@ -1,5 +1,6 @@
 """How well lengths were met, and ROUGE: plain functions of lengths and texts, and what a Trainer calls."""
 
+import re
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
@@ -208,3 +209,57 @@ def bleu_metric(tokenizer: str) -> Any:
         return BLEU(tokenize=tokenizer)
     except (ImportError, RuntimeError) as error:
         raise ImportError(f"bleu_tokenizer={tokenizer!r} needs MeCab: pip install 'sacrebleu[ja]'") from error
+
+
+# How texts read, whatever their reference
+
+WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+_FILLED = re.compile(r"([.!?,;:])\s*\1$|[,;:]\s*[.!?]$")
+
+
+def repeats(text: str) -> bool:
+    """Whether a word, or a pair of words, stands twice in a row."""
+    words = [word.lower() for word in WORD.findall(text)]
+    return any(words[i : i + n] == words[i + n : i + 2 * n] for n in (1, 2) for i in range(len(words) - 2 * n + 1))
+
+
+def filled_end(text: str) -> bool:
+    """Whether the end is punctuation that a constraint filled up with: `".."`, `",."`."""
+    return bool(_FILLED.search(text))
+
+
+def text_quality(texts: Sequence[str]) -> dict[str, float]:
+    """
+    What an exact length may hide.
+
+    Returns:
+        `dict`: shares of the texts, 0 to 1: `repeated`, a word or a pair of words twice in a row; `distinct`,
+        different from the others; `filled_end`, see the function.
+
+    Example:
+
+    ```python
+    >>> from hf_lenctrl.metrics import text_quality
+    >>> text_quality(["a text editor", "a text editor", "an an editor", "card games.."])
+    {'repeated': 0.25, 'distinct': 0.75, 'filled_end': 0.25}
+
+    ```
+    """
+    n = len(texts)
+    return {
+        "repeated": sum(map(repeats, texts)) / n,
+        "distinct": len(set(texts)) / n,
+        "filled_end": sum(map(filled_end, texts)) / n,
+    }
+
+
+def lead(source: str, length: int, unit: str, tokenizer=None) -> str:
+    """The beginning of a source, `length` units of it: the baseline that a summary must be better than."""
+    if unit == "character":
+        return source[:length]
+    if unit == "word":
+        return " ".join(source.split()[:length])
+    if unit == "byte":
+        return source.encode("utf-8")[:length].decode("utf-8", errors="ignore")
+    ids = tokenizer(source, add_special_tokens=False)["input_ids"]
+    return tokenizer.decode(ids[:length], skip_special_tokens=True)

@@ -53,10 +53,11 @@ def usage(config, name: str, *, text: str = TEXT, length: int | None = None, rev
         revision (`str`, *optional*): Branch of the model on the Hub, where it is not `main`.
     """
     unit, predictor = getattr(config, "length_unit", "character"), config.model_type == "length_predictor"
+    trained = getattr(config, "trained_lengths", None)  # their median is a length that the model knows
     code = (_PREDICTOR if predictor else _PIPELINE).format(
         name=json.dumps(name, ensure_ascii=False) + (f", revision={revision!r}" if revision else ""),
         text=text,
-        length=length or {"word": 10, "token": 20}.get(unit, 40),
+        length=length or (trained or {}).get("50%") or {"word": 10, "token": 20}.get(unit, 40),
         unit=unit,
     )
     where = "" if "/" in name else f"Run this in the folder that holds `{name}`:\n\n"

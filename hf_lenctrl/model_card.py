@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from .length_units import count_units
 from .lengths import check_name
 from .minimal_card import TEXT, methods_of, usage
 from .report import length_report
@@ -19,7 +20,9 @@ _HYPERPARAMETERS = (
     *("max_steps", "num_train_epochs", "per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate"),
     *("lr_scheduler_type", "warmup_steps", "label_smoothing_factor", "bf16", "fp16", "seed"),
 )
-_LENGTHS, _SHARES = ("mae", "variance", "exact", "over"), ("exact", "over")
+_LENGTHS, _TEXTS = ("mae", "variance", "exact", "over"), ("repeated", "distinct", "filled_end")
+_SHARES = ("exact", "over", *_TEXTS)
+_BASELINES = ("lead_rouge1_f1", "base_bleu", "base_chrf")
 _QUALITY = ("rouge1_f1", "rouge2_f1", "rougeL_f1", "bleu", "chrf")
 
 
@@ -43,6 +46,7 @@ class TrainingRun:
             default the licence is that of the base model's card.
         examples (`int`, *optional*, defaults to 0): Test rows to publish: their references and outputs, and the first
             source.
+        history (`Sequence[str]`, *optional*): Sentences on what was trained, why it ended, which weights were kept.
 
     Raises:
         `ValueError`: for another task.
@@ -62,16 +66,20 @@ class TrainingRun:
     license: str | None = None
     length_unit: str = "character"
     examples: int = 0
+    history: Sequence[str] = ()
 
     def __post_init__(self):
         check_name("task", self.task, TASKS)
 
     @classmethod
-    def of(cls, model_args, data_args, run_args, args, rows: Mapping[str, int]) -> "TrainingRun":
+    def of(
+        cls, model_args, data_args, run_args, args, rows: Mapping[str, int], history: Sequence[str] = ()
+    ) -> "TrainingRun":
         """A run of `recipes/train_seq2seq.py`, before it is tested, from its arguments and the rows of each split."""
         settings = {name: getattr(run_args, name) for name in ("length_noise", "overshoot_share")}
         settings |= {name: args.to_dict()[name] for name in _HYPERPARAMETERS} | {"processes": args.world_size}
         settings |= {"dropout": model_args.dropout, "average_checkpoints": run_args.average_checkpoints}
+        del settings["num_train_epochs" if args.max_steps > 0 else "max_steps"]  # which the other overrides
         # BLEU is measured for translations alone
         translates = run_args.bleu_tokenizer or model_args.source_language != model_args.target_language
         return cls(
@@ -82,6 +90,7 @@ class TrainingRun:
             data=data_args.dataset_name or Path(data_args.train_file).name,  # the file's name, not the local path
             on_hub=data_args.dataset_name is not None,
             rows=rows,
+            history=history,
             settings=settings,
             task=run_args.task or ("translation" if translates else "summarization"),
             base_model=model_args.base_model or model_args.model_name_or_path,
@@ -129,7 +138,8 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
     unit, encoding = getattr(config, "length_unit", run.length_unit), getattr(config, "length_encoding", "none")
     methods, base_is_local = methods_of(config), run.base_model is not None and Path(run.base_model).exists()
     first = next(iter(run.tests.values()), {})
-    shown = [*_LENGTHS, *(metric for metric in first if metric in _QUALITY)]
+    own = [*_LENGTHS, *(metric for metric in first if metric in _QUALITY)]
+    shown = [*own, *(metric for metric in first if metric in (*_BASELINES, *_TEXTS))]
     results = [
         EvalResult(
             task_type=run.task,
@@ -142,7 +152,7 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
             metric_args={"requested": asked, "settings": figures.get("settings", "")},
         )
         for asked, figures in run.tests.items()
-        for metric in shown
+        for metric in own
     ]
     data = ModelCardData(
         model_name=title,
@@ -153,10 +163,14 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
         datasets=[run.data] if run.on_hub else None,
         language=run.language,
         license=run.license or _license_of(run.base_model),
-        metrics=shown if run.tests else None,
+        metrics=own if run.tests else None,
         eval_results=results or None,
     )
-    text = run.sources[0] if run.examples and run.sources else TEXT
+    text, length = TEXT, next(iter(run.outputs), None) if run.task != "translation" else None
+    if run.examples and run.sources:
+        text = run.sources[0]
+        if run.task == "translation" and unit != "token":  # which has a length of its own
+            length = count_units(run.references[0], unit)
     return ModelCard.from_template(
         data,
         template_path=str(TEMPLATE),
@@ -166,7 +180,8 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
         family=config.model_type.removeprefix("lenctrl_"),
         unit=unit,
         methods=methods,
-        usage=usage(config, name, text=text, length=next(iter(run.outputs), None), revision=revision),
+        trained=getattr(config, "trained_lengths", None),
+        usage=usage(config, name, text=text, length=length, revision=revision),
         first=first,
         shown=shown,
         shares=_SHARES,

@@ -1,6 +1,7 @@
 """Length-controlled BART, Marian, mBART, Pegasus, M2M100, T5, mT5 and UMT5: mixins over the untouched Hugging Face
 classes, then the classes of each family."""
 
+import logging
 from types import ModuleType
 from typing import Any
 
@@ -35,10 +36,14 @@ from .length_units import StoresUnitTable, UnitTable
 from .minimal_card import CardOnPush
 
 
+logger = logging.getLogger(__name__)
+
+
 class _Whole(StoresUnitTable):
     """What a base model and a language model share: their controlled parts, the unit table, lengths of rows."""
 
     config: Any
+    _looked = False  # at the lengths of a first batch in training
 
     def __init__(self, config):
         config.validate()  # a value set after construction (`from_pretrained(path, length=75)`) is checked here
@@ -106,6 +111,19 @@ class _Whole(StoresUnitTable):
             return self.count_labels(decoder_input_ids)
         return None if self.training else self.config.length
 
+    def _look_at_lengths(self: Any, length, ids: torch.Tensor | None) -> None:
+        """Warn, once, of lengths in training far from those of the labels: the stock collator takes a column."""
+        if self._looked or ids is None or not isinstance(length, torch.Tensor) or torch.compiler.is_compiling():
+            return
+        self._looked = True
+        counted = self.get_decoder().units_written(ids.masked_fill(ids == -100, self.config.pad_token_id))[:, -1]
+        if length.shape == counted.shape and len(length) > 1 and (2 * (length - counted).abs() > counted).all():
+            logger.warning(
+                "training takes length=%s, but the labels have %s %ss; a column `length` of the rows is taken for the "
+                "requested length, rename it or make batches with DataCollatorForLengthControl",
+                *(length.tolist()[:5], counted.tolist()[:5], self.config.length_unit),
+            )
+
     @torch.no_grad()
     def _init_weights(self, module):
         super()._init_weights(module)
@@ -166,6 +184,8 @@ class LengthControlledForConditionalGeneration(CardOnPush, LengthControlledGener
             whole = decoder_input_ids
             ids = self.prepare_decoder_input_ids_from_labels(labels) if whole is None else whole
             progress = self.get_decoder().units_written(ids)
+        if self.training and self.config.length_controlled:
+            self._look_at_lengths(length, labels if decoder_input_ids is None else decoder_input_ids)
         return super().forward(
             input_ids,
             attention_mask=attention_mask,

@@ -1,6 +1,7 @@
 """Text and a length in, text of that length out."""
 
 import difflib
+import inspect
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -10,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from tqdm.auto import tqdm
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Pipeline
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, GenerationMixin, Pipeline
 
 from .chats import as_prompts, check_length_source, encode_prompts
 from .finish import FinishLogitsProcessor, check_finish
@@ -126,7 +127,8 @@ class LengthControlledGenerationPipeline(Pipeline):
         kwargs: For `generate`: `num_beams=4`, `do_sample=True`, ...
 
     Returns (of a call):
-        `dict` with `generated_text`, `length` (measured), `requested_length` and `length_unit`; a list of them for
+        `dict` with `generated_text`, `length` (measured), `requested_length` and `length_unit` (and `score`, with
+            `return_dict_in_generate=True, output_scores=True` and beams); a list of them for
         `num_return_sequences` above 1; a list of either for several lengths of a text, and for a list of sources, in
         their order.
 
@@ -186,10 +188,15 @@ class LengthControlledGenerationPipeline(Pipeline):
         """Step 1: the options of a call, checked, and its rows."""
         own = [option.name for option in fields(_Call) if option.init]
         call = _Call(**{name: options.pop(name) for name in own if name in options})
-        for name in options:
-            near = difflib.get_close_matches(name, own, n=1, cutoff=0.8)
-            if near and not hasattr(self.model.generation_config, name):
-                raise TypeError(f"{name}={options[name]!r} is no option; did you mean {near[0]}=?")
+        takes = [inspect.signature(method).parameters for method in (self.model.generate, self.model.forward)]
+        known = {*own, *vars(GenerationConfig()), *inspect.signature(GenerationMixin.generate).parameters}
+        known |= {name for parameters in takes for name in parameters} - {"kwargs"}
+        for name in options.keys() - known:
+            near = difflib.get_close_matches(name, known, n=1)
+            meant = (
+                f"; did you mean {near[0]}=?" if near else f"; the options are those of generate and {', '.join(own)}"
+            )
+            raise TypeError(f"{name}={options[name]!r} is no option{meant}")
         config = self.model.config
         unit = getattr(config, "length_unit", None)
         call.length_unit = call.length_unit or unit or "token"
@@ -316,10 +323,12 @@ class LengthControlledGenerationPipeline(Pipeline):
         encode = partial(self.tokenizer, texts, return_tensors="pt", padding=True, verbose=False)
         batch = encode()
         positions = getattr(self.model.config, "max_position_embeddings", None) or 10**9
-        limit = min(self.tokenizer.model_max_length, positions) - (first[0] is not None)
+        most = self.tokenizer.model_max_length
+        limit = min(most, positions) - (first[0] is not None)
         if batch["input_ids"].shape[1] > limit:
+            whose = "the encoder's %d tokens" if positions <= most else "%d tokens, the tokenizer's model_max_length,"
             logger.warning(
-                "%d of %d sources are longer than the encoder's %d tokens and were cut",
+                f"%d of %d sources are longer than {whose} and were cut",
                 *(int((batch["attention_mask"].sum(dim=1) > limit).sum()), len(texts), limit),
             )
             batch = encode(truncation=True, max_length=limit)
@@ -338,10 +347,9 @@ class LengthControlledGenerationPipeline(Pipeline):
         finish = None
         if call.finish is not None:
             eos = self.model.generation_config.eos_token_id
-            options = {"eos_token_id": self.model.config.eos_token_id if eos is None else eos}
-            options["prompt_length"] = prompt = prompt or 1  # the decoder's start
-            length = torch.tensor(lengths, device=table.weights.device)
-            finish = FinishLogitsProcessor(self.tokenizer, table, length, call.finish, **options)
+            eos, prompt = self.model.config.eos_token_id if eos is None else eos, prompt or 1  # the decoder's start
+            options = {"eos_token_id": eos, "prompt_length": prompt}
+            finish = FinishLogitsProcessor(self.tokenizer, table, list(lengths), call.finish, **options)
             arguments["logits_processor"] = [*(call.options.get("logits_processor") or []), finish]
         generate, constraint = self.model.generate, call.length_constraint
         if hasattr(self.model, "unit_table"):  # a model of this package; without control its constraint is made here
@@ -354,24 +362,23 @@ class LengthControlledGenerationPipeline(Pipeline):
             length = as_length_tensor(lengths, len(lengths), table.weights.device)
             positions = getattr(self.model.config, "max_position_embeddings", None)
             ids = generate_within(generate, self.model, table, length, constraint, arguments, positions=positions)
+        scores = getattr(ids, "sequences_scores", None)
         ids = (ids if isinstance(ids, torch.Tensor) else ids.sequences)[:, prompt:]
-        return {"ids": ids, "tokens": table.count(ids) if table.unit == "token" else None, "finish": finish}
+        tokens = table.count(ids) if table.unit == "token" else None
+        return {"ids": ids, "tokens": tokens, "scores": scores, "finish": finish}
 
     def postprocess(self, outputs, *, unit: str, lengths: list, **_) -> list[dict]:
         texts = self.tokenizer.batch_decode(
             outputs["ids"], skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
-        finish, ends = outputs["finish"], []
-        if finish is not None:
-            count, copies = partial(count_texts, self.tokenizer, unit=unit), len(texts) // len(lengths)
-            for k, (ids, text) in enumerate(zip(outputs["ids"].tolist(), texts, strict=True)):
-                half = lengths[k // copies] / 2
-                texts[k], end = finish.ending(ids, text, lambda short, half=half: count([short])[0] >= half)
-                ends.append({"finish": end})
+        more: dict[str, list] = {} if outputs["scores"] is None else {"score": outputs["scores"].tolist()}
+        if (finish := outputs["finish"]) is not None:
+            count = partial(count_texts, self.tokenizer, unit=unit)
+            texts, more["finish"] = finish.endings(outputs["ids"].tolist(), texts, lengths, count)
         counted = unit == "token" and finish is None
         produced = outputs["tokens"].tolist() if counted else count_texts(self.tokenizer, texts, unit)
-        rows = [{"generated_text": text, "length": n} for text, n in zip(texts, produced, strict=True)]
-        return [row | end for row, end in zip(rows, ends, strict=True)] if ends else rows
+        columns = {"generated_text": texts, "length": produced, **more}
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _batches(order: list[int], sizes: list[tuple[int, int]], most_rows: int, most: int | None) -> Iterator[list[int]]:

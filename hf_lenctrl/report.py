@@ -1,6 +1,7 @@
 """A compliance report: texts and their requested lengths in, figures, tables and a plot out."""
 
 import json
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,8 @@ from .length_units import LENGTH_UNITS, check_texts, count_texts
 from .lengths import check_length
 from .metrics import length_metrics
 
+
+logger = logging.getLogger(__name__)
 
 TEMPLATE = Path(__file__).with_name("report.md")
 _MAX_BUCKETS, _MAX_BARS = 8, 50
@@ -33,32 +36,41 @@ class LengthReport:
             to 1.
         lengths (`dict[str, tuple[list[int], list[int]]]`): Produced and requested lengths of each unit, in units.
         rouge (`dict`, *optional*): Figures of `rouge_metrics` and their `settings`, to be shown with the lengths.
+        baseline (`dict`, *optional*): `rouge_metrics` of a baseline, and its `name`.
+        text (`dict`, *optional*): Figures of `text_quality`.
     """
 
     units: dict[str, dict[str, Any]]
     lengths: dict[str, tuple[list[int], list[int]]] = field(repr=False)
     rouge: dict[str, float | str] | None = None
+    baseline: dict[str, Any] | None = None
+    text: dict[str, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """`units`, and `rouge` where there is one, as plain Python: what `report.json` holds."""
-        return {"units": self.units} | ({} if self.rouge is None else {"rouge": self.rouge})
+        """`units`, and `rouge`, `baseline` and `text` where they are known: what `report.json` holds."""
+        others = {name: getattr(self, name) for name in ("rouge", "baseline", "text")}
+        return {"units": self.units} | {name: value for name, value in others.items() if value is not None}
 
     def markdown(self) -> str:
         """The report as Markdown tables; long texts are cut."""
         template = Template(TEMPLATE.read_text("utf-8"), trim_blocks=True, keep_trailing_newline=True)
-        return template.render(units=self.units, rouge=self.rouge, cells=_cells, one_line=_one_line)
+        known = {"units": self.units, "rouge": self.rouge, "baseline": self.baseline, "text": self.text}
+        return template.render(**known, cells=_cells, one_line=_one_line)
 
     def save(self, folder: str | Path) -> None:
         """
-        Write `report.json`, `report.md` and `report.png`; the folder is made, older files in it are replaced.
-
-        Raises:
-            `ImportError`: without matplotlib; nothing is written then.
+        Write `report.json`, `report.md` and, where matplotlib is there, `report.png`; the folder is made, older files
+        in it are replaced.
         """
-        folder = Path(folder)
-        self.plot(folder / "report.png")
+        folder, picture = Path(folder), "\n![Requested and produced lengths](report.png)\n"
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.plot(folder / "report.png")
+        except ImportError as error:
+            logger.warning("the report has no picture: %s", error)
+            picture = ""
         figures = json.dumps(self.to_dict(), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
-        markdown = self.markdown() + "\n![Requested and produced lengths](report.png)\n"
+        markdown = self.markdown() + picture
         for name, text in (("report.json", figures), ("report.md", markdown)):
             # a lone surrogate is no UTF-8, but its escape is good JSON
             (folder / name).write_text(text, encoding="utf-8", errors="backslashreplace")

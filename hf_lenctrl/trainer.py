@@ -1,14 +1,18 @@
 """`Seq2SeqTrainer` with a collator for training alone, and what a run of it needs."""
 
 import logging
+import math
+from collections.abc import Sequence, Sized
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import Sampler
-from transformers import Seq2SeqTrainer, TrainerCallback
+from torch.utils.data import Sampler, SequentialSampler
+from transformers import ProgressCallback, Seq2SeqTrainer, TrainerCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
+from .data_collator import DataCollatorForLengthControl
 from .hub import HubTrainer
 from .model_card import TrainingRun, model_card
 
@@ -16,10 +20,31 @@ from .model_card import TrainingRun, model_card
 logger = logging.getLogger(__name__)
 
 
+def range_of(lengths: Sequence[int]) -> dict[str, int]:
+    """
+    What the configuration's `trained_lengths` holds of the lengths of targets.
+
+    Example:
+
+    ```python
+    >>> from hf_lenctrl.trainer import range_of
+    >>> range_of(range(1, 201))
+    {'1%': 2, '50%': 100, '99%': 198, 'max': 200}
+
+    ```
+    """
+    ordered = sorted(lengths)
+    places = {f"{percent}%": math.ceil(percent / 100 * len(ordered)) - 1 for percent in (1, 50, 99)}
+    return {name: ordered[place] for name, place in places.items()} | {"max": ordered[-1]}
+
+
 class LengthControlTrainer(HubTrainer, Seq2SeqTrainer):
     """
-    `Seq2SeqTrainer` whose training batches come from `train_collator`, the others from `data_collator`, and whose
+    `Seq2SeqTrainer` whose noise on lengths is that of training batches alone, drawn anew in each epoch, and whose
     length projection, the one new layer of a pretrained model, learns at `projection_lr_factor` times the rate.
+
+    `data_collator` makes the batches (by default a `DataCollatorForLengthControl`); where it has `length_noise` or an
+    `overshoot_share`, evaluation takes it without these. `train_collator`, if given, makes the training batches.
 
     Each target token weighs the same in an optimizer step, whichever process or accumulated batch it is in.
 
@@ -28,9 +53,22 @@ class LengthControlTrainer(HubTrainer, Seq2SeqTrainer):
     """
 
     def __init__(
-        self, *args, train_collator, projection_lr_factor: float = 1.0, weights_dtype: str | None = None, **kwargs
+        self,
+        model=None,
+        args=None,
+        data_collator=None,
+        *others,
+        train_collator=None,
+        projection_lr_factor: float = 1.0,
+        weights_dtype: str | None = None,
+        **kwargs,
     ):
-        super().__init__(*args, **kwargs)
+        if data_collator is None and kwargs.get("processing_class") is not None:
+            data_collator = DataCollatorForLengthControl(kwargs["processing_class"], model=model)
+        train_collator = train_collator or data_collator
+        if getattr(data_collator, "draws", False):
+            data_collator = replace(data_collator, length_noise=0, overshoot_share=0.0)
+        super().__init__(model, args, data_collator, *others, **kwargs)
         if self.args.torch_compile:  # one graph for batches of every size, instead of one for each new length
             self.accelerator.state.dynamo_plugin.dynamic = True
         self.compute_loss_func = self._token_mean
@@ -38,7 +76,24 @@ class LengthControlTrainer(HubTrainer, Seq2SeqTrainer):
         self.weights_dtype = None if weights_dtype is None else getattr(torch, weights_dtype)
         self.train_collator = train_collator
         self.projection_lr_factor = projection_lr_factor
-        self.add_callback(_SetEpoch(train_collator))
+        if not self.args.disable_tqdm and self.pop_callback(ProgressCallback) is not None:
+            self.add_callback(_LabelledProgress)
+        if hasattr(train_collator, "set_epoch"):
+            self.add_callback(_SetEpoch(train_collator))
+
+    def train(self, *args, **kwargs):
+        """Train, and remember in the model's configuration which lengths its targets have."""
+        config: Any = self.accelerator.unwrap_model(self.model).config
+        table, rows = getattr(self.train_collator, "unit_table", None), self.train_dataset
+        if table is not None and hasattr(config, "trained_lengths") and isinstance(rows, Sized):
+            padding = self.model.config.pad_token_id
+            lengths: list[int] = []
+            for start in range(0, len(rows), 1000):
+                part = [torch.as_tensor(rows[i]["labels"]) for i in range(start, min(start + 1000, len(rows)))]
+                ids = torch.nn.utils.rnn.pad_sequence(part, batch_first=True, padding_value=padding)
+                lengths += table.count(ids.masked_fill(ids == -100, padding)).tolist()
+            config.trained_lengths = range_of(lengths)
+        return super().train(*args, **kwargs)
 
     def _token_mean(self, outputs, labels, num_items_in_batch=None):
         # a model's own loss is the mean of its batch, and the mean of two means is not that of all their tokens
@@ -114,6 +169,11 @@ class LengthControlTrainer(HubTrainer, Seq2SeqTrainer):
         # Trainer's draws from the global generator, so that a resumed epoch would have other batches than a whole one
         return _Seeded(sampler, self.args.seed) if isinstance(sampler, LengthGroupedSampler) else sampler
 
+    def _get_eval_sampler(self, eval_dataset):
+        # Trainer's orders these rows by length, too, with `group_by_length`: outputs would not be in the rows' order
+        sampler = super()._get_eval_sampler(eval_dataset)
+        return SequentialSampler(eval_dataset) if isinstance(sampler, LengthGroupedSampler) else sampler
+
     def get_train_dataloader(self):
         evaluation_collator, self.data_collator = self.data_collator, self.train_collator
         try:
@@ -138,6 +198,21 @@ class _Seeded(Sampler):
     def __iter__(self):
         self.sampler.generator.manual_seed(self.seed + self.epoch)
         return iter(self.sampler)
+
+
+class _LabelledProgress(ProgressCallback):
+    """Trainer's progress bars, with the name of what is in progress."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        super().on_train_begin(args, state, control, **kwargs)
+        if self.training_bar is not None:
+            self.training_bar.set_description("Training")
+
+    def on_prediction_step(self, args, state, control, eval_dataloader=None, **kwargs):
+        begins = self.prediction_bar is None
+        super().on_prediction_step(args, state, control, eval_dataloader, **kwargs)
+        if begins and self.prediction_bar is not None:
+            self.prediction_bar.set_description("Evaluating")
 
 
 class _SetEpoch(TrainerCallback):

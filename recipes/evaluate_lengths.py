@@ -1,16 +1,4 @@
-"""Report how well texts have the lengths that were asked for: of recipes/generate.py, or of any other system.
-
-    lenctrl evaluate --input_file out.jsonl --output_dir report
-    lenctrl evaluate --input_file theirs.csv --output_column summary --length 75 --reference_column gold
-    lenctrl evaluate --input_file out.jsonl --units character word --requested_column characters words
-    lenctrl evaluate --systems transformer=t.jsonl ldpe:predict=a.jsonl ldpe:reference=b.jsonl
-        --reference_column ja --tokenizer runs/ldpe --bleu_tokenizer ja-mecab --baseline transformer
-
-The input is json, jsonl, csv or parquet (.gz too). The report is printed as Markdown; `--output_dir` receives it as
-`report.json`, `report.md` and `report.png`. With `--systems` the tables of Oka et al. 2020 are printed for
-the outputs of several translation systems, whose lengths were given by `predict`, `source` or `reference`; the folder
-receives `translation.json` and `translation.md`.
-"""
+"""`lenctrl evaluate` as a script."""
 
 from hf_lenctrl.experiment.evaluate import main
 

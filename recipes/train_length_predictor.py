@@ -1,11 +1,4 @@
-"""Train a predictor of output lengths (Oka et al. 2020, section 3.2).
-
-    python recipes/train_length_predictor.py recipes/translation/length_predictor_small.yaml --train_file rows.jsonl
-        --encoder_name_or_path path/to/encoder --target_tokenizer runs/ldpe --output_dir runs/predictor
-
-One YAML file is one run; options on the command line win over it; `--help` lists them all. A run that was stopped
-goes on from its last checkpoint when the same command is given again.
-"""
+"""`lenctrl train-predictor` as a script that `accelerate launch` starts."""
 
 from accelerate import PartialState
 

@@ -1,10 +1,4 @@
-"""Train a length-controlled sequence-to-sequence model.
-
-    python recipes/train_seq2seq.py recipes/headline/ldpe_small.yaml --train_file rows.jsonl --output_dir runs/ldpe
-
-One YAML file is one run; options on the command line win over it; `--help` lists them all. A run that was stopped
-goes on from its last checkpoint when the same command is given again.
-"""
+"""`lenctrl train` as a script that `accelerate launch` starts."""
 
 from accelerate import PartialState
 

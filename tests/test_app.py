@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from html import unescape
 from pathlib import Path
 
 import gradio as gr
@@ -17,8 +18,6 @@ from conftest import MARIAN, SHAPE, SOURCES, build_model
 from huggingface_hub import SpaceCard
 from playwright.sync_api import expect, sync_playwright
 from transformers import MarianConfig, MarianMTModel
-
-from hf_lenctrl import LengthControlledGenerationPipeline
 
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,7 +34,7 @@ WAIT = 120  # seconds; the cores may be busy
 def pipe(shared_tokenizer):
     model = build_model("marian", vocab_size=len(shared_tokenizer), length_unit="character", init_std=0.5)
     model.set_unit_table(shared_tokenizer)
-    return LengthControlledGenerationPipeline(model=model, tokenizer=shared_tokenizer, device="cpu")
+    return app.Writer(model=model, tokenizer=shared_tokenizer, device="cpu", num_beams=4)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +42,7 @@ def plain_pipe(shared_tokenizer):
     torch.manual_seed(3)
     shape = {**SHAPE, **MARIAN, "vocab_size": len(shared_tokenizer), "max_position_embeddings": 512, "init_std": 0.5}
     model = MarianMTModel(MarianConfig(**shape)).eval()
-    return LengthControlledGenerationPipeline(model=model, tokenizer=shared_tokenizer, device="cpu")
+    return app.Writer(model=model, tokenizer=shared_tokenizer, device="cpu", num_beams=4, max_new_tokens=20)
 
 
 def components(page: gr.Blocks) -> dict:
@@ -51,115 +50,125 @@ def components(page: gr.Blocks) -> dict:
     return {c["props"]["label"]: c["props"] for c in page.get_config_file()["components"] if c["props"].get("label")}
 
 
-def handlers(page: gr.Blocks) -> dict:
-    return {fn.api_name: fn.fn for fn in page.fns.values()}
+def handler(page: gr.Blocks):
+    return next(fn.fn for fn in page.fns.values() if fn.api_name == "translate")
 
 
-# Lengths
+def texts(html: str, kind: str) -> list[str]:
+    """What the elements of a class hold, as a browser shows it."""
+    return [unescape(text) for text in re.findall(rf'class="{kind}">([^<]*)<', html)]
+
+
+# The answer
+
+
+def test_the_answer_has_the_translation_its_count_and_the_bases(pipe, plain_pipe):
+    html = app.translate(pipe, plain_pipe, SOURCES[0], 25, "exact")
+    base = plain_pipe(SOURCES[0], length_unit="character")
+    text, plain = texts(html, "text")
+    assert len(text) == 25
+    assert plain == base["generated_text"]
+    assert texts(html, "count met") == ["25 of 25"]
+    assert texts(html, "count base") == [str(len(plain))]
+    assert html.index("exact, 25 characters") < html.index("without length control")
+
+
+def test_the_page_works_without_a_base(pipe):
+    html = app.translate(pipe, None, SOURCES[0], 25, "exact")
+    assert len(texts(html, "text")) == 1
+    assert "without length control" not in html
 
 
 @pytest.mark.parametrize(
-    ("written", "lengths"),
+    ("produced", "choice", "kind"),
     [
-        ("30, 50, 75", [30, 50, 75]),
-        (" 30;50 75,\n", [30, 50, 75]),
-        ("1", [1]),
-        ("300", [300]),
-        ("8,7,6,5,4,3,2,1", [8, 7, 6, 5, 4, 3, 2, 1]),
-        ("40,40", [40, 40]),
+        (25, "exact", "met"),
+        (24, "exact", "under"),
+        (24, "at most", "met"),
+        (26, "at most", "over"),
+        (25, "unconstrained", "met"),
+        (26, "unconstrained", "over"),
+        (24, "unconstrained", "under"),
     ],
 )
-def test_lengths_are_read_in_their_order(written, lengths):
-    assert app.read_lengths(written) == lengths
+def test_counts_are_coloured(produced, choice, kind):
+    assert app.kind_of(produced, 25, choice) == kind
 
 
-@pytest.mark.parametrize("bad", ["0", "-3", "2.5", "1e2", "many", "301", "9" * 5000, "", "1_0", "None"])
-def test_a_bad_length_is_told_with_the_rule_and_the_call(bad):
-    with pytest.raises(ValueError) as raised:
-        app.read_lengths(f"30, {bad}" if bad else bad)
-    assert str(raised.value) == (
-        f"a length must be an integer from 1 to 300, got '{bad}'; write them like this: 30, 50, 75"
-    )
+def test_the_remaining_length_stands_under_each_token(pipe):
+    html = app.translate(pipe, None, SOURCES[0], 25, "exact")
+    [text] = texts(html, "text")
+    *pieces, end = re.findall(r'class="token"><div>([^<]*)</div>', html)
+    assert end == "end"
+    pieces = [unescape(piece).replace("␣", " ") for piece in pieces]
+    assert "".join(pieces) == text
+    # each token was chosen with what the pieces before it had left; the end with nothing
+    left = [25 - len("".join(pieces[:i])) for i in range(len(pieces) + 1)]
+    assert texts(html, "left") == [str(number) for number in left]
+    assert left[-1] == 0
 
 
-def test_too_many_lengths_are_told():
-    with pytest.raises(ValueError, match=r"at most 8 lengths, got 9; write them like this: 30, 50, 75"):
-        app.read_lengths("1 2 3 4 5 6 7 8 9")
+def test_every_text_is_escaped(pipe, plain_pipe, monkeypatch):
+    def write(self, text, **options):
+        start, eos = 2, 0
+        evil = "<b onclick='x'>&"
+        return {"generated_text": evil, "length": 16, "requested_length": 16, "ids": [start, eos], "units": [0, 0]}
 
-
-# Rows of the table
-
-
-def test_each_length_has_a_row_with_its_measured_length(pipe):
-    rows = app.write(pipe, SOURCES[0], "12, 40, 25", "character", "exact")
-    assert [row[:3] for row in rows] == [[12, 12, "character"], [40, 40, "character"], [25, 25, "character"]]
-    assert [len(row[3]) for row in rows] == [12, 40, 25]
-
-
-def test_the_sliders_length_makes_one_row(pipe):
-    [row] = app.write(pipe, SOURCES[0], 33, "character", "max")
-    assert row[0] == 33
-    assert row[1] == len(row[3]) <= 33
-
-
-def test_none_leaves_the_length_to_the_model(pipe):
-    free = pipe(SOURCES[0], length=10, length_constraint=None, num_beams=4)
-    assert free["length"] > 10  # untrained: it would write past any length
-    assert app.write(pipe, SOURCES[0], "10", "character", "none") == [
-        [10, free["length"], "character", free["generated_text"]]
-    ]
-
-
-@pytest.mark.parametrize("unit", ["token", "character", "word", "byte"])
-def test_a_plain_model_is_bound_in_every_unit(plain_pipe, unit):
-    rows = app.write(plain_pipe, SOURCES[0], "5, 9", unit, "exact")
-    assert [row[:3] for row in rows] == [[5, 5, unit], [9, 9, unit]]
-    if unit == "word":
-        assert [len(row[3].split()) for row in rows] == [5, 9]
+    monkeypatch.setattr(app.Writer, "__call__", write)
+    html = app.translate(pipe, plain_pipe, SOURCES[0], 16, "exact")
+    assert texts(html, "text") == ["<b onclick='x'>&"] * 2
+    assert "<b" not in html and "'x'" not in html
 
 
 @pytest.mark.parametrize("text", ["", " \n", None])
-def test_an_empty_text_is_told(pipe, text):
-    with pytest.raises(ValueError, match="the text must hold at least one word, got .*; enter a text or pick an"):
-        app.write(pipe, text, "30", "character", "exact")
+def test_an_empty_text_is_refused(pipe, text):
+    with pytest.raises(ValueError, match="the text must hold at least one word, got .*; enter a sentence or pick an"):
+        app.translate(pipe, None, text, 30, "exact")
+
+
+@pytest.mark.parametrize("length", [0, 121, 2.5, None, "30", True, float("nan")])
+def test_a_length_that_is_not_on_the_slider_is_refused(pipe, length):
+    with pytest.raises(ValueError, match="the length must be an integer from 1 to 120, got .*; use the slider"):
+        app.translate(pipe, None, SOURCES[0], length, "exact")
 
 
 # The page
 
 
-def test_the_unit_of_a_length_controlled_model_is_shown_and_fixed(pipe):
-    shown = components(app.build(pipe))
-    assert shown["Unit"]["value"] == "character"
-    assert not shown["Unit"]["interactive"]
-    assert [value for _, value in shown["Constraint"]["choices"]] == ["none", "max", "exact"]
+def test_the_slider_has_the_trained_lengths(pipe, monkeypatch):
+    slider = components(app.build(pipe))["Length in characters"]
+    assert (slider["minimum"], slider["maximum"], slider["value"]) == (1, 120, 40)
+    trained = {"1%": 12, "50%": 30, "99%": 66, "max": 90}
+    monkeypatch.setattr(pipe.model.config, "trained_lengths", trained, raising=False)
+    slider = components(app.build(pipe))["Length in characters"]
+    assert (slider["minimum"], slider["maximum"], slider["value"]) == (12, 66, 40)
 
 
-def test_a_plain_model_takes_any_unit_and_needs_a_constraint(plain_pipe):
-    shown = components(app.build(plain_pipe))
-    assert [value for _, value in shown["Unit"]["choices"]] == ["token", "character", "word", "byte"]
-    assert shown["Unit"]["interactive"]
-    assert [value for _, value in shown["Constraint"]["choices"]] == ["max", "exact"]
+def test_a_plain_model_needs_a_constraint(pipe, plain_pipe):
+    def choices(pipe) -> list[str]:
+        return [value for _, value in components(app.build(pipe))["Constraint"]["choices"]]
+
+    assert choices(pipe) == ["exact", "at most", "unconstrained"]
+    assert choices(plain_pipe) == ["exact", "at most"]
+    assert texts(app.translate(plain_pipe, None, SOURCES[0], 12, "exact"), "count met") == ["12 of 12"]
 
 
 def test_the_page_sends_no_telemetry(pipe):
     assert app.build(pipe).analytics_enabled is False
 
 
-@pytest.mark.parametrize("name", ["one", "several"])
-def test_faults_reach_the_page_as_text(pipe, name):
-    handler = handlers(app.build(pipe))[name]
+def test_faults_reach_the_page_as_text(pipe):
     with pytest.raises(gr.Error) as raised:
-        handler(SOURCES[0], "<b>", "character", "exact")
-    assert raised.value.message.startswith("a length must be an integer from 1 to 300, got '&lt;b&gt;'; ")
-    with pytest.raises(gr.Error, match="the model was trained to count characters"):
-        handler(SOURCES[0], "30", "word", "exact")
+        handler(app.build(pipe))(SOURCES[0], "<b>", "exact")
+    assert raised.value.message == "the length must be an integer from 1 to 120, got '&lt;b&gt;'; use the slider"
 
 
-def test_examples_are_requests_that_the_page_takes():
-    assert len(app.EXAMPLES) == 3
-    for text, lengths in app.EXAMPLES:
-        assert len(text) > 100
-        assert len(app.read_lengths(lengths)) == 3
+def test_examples_are_german_and_french_requests_that_the_page_takes():
+    own = [
+        (ROOT / "recipes" / "translation" / f"{name}.txt").read_text().splitlines() for name in ("german", "french")
+    ]
+    assert [sum(text in sentences for text, _ in app.EXAMPLES) for sentences in own] == [2, 2]
+    assert all(1 <= length <= app.LONGEST for _, length in app.EXAMPLES)
 
 
 # The folder is a Space  (issue 15.39)
@@ -183,40 +192,47 @@ def test_the_space_has_the_front_matter_and_the_requirements_of_the_page():
     assert set(imported) - sys.stdlib_module_names == {"gradio", "transformers", "hf_lenctrl"}
 
 
-def test_the_model_is_the_named_one_the_spaces_or_the_repositorys(tmp_path, monkeypatch):
-    def found(folder) -> str:
+def test_the_models_are_the_named_ones_the_spaces_or_the_repositorys(tmp_path, monkeypatch):
+    def found(folder) -> tuple:
         run = importlib.util.spec_from_file_location("space", folder / "app.py")
         module = importlib.util.module_from_spec(run)
         run.loader.exec_module(module)
-        return module.find_model()
+        return module.find_models()
 
     monkeypatch.delenv("LENCTRL_MODEL", raising=False)
-    assert found(ROOT / "app") == str(ROOT / "models" / "debian_headlines")
+    monkeypatch.delenv("LENCTRL_BASE_MODEL", raising=False)
+    models = ROOT / "models"
+    assert found(ROOT / "app") == (str(models / "translate_to_english"), str(models / "translate_to_english_base"))
     space = shutil.copytree(ROOT / "app", tmp_path / "space")
     with pytest.raises(ValueError, match="there is no model; set LENCTRL_MODEL to a folder or Hub name, or copy one"):
         found(space)
-    (space / "model").mkdir()
-    (space / "model" / "config.json").write_text("{}")
-    assert found(space) == str(space / "model")
+    for name in ("model", "base"):
+        (space / name).mkdir()
+        (space / name / "config.json").write_text("{}")
+    assert found(space) == (str(space / "model"), str(space / "base"))
     monkeypatch.setenv("LENCTRL_MODEL", "user/name")
-    assert found(space) == "user/name"
+    assert found(space) == ("user/name", None)  # the base of another model says nothing of this one
+    monkeypatch.setenv("LENCTRL_BASE_MODEL", "user/base")
+    assert found(space) == ("user/name", "user/base")
 
 
 # In a browser
 
 
 @pytest.fixture(scope="module")
-def address(pipe, tmp_path_factory):
-    """Where `python app/app.py` serves a saved model."""
+def address(pipe, plain_pipe, tmp_path_factory):
+    """Where `python app/app.py` serves a saved model and its base."""
     folder = tmp_path_factory.mktemp("app")
-    pipe.model.save_pretrained(folder / "model")
-    pipe.tokenizer.save_pretrained(folder / "model")
+    for name, served in (("model", pipe), ("base", plain_pipe)):
+        served.model.save_pretrained(folder / name)
+        served.tokenizer.save_pretrained(folder / name)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "LENCTRL_MODEL": str(folder / "model"),
+        "LENCTRL_BASE_MODEL": str(folder / "base"),
         "GRADIO_SERVER_NAME": "127.0.0.1",
         "GRADIO_SERVER_PORT": str(port),
     }
@@ -259,37 +275,33 @@ def browser_page(address):
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the path (Debian: apt-get install chromium)")
-def test_a_visitor_gets_the_lengths_asked_for_and_is_told_of_faults(browser_page):
+def test_a_visitor_gets_the_length_asked_for_and_is_told_of_faults(browser_page):
     page, elsewhere = browser_page
-    lengths = page.get_by_label("Several lengths, at most 8")
-    write = page.get_by_role("button", name="Write several")
+    page.set_viewport_size({"width": 390, "height": 844})  # a phone
+    translate = page.get_by_role("button", name="Translate")
     fault = page.get_by_test_id("toast-body")
-
-    def cells(rows: int, column: int) -> list[str]:
-        return [page.get_by_test_id(f"cell-{row}-{column}").inner_text().strip() for row in range(rows)]
+    wait = {"timeout": WAIT * 1000}
 
     # before anything is typed
-    write.click()
-    expect(fault).to_contain_text("the text must hold at least one word, got ''", timeout=WAIT * 1000)
+    translate.click()
+    expect(fault).to_contain_text("the text must hold at least one word, got ''", **wait)
     page.get_by_test_id("toast-close").click()
 
-    page.get_by_label("Text", exact=True).fill(SOURCES[1])
-    lengths.fill("12, 40, 25")
-    write.click()
-    expect(page.get_by_test_id("cell-2-0")).to_have_text("25", timeout=WAIT * 1000)
-    assert cells(3, 0) == cells(3, 1) == ["12", "40", "25"]
-    assert cells(3, 2) == ["character"] * 3
+    page.get_by_text(app.EXAMPLES[2][0], exact=True).click()
+    expect(page.get_by_label("Sentence")).to_have_value(app.EXAMPLES[2][0], **wait)
+    translate.click()
+    length = app.EXAMPLES[2][1]
+    expect(page.locator(".count.met")).to_have_text(f"{length} of {length}", **wait)
+    assert len(page.locator(".text").first.text_content()) == length
+    assert page.locator(".count.base").count() == 1
+    assert page.locator(".left").first.text_content() == str(length)
+    assert page.locator(".left").last.text_content() == "0"
+    # no scrolling to the side
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
-    lengths.fill("30, <b>2.5</b>")
-    write.click()
-    expect(fault).to_contain_text(
-        "a length must be an integer from 1 to 300, got '<b>2.5</b>'; write them like this: 30, 50, 75",
-        timeout=WAIT * 1000,
-    )
-    page.get_by_test_id("toast-close").click()
-
-    page.get_by_role("button", name="Write one").click()
-    expect(page.get_by_test_id("cell-0-0")).to_have_text("50", timeout=WAIT * 1000)
-    assert cells(1, 1) == ["50"]
+    page.get_by_label("Sentence").fill("<img src=x> ${1+1}")
+    page.get_by_role("radio", name="at most").click()  # asks at once
+    expect(page.get_by_text(f"at most, {length} characters")).to_be_visible(**wait)
+    assert page.locator(".text img").count() == 0
 
     assert elsewhere == []

@@ -71,7 +71,7 @@ def test_small_floats_may_be_written_either_way(parse, written):
     ("text", "key", "value"),
     [
         ("layers: 2", "layers", 2),
-        ("max_train_minutes: 1.5", "max_train_minutes", 1.5),
+        ("test_share: 0.5", "test_share", 0.5),
         ("absolute_positions: true", "absolute_positions", True),
         ("absolute_positions: false", "absolute_positions", False),
         ("absolute_positions: 'false'", "absolute_positions", False),

@@ -118,15 +118,6 @@ def test_a_fault_of_the_program_keeps_its_traceback(tmp_path, monkeypatch):
         cli.run("lacking", "lacking", [])
 
 
-@pytest.mark.parametrize("name", ["train", "train_length_predictor", "generate", "evaluate", "export", "reproduce"])
-def test_a_command_runs_as_a_module_too(name, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", [name, "--help"])
-    monkeypatch.delitem(sys.modules, f"hf_lenctrl.experiment.{name}", raising=False)  # else runpy warns
-    with pytest.raises(SystemExit) as end:
-        runpy.run_module(f"hf_lenctrl.experiment.{name}", run_name="__main__")  # as `python -m` does
-    assert end.value.code in (0, None) and "usage: " in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("path", sorted((ROOT / "recipes").glob("*.py")), ids=lambda path: path.stem)
 def test_a_command_is_a_script_of_the_repository_too(path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", [str(path), "--help"])
@@ -144,7 +135,7 @@ def test_accelerate_launches_a_recipe_by_its_name(tmp_path):
     options = "--train_file rows.jsonl --output_dir run --use_cpu --max_steps 1 --eval_strategy no --vocab_size 120"
     options += " --validation_share 0 --test_share 0 --d_model 32 --ffn_dim 32 --attention_heads 2 --layers 1"
     command = [sys.executable, "-m", "accelerate.commands.launch", *launch.split(), "--main_process_port", "0"]
-    command += ["-m", "hf_lenctrl.experiment.train", "headline/small", *options.split()]
+    command += ["-m", "lenctrl", "train", "headline/small", *options.split()]
     environment = {**ENVIRONMENT, "HF_HOME": str(tmp_path / "home"), "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -195,6 +195,7 @@ def test_wrong_options_are_told(byte_level_tokenizer, options, error, message):
 def test_overshooting_examples_learn_to_stop_wherever_the_length_is_reached_or_passed(shared_tokenizer):
     model = build_model("marian", vocab_size=len(shared_tokenizer))
     collate = DataCollatorForLengthControl(shared_tokenizer, model=model, overshoot_share=0.5)
+    collate.set_epoch(0)
     targets = [[11, 12, 13, 14, 0], [15, 16, 0]]
     rows = [{"input_ids": [5, i, 0], "labels": labels} for i in range(20) for labels in targets]
     batch = collate(rows)
@@ -222,7 +223,9 @@ def test_overshooting_examples_learn_to_stop_wherever_the_length_is_reached_or_p
 
 
 def noisy(tokenizer, **options):
-    return DataCollatorForLengthControl(tokenizer, length_unit="token", length_noise=2, **options)
+    collate = DataCollatorForLengthControl(tokenizer, length_unit="token", length_noise=2, **options)
+    collate.set_epoch(0)
+    return collate
 
 
 def rows_of(lengths):

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from conftest import build_model
+import torch
+from conftest import MARIAN, SHAPE, build_model
 from hub_server import Hub
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell
+from transformers import BertConfig, MarianConfig, MarianMTModel
+
+from hf_lenctrl import LengthPredictor, LengthPredictorConfig
 
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,26 +23,29 @@ NOTEBOOKS = {path.stem: nbformat.read(path, as_version=4) for path in PATHS}
 # run as a last cell of each notebook, where its variables are
 FACTS = {
     "01_quickstart": """
-assert [out["length"] for out in bound["exact"]] == [LENGTH] * len(TEXTS) == [40] * 2
-assert max(out["length"] for out in bound["max"]) <= LENGTH
-assert exact == asked and len(alone) == len(asked)
+assert [out["length"] for out in outputs["exact"]] == lengths == [len(out["generated_text"]) for out in base]
+assert all(out["length"] <= length for out, length in zip(outputs["max"], lengths, strict=True))
+assert exact == requested and len(unconstrained) == len(requested) == 3 * len(sentences) == 6
+assert [limited[unit]["length_unit"] for unit in limited] == ["word", "character", "byte", "token"]
+assert all(limited[unit]["length"] <= length for unit, length in (("word", 7), ("byte", 36), ("token", 9)))
+assert [out["length"] for out in several] == [LENGTH] * 2
 """,
     "02_finetune_your_checkpoint": """
 assert same == [True, True] and not report.dropped
-assert [out["length"] for out in exact] == [20, 40, 60]
-assert all(len(produced_after[n]) == len(tests) for n in LENGTHS)
+assert len(pairs) == len({(pair["source"], pair["target"]) for pair in pairs}) > len(sources) == 6
+assert not {pair["source"] for pair in pairs} & set(tests) and list(errors) == [0, 1, 2]
 assert torch.count_nonzero(reloaded.model.decoder.length_projection.weight) > 0
 assert reloaded.config.length_unit == "character"
 """,
     "03_predict_lengths": """
-assert len(predicted) == len(true) == len(tests) and min(predicted) >= 1
-assert figures["predictor"]["mae"] < figures["source's length"]["mae"]
-assert [out["length"] for out in outputs] == [out["requested_length"] for out in outputs] == predicted[:4]
+assert len(predicted) == len(own) == len(sentences) == 2 and min(predicted) >= 1
+assert [out["requested_length"] for out in isometric["length of the source"]] == [len(text) for text in sentences]
+assert set(shares) == set(isometric)
 """,
     "04_evaluate_and_share": """
-assert report.units["character"]["n"] == 3 * len(tests) == 6
+assert report.units["character"]["n"] == 3 * len(sources) == 6
 assert [out["requested_length"] for out in at_reference] == [len(text) for text in references]
-assert picture and len(card.data.eval_results) == 4 * 7
+assert picture and len(card.data.eval_results) == 6  # four of length, BLEU and chrF
 assert again == first and where == "user/lenctrl-notebook"
 """,
 }
@@ -46,15 +53,25 @@ assert again == first and where == "user/lenctrl-notebook"
 
 @pytest.fixture
 def execute(tmp_path, shared_tokenizer):
-    """Runs a notebook on a tiny budget, in a copy of the repository's layout with a small model."""
+    """Runs a notebook on a tiny budget, in a copy of the repository's layout with small models."""
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     (tmp_path / "notebooks").mkdir()
-    model = build_model("marian", vocab_size=len(shared_tokenizer), length_encoding="ldpe", length_unit="character")
+    controlled, base = (tmp_path / "models" / name for name in ("translate_to_english", "translate_to_english_base"))
+    fields = {"vocab_size": len(shared_tokenizer), "max_position_embeddings": 512}
+    model = build_model("marian", length_encoding="ldpe", length_unit="character", **fields)
     model.set_unit_table(shared_tokenizer)
-    model.save_pretrained(tmp_path / "models" / "debian_headlines")
-    shared_tokenizer.save_pretrained(tmp_path / "models" / "debian_headlines")
+    model.config.length_predictor = "./predictor"
+    model.save_pretrained(controlled)
+    torch.manual_seed(3)
+    MarianMTModel(MarianConfig(**{**SHAPE, **MARIAN, **fields, "init_std": 0.5})).save_pretrained(base)
+    encoder = BertConfig(vocab_size=120, hidden_size=16, intermediate_size=16, num_hidden_layers=1)
+    encoder.num_attention_heads = 2
+    lengths = {"length_unit": "character", "target_mean": 30, "target_std": 5}
+    LengthPredictor(LengthPredictorConfig(encoder=encoder, **lengths)).save_pretrained(controlled / "predictor")
+    for folder in (controlled, base, controlled / "predictor"):
+        shared_tokenizer.save_pretrained(folder)
     # what would change where the kernel draws, or what it loads
-    unset = {"MPLBACKEND", "LENCTRL_MODEL", "HF_TOKEN", "HF_ENDPOINT"}
+    unset = {"MPLBACKEND", "LENCTRL_MODEL", "LENCTRL_BASE_MODEL", "HF_TOKEN", "HF_ENDPOINT"}
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     environment |= {"LENCTRL_NOTEBOOK_STEPS": "2", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
 
@@ -108,10 +125,21 @@ def test_committed_notebook_is_whole_and_clean(name):
             assert outputs, f"without its output: {cell.source[:80]}"
 
 
-def test_the_committed_predictor_found_more_than_the_mean():
-    text = (ROOT / "notebooks" / "03_predict_lengths.ipynb").read_text(encoding="utf-8")
-    mean, predictor = (float(re.search(rf'"{guess} +([\d.]+) ', text)[1]) for guess in ("mean of .*rows", "predictor"))
-    assert predictor < mean
+def test_the_committed_outputs_show_what_the_text_says():
+    """Length control is learned, the predictor beats the source's length, and isometric translation works."""
+    finetune, predict, share = ("".join(_printed(name)) for name in NAMES[1:])
+    errors = [float(error) for error in re.findall(r"mean error ([\d.]+) characters", finetune)]
+    assert errors[-1] < errors[0] / 2
+    source, predictor = re.findall(r"^(?:length of the source|predictor) +([\d.]+) ", predict, flags=re.M)
+    assert float(predictor) < float(source)
+    plain, *isometric = map(int, re.findall(r"(\d+)% within", predict))
+    assert len(isometric) == 2 and min(isometric) > plain + 20
+    assert "the same translations as before: True" in share
+
+
+def _printed(name: str) -> list[str]:
+    cells = [cell for cell in NOTEBOOKS[name].cells if cell.cell_type == "code"]
+    return [output["text"] for cell in cells for output in cell.outputs if output["output_type"] == "stream"]
 
 
 @pytest.mark.parametrize("name", NAMES)

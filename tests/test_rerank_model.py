@@ -1,5 +1,6 @@
 """Candidates ranked by a plain model: `rerank_model` of the pipeline."""
 
+import json
 import math
 
 import pytest
@@ -8,6 +9,7 @@ from conftest import MARIAN, SHAPE, SOURCES, build_model
 from transformers import MarianConfig, MarianMTModel
 
 from hf_lenctrl import LengthControlledGenerationPipeline
+from hf_lenctrl.experiment import generate
 from hf_lenctrl.reranking import log_probabilities
 
 
@@ -62,3 +64,21 @@ def test_without_rerank_there_are_20_candidates(pipe, plain, shared_tokenizer, m
     )
     pipe(SOURCES[0], length=10, rerank_model=(plain, shared_tokenizer))
     assert asked == [20]
+
+
+def test_the_command_takes_it(pipe, plain, shared_tokenizer, tmp_path):
+    for model, name in ((pipe.model, "controlled"), (plain, "plain")):
+        model.save_pretrained(tmp_path / name)
+        shared_tokenizer.save_pretrained(tmp_path / name)
+    (tmp_path / "texts.txt").write_text("\n".join(SOURCES[:2]))
+    how = ["--length", "20", "--length_constraint", "exact", "--rerank", "4", "--num_beams", "4"]
+    for ranked in ([], ["--rerank_model", str(tmp_path / "plain")]):
+        files = ["--input_file", str(tmp_path / "texts.txt"), "--output_file", str(tmp_path / f"{len(ranked)}.jsonl")]
+        generate.main(["--model", str(tmp_path / "controlled"), *files, *how, *ranked])
+    words, model = (
+        [json.loads(line)["output"] for line in (tmp_path / name).read_text().splitlines()]
+        for name in ("0.jsonl", "2.jsonl")
+    )
+    assert [len(text) for text in words + model] == [20] * 4 and words != model
+    for first, second, source in zip(words, model, SOURCES, strict=False):
+        assert loss_of(plain, shared_tokenizer, source, second) >= loss_of(plain, shared_tokenizer, source, first)

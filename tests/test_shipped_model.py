@@ -1,8 +1,11 @@
-"""The translator with length control that comes with the repository: loaded as any other, and as good as its card says."""
+"""The translator with length control in the repository: loaded as any other, and as good as its card says."""
 
 import gzip
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,9 +38,9 @@ def own_lengths():
     return [out["length"] for out in plain(SENTENCES)]
 
 
-def test_it_is_small_safe_and_without_code():
-    files = [path for path in FOLDER.rglob("*") if path.is_file()]
-    assert {path.suffix for path in files} == {".json", ".safetensors", ".spm", ".md"}
+def test_it_is_small_and_safe():
+    files = [path for path in FOLDER.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert {path.suffix for path in files} == {".json", ".safetensors", ".spm", ".md", ".py"}
     predictor = sum(path.stat().st_size for path in (FOLDER / "predictor").iterdir())
     assert predictor < 10e6
     assert sum(path.stat().st_size for path in MODELS.rglob("*") if path.is_file()) - predictor < 45 * 2**20
@@ -50,6 +53,22 @@ def test_the_auto_classes_load_it():
     assert type(model) is hf_lenctrl.LenCtrlMarianMTModel and isinstance(tokenizer, MarianTokenizer)
     assert model.dtype == torch.float32  # half precision would be slow on CPUs
     assert (model.config.length_encoding, model.config.length_unit) == ("ldpe", "character")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [("", "trust_remote_code=True"), (", trust_remote_code=True", "pip install hf_lenctrl")],
+)
+def test_without_the_package_the_message_says_what_is_missing(options, message, tmp_path):  # issue 18.13
+    """In a process that cannot find the package."""
+    code = f"from transformers import AutoModelForSeq2SeqLM as M; M.from_pretrained({str(FOLDER)!r}{options})"
+    blocked = f"import sys; sys.path[:] = [p for p in sys.path if p not in ('', {str(MODELS.parent)!r})]; "
+    blocked += "sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in repr(f).lower()]; "
+    environment = {**os.environ, "HF_HOME": str(tmp_path), "PYTHONPATH": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", blocked + code], capture_output=True, text=True, env=environment, cwd=tmp_path
+    )
+    assert done.returncode != 0 and message in done.stderr, done.stderr[-2000:]
 
 
 def test_exact_lengths_are_exact(pipe, own_lengths):
@@ -73,12 +92,13 @@ def test_it_predicts_lengths_by_itself(pipe, own_lengths):
 
 def test_the_cards_examples_are_what_it_writes(pipe):
     """Twenty rows at three lengths; the first three are translated again."""
-    blocks = re.findall(r"^\*\*(.+)\*\*\n\n((?:\| .+\n)+)", CARD, flags=re.M)
+    blocks = re.findall(r"^\*\*(.+)\*\*\n\n((?:\|.+\n)+)", CARD, flags=re.M)
     assert len(blocks) == 20
+    ranked = {"rerank": 16, "rerank_model": str(FOLDER) + "_base"}
     for source, table in blocks[:3]:
         rows = re.findall(r"^\| (\d+) \| (.+) \|$", table, flags=re.M)
         assert len(rows) == 3
-        outputs = pipe(source, length=[int(n) for n, _ in rows], length_constraint="exact", num_beams=8)
+        outputs = pipe(source, length=[int(n) for n, _ in rows], length_constraint="exact", **ranked)
         assert [(str(out["length"]), out["generated_text"]) for out in outputs] == rows
 
 

@@ -19,9 +19,12 @@ from ..lengths import check_length
 from ..metrics import ROUGE_UNITS
 from ..model_card import TASKS
 from .parser import GroupedParser
-from .recipes import did_you_mean, find_recipe
+from .recipes import did_you_mean, find_recipe, model_name
 
 
+# options that name a folder or a model of the Hub
+MODELS = """model_name_or_path base_model tokenizer_name_or_path encoder_name_or_path target_tokenizer
+    length_predictor""".split()
 _UNIONS = (Union, UnionType)
 
 
@@ -30,6 +33,7 @@ class ModelArguments:
     """The model to train: a saved one to go on with, or the shape of a new one."""
 
     group = "model"  # of `--help`
+    given = typed = frozenset()  # type: ignore[var-annotated]  # names of options: all that are given, those not by YAML
 
     model_name_or_path: str | None = field(
         default=None, metadata={"help": "Length-controlled checkpoint to go on with"}
@@ -115,7 +119,9 @@ class DataArguments:
     test_share: float = field(
         default=0.02, metadata={"help": "Share cut from train where no test is given; 0 for none"}
     )
-    max_source_length: int = field(default=256, metadata={"help": "Tokens; longer sources are cut, and counted"})
+    max_source_length: int | None = field(
+        default=256, metadata={"help": "Tokens; longer sources are cut, and counted; null for the encoder's limit"}
+    )
     max_target_length: int = field(
         default=256, metadata={"help": "Tokens; rows with longer targets are dropped, and counted"}
     )
@@ -151,7 +157,6 @@ class RunArguments:
 
     group = "training"  # of `--help`
 
-    max_train_minutes: float | None = field(default=None, metadata={"help": "End training after so many minutes"})
     length_noise: int = field(
         default=0, metadata={"help": "Half width of the window of noise on training lengths, in their unit"}
     )
@@ -223,11 +228,21 @@ def parse_arguments(
     for action in parser._actions:  # a command line is seen by other users of the machine
         if action.dest == "hub_token":
             action.help = "Leave out: sign in once by `hf auth login`, or set HF_TOKEN in the environment"
+    typed = argv
     if argv and not argv[0].startswith("-"):
-        argv = [*_options(parser, find_recipe(argv[0]), classes), *argv[1:]]
+        typed = argv[1:]
+        argv = [*_options(parser, find_recipe(argv[0]), classes), *typed]
     *parsed, rest = parser.parse_args_into_dataclasses(args=argv, return_remaining_strings=True)
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    for value in [getattr(part, name, None) for part in parsed for name in MODELS]:
+        if value is not None:
+            model_name(value)
+    if isinstance(parsed[0], ModelArguments):
+        parsed[0].given, parsed[0].typed = (
+            frozenset(word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--"))
+            for words in (argv, typed)
+        )
     return tuple(parsed)
 
 

@@ -137,6 +137,46 @@ def load_average(model, folders: Sequence[str | Path]) -> None:
     model.tie_weights()
 
 
+def is_worse(mean: dict[str, float], last: dict[str, float]) -> bool:
+    """Whether the mean of checkpoints is worse than the last: in its loss, or by a tenth in its length error."""
+    return not mean["loss"] <= last["loss"] or mean.get("mae", 0.0) > 1.1 * last.get("mae", 0.0)
+
+
+def keep_better(trainer, count: int) -> str:
+    """
+    Load the mean of a run's last checkpoints, or the last alone where the mean is worse on the validation rows. Only
+    checkpoints of the run's second half and past the warm-up count.
+
+    Returns:
+        `str`: a sentence on what was kept, and why.
+    """
+    folders = checkpoints_of(str(trainer.args.output_dir))
+    steps = trained_steps(folders[-1])
+    first = max(steps / 2, trainer.args.get_warmup_steps(steps))
+    late = [folder for folder in folders[-count:] if trained_steps(folder) > first]
+    names = ", ".join(str(trained_steps(folder)) for folder in late)
+    if len(late) < 2:
+        load_average(trainer.model, folders[-1:])
+        return "Weights: the last checkpoint; no other is of the second half of the run and past its warm-up."
+    if trainer.eval_dataset is None:
+        load_average(trainer.model, late)
+        return f"Weights: the mean of the checkpoints {names}, compared with none, for want of validation rows."
+    figures = {}
+    for name, folders in (("last", late[-1:]), ("mean", late)):
+        load_average(trainer.model, folders)
+        found = trainer.evaluate(metric_key_prefix=name)
+        figures[name] = {key: found[f"{name}_{key}"] for key in ("loss", "mae") if f"{name}_{key}" in found}
+    last, mean = figures["last"], figures["mean"]
+    worse = is_worse(mean, last)
+    if worse:
+        load_average(trainer.model, late[-1:])
+    told = {name: ", ".join(f"{key} {value:.3f}" for key, value in found.items()) for name, found in figures.items()}
+    return (
+        f"Weights: {'the last checkpoint, not ' if worse else ''}the mean of the checkpoints {names}; on the "
+        f"validation rows the last has {told['last']}, the mean {told['mean']}."
+    )
+
+
 def check_checkpoint(folder: str | Path, weights_only: bool = False, length_unit: str | None = None) -> None:
     """
     See that a checkpoint is whole: where the optimizer's file is missing Trainer would begin a new one, silently.

@@ -42,7 +42,7 @@ class RowReport:
     empty: int = 0
     target_too_long: int = 0
     source_cut: int = 0
-    indices: list[int] = field(default_factory=list, repr=False)  # of the rows that were kept
+    dropped: dict[int, str] = field(default_factory=dict, repr=False)  # row -> why
 
     @property
     def kept(self) -> int:
@@ -351,11 +351,16 @@ def tokenize(
         how = {"num_proc": args.preprocessing_num_workers, "desc": f"Tokenising {name}"}
         encoded = rows.map(**encode, **how, remove_columns=rows.column_names)
         empty, too_long, cut = (encoded[column][:] for column in ("empty", "too_long", "source_cut"))
-        keep = [i for i in range(len(encoded)) if not empty[i] and not too_long[i]]
-        report = RowReport(name, rows=len(encoded), empty=sum(empty), indices=keep)
-        report.target_too_long = len(encoded) - report.empty - len(keep)
+        over = f"target over {args.max_target_length} tokens"
+        dropped = {i: "empty text" if empty[i] else over for i in range(len(encoded)) if empty[i] or too_long[i]}
+        keep = [i for i in range(len(encoded)) if i not in dropped]
+        report = RowReport(name, rows=len(encoded), empty=sum(empty), dropped=dropped)
+        report.target_too_long = len(dropped) - report.empty
         report.source_cut = sum(cut[i] for i in keep)
         logger.warning(str(report)) if report.kept < report.rows else logger.info(str(report))
+        if report.source_cut > 0.1 * len(keep):
+            share = f"{report.source_cut:,} of {len(keep):,} sources are longer than {args.max_source_length} tokens"
+            logger.warning("%s: %s and were cut; raise max_source_length if the model reads more", name, share)
         if not keep:
             raise ValueError(f"no row of {name} is left: {report}; look at the columns and at max_target_length")
         tokenized[name] = encoded.select(keep).select_columns(["input_ids", "attention_mask", "labels"])
@@ -365,7 +370,8 @@ def tokenize(
 
 def _encode(batch, *, tokenizer, args: DataArguments, tokens: LengthTokens | None, unit: str, length: int | None):
     sources, targets = ([(text or "").strip() for text in batch[column]] for column in ("source", "target"))
-    room = args.max_source_length - (tokens is not None)
+    most: Any = args.max_source_length  # filled by the run where it was not given
+    room = most - (tokens is not None)
     columns = tokenizer(sources, truncation=True, max_length=room)
     whole = tokenizer(sources)["input_ids"] if sources else []
     columns["labels"] = tokenizer(text_target=targets)["input_ids"]

@@ -19,22 +19,33 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from ..length_units import LENGTH_UNITS
-from ..metrics import rouge_metrics, rouge_settings
+from ..metrics import lead, rouge_metrics, rouge_settings, text_quality
 from ..report import length_report
 from .parser import CommandParser
+from .recipes import model_name
 from .requests import Rows
 from .tables import load_systems, translation_tables
 
 
-def read_outputs(args: argparse.Namespace) -> tuple[list[str], dict[str, list[int]], list[str] | None]:
+def read_outputs(args: argparse.Namespace, rows: Rows) -> tuple[list[str], dict[str, list[int]], list[str] | None]:
     """Texts, the lengths requested in each unit, and references if there are any; faults are told by their row."""
-    rows = Rows(args.input_file)
     if args.length is not None:
         requested = {unit: [length] * len(rows) for unit, length in zip(args.units, args.length, strict=True)}
     else:
         requested = {unit: rows.lengths(name) for unit, name in zip(args.units, args.requested_column, strict=True)}
     references = None if args.reference_column is None else rows.texts(args.reference_column)
     return rows.texts(args.output_column), requested, references
+
+
+def texts_of_baseline(args: argparse.Namespace, rows: Rows, requested: dict[str, list[int]]) -> tuple[str, list[str]]:
+    """Name and texts of what the outputs are compared with; no texts where there is nothing."""
+    if args.baseline_column is not None:
+        return f"`{args.baseline_column}`", rows.texts(args.baseline_column)
+    if args.reference_column is None or args.source_column not in rows.columns or args.units[0] == "token":
+        return "", []
+    lengths = requested[args.units[0]]
+    texts = [lead(*row, args.units[0]) for row in zip(rows.texts(args.source_column), lengths, strict=True)]
+    return "lead, the source cut at the requested length", texts
 
 
 def compare(args: argparse.Namespace) -> None:
@@ -66,8 +77,10 @@ def parse(argv) -> argparse.Namespace:
     parser.add_argument("--requested_column", nargs="+", help="column of requested lengths, one for each unit")
     parser.add_argument("--length", type=int, nargs="+", help="length asked for, for every text; one for each unit")
     parser.add_argument("--units", nargs="+", choices=LENGTH_UNITS, help="characters, or tokens for --systems")
-    parser.add_argument("--tokenizer", help="folder or Hub name of the tokenizer that counts tokens")
+    parser.add_argument("--tokenizer", type=model_name, help="folder or Hub name of the tokenizer that counts tokens")
     parser.add_argument("--reference_column", help="column of references; adds ROUGE")
+    parser.add_argument("--source_column", default="source", help="column of sources, whose beginning is the baseline")
+    parser.add_argument("--baseline_column", help="column of another system's texts, to be the baseline instead")
     parser.add_argument("--rouge_max_bytes", type=int, help="cut outputs to so many bytes for ROUGE, 75 in DUC 2004")
     parser.add_argument("--bucket_width", type=int, help="requested lengths in each bucket of the report")
     parser.add_argument("--worst", type=int, default=5, help="examples to show, those with the largest differences")
@@ -108,6 +121,8 @@ def check_report(parser: argparse.ArgumentParser, args: argparse.Namespace) -> N
     if args.length is not None and min(args.length) < 1:
         parser.error(f"--length must be at least 1, got {min(args.length)}")
     args.requested_column = args.requested_column or []
+    if args.baseline_column is not None and args.reference_column is None:
+        parser.error("--baseline_column is compared by ROUGE, which needs --reference_column")
     if args.rouge_max_bytes is not None and args.reference_column is None:
         parser.error("--rouge_max_bytes is for ROUGE, which needs --reference_column")
     if args.output_dir is not None and (Path(args.output_dir) / "report.json").exists():
@@ -119,7 +134,9 @@ def main(argv=None) -> None:
     args = parse(argv)
     if args.systems is not None:
         return compare(args)
-    texts, requested, references = read_outputs(args)
+    rows = Rows(args.input_file)
+    rows.leave_out_dropped()
+    texts, requested, references = read_outputs(args, rows)
     report = length_report(
         texts,
         requested,
@@ -133,10 +150,10 @@ def main(argv=None) -> None:
             **rouge_metrics(texts, references, max_bytes=args.rouge_max_bytes),
             "settings": rouge_settings(args.rouge_max_bytes),
         }
+        name, baseline = texts_of_baseline(args, rows, requested)
+        if baseline:
+            report.baseline = {"name": name, **rouge_metrics(baseline, references, max_bytes=args.rouge_max_bytes)}
+    report.text = text_quality(texts)
     print(report.markdown())
     if args.output_dir is not None:
         report.save(args.output_dir)
-
-
-if __name__ == "__main__":
-    main()

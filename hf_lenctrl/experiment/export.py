@@ -1,7 +1,7 @@
 """Freeze a length into a model, and export it for CTranslate2.
 
-    python recipes/export.py runs/ldpe --length 75 --output_dir runs/ldpe-75
-    python recipes/export.py runs/ldpe --length 75 --output_dir runs/ldpe-75-int8 --quantization int8
+    lenctrl export runs/ldpe --length 75 --output_dir runs/ldpe-75
+    lenctrl export runs/ldpe --length 75 --output_dir runs/ldpe-75-int8 --quantization int8
 
 The folder receives a plain transformers model with its tokenizer and a card, and in `ctranslate2/` the same model for
 CTranslate2. `hf_lenctrl.FixedLengthTranslator(folder)(texts)` writes with it. Needs `pip install 'hf-lenctrl[fast]'`.
@@ -21,6 +21,7 @@ import hf_lenctrl
 from ..fixed_length import FOLDER, check_quantization
 from .checkpoints import check_writable
 from .parser import CommandParser
+from .recipes import model_name
 
 
 TEMPLATE = Path(hf_lenctrl.__file__).with_name("frozen_card.md")
@@ -159,13 +160,9 @@ def export(model_folder: str | Path, length: int, output_dir: str | Path, quanti
 def main(argv=None) -> None:
     """Run the recipe."""
     parser = CommandParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model_folder", help="folder or Hub name of a length-controlled model and its tokenizer")
+    parser.add_argument("model_folder", type=model_name, help="folder or Hub name of a controlled model")
     parser.add_argument("--length", required=True, type=int, help="units that every text shall have")
     parser.add_argument("--output_dir", required=True, help="a folder that does not exist")
     parser.add_argument("--quantization", help="of CTranslate2's weights: float32, int8, ...; by default as they are")
     args = parser.parse_args(argv)
     print(export(args.model_folder, args.length, args.output_dir, args.quantization))
-
-
-if __name__ == "__main__":
-    main()

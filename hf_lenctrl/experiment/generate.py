@@ -1,13 +1,14 @@
 """Write texts of a wanted length.
 
-    python recipes/generate.py --model runs/ldpe --input_file texts.txt --length 40 60 --output_file out.jsonl
-    python recipes/generate.py --model runs/ldpe --input_file rows.jsonl --length_column budget --output_file out.jsonl
-    python recipes/generate.py --model runs/a runs/b --rerank 20 --length_constraint max ...
-    python recipes/generate.py --model runs/ldpe --predictor runs/predictor --length predict ...
+    lenctrl generate --model runs/ldpe --input_file texts.txt --length 40 60 --output_file out.jsonl
+    lenctrl generate --model runs/ldpe --input_file rows.jsonl --length_column budget --output_file out.jsonl
+    lenctrl generate --model runs/a runs/b --rerank 20 --length_constraint max ...
+    lenctrl generate --model runs/ldpe --predictor runs/predictor --length predict ...
 
 The input is a text file, one source a line, or json, jsonl, csv or parquet (.gz too). Each line of the output holds
 a row of the input, unchanged and in the input's order, and `requested`, `output` and `length`, the measured one; it
-has `source` in any case, and `rank` with `--num_return_sequences`. Several lengths give a line for each.
+has `source` in any case; with `--num_return_sequences` also `rank`, `score` (of beams: the mean log probability of a
+token) and `row`, the number of the input row. Several lengths give a line for each.
 Several models of one tokenizer write as an ensemble. A command that was stopped goes on where its output file ends
 when it is given again. `accelerate launch` splits the texts over processes.
 """
@@ -21,7 +22,7 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, set_seed
 
 import hf_lenctrl
 
@@ -30,7 +31,17 @@ from ..lengths import LENGTH_CONSTRAINTS
 from ..loading import auto_class
 from .output_file import OutputFile
 from .parser import CommandParser
+from .recipes import model_name
 from .requests import Request, read_requests
+
+
+SAMPLING = (
+    ("temperature", float, "of sampling: under 1 for likely tokens, over 1 for others"),
+    ("top_k", int, "sample from so many tokens"),
+    ("top_p", float, "sample from the likeliest tokens of this share"),
+    ("no_repeat_ngram_size", int, "no so many tokens in a row twice"),
+    ("repetition_penalty", float, "over 1 against tokens that were written"),
+)
 
 
 def length_or_way(value: str) -> int | str:
@@ -65,7 +76,7 @@ def generate(model, tokenizer, sources: list[str], lengths: list | str, progress
         options: See `hf_lenctrl.LengthControlledGenerationPipeline`, e.g. `num_beams=4`, `batch_size=50`.
 
     Returns:
-        `list[dict]`: `source`, `requested`, `output`, `length`, in the order given; several for a source with
+        `list[dict]`: `source`, `requested`, `output`, `length`, `score`, in the order given; several for a source with
         `num_return_sequences`.
     """
     if isinstance(lengths, str) or lengths[0] is not None:
@@ -82,6 +93,7 @@ def generate(model, tokenizer, sources: list[str], lengths: list | str, progress
                     "requested": output["requested_length"],
                     "output": output["generated_text"],
                     "length": output["length"],
+                    "score": output.get("score"),
                 }
             )
     return rows
@@ -90,7 +102,9 @@ def generate(model, tokenizer, sources: list[str], lengths: list | str, progress
 def parse(argv) -> argparse.Namespace:
     """Options, checked for what does not go together."""
     parser = CommandParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, nargs="+", help="folder or Hub name; several are an ensemble")
+    parser.add_argument(
+        "--model", required=True, nargs="+", type=model_name, help="folder or Hub name; several are an ensemble"
+    )
     parser.add_argument("--input_file", required=True, help="texts: txt, json, jsonl, csv, parquet (.gz too)")
     parser.add_argument("--output_file", required=True, help="JSON lines")
     parser.add_argument(
@@ -100,7 +114,9 @@ def parse(argv) -> argparse.Namespace:
         help="units to write, for every text, several for an output at each; or 'predict' by a length predictor, "
         "'source' or 'reference' for as many as the source or the reference has",
     )
-    parser.add_argument("--predictor", help="length predictor for --length predict; defaults to the model's own")
+    parser.add_argument(
+        "--predictor", type=model_name, help="length predictor for --length predict; defaults to the model's own"
+    )
     parser.add_argument("--reference_column", help="column of the references for --length reference")
     parser.add_argument("--length_column", help="column that holds the length of each text")
     parser.add_argument("--length_ratio", type=float, help="this many times the source's length, for every text")
@@ -110,16 +126,25 @@ def parse(argv) -> argparse.Namespace:
     parser.add_argument(
         "--rerank", type=int, default=0, help="candidates, of which the one with most source words wins"
     )
+    parser.add_argument("--rerank_model", help="plain model of the task that chooses the candidate instead")
     parser.add_argument("--source_column", default="source", help="column of the texts")
     parser.add_argument(
         "--column_prefix", default="", help="of `requested`, `output` and `length` where the rows have such columns"
     )
-    parser.add_argument("--num_beams", type=int, default=4)
+    parser.add_argument("--num_beams", type=int, help="width of the search; 4, or 1 with --do_sample")
+    parser.add_argument("--do_sample", action="store_true", help="sample; with one beam unless --num_beams is given")
+    for name, kind, text in SAMPLING:
+        parser.add_argument(f"--{name}", type=kind, help=text)
+    parser.add_argument("--seed", type=int, default=0, help="of sampling")
     parser.add_argument("--batch_size", type=int, help="most rows of a batch; 32, or no limit with --batch_tokens")
     parser.add_argument("--batch_tokens", type=int, help="most rows times source and requested length of a batch")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="of the weights")
     parser.add_argument("--compile", action="store_true", help="torch.compile and a static cache; for many texts")
     args = parser.parse_args(argv)
+    args.num_beams = args.num_beams or (1 if args.do_sample else 4)
+    sampling = [name for name in ("temperature", "top_k", "top_p") if getattr(args, name) is not None]
+    if sampling and not args.do_sample:
+        parser.error(f"--{sampling[0]} is for sampling: add --do_sample")
     if args.compile and len(args.model) > 1:
         parser.error("--compile takes one --model: an ensemble has no static cache")
     if sum(given is not None for given in (args.length, args.length_column, args.length_ratio)) > 1:
@@ -139,6 +164,10 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     """Options of the pipeline."""
     names = ["batch_size", "batch_tokens", "num_beams", "num_return_sequences", "rerank"]
     options = {name: getattr(args, name) for name in [*names, "length_ratio", "length_unit"]}
+    options |= {name: getattr(args, name) for name, _, _ in SAMPLING if getattr(args, name) is not None}
+    options |= {"do_sample": True} if args.do_sample else {}
+    if args.num_return_sequences > 1 and not args.do_sample:  # beams have a score
+        options |= {"return_dict_in_generate": True, "output_scores": True}
     if args.compile:
         options |= {"cache_implementation": "static", "disable_compile": True}  # by `generate`, which leaves out beams
     if args.length_constraint is not None:  # else the model's own default holds
@@ -155,19 +184,24 @@ def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, s
     done -= done % block  # the batches of a command that was not stopped
     model, tokenizer = load(args.model, args.dtype, args.compile)
     options = generation_options(args)
+    if args.rerank_model is not None:
+        options["rerank_model"] = load([args.rerank_model], args.dtype)
+    lengths_of_row = len(args.length) if args.length and args.way is None else 1
     state.wait_for_everyone()  # all have read what was written
-    bar = tqdm(total=len(requests), initial=done, unit="text", disable=not state.is_main_process)
+    bar = tqdm(desc="Generating", total=len(requests), initial=done, unit="text", disable=not state.is_main_process)
     for start in range(done, len(requests), block):
         rows = range(start, min(start + block, len(requests)))
         own = rows[state.process_index :: state.num_processes]
         if args.way == "reference":
             options["references"] = [requests[i].reference for i in own]
         sources, lengths = [requests[i].source for i in own], args.way or [requests[i].length for i in own]
+        set_seed(args.seed + start)  # a block is the same after a command that was stopped
         written = generate(model, tokenizer, sources, lengths, progress_bar=False, **options) if sources else []
         lines: list[tuple[int, str]] = []
         for k, output in enumerate(written):
             request = requests[own[k // count]]
-            lines.append((own[k // count], request.line(output | {"rank": k % count + 1})))
+            place = {"rank": k % count + 1, "row": own[k // count] // lengths_of_row + 1}
+            lines.append((own[k // count], request.line(output | place)))
         lines = sorted(gather_object(lines), key=lambda line: line[0])  # stable: n best stay in order
         if state.is_main_process:
             if start == done:
@@ -204,8 +238,3 @@ def main(argv=None) -> None:
     write(requests, args, file, state, block)
     if state.is_main_process:
         print_figures(requests, file.lines)
-
-
-if __name__ == "__main__":  # accelerate launch -m
-    main()
-    PartialState().destroy_process_group()  # gloo's threads would abort a process that ends with them

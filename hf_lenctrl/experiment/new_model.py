@@ -1,5 +1,6 @@
 """The tokenizer and model of a run: those of a checkpoint to go on with or to start from, or new ones of a shape."""
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from ..conversion import add_length_control
 from ..length_tokens import LengthTokens
 from ..modeling_lenctrl import LenCtrlBartForConditionalGeneration, LenCtrlMarianMTModel
 from ..tokenizer_training import train_marian_tokenizer
-from .arguments import DataArguments, ModelArguments
+from .arguments import DataArguments, ModelArguments, RunArguments
 from .data import fit_length_tokens
 
 
@@ -35,6 +36,90 @@ _CLASSES: dict[tuple[str, bool], tuple[type, type]] = {
     ("marian", False): (LenCtrlMarianConfig, LenCtrlMarianMTModel),
     ("marian", True): (MarianConfig, MarianMTModel),
 }
+
+
+# option -> names of a configuration's field, of most families and of T5
+_SHAPE = {
+    "layers": ("encoder_layers", "num_layers"),
+    "decoder_layers": ("decoder_layers", "num_decoder_layers"),
+    "d_model": ("d_model",),
+    "attention_heads": ("encoder_attention_heads", "num_heads"),
+    "ffn_dim": ("encoder_ffn_dim", "d_ff"),
+    "activation_function": ("activation_function", "dense_act_fn"),
+    "vocab_size": ("vocab_size",),
+}
+_METHOD = (
+    "length_encoding absolute_positions encoder_length_embedding length_head learned_lengths length_scale".split()
+)
+
+
+def check_options(args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> None:
+    """
+    Refuse options that a run would ignore.
+
+    Raises:
+        `ValueError`: for a shape or method that the checkpoint does not have, and for an option without a use.
+    """
+    name = args.model_name_or_path or args.base_model
+    if name is not None:
+        config: Any = AutoConfig.from_pretrained(name)
+        if args.base_model is not None and args.model_name_or_path is None and hasattr(config, "length_encoding"):
+            raise ValueError(f"base_model={name} has length control already; give it as model_name_or_path={name}")
+        if args.model_name_or_path is None or hasattr(config, "length_encoding"):  # else it is refused as plain
+            _check_fixed(args, data_args, config)
+    tokens = args.length_encoding == "learned" or args.encoder_length_embedding
+    told = args.length_encoding != "none" or args.encoder_length_embedding or name is not None
+    used = {
+        "length_bins": (data_args.length_tokens == "bins" or name is not None, "length_tokens=bins"),
+        "learned_lengths": (tokens or name is not None, "length_encoding=learned or encoder_length_embedding"),
+        "group_separator": (data_args.group_column is not None, "group_column="),
+        "vocab_size": (args.tokenizer_name_or_path is None, "a tokenizer that is trained here"),
+        "target_vocabulary": (args.tokenizer_name_or_path is None, "a tokenizer that is trained here"),
+        "length_noise": (told or run_args.length_noise == 0, "a model that is given the length"),
+        "overshoot_share": (told or run_args.overshoot_share == 0, "a model that is given the length"),
+    }
+    for option, (is_used, needs) in used.items():
+        if option in args.typed and not is_used:
+            raise ValueError(f"{option} has no effect without {needs}; leave it out")
+
+
+def _check_fixed(args: ModelArguments, data_args: DataArguments, config) -> None:
+    """Refuse a shape or a method that is not the checkpoint's."""
+    has: dict[str, Any] = {"family": config.model_type.removeprefix("lenctrl_")}
+    for option, fields in _SHAPE.items():
+        has[option] = next((getattr(config, field) for field in fields if hasattr(config, field)), None)
+    shared = getattr(config, "share_encoder_decoder_embeddings", True)
+    has["target_vocabulary"] = "shared" if shared else "character"
+    if args.model_name_or_path is None:  # a base model
+        has |= {"absolute_positions": True, "learned_lengths": 512, "length_scale": 1}
+    else:
+        tokens: dict = config.length_tokens or {}
+        has |= {option: getattr(config, option) for option in _METHOD}
+        has |= {"length_tokens": tokens.get("kind"), "length_bins": len(tokens.get("thresholds", ())) + 1}
+    name = args.model_name_or_path or args.base_model
+    record = Path(str(name), "run.json")
+    before = json.loads(record.read_text(encoding="utf-8"))["decides"] if record.is_file() else {}
+    given = {option: getattr(args, option, getattr(data_args, option, None)) for option in has if option in args.given}
+    wrong = {option: value for option, value in given.items() if value not in (has[option], before.get(option))}
+    if wrong:
+        options = ", ".join(f"{option}={value} ({has[option]})" for option, value in wrong.items())
+        raise ValueError(f"{name} keeps its shape and its method, which stand in brackets; leave out {options}")
+
+
+def source_limit(args: ModelArguments, data_args: DataArguments, tokenizer) -> int:
+    """
+    Tokens at which sources are cut: `max_source_length`, or by default as many as the encoder reads.
+
+    Raises:
+        `ValueError`: for more than the encoder reads.
+    """
+    name, given = args.model_name_or_path or args.base_model, data_args.max_source_length
+    positions = None if name is None else getattr(AutoConfig.from_pretrained(name), "max_position_embeddings", None)
+    if given is None:
+        return positions or min(tokenizer.model_max_length, 512)
+    if positions is not None and given > positions:
+        raise ValueError(f"max_source_length={given}, but the encoder of {name} reads {positions} tokens; give less")
+    return given
 
 
 def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], output_dir: str):
@@ -142,6 +227,8 @@ def _saved_model(args: ModelArguments) -> Any:
             f"{name} holds a {type(model).__name__}, which has no length control; give it as base_model={name} to add "
             "it, or name a model that this recipe trained"
         )
+    if args.length_constraint is not None:
+        model.config.length_constraint = args.length_constraint
     return model
 
 

@@ -16,6 +16,21 @@ def did_you_mean(word: object, words: Iterable) -> str:
     return f" (did you mean {near[0]}?)" if near else ""
 
 
+def model_name(name: str) -> str:
+    """
+    The name of a model, if it is one on the Hub or a folder that exists.
+
+    Raises:
+        `FileNotFoundError`: for a folder that does not; the Hub is not asked for it.
+    """
+    path = Path(name)
+    is_folder = name.startswith((".", "/", "~")) or name.count("/") > 1
+    if (is_folder or (len(path.parts) > 1 and path.parent.is_dir())) and not path.exists():
+        others = [str(other) for other in path.parent.glob("*/")] if path.parent.is_dir() else []
+        raise FileNotFoundError(f"there is no folder {name}{did_you_mean(name, others)}")
+    return name
+
+
 def named_recipes() -> dict[str, Path]:
     """Name -> file: `headline/small`, `reproduce/headline_en`."""
     files = [path for path in sorted(FOLDER.glob("*/*.yaml")) if path.parent.name != "accelerate"]

@@ -174,7 +174,3 @@ def main(argv=None) -> None:
     tables = render(spec, load_results(out / "results.jsonl"), out)
     (out / "tables.md").write_text(tables, encoding="utf-8")
     print(tables)
-
-
-if __name__ == "__main__":
-    main()

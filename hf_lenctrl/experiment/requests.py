@@ -48,6 +48,11 @@ class Rows:
     def __len__(self):
         return len(self.values)
 
+    def leave_out_dropped(self) -> None:
+        """Leave out the rows that a run did not test, which `dropped` says in its `test_outputs.jsonl`."""
+        kept = [i for i, row in enumerate(self.values) if row.get("output") is not None or not row.get("dropped")]
+        self.values, self.json = [self.values[i] for i in kept], [self.json[i] for i in kept]
+
     def column(self, name: str) -> list:
         """Values of a column, `None` where a row lacks it. Raises `ValueError` for a column that no row has."""
         if name not in self.columns and self.kind == "txt":
@@ -208,7 +213,8 @@ def read_requests(
         reference_column (`str`, *optional*): Column of the references.
         lengths (`Sequence[int]`, *optional*): Without `length_column`: each row is written at each of these.
         prefix (`str`, *optional*): Of the names of the columns that an output adds.
-        ranked (`bool`, *optional*, defaults to `False`): An output adds its rank among those of the request, too.
+        ranked (`bool`, *optional*, defaults to `False`): An output adds its rank among those of the request,
+            its score, and the number of the input row, too.
 
     Raises:
         `FileNotFoundError`: for a file that is not there.
@@ -223,7 +229,10 @@ def read_requests(
     sources = rows.texts(source_column)
     own = None if length_column is None else rows.lengths(length_column)
     references = None if reference_column is None else rows.texts(reference_column)
-    names = {name: prefix + name for name in ("requested", "output", "length", *(["rank"] if ranked else []))}
+    names = {
+        name: prefix + name
+        for name in ("requested", "output", "length", *(["rank", "score", "row"] if ranked else []))
+    }
     if names["requested"] == length_column:
         del names["requested"]  # the row has it
     taken = [name for name in names.values() if name in rows.columns]

@@ -1,16 +1,15 @@
-"""What a run needs beside its Trainer: permission to upload, a length predictor, streams, a time budget."""
+"""What a run needs beside its Trainer: permission to upload, a length predictor, streams."""
 
 import logging
-import time
+from importlib.util import find_spec
 from pathlib import Path
 
-import torch
 import transformers
 from huggingface_hub import create_repo, get_session, upload_file
-from transformers import TrainerCallback
 
 from ..data_collator import DataCollatorForLengthControl
 from ..length_predictor import load_predictor
+from ..metrics import rouge_metrics, translation_metrics
 
 
 logger = logging.getLogger(__name__)
@@ -25,6 +24,21 @@ def set_up(args) -> None:
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.INFO)
     transformers.utils.logging.set_verbosity(args.get_process_log_level())
     transformers.set_seed(args.seed)
+
+
+def check_optional_parts(run_args) -> None:
+    """
+    See before the first step that what is measured after the last can be measured.
+
+    Raises:
+        `ImportError`: without a package that the figures need, such as MeCab.
+    """
+    if run_args.bleu_tokenizer is not None:
+        translation_metrics(["a"], ["a"], bleu_tokenizer=run_args.bleu_tokenizer)
+    else:
+        rouge_metrics(["a"], ["a"], unit=run_args.rouge_unit)
+    if find_spec("matplotlib") is None:
+        logger.warning("the model card will have no picture: matplotlib is missing, pip install 'hf-lenctrl[plot]'")
 
 
 def check_upload(args) -> None:
@@ -116,29 +130,9 @@ class StreamCollator(DataCollatorForLengthControl):
     def __call__(self, features, return_tensors=None):
         self._epochs = iter([feature["epoch"] for feature in features])
         features = [{name: value for name, value in row.items() if name != "epoch"} for row in features]
+        self.set_epoch(0)  # a row sets its own
         return super().__call__(features, return_tensors)
 
     def _draw(self, feature):
         self.set_epoch(next(self._epochs))
         return super()._draw(feature)
-
-
-class TimeBudget(TrainerCallback):
-    """Ends training in good order once `minutes` are over."""
-
-    def __init__(self, minutes: float):
-        self.seconds = 60 * minutes
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        self.end = time.monotonic() + self.seconds
-
-    def on_step_end(self, args, state, control, **kwargs):
-        over = time.monotonic() >= self.end
-        if args.world_size > 1:  # all stop at the same step, or those that go on wait for the others for ever
-            flag = torch.tensor(float(over), device=args.device)
-            torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
-            over = bool(flag)
-        if over:
-            logger.info("the time budget is used up at step %d of %d", state.global_step, state.max_steps)
-            control.should_training_stop = True
-            control.should_save = True  # to go on from, and to average

@@ -1,9 +1,9 @@
 """Train a length-controlled sequence-to-sequence model.
 
-    python recipes/train_seq2seq.py recipes/headline/small.yaml --train_file rows.jsonl --output_dir runs/ldpe
+    lenctrl train headline/small --train_file rows.jsonl --output_dir runs/ldpe
 
-One YAML file is one run; options on the command line override it; `--help` lists them all. To resume an interrupted
-run, repeat the command.
+One YAML file, or a recipe that `lenctrl recipes` lists, is one run; options on the command line override it. To resume
+an interrupted run, repeat the command; a folder that holds a run with other options is refused.
 """
 
 import json
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from accelerate import PartialState
+import torch
 from datasets import DatasetDict, IterableDataset
 from transformers import Seq2SeqTrainingArguments
 
@@ -23,18 +23,27 @@ from ..metrics import build_compute_metrics
 from ..model_card import TrainingRun
 from ..trainer import LengthControlTrainer
 from .arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
+from .baselines import quality, warn_of_baselines
 from .checkpoints import (
     check_checkpoint,
     check_writable,
-    checkpoints_of,
+    keep_better,
     last_checkpoint,
     load_average,
     room_for,
     trained_steps,
 )
 from .data import Stream, first_rows, leave_out_lengths, load_splits, tokenize
-from .new_model import build_model, load_tokenizer, unit_and_tokens
-from .run import StreamCollator, TimeBudget, add_length_predictor, check_upload, prepare_streaming, set_up
+from .new_model import build_model, check_options, load_tokenizer, source_limit, unit_and_tokens
+from .record import RunRecord
+from .run import (
+    StreamCollator,
+    add_length_predictor,
+    check_optional_parts,
+    check_upload,
+    prepare_streaming,
+    set_up,
+)
 
 
 logger = logging.getLogger("train_seq2seq")
@@ -46,7 +55,7 @@ class Data:
 
     splits: dict[str, Any]
     tokenized: dict[str, Any]
-    test_rows: list[int]  # of splits["test"], those that tokenized["test"] holds
+    dropped: dict[int, str]  # rows of splits["test"] that tokenized["test"] lacks, and why
     tokenizer: Any
     unit: str
     length_tokens: LengthTokens | None
@@ -60,21 +69,24 @@ def load_data(model_args: ModelArguments, data_args: DataArguments, args) -> Dat
     head = first_rows(splits["train"])
     with args.main_process_first(desc="tokenizer"):
         tokenizer = load_tokenizer(model_args, head, args.output_dir)
+    data_args.max_source_length = source_limit(model_args, data_args, tokenizer)
     unit, tokens = unit_and_tokens(model_args, data_args, head, tokenizer)
     if data_args.unseen_lengths:
         splits["train"] = leave_out_lengths(splits["train"], tokenizer, unit, data_args.unseen_lengths)
     with args.main_process_first(desc="tokenising"):
         # logs what it dropped
         tokenized, reports = tokenize(splits, tokenizer, data_args, length_tokens=tokens, unit=unit)
+    tokenizer.model_max_length = data_args.max_source_length  # what is written later is cut where training was
     if "test" in splits and args.should_save:
         splits["test"].to_json(Path(args.output_dir, "test.jsonl"), force_ascii=False)
-    test_rows = reports[list(splits).index("test")].indices if "test" in splits else []
-    return Data(splits, tokenized, test_rows, tokenizer, unit, tokens)
+    dropped = reports[list(splits).index("test")].dropped if "test" in splits else {}
+    return Data(splits, tokenized, dropped, tokenizer, unit, tokens)
 
 
 def load_model(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, args, data: Data):
     """The model to train, with the length predictor beside it, on a disk that has room for its checkpoints."""
-    longest = max(data_args.max_source_length, data_args.max_target_length) + 1
+    source: Any = data_args.max_source_length
+    longest = max(source, data_args.max_target_length) + 1
     positions = max(512, longest)
     model = build_model(model_args, data.tokenizer, max_positions=positions, length_tokens=data.length_tokens)
     check_writable(args.output_dir, room_for(model, args))
@@ -122,13 +134,11 @@ def make_trainer(model, run_args: RunArguments, args, data: Data) -> LengthContr
         processing_class=data.tokenizer,
         compute_metrics=metrics_of(run_args, data),
     )
-    if run_args.max_train_minutes is not None:
-        trainer.add_callback(TimeBudget(run_args.max_train_minutes))
     return trainer
 
 
-def fit(trainer: LengthControlTrainer, run_args: RunArguments, unit: str) -> dict[str, float]:
-    """Train, or resume, or load what is trained; average the last checkpoints and save the model."""
+def fit(trainer: LengthControlTrainer, run_args: RunArguments, record: RunRecord, unit: str) -> tuple[dict, list[str]]:
+    """Train, or resume, or load what is trained; save the model. Returns the figures, and what the card says of it."""
     model: Any = trainer.model
     args = trainer.args
     checkpoint = args.resume_from_checkpoint or last_checkpoint(str(args.output_dir), args.world_size)
@@ -136,20 +146,28 @@ def fit(trainer: LengthControlTrainer, run_args: RunArguments, unit: str) -> dic
         check_checkpoint(checkpoint, args.save_only_model, unit)
         logger.info("resuming from %s", checkpoint)
     metrics: dict[str, float] = {}
-    if checkpoint is not None and 0 < args.max_steps <= trained_steps(checkpoint):
+    done = 0 if checkpoint is None else trained_steps(checkpoint)
+    if checkpoint is not None and 0 < args.max_steps <= done:
         logger.info("training is finished")  # Trainer would take one more step
         load_average(model, [checkpoint])
     else:
+        record.begin(done)
         metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
         trainer.save_metrics("train", metrics)
+        state = trainer.state
+        whole = state.global_step >= state.max_steps
+        why = "the last step" if whole else f"ended before step {state.max_steps}, the last of its schedule"
+        record.end(state.global_step, state.epoch or 0.0, why)
     trainer.accelerator.wait_for_everyone()  # the first process may still be writing or deleting checkpoints
+    history = record.history()
     if run_args.average_checkpoints > 1:
-        load_average(model, checkpoints_of(str(args.output_dir))[-run_args.average_checkpoints :])
+        history.append(keep_better(trainer, run_args.average_checkpoints))
+        logger.info(history[-1])
     trainer.save_model(_internal_call=True)  # uploaded once, at the end, with its card
-    return metrics
+    return metrics, history
 
 
-def test_at(length: int | None, trainer: LengthControlTrainer, data_args, run_args: RunArguments, data: Data) -> dict:
+def test_at(length: int | None, trainer: LengthControlTrainer, data: Data, model_args, data_args, run_args) -> dict:
     """Write the test rows at a length, or at their references'; returns the figures and adds them to `trainer.run`."""
     name, tokenizer = "test" if length is None else f"test_{length}", data.tokenizer
     run: Any = trainer.run
@@ -162,25 +180,45 @@ def test_at(length: int | None, trainer: LengthControlTrainer, data_args, run_ar
         test = DatasetDict({"test": data.splits["test"]})
         options: dict[str, Any] = {"length_tokens": data.length_tokens, "unit": data.unit, "length": length}
         rows = tokenize(test, tokenizer, data_args, **options)[0]["test"]
-    result = trainer.predict(rows, metric_key_prefix=name)
+    # neighbours of like lengths need less padding; the outputs come back in the order of the rows
+    order = sorted(range(len(rows)), key=lambda i: (len(rows[i]["labels"]), len(rows[i]["input_ids"])))
+    result = trainer.predict(rows.select(order), metric_key_prefix=name)
     figures = result.metrics or {}
-    trainer.save_metrics(name, figures)  # as soon as it is known
     if trainer.is_world_process_zero():
+        ids = [torch.as_tensor(found)[np.argsort(order)] for found in (result.predictions, result.label_ids)]
+        ids = [found.masked_fill(found == -100, tokenizer.pad_token_id) for found in ids]
         outputs, references = (
-            tokenizer.batch_decode(np.where(ids == -100, tokenizer.pad_token_id, ids), skip_special_tokens=True)
-            for ids in (result.predictions, result.label_ids)
+            tokenizer.batch_decode(found, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            for found in ids
         )
-        with open(Path(str(trainer.args.output_dir), f"{name}_outputs.jsonl"), "w", encoding="utf-8") as file:
-            for output, reference in zip(outputs, references, strict=True):
-                file.write(json.dumps({"output": output, "reference": reference}, ensure_ascii=False) + "\n")
+        produced, own = (trainer.data_collator.unit_table.count(found).tolist() for found in ids)
+        requested = own if length is None else [length] * len(own)
+        write_outputs(Path(str(trainer.args.output_dir), f"{name}_outputs.jsonl"), data, requested, outputs, produced)
+        kept = [i for i in range(len(data.splits["test"])) if i not in data.dropped]
+        sources = data.splits["test"].select(kept)["source"][:]
+        found = quality(outputs, sources, references, requested, length, trainer, data, (model_args, run_args))
+        figures |= {f"{name}_{key}": value for key, value in found.items()}
         run.tests["reference" if length is None else str(length)] = {
             key.removeprefix(f"{name}_"): value for key, value in figures.items()
         }
-        run.sources, run.references = data.splits["test"].select(data.test_rows)["source"][:], references
+        run.sources, run.references = sources, references
         if length is not None:
             run.outputs[length] = outputs
+    trainer.save_metrics(name, figures)
     logger.info(json.dumps(figures, indent=1))
     return figures
+
+
+def write_outputs(path: Path, data: Data, requested: list[int], outputs: list[str], produced: list[int]) -> None:
+    """One line for each row of `test.jsonl`, in its order. A row that was not tested says why."""
+    tested = iter(zip(requested, outputs, produced, strict=True))
+    with path.open("w", encoding="utf-8") as file:
+        for i, row in enumerate(data.splits["test"]):
+            dropped = data.dropped.get(i)
+            found = (None, None, None) if dropped is not None else next(tested)
+            line = {"source": row["source"], "reference": row["target"]}
+            line |= dict(zip(("requested", "output", "length"), found, strict=True))
+            file.write(json.dumps(line | ({"dropped": dropped} if dropped else {}), ensure_ascii=False) + "\n")
 
 
 def main(argv=None) -> dict:
@@ -189,22 +227,23 @@ def main(argv=None) -> dict:
     model_args, data_args, run_args, args = parse_arguments(classes, argv, __doc__)
     set_up(args)
     check_writable(args.output_dir)
+    check_optional_parts(run_args)
+    check_options(model_args, data_args, run_args)
+    with args.main_process_first(desc="record"):
+        record = RunRecord(args, model_args, data_args, run_args)
     check_upload(args)
     data = load_data(model_args, data_args, args)
+    rows = {name: len(split) for name, split in data.tokenized.items() if not isinstance(split, IterableDataset)}
+    record.set_rows(rows)
     model = load_model(model_args, data_args, run_args, args, data)
     trainer = make_trainer(model, run_args, args, data)
-    metrics = fit(trainer, run_args, data.unit)
-    rows = {name: len(split) for name, split in data.tokenized.items() if not isinstance(split, IterableDataset)}
-    trainer.run = TrainingRun.of(model_args, data_args, run_args, args, rows)
+    metrics, history = fit(trainer, run_args, record, data.unit)
+    trainer.run = TrainingRun.of(model_args, data_args, run_args, args, rows, history)
     for length in [None, *run_args.test_lengths] if "test" in data.tokenized else []:
-        metrics |= test_at(length, trainer, data_args, run_args, data)
+        metrics |= test_at(length, trainer, data, model_args, data_args, run_args)
+    warn_of_baselines(trainer.run.tests, data.unit)
     if args.push_to_hub:
         trainer.push_to_hub()  # with its card
     else:
         trainer.create_model_card()
     return metrics
-
-
-if __name__ == "__main__":  # accelerate launch -m
-    main()
-    PartialState().destroy_process_group()  # gloo's threads would abort a process that ends with them

@@ -1,10 +1,9 @@
 """Train a predictor of output lengths (Oka et al. 2020, section 3.2).
 
-    python recipes/train_length_predictor.py recipes/translation/length_predictor_small.yaml --train_file rows.jsonl
+    lenctrl train-predictor translation/length_predictor_small --train_file rows.jsonl
         --encoder_name_or_path path/to/encoder --target_tokenizer runs/ldpe --output_dir runs/predictor
 
-One YAML file is one run; options on the command line override it; `--help` lists them all. To resume an interrupted
-run, repeat the command.
+One YAML file is one run; options on the command line override it. To resume an interrupted run, repeat the command.
 """
 
 import json
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
 from datasets import DatasetDict
 from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer, EarlyStoppingCallback, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
@@ -107,7 +105,7 @@ def new_encoder(args: PredictorArguments, tokenizer, data_args: DataArguments) -
     width: Any = args.d_model
     shape: dict[str, Any] = {"num_hidden_layers": args.layers, "hidden_size": width, "intermediate_size": 4 * width}
     shape |= {"num_attention_heads": args.attention_heads, "pad_token_id": tokenizer.pad_token_id}
-    positions = max(512, data_args.max_source_length)
+    positions = max(512, data_args.max_source_length or 0)
     return BertModel(BertConfig(**shape, vocab_size=len(tokenizer), max_position_embeddings=positions))
 
 
@@ -214,7 +212,8 @@ def main(argv=None) -> dict:
     unit, lengths = model_args.length_unit, splits["train"]["labels"][:]
     model = LengthPredictor.from_encoder(encoder, lengths, length_unit=unit, dropout=model_args.dropout)
     logger.info("%.1fM parameters, targets %.1f %ss", model.num_parameters() / 1e6, model.config.target_mean, unit)
-    limit = min(data_args.max_source_length, model.max_source_length(tokenizer) or data_args.max_source_length)
+    limits = (data_args.max_source_length, model.max_source_length(tokenizer))
+    limit = min((most for most in limits if most is not None), default=512)
     with args.main_process_first(desc="tokenising"):
         tokenized = tokenize(splits, tokenizer, limit, data_args)
 
@@ -238,8 +237,3 @@ def main(argv=None) -> dict:
     else:
         trainer.create_model_card()
     return metrics
-
-
-if __name__ == "__main__":  # accelerate launch -m
-    main()
-    PartialState().destroy_process_group()  # gloo's threads would abort a process that ends with them

@@ -11,6 +11,7 @@ import logging
 import random
 import warnings
 from pathlib import Path
+from typing import Any
 
 from transformers import pipeline
 from transformers.utils import logging as transformers_logging
@@ -39,8 +40,9 @@ LENGTHS = range(15, 81)  # of the picture, in characters
 
 def load(name: str):
     """The pipeline of a model of this repository."""
-    options = {"num_beams": 4, "batch_size": 50, "length_unit": "character", "progress_bar": False}
-    return pipeline("length-controlled-generation", model=str(MODELS / name), device="cpu", **options)
+    task: Any = "length-controlled-generation"  # the stubs of Transformers know its own tasks alone
+    options: dict[str, Any] = {"num_beams": 4, "batch_size": 50, "length_unit": "character", "progress_bar": False}
+    return pipeline(task, model=str(MODELS / name), device="cpu", **options)
 
 
 def sentences() -> list[str]:
@@ -82,7 +84,7 @@ def plot(rows: list[dict], path: Path) -> None:
     ends = [LENGTHS[0], LENGTHS[-1]]
     axes.fill_between(ends, [0.9 * n for n in ends], [1.1 * n for n in ends], color="#0072B2", alpha=0.15, lw=0)
     asked = [row["requested"] for row in rows]
-    style = {"s": 16, "linewidths": 0}
+    style: dict[str, Any] = {"s": 16, "linewidths": 0}
     axes.scatter(asked, [row["plain"] for row in rows], color="0.65", label="plain model", **style)
     axes.scatter(asked, [row["controlled"] for row in rows], color="#0072B2", label="with length control", **style)
     axes.set(xlabel="requested characters", ylabel="produced characters", ylim=(0, 100))
@@ -100,6 +102,7 @@ def main(argv=None) -> None:
     out = Path(args.output_dir)
     out.mkdir(parents=True, exist_ok=True)
     warnings.filterwarnings("ignore", message="Recommended: pip install sacremoses")
+    logging.getLogger("hf_lenctrl").setLevel(logging.ERROR)  # lengths of the picture that are rare in training
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
 

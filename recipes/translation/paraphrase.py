@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -49,7 +50,7 @@ def n_best(model_folder: str, sources: list[str]) -> Iterator[tuple[str, list[st
             batch = sources[start : start + BATCH]
             tokens = [tokenizer.convert_ids_to_tokens(ids) for ids in tokenizer(batch)["input_ids"]]
             for source, found in zip(batch, translator.translate_batch(tokens, **options), strict=True):
-                ids = [tokenizer.convert_tokens_to_ids(hypothesis) for hypothesis in found.hypotheses]
+                ids: list[Any] = [tokenizer.convert_tokens_to_ids(hypothesis) for hypothesis in found.hypotheses]
                 texts = tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
                 yield source, texts, found.scores
             print(f"{start + len(batch)} of {len(sources)} sources", flush=True)

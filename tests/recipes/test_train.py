@@ -5,6 +5,7 @@ import shutil
 
 import datasets
 import pytest
+import recipe_runs
 import torch
 from conftest import SOURCES
 from huggingface_hub import ModelCard
@@ -32,6 +33,7 @@ from transformers import (
 
 import hf_lenctrl
 from hf_lenctrl import DataCollatorForLengthControl
+from hf_lenctrl.experiment import checkpoints
 from hf_lenctrl.experiment import train as train_seq2seq
 from hf_lenctrl.experiment.arguments import ModelArguments
 
@@ -48,6 +50,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "ldpe"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder.parent / "datasets_cache")
+        patch.setattr(checkpoints, "is_worse", lambda mean, last: False)  # the mean is looked at below
         metrics = train(
             folder,
             max_steps=200,  # two seconds, and enough to learn to count to 36
@@ -357,28 +360,12 @@ def test_a_named_model_learns(run, tmp_path):
     assert any(not torch.equal(before[name], after[name]) for name in before)
 
 
-def test_a_tokenizer_may_be_that_of_another_run(run, tmp_path):
+def test_a_tokenizer_may_be_that_of_another_run(run, tmp_path, monkeypatch):
+    monkeypatch.delitem(recipe_runs.TINY, "vocab_size")
     train(tmp_path / "next", tokenizer_name_or_path=run[0], max_steps=1, rows=ROWS[:8], **ONLY_TRAIN)
     tokenizers = [AutoTokenizer.from_pretrained(folder) for folder in (run[0], tmp_path / "next")]
     assert tokenizers[0].target_encoder == tokenizers[1].target_encoder
     assert not (tmp_path / "next" / "tokenizer").exists()
-
-
-@pytest.mark.parametrize("average", [1, 2])
-def test_a_run_out_of_time_ends_early_and_is_saved(tmp_path, average):
-    # no checkpoint was due yet; averaging must not lose the work
-    options = {"max_steps": 50, "max_train_minutes": 1e-9, "average_checkpoints": average, "max_test_rows": 2}
-    metrics = train(tmp_path / "run", **options)
-    assert 0 < metrics["epoch"] < 0.2  # one of some 12 steps an epoch
-    assert "test_mae" in metrics
-    model, tokenizer = load(tmp_path / "run")
-    assert model.generate(**tokenizer(SOURCES[:1], return_tensors="pt"), length=5).shape[0] == 1
-
-
-def test_a_run_out_of_time_goes_on_when_it_is_given_again(tmp_path):
-    for steps in (1, 2):
-        train(tmp_path / "run", max_steps=50, max_train_minutes=1e-9, **ONLY_TRAIN)
-        assert steps_of(tmp_path / "run") == steps
 
 
 # Length control for a plain checkpoint
@@ -455,10 +442,10 @@ def test_a_plain_checkpoint_is_given_length_control_by_training(stock, tmp_path)
             {"model_name_or_path": "STOCK"},
             "STOCK holds a MarianMTModel, which has no length control; give it as base_model=STOCK to add it",
         ),
-        ({"base_model": "RUN"}, "LenCtrlMarianMTModel has length control already"),
+        ({"base_model": "RUN"}, "has length control already; give it as model_name_or_path="),
         (
             {"base_model": "STOCK", "length_encoding": "none"},
-            "length_encoding='none' cannot be added to a model that stays as it was; choose",
+            "keeps its shape and its method, which stand in brackets; leave out ",  # the shape of a tiny new model
         ),
     ],
 )

@@ -1,0 +1,152 @@
+"""`run.json`: what decides a run. It is compared when the run is resumed, and the card says what it says."""
+
+import hashlib
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from .arguments import MODELS
+from .checkpoints import checkpoints_of, trained_steps
+
+
+FORMAT = 1
+# Options of Trainer that decide a run. The others change where and how fast it runs, or what it reports.
+OPTIMISATION = """per_device_train_batch_size gradient_accumulation_steps learning_rate lr_scheduler_type
+    lr_scheduler_kwargs warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm optim optim_args
+    label_smoothing_factor train_sampling_strategy seed data_seed bf16 fp16""".split()
+# Those that may change when a run is resumed; a sitting records the first, the rest come after training.
+MAY_CHANGE = """max_steps num_train_epochs eval_strategy eval_steps save_steps save_total_limit logging_steps
+    per_device_eval_batch_size generation_num_beams average_checkpoints max_validation_rows max_test_rows
+    test_lengths""".split()
+AFTER = """attn_implementation preprocessing_num_workers bleu_tokenizer rouge_unit rouge_max_bytes weights_dtype
+    length_predictor task card_examples language license""".split()
+FILES = ("train_file", "validation_file", "test_file")
+WEIGHTS = ("config.json", "model.safetensors", "tokenizer.json", "vocab.json", "target_vocab.json", "source.spm")
+
+
+def identity(path: str | Path) -> dict[str, Any] | str:
+    """Size and hash of a file, or of the files of a model's folder; a name on the Hub as it is. No path is in it."""
+    path = Path(path)
+    if path.is_dir():
+        parts = {name: identity(path / name) for name in WEIGHTS if (path / name).is_file()}
+        return {"name": path.resolve().name, "files": parts}
+    if not path.is_file():
+        return str(path)
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return {"size": path.stat().st_size, "sha256": digest.hexdigest()}
+
+
+class RunRecord:
+    """
+    The record of a run in its folder.
+
+    Args:
+        args (`TrainingArguments`): Those of the run; `args.output_dir` holds the record.
+        others: The run's other arguments, dataclasses.
+
+    Raises:
+        `ValueError`: where the folder holds a run that other options decided.
+    """
+
+    def __init__(self, args, *others):
+        self.path, self.writes = Path(args.output_dir, "run.json"), args.should_save
+        values = {f.name: getattr(part, f.name) for part in others for f in fields(part)} | args.to_dict()
+        names = [f.name for part in others for f in fields(part) if f.name not in (*MAY_CHANGE, *AFTER)]
+        self.changeable = {name: values[name] for name in MAY_CHANGE if name in values}
+        decides = {name: values[name] for name in [*names, *OPTIMISATION]} | {"processes": args.world_size}
+        given = [name for name in (*FILES, *MODELS) if decides.get(name) is not None]
+        self.files = {name: Path(decides[name]).name for name in given}
+        decides |= {name: identity(decides[name]) for name in given}
+        self.decides = json.loads(json.dumps(decides, default=str))
+        self.rows: dict[str, int] = {}
+        self.sittings: list[dict[str, Any]] = []
+        done = checkpoints_of(args.output_dir)
+        saved = json.loads(self.path.read_text(encoding="utf-8")) if self.path.is_file() else None
+        if saved is None or not done:  # nothing was trained that could be resumed
+            return self._begin_anew(saved)
+        self._compare(saved["decides"], trained_steps(done[-1]))
+        self.rows, self.sittings = saved["rows"], saved["sittings"]
+
+    def _begin_anew(self, saved: dict | None) -> None:
+        # a tokenizer that was trained on other text, in a run that ended before its first checkpoint
+        old = self.path.parent / "tokenizer"
+        if saved is not None and saved["decides"] != self.decides and old.is_dir() and self.writes:
+            for file in old.iterdir():
+                file.unlink()
+        self.save()
+
+    def _compare(self, saved: dict, steps: int) -> None:
+        now = self.decides | {"max_steps": self.changeable["max_steps"]}
+        before = saved | {"max_steps": now["max_steps"]}
+        if 0 < now["max_steps"] < steps:  # what is trained cannot be untrained
+            before["max_steps"] = f"{steps} (trained)"
+        other = [name for name in now if now[name] != before.get(name)]
+        if not other:
+            return
+        differences = [f"{name}={_short(before.get(name))}, now {_short(now[name])}" for name in other]
+        folder = self.path.parent
+        raise ValueError(
+            f"{folder} holds a run with other options: {'; '.join(differences)}. Name another output_dir; to start "
+            f"from the model of this run, add model_name_or_path={folder}. Options that may change: "
+            f"{', '.join(self.changeable)}"
+        )
+
+    def set_rows(self, rows: dict[str, int]) -> None:
+        """The rows of each split. Raises `ValueError` where the run has been trained on another number of them."""
+        trained = self.rows.get("train")
+        if trained is not None and self.sittings and rows.get("train") != trained:
+            raise ValueError(
+                f"{self.path.parent} was trained on {trained} rows, now there are {rows.get('train')}: the data "
+                "changed; name another output_dir"
+            )
+        self.rows = rows
+        self.save()
+
+    def begin(self, step: int) -> None:
+        """A sitting of the run begins after `step` steps."""
+        self.sittings.append({"from": step, "to": None, "hf_lenctrl": __version__, "options": self.changeable})
+        self.save()
+
+    def end(self, step: int, epoch: float, why: str) -> None:
+        """The sitting ends after `step` steps and `epoch` passes over the data."""
+        self.sittings[-1] |= {"to": step, "epochs": round(epoch, 2), "ended": why}
+        self.save()
+
+    def save(self) -> None:
+        """Write `run.json`, in one process."""
+        if not self.writes:
+            return
+        record = {"format": FORMAT, "decides": self.decides, "files": self.files}
+        record |= {"rows": self.rows, "sittings": self.sittings}
+        part = self.path.with_suffix(".part")
+        part.write_text(json.dumps(record, indent=1), encoding="utf-8")
+        part.replace(self.path)  # never half of it
+
+    def history(self) -> list[str]:
+        """What was trained, a sentence for each sitting."""
+        lines = []
+        for i, sitting in enumerate(self.sittings):
+            if sitting["to"] is None:
+                end = str(self.sittings[i + 1]["from"]) if i + 1 < len(self.sittings) else "?"
+                lines.append(f"Steps {sitting['from']} to {end}: interrupted.")
+            else:
+                passes = f"{sitting['epochs']} epochs in all"
+                lines.append(f"Steps {sitting['from']} to {sitting['to']} ({passes}): {sitting['ended']}.")
+            before = self.sittings[i - 1]["options"] if i else sitting["options"]
+            changed = {k: v for k, v in sitting["options"].items() if v != before.get(k)}
+            if changed:
+                lines[-1] += f" Changed: {', '.join(f'`{name}` to {value}' for name, value in changed.items())}."
+        return lines
+
+
+def _short(value: Any) -> str:
+    """A value of the record for a message."""
+    if isinstance(value, dict):
+        found = value.get("sha256") or (value.get("files") or {}).get("model.safetensors", {}).get("sha256", "")
+        return " ".join(filter(None, [value.get("name"), f"sha256 {found[:8]}"]))
+    return str(value)

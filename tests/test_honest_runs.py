@@ -1,0 +1,620 @@
+"""What a run says of itself is true: its record, its outputs, its card, what it refuses (issue 18)."""
+
+import json
+import logging
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import datasets
+import pytest
+import torch
+from conftest import SOURCES, TARGETS, build_model
+from huggingface_hub import ModelCard
+from safetensors.torch import load_file
+from test_readme import ENVIRONMENT
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    MarianConfig,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    pipeline,
+)
+
+from hf_lenctrl import DataCollatorForLengthControl, LengthControlTrainer
+from hf_lenctrl.experiment import checkpoints, evaluate, export, generate
+from hf_lenctrl.experiment import train as train_command
+from hf_lenctrl.experiment.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
+from hf_lenctrl.experiment.new_model import source_limit
+from hf_lenctrl.length_units import count_units
+from hf_lenctrl.metrics import lead, rouge_metrics, text_quality
+from hf_lenctrl.minimal_card import minimal_card
+from hf_lenctrl.model_card import TrainingRun, model_card
+
+
+ROOT = Path(__file__).resolve().parents[1]
+ROWS = [
+    {"source": f"{source} This is part {i} of it.", "target": f"{target} {i}"}
+    for i in range(20)
+    for source, target in zip(SOURCES, TARGETS, strict=True)
+]
+TINY = {
+    "d_model": 32,
+    "layers": 1,
+    "attention_heads": 2,
+    "ffn_dim": 32,
+    "vocab_size": 150,
+    "target_vocabulary": "shared",
+    "validation_share": 0.1,
+    "test_share": 0.1,
+    "max_steps": 6,
+    "save_steps": 2,
+    "per_device_train_batch_size": 8,
+    "learning_rate": 1e-3,
+    "lr_scheduler_type": "constant",
+    "predict_with_generate": True,
+    "train_sampling_strategy": "group_by_length",
+    "max_test_rows": 8,
+    "report_to": "none",
+    "disable_tqdm": True,
+    "use_cpu": True,
+}
+
+
+def write_rows(path: Path, rows: list[dict]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def read_rows(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def options_of(**values) -> list[str]:
+    items = ((key, value if isinstance(value, list) else [value]) for key, value in values.items())
+    return [word for key, words in items for word in (f"--{key}", *map(str, words))]
+
+
+def train(folder: Path, *, rows: list[dict] = ROWS, **options) -> dict:
+    file = write_rows(folder.with_suffix(".jsonl"), rows)
+    return train_command.main(options_of(**{"train_file": file, "output_dir": folder, **TINY, **options}))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path_factory):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A finished run; tests that go on with it copy it."""
+    folder = tmp_path_factory.mktemp("runs") / "first"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder.parent / "cache")
+        # of the test rows one has no target and one is too long
+        rows = [{"source": "Nothing is said of this.", "target": " "}, {"source": "Too much.", "target": "word " * 90}]
+        test = write_rows(folder.parent / "test_rows.jsonl", [*ROWS[:3], rows[0], *ROWS[20:23], rows[1], ROWS[40]])
+        train(folder, test_file=test, max_test_rows=20, max_target_length=80, test_lengths=[20], card_examples=9)
+    return folder
+
+
+@pytest.fixture
+def run(trained, tmp_path) -> Path:
+    for name in ("first", "first.jsonl", "test_rows.jsonl"):
+        path = trained.parent / name
+        (shutil.copytree if path.is_dir() else shutil.copy)(path, tmp_path / name)
+    return tmp_path / "first"
+
+
+AGAIN = {"max_test_rows": 20, "max_target_length": 80, "test_lengths": [20], "card_examples": 9}
+
+
+# 18.1: the record of a run
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"learning_rate": 1e-2, "seed": 7}, ["learning_rate=0.001, now 0.01", "seed=42, now 7"]),
+        ({"rows": ROWS[:-1], "max_steps": 9}, ["train_file=sha256 "]),
+        ({"overshoot_share": 0.2}, ["overshoot_share=0.0, now 0.2"]),
+        ({"length_encoding": "lrpe"}, ["length_encoding=ldpe, now lrpe"]),
+        ({"max_steps": 3}, ["max_steps=6 (trained), now 3"]),
+    ],
+)
+def test_a_finished_folder_refuses_another_command(run, options, said):  # issue 18.1
+    before = (run / "model.safetensors").read_bytes()
+    with pytest.raises(ValueError, match="holds a run with other options") as refused:
+        train(run, **{**AGAIN, "test_file": run.parent / "test_rows.jsonl", **options})
+    message = str(refused.value)
+    assert all(words in message for words in said), message
+    assert f"model_name_or_path={run}" in message and "Name another output_dir" in message and "max_steps" in message
+    assert (run / "model.safetensors").read_bytes() == before
+
+
+def test_a_run_may_be_resumed_with_more_steps_and_the_card_says_it(run):  # issue 18.1
+    train(run, **{**AGAIN, "test_file": run.parent / "test_rows.jsonl", "max_steps": 8, "logging_steps": 1})
+    record = json.loads((run / "run.json").read_text())
+    assert [(sitting["from"], sitting["to"]) for sitting in record["sittings"]] == [(0, 6), (6, 8)]
+    card = (run / "README.md").read_text()
+    assert (
+        "Steps 0 to 6 (" in card and "Steps 6 to 8 (" in card and "Changed: `max_steps` to 8, `logging_steps`" in card
+    )
+    assert "- `max_steps`: 8" in card and "num_train_epochs" not in card
+
+
+def test_the_record_holds_no_row_and_no_path(trained):  # issue 18.1
+    text = (trained / "run.json").read_text()
+    assert str(trained.parent) not in text and "text editor" not in text and "hub_token" not in text
+    record = json.loads(text)
+    size = (trained.parent / "first.jsonl").stat().st_size
+    assert record["decides"]["train_file"]["size"] == size and record["files"]["train_file"] == "first.jsonl"
+    assert record["rows"]["test"] == 7
+
+
+def test_a_folder_where_nothing_was_trained_takes_another_command(tmp_path):  # issue 18.1
+    folder = tmp_path / "run"
+    with pytest.raises(ValueError, match="target_vocabulary"):
+        train(folder, family="bart", target_vocabulary="character")
+    train(folder, max_steps=1, test_share=0, vocab_size=140)
+    record = json.loads((folder / "run.json").read_text())
+    assert record["decides"]["vocab_size"] == 140 and AutoTokenizer.from_pretrained(folder).vocab_size <= 140
+
+
+# 18.2: averaging
+
+
+def test_only_late_checkpoints_are_averaged_and_without_rows_nothing_is_compared(tmp_path, caplog):  # issue 18.2
+    with caplog.at_level(logging.INFO):
+        options = {"average_checkpoints": 5, "warmup_steps": 4, "max_steps": 7, "validation_share": 0, "test_share": 0}
+        train(tmp_path / "run", **options)
+    assert "Weights: the mean of the checkpoints 6, 7, compared with none" in caplog.text
+    folders = [tmp_path / "run" / name for name in ("checkpoint-6", "checkpoint-7", ".")]
+    states = [load_file(folder / "model.safetensors") for folder in folders]
+    name = "model.decoder.layers.0.fc1.weight"
+    torch.testing.assert_close(states[2][name], (states[0][name] + states[1][name]) / 2)
+    assert "mean of the checkpoints 6, 7" in (tmp_path / "run" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("figures", "mean_is_kept"),
+    [((1.9, 5.4), True), ((1.9, 5.6), False), ((2.1, 1.0), False), (None, False)],
+    ids=["better", "longer", "worse", "ruined"],
+)
+def test_the_better_of_mean_and_last_is_kept(run, monkeypatch, caplog, figures, mean_is_kept):  # issue 18.2
+    original = checkpoints.average_checkpoints
+
+    def mean(folders):
+        state = original(folders)
+        if figures is None and len(folders) > 1:
+            state["model.shared.weight"].normal_(std=50, generator=torch.Generator().manual_seed(1))
+        return state
+
+    def evaluate(trainer, metric_key_prefix):
+        loss, mae = (2.0, 5.0) if metric_key_prefix == "last" else figures
+        return {f"{metric_key_prefix}_loss": loss, f"{metric_key_prefix}_mae": mae}
+
+    monkeypatch.setattr(checkpoints, "average_checkpoints", mean)
+    if figures is not None:
+        monkeypatch.setattr(LengthControlTrainer, "evaluate", evaluate)
+    with caplog.at_level(logging.INFO):
+        train(run, **{**AGAIN, "test_file": run.parent / "test_rows.jsonl", "average_checkpoints": 2})
+    last, saved = (load_file(folder / "model.safetensors") for folder in (run / "checkpoint-6", run))
+    assert all(torch.equal(last[name], saved[name]) for name in saved) != mean_is_kept
+    told = "Weights: the mean" if mean_is_kept else "Weights: the last checkpoint, not the mean"
+    assert f"{told} of the checkpoints 4, 6; on the validation rows the last has loss " in caplog.text
+    assert told in (run / "README.md").read_text()
+
+
+# 18.3: outputs in the order of the rows
+
+
+def test_outputs_stand_in_the_order_of_the_test_rows(trained):  # issue 18.3
+    rows = read_rows(trained / "test.jsonl")
+    assert len(rows) == 9
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(trained), AutoTokenizer.from_pretrained(trained)
+    for name in ("test_outputs.jsonl", "test_20_outputs.jsonl"):
+        outputs = read_rows(trained / name)
+        assert [row["source"] for row in outputs] == [row["source"] for row in rows]
+        assert [row["reference"] for row in outputs] == [row["target"] for row in rows]
+        assert {i: row["dropped"] for i, row in enumerate(outputs) if "dropped" in row} == {
+            3: "empty text",
+            7: "target over 80 tokens",
+        }
+        for row in outputs:
+            if "dropped" in row:
+                assert row["output"] is None
+                continue
+            requested = 20 if "20" in name else len(row["reference"])
+            ids = model.generate(**tokenizer(row["source"], return_tensors="pt"), length=requested)
+            written = tokenizer.decode(ids[0], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            assert (row["requested"], row["output"], row["length"]) == (requested, written, len(written))
+    card = ModelCard.load(trained / "README.md").text
+    published = [line.split(" | ")[0].removeprefix("| ") for line in card.splitlines() if line.startswith("| ")]
+    assert published[-7:] == [row["target"] for i, row in enumerate(rows) if i not in (3, 7)]
+    assert rows[0]["source"] in card  # the example's source and reference are of one row
+
+
+# 18.9, 18.10: Trainers
+
+
+def arguments(folder: Path, **options) -> Seq2SeqTrainingArguments:
+    own = {"per_device_train_batch_size": 3, "report_to": [], "save_strategy": "no", "use_cpu": True}
+    return Seq2SeqTrainingArguments(folder, disable_tqdm=True, **{**own, **options})
+
+
+@pytest.fixture
+def pairs(shared_tokenizer) -> list[dict]:
+    return [dict(shared_tokenizer(s, text_target=t)) for s, t in zip(SOURCES, TARGETS, strict=True)]
+
+
+@pytest.fixture
+def counting(shared_tokenizer):
+    """A model, and the (training, length) of each row that it was given."""
+    model, seen = build_model("marian", vocab_size=len(shared_tokenizer), length_unit="character"), []
+    model.set_unit_table(shared_tokenizer)
+    model.get_decoder().register_forward_pre_hook(
+        lambda module, args, kwargs: seen.extend((module.training, n) for n in kwargs["length"].tolist()),
+        with_kwargs=True,
+    )
+    return model, seen
+
+
+def test_the_stock_trainer_refuses_noise_and_names_ours(counting, pairs, shared_tokenizer, tmp_path):  # issue 18.9
+    model, _ = counting
+    collate = DataCollatorForLengthControl(shared_tokenizer, model=model, length_noise=2, overshoot_share=0.2)
+    trainer = Seq2SeqTrainer(model, arguments(tmp_path), collate, train_dataset=pairs, eval_dataset=pairs)
+    for call in (trainer.evaluate, trainer.train):
+        with pytest.raises(ValueError, match=r"for training.*Use LengthControlTrainer, .*call set_epoch\(epoch\)"):
+            call()
+    collate.set_epoch(0)  # as a loop of one's own does
+    assert collate(pairs)["length"].shape == (6,)
+
+
+def test_one_noisy_collator_is_enough_and_evaluation_is_exact(counting, pairs, shared_tokenizer, tmp_path):  # 18.9
+    model, seen = counting
+    collate = DataCollatorForLengthControl(shared_tokenizer, model=model, length_noise=4, seed=3)
+    args = arguments(tmp_path, num_train_epochs=3, eval_strategy="epoch")
+    LengthControlTrainer(model, args, collate, train_dataset=pairs, eval_dataset=pairs).train()
+    exact = sorted(len(text) for text in TARGETS)
+    assert [n for training, n in seen if not training] == 3 * [len(text) for text in TARGETS]
+    noisy = [n for training, n in seen if training]
+    epochs = [sorted(noisy[i : i + 6]) for i in (0, 6, 12)]
+    assert exact not in epochs and epochs[0] != epochs[1] != epochs[2] != epochs[0]
+
+
+def test_evaluation_with_the_stock_collator_names_ours(counting, pairs, shared_tokenizer, tmp_path):  # issue 18.10
+    collate = DataCollatorForSeq2Seq(shared_tokenizer, model=counting[0])
+    args = arguments(tmp_path, predict_with_generate=True, label_smoothing_factor=0.1)
+    trainer = Seq2SeqTrainer(counting[0], args, collate, eval_dataset=pairs, compute_metrics=lambda evaluation: {})
+    with pytest.raises(ValueError, match="no length was given.*DataCollatorForLengthControl"):
+        trainer.evaluate()
+
+
+@pytest.mark.parametrize("stock", [True, False])
+def test_a_column_named_length_is_not_taken_in_silence(
+    counting, pairs, shared_tokenizer, tmp_path, caplog, stock
+):  # issue 18.10
+    model, seen = counting
+    rows = [{**row, "length": 3} for row in pairs]
+    kind = DataCollatorForSeq2Seq if stock else DataCollatorForLengthControl
+    Seq2SeqTrainer(
+        model, arguments(tmp_path, max_steps=2), kind(shared_tokenizer, model=model), train_dataset=rows
+    ).train()
+    if stock:
+        assert [n for _, n in seen] == [3] * 6 and caplog.text.count("a column `length` of the rows is taken") == 1
+    else:
+        assert sorted(n for _, n in seen) == sorted(len(text) for text in TARGETS)
+        assert caplog.text.count("the column `length` of the rows is not used") == 1
+
+
+def test_a_limit_below_the_requested_length_is_told_once(counting, pairs, shared_tokenizer, tmp_path, caplog):  # 18.10
+    model, _ = counting
+    collate = DataCollatorForLengthControl(shared_tokenizer, model=model)
+    args = arguments(tmp_path, predict_with_generate=True, generation_max_length=4, per_device_eval_batch_size=2)
+    Seq2SeqTrainer(model, args, collate, eval_dataset=pairs, compute_metrics=lambda evaluation: {}).evaluate()
+    assert caplog.text.count("outputs were cut at 4 tokens, before they had their length") == 1
+    assert "generation_max_length" in caplog.text
+
+
+# 18.11: trained lengths
+
+
+def test_the_trained_lengths_are_kept_and_a_request_outside_is_told_once(run, caplog):  # issue 18.11
+    config = json.loads((run / "config.json").read_text())
+    counts = sorted(len(row["target"]) for row in read_rows(run.parent / "first.jsonl"))
+    assert config["trained_lengths"]["max"] == counts[-1] == 36
+    assert config["trained_lengths"]["1%"] == 19 and config["trained_lengths"]["50%"] in range(24, 30)
+    assert MarianConfig.from_pretrained(run).trained_lengths == config["trained_lengths"]  # code that does not know it
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(run), AutoTokenizer.from_pretrained(run)
+    batch = tokenizer(SOURCES[0], return_tensors="pt")
+    model.generate(**batch, length=30)
+    assert "was requested" not in caplog.text
+    for _ in range(2):
+        model.generate(**batch, length=90)
+    assert caplog.text.count("a length of 90 to 90 characters was requested; the model was trained on 19 to 3") == 1
+    card = (run / "README.md").read_text()
+    assert "trained on lengths from 19 to 3" in card and "longest 36" in card
+    del config["trained_lengths"]  # an older checkpoint
+    (run / "config.json").write_text(json.dumps(config))
+    assert AutoModelForSeq2SeqLM.from_pretrained(run).config.trained_lengths is None
+
+
+# 18.12: quality beside compliance
+
+
+def test_texts_that_read_badly_are_counted():  # issue 18.12
+    texts = ["a text editor", "a text editor", "an an editor", "of the of the", "card games..", "cards,."]
+    assert text_quality(texts) == {"repeated": 2 / 6, "distinct": 5 / 6, "filled_end": 2 / 6}
+    assert lead("a café here", 6, "character") == "a café" and lead("a café here", 6, "byte") == "a caf"
+    assert lead(" one two  three", 2, "word") == "one two"
+
+
+def test_a_test_shows_the_lead_baseline_and_warns_of_a_model_under_it(trained, run, caplog):  # issue 18.12
+    figures = json.loads((trained / "test_20_results.json").read_text())
+    rows = [row for row in read_rows(trained / "test_20_outputs.jsonl") if row["output"] is not None]
+    expected = rouge_metrics([row["source"][:20] for row in rows], [row["reference"] for row in rows])["rouge1_f1"]
+    assert figures["test_20_lead_rouge1_f1"] == pytest.approx(expected) and expected > figures["test_20_rouge1_f1"]
+    assert figures["test_20_distinct"] == len({row["output"] for row in rows}) / len(rows)
+    card = (trained / "README.md").read_text()
+    assert "lead_rouge1_f1" in card and "the source, cut at the" in card and "distinct" in card
+    with caplog.at_level(logging.WARNING):
+        train(run, **AGAIN, test_file=run.parent / "test_rows.jsonl")
+    assert f"at 20 characters the model has rouge1_f1 {figures['test_20_rouge1_f1']:.1f}" in caplog.text
+    assert f"the source cut at the length has {expected:.1f}" in caplog.text
+
+
+def test_evaluate_shows_the_baseline_and_leaves_out_dropped_rows(trained, tmp_path, capsys, monkeypatch):  # 18.12
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    options = ["--input_file", trained / "test_20_outputs.jsonl", "--reference_column", "reference"]
+    evaluate.main([*map(str, options), "--output_dir", str(tmp_path / "report")])
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    figures = json.loads((trained / "test_20_results.json").read_text())
+    assert report["units"]["character"]["n"] == 7
+    assert report["baseline"]["rouge1_f1"] == pytest.approx(figures["test_20_lead_rouge1_f1"])
+    assert report["text"]["distinct"] == figures["test_20_distinct"]
+    text = capsys.readouterr().out
+    assert "lead, the source cut at the requested length" in text and "filled end 0.0 %" in text
+    assert not (tmp_path / "report" / "report.png").exists() and (tmp_path / "report" / "report.md").is_file()
+
+
+# 18.8: optional parts
+
+
+def test_a_missing_part_is_told_before_the_first_step(tmp_path, monkeypatch):  # issue 18.8
+    monkeypatch.setitem(sys.modules, "MeCab", None)
+    monkeypatch.setitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", None)
+    with pytest.raises(ImportError, match="ja-mecab.*sacrebleu"):
+        train(tmp_path / "run", bleu_tokenizer="ja-mecab")
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+# 18.4, 18.16: options of a checkpoint
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length_encoding": "lrpe"}, r"keeps its shape and its method.*leave out length_encoding=lrpe \(ldpe\)"),
+        ({"layers": 3}, r"leave out layers=3 \(1\)"),
+        ({"absolute_positions": True}, r"absolute_positions=True \(False\)"),
+        ({"target_vocabulary": "character"}, r"target_vocabulary=character \(shared\)"),
+        ({"vocab_size": 99}, r"vocab_size=99 \("),
+        ({"length_tokens": "bins"}, r"length_tokens=bins \(None\)"),
+        ({"length_unit": "word"}, "counts characters, got length_unit=word"),
+        ({"max_source_length": 600}, "max_source_length=600, but the encoder of .* reads 512 tokens"),
+    ],
+)
+def test_what_a_checkpoint_cannot_change_is_refused_with_its_value(trained, tmp_path, options, message):  # issue 18.4
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path / "next", model_name_or_path=trained, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length_bins": 5}, "length_bins has no effect without length_tokens=bins; leave it out"),
+        ({"learned_lengths": 99}, "learned_lengths has no effect without length_encoding=learned or"),
+        ({"length_encoding": "none", "overshoot_share": 0.1}, "overshoot_share has no effect without a model that is"),
+        ({"group_separator": "-"}, "group_separator has no effect without group_column=; leave it out"),
+    ],
+)
+def test_an_option_without_a_use_is_an_error(tmp_path, options, message):  # issue 18.4
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path / "run", **options)
+
+
+def test_the_length_constraint_of_a_further_run_is_honoured(trained, tmp_path):  # issue 18.4
+    train(tmp_path / "next", model_name_or_path=trained, length_constraint="max", max_steps=1, test_share=0)
+    assert AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "next").config.length_constraint == "max"
+
+
+def test_a_controlled_base_model_is_answered_with_the_right_option(trained, tmp_path):  # issue 18.16
+    message = f"base_model={trained} has length control already; give it as model_name_or_path={trained}"
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path / "next", base_model=trained)
+
+
+# 18.5: the limit of sources
+
+
+def test_a_model_reads_as_many_tokens_as_it_was_trained_on(trained, tmp_path, caplog):  # issue 18.5
+    start = tmp_path / "start"
+    shutil.copytree(trained, start, ignore=shutil.ignore_patterns("checkpoint-*"))
+    tokenizer = AutoTokenizer.from_pretrained(start)
+    tokenizer.model_max_length = 12
+    tokenizer.save_pretrained(start)
+    options = {"max_steps": 1, "test_share": 0, "validation_share": 0}
+    train(tmp_path / "next", model_name_or_path=start, max_source_length=20, **options)
+    assert AutoTokenizer.from_pretrained(tmp_path / "next").model_max_length == 20
+    long = [row["source"] for row in ROWS[:106]]
+    assert "sources are longer than 20 tokens and were cut; raise max_source_length" in caplog.text  # over a tenth
+    caplog.clear()
+    pipe = pipeline("length-controlled-generation", model=str(tmp_path / "next"), device="cpu")
+    assert len(pipe.tokenizer(long[0])["input_ids"]) > 20
+    pipe([long[0], "A game."], length=20, length_constraint="max")
+    assert "1 of 2 sources are longer than 20 tokens, the tokenizer's model_max_length, and were cut" in caplog.text
+    caplog.clear()
+    train(tmp_path / "whole", model_name_or_path=start, max_source_length="512", **options)
+    assert AutoTokenizer.from_pretrained(tmp_path / "whole").model_max_length == 512  # the encoder's positions
+    assert "were cut" not in caplog.text
+
+
+def test_the_recipe_for_checkpoints_cuts_where_the_encoder_does(trained):  # issue 18.5
+    classes = (ModelArguments, DataArguments, RunArguments, Seq2SeqTrainingArguments)
+    argv = [str(ROOT / "recipes" / "headline" / "pretrained.yaml"), "--base_model", str(trained)]
+    model_args, data_args, *_ = parse_arguments(classes, argv)
+    assert source_limit(model_args, data_args, None) == 512
+
+
+# 18.14: the command line
+
+
+def test_the_saved_help_is_what_the_commands_say(monkeypatch):  # issue 18.14
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    import command_help
+
+    saved = command_help.FILE.read_text(encoding="utf-8")
+    assert saved.split() == command_help.every_help().split(), "run `python docs/command_help.py`"
+    parts = {part.partition("\n")[0]: part.splitlines()[1:] for part in saved.split("#: ")[1:]}
+    assert {"train", "train data", "train length", "generate", "evaluate"} <= parts.keys()
+    assert all(len(lines) < 50 for name, lines in parts.items() if name.startswith("train"))  # a screen
+
+
+@pytest.mark.parametrize("words", [["train", "--help"], ["train", "--help", "length"], ["generate", "--help"]])
+def test_the_help_of_a_command_comes_without_torch_in_less_than_a_second(words):  # issue 18.14
+    code = f"import sys, lenctrl; lenctrl.main({words!r}); print({{'torch', 'transformers'}} & sys.modules.keys())"
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.stdout.endswith("set()\n") and "--" in done.stdout, done.stderr
+    # of the processor: the machine may be busy
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        (train_command, ["--base_model", "models/gone", "--output_dir", "x"]),
+        (train_command, ["--model_name_or_path", "./gone", "--output_dir", "x"]),
+        (generate, ["--model", "models/gone", "--input_file", "y", "--output_file", "z"]),
+        (export, ["models/gone", "--length", "5", "--output_dir", "z"]),
+    ],
+)
+def test_a_folder_that_is_not_there_is_not_looked_for_on_the_hub(command, options, tmp_path, monkeypatch):  # 18.14
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "done").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match="there is no folder (models/gone .did you mean models/done|./gone)"):
+        command.main(options)
+
+
+def test_an_unknown_keyword_of_the_pipeline_is_named(trained):  # issue 18.14
+    pipe = pipeline("length-controlled-generation", model=str(trained), device="cpu")
+    with pytest.raises(TypeError, match=r"lenght=9 is no option; did you mean length=\?"):
+        pipe("A text.", lenght=9)
+    with pytest.raises(TypeError, match="temprature=9 is no option; did you mean temperature="):
+        pipe("A text.", length=9, temprature=9)
+    with pytest.raises(TypeError, match="colour='red' is no option"):
+        pipe("A text.", length=9, colour="red")
+
+
+def test_the_bars_say_what_is_in_progress(counting, pairs, shared_tokenizer, tmp_path, capsys):  # issue 18.14
+    args = arguments(tmp_path, max_steps=1, eval_strategy="steps", eval_steps=1)
+    args.disable_tqdm = False
+    collate = DataCollatorForLengthControl(shared_tokenizer, model=counting[0])
+    LengthControlTrainer(counting[0], args, collate, train_dataset=pairs, eval_dataset=pairs).train()
+    error = capsys.readouterr().err
+    assert "Training:" in error and "Evaluating:" in error
+
+
+# 18.13: cards, and loading without the package
+
+
+def test_the_card_of_a_translator_speaks_of_translation_at_a_sensible_length(trained):  # issue 18.13
+    model = AutoModelForSeq2SeqLM.from_pretrained(trained)
+    run = TrainingRun({}, {20: ["x"]}, ["Das ist ein Haus."], ["This is a house."], "rows.jsonl", task="translation")
+    card = model_card(model, run, "translator").text
+    median = model.config.trained_lengths["50%"]
+    assert "translates into texts of a requested length" in card and f"length={median}, " in card
+    run.examples = 1
+    assert "text = 'Das ist ein Haus.'" in (card := model_card(model, run, "translator").text)
+    assert "length=16, " in card  # of its own reference
+    assert f"length={median}, " in minimal_card(model, "translator").text
+
+
+def test_without_the_package_the_way_to_load_the_model_is_told(trained):  # issue 18.13
+    load = f"from transformers import AutoModelForSeq2SeqLM as A; A.from_pretrained({str(trained)!r})"
+    done = subprocess.run([sys.executable, "-c", load], capture_output=True, text=True, input="", env=ENVIRONMENT)
+    assert "contains custom code" in done.stderr and "`trust_remote_code=True`" in done.stderr
+
+
+# 18.15: generate
+
+
+def test_n_best_lines_have_rank_score_and_row_and_sampling_is_repeatable(trained, tmp_path):  # issue 18.15
+    source = write_rows(tmp_path / "in.jsonl", [{"source": text, "id": i} for i, text in enumerate(SOURCES[:2])])
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(trained), AutoTokenizer.from_pretrained(trained)
+    options = [
+        "--model",
+        str(trained),
+        "--input_file",
+        str(source),
+        "--length",
+        "9",
+        "12",
+        "--length_constraint",
+        "max",
+    ]
+    generate.main([*options, "--num_return_sequences", "2", "--num_beams", "3", "--output_file", f"{tmp_path}/beams"])
+    lines = read_rows(tmp_path / "beams")
+    assert [(line["row"], line["requested"], line["rank"]) for line in lines] == [
+        (row, length, rank) for row in (1, 2) for length in (9, 12) for rank in (1, 2)
+    ]
+    beams = {"num_beams": 3, "num_return_sequences": 2, "return_dict_in_generate": True, "output_scores": True}
+    batch = tokenizer(SOURCES[1], return_tensors="pt")
+    expected = model.generate(**batch, length=9, length_constraint="max", **beams).sequences_scores.tolist()
+    assert [line["score"] for line in lines[4:6]] == pytest.approx(expected, rel=1e-4)
+    sample = [*options, "--do_sample", "--top_p", "0.9", "--no_repeat_ngram_size", "2", "--repetition_penalty", "1.1"]
+    for name, seed in (("one", "1"), ("same", "1"), ("other", "2")):
+        generate.main([*sample, "--seed", seed, "--output_file", str(tmp_path / name)])
+    one, same, other = (read_rows(tmp_path / name) for name in ("one", "same", "other"))
+    assert one == same != other and "score" not in one[0] and one[0]["id"] == 0
+    with pytest.raises(SystemExit):
+        generate.main([*options, "--top_p", "0.9", "--output_file", str(tmp_path / "refused")])
+
+
+# The journey
+
+
+def test_a_journey_from_the_shipped_model(tmp_path, capsys):  # issue 18
+    configs = {path.parent: json.loads(path.read_text()) for path in (ROOT / "models").glob("*/config.json")}
+    shipped = next(folder for folder, config in sorted(configs.items()) if "length_encoding" in config)
+    unit = configs[shipped]["length_unit"]
+    rows = [{"mail": row["source"], "subject": row["target"], "id": i} for i, row in enumerate(ROWS[:48])]
+    own = {"train_file": write_rows(tmp_path / "mails.jsonl", rows), "output_dir": tmp_path / "mails"}
+    own |= {"source_column": "mail", "target_column": "subject", "model_name_or_path": shipped}
+    shape = ("d_model", "layers", "attention_heads", "ffn_dim", "vocab_size", "target_vocabulary", "max_steps")
+    rest = {name: value for name, value in TINY.items() if name not in shape}
+    own |= {**rest, "max_test_rows": 3, "max_validation_rows": 2, "save_steps": 1, "generation_num_beams": 1}
+
+    def command(**options) -> dict:
+        return train_command.main(options_of(**{**own, **options}))
+
+    command(max_steps=1)
+    command(max_steps=2)
+    with pytest.raises(ValueError, match="other options: learning_rate=0.001, now 0.01"):
+        command(max_steps=2, learning_rate=0.01)
+    tests = read_rows(tmp_path / "mails" / "test.jsonl")
+    outputs = read_rows(tmp_path / "mails" / "test_outputs.jsonl")
+    assert [row["source"] for row in outputs] == [row["source"] for row in tests] and len(tests) == 3
+    card = (tmp_path / "mails" / "README.md").read_text()
+    assert "Steps 0 to 1 (" in card and "Steps 1 to 2 (" in card and "- `learning_rate`: 0.001" in card
+    assert f"Started from {shipped.name}" in card.replace("\\", "") and "mails.jsonl" in card
+    counts = sorted(count_units(row["subject"], unit) for row in rows)
+    assert f"longest {counts[-1]}" in card
+    evaluate.main(options_of(input_file=tmp_path / "mails" / "test_outputs.jsonl", reference_column="reference"))
+    assert "Baseline (lead, the source cut at the requested length): rouge1" in capsys.readouterr().out
