@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     BartTokenizer,
@@ -29,9 +30,11 @@ from .length_constraint import LengthConstraintLogitsProcessor
 from .length_predictor import LengthPredictor, LengthPredictorConfig, load_predictor
 from .length_tokens import LengthTokens
 from .length_units import UnitTable, count_units
+from .loading import PipelineModel
 from .metrics import length_metrics
 from .modeling_lenctrl import *  # noqa: F403
-from .pipeline import LengthControlledGenerationPipeline, PipelineModel
+from .modeling_lenctrl_causal import LenCtrlForCausalLM
+from .pipeline import LengthControlledGenerationPipeline
 from .report import length_report
 from .reranking import rerank
 from .tokenizer_training import train_marian_tokenizer
@@ -46,6 +49,7 @@ __all__ = [
     *_models.__all__,
     "DataCollatorForLengthControl",
     "FixedLengthTranslator",
+    "LenCtrlForCausalLM",
     "LengthConstraintLogitsProcessor",
     "LengthControlEnsemble",
     "LengthControlTrainer",
@@ -86,6 +90,8 @@ for _family, _head in _models.FAMILIES.items():
     AutoModelForSeq2SeqLM.register(_config, _head, exist_ok=True)
     if _family in _TOKENIZERS:
         AutoTokenizer.register(_config, tokenizer_class=_TOKENIZERS[_family], exist_ok=True)
+AutoConfig.register("lenctrl_causal_lm", LenCtrlForCausalLM.config_class, exist_ok=True)
+AutoModelForCausalLM.register(LenCtrlForCausalLM.config_class, LenCtrlForCausalLM, exist_ok=True)
 PIPELINE_REGISTRY.register_pipeline(
     "length-controlled-generation",
     pipeline_class=LengthControlledGenerationPipeline,

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
+from transformers import AutoConfig, PreTrainedConfig
+from transformers.configuration_utils import SubConfigSpec
 from transformers.models.bart.configuration_bart import BartConfig
 from transformers.models.m2m_100.configuration_m2m_100 import M2M100Config
 from transformers.models.marian.configuration_marian import MarianConfig
@@ -182,6 +184,43 @@ class LenCtrlUMT5Config(LengthControlRules, UMT5Config):
 
     model_type = "lenctrl_umt5"
     absolute_positions: bool = True
+
+
+def _of_text(name: str) -> property:
+    """A field that a causal model's configuration has in `text_config`."""
+    return property(
+        lambda self: getattr(self.text_config, name, None), lambda self, value: setattr(self.text_config, name, value)
+    )
+
+
+@strict
+class LenCtrlCausalLMConfig(LengthControlRules, PreTrainedConfig):
+    """`text_config`, the configuration of any causal language model, and the fields of `LengthControlRules`."""
+
+    model_type = "lenctrl_causal_lm"
+    sub_configs_defaults = {"text_config": SubConfigSpec(config_class=AutoConfig, model_type="llama")}
+
+    text_config: dict | PreTrainedConfig | None = None
+    absolute_positions: bool = True
+
+    vocab_size = _of_text("vocab_size")
+    hidden_size = _of_text("hidden_size")
+    max_position_embeddings = _of_text("max_position_embeddings")
+    pad_token_id = _of_text("pad_token_id")
+    bos_token_id = _of_text("bos_token_id")
+    eos_token_id = _of_text("eos_token_id")
+
+    def validate_causal_length_control(self):
+        """What needs an encoder, or changes the model before it is trained."""
+        if not self.absolute_positions:
+            raise ValueError("absolute_positions=False would take a causal model's positions away; leave it out")
+        for name in ("encoder_length_embedding", "length_head", "length_tokens"):
+            if getattr(self, name):
+                raise ValueError(f"{name}={getattr(self, name)!r} needs an encoder, which a causal model has not")
+        if self.length_encoding == "scale":
+            raise ValueError(
+                "length_encoding='scale' would change a causal model's prompt; choose 'ldpe', 'lrpe' or 'pre'"
+            )
 
 
 _configs: Any = LengthControlRules.__subclasses__()

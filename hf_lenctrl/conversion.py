@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoTokenizer, PreTrainedModel
 
 from .length_encoding import LENGTH_ENCODINGS
 from .length_tokens import LengthTokens
 from .length_units import UnitTable
 from .lengths import check_constraint, check_length
+from .loading import auto_class
 from .modeling_lenctrl import FAMILIES
+from .modeling_lenctrl_causal import control_causal, is_plain_causal
 
 
 logger = logging.getLogger(__name__)
@@ -30,6 +32,13 @@ class ConversionReport:
         return f"{len(self.kept)} parameters kept, new: {list(self.new)}, dropped: {list(self.dropped)}"
 
 
+def _report(model, theirs: set[str]) -> ConversionReport:
+    ours = [name for name, _ in model.named_parameters()]
+    kept = tuple(name for name in ours if name in theirs)
+    new = tuple(name for name in ours if name not in theirs)
+    return ConversionReport(kept, new, tuple(sorted(theirs.difference(ours))))
+
+
 def add_length_control(
     model_or_path: PreTrainedModel | str | Path,
     *,
@@ -43,7 +52,8 @@ def add_length_control(
     length_tokens: LengthTokens | None = None,
 ) -> Any:
     """
-    Give a plain BART, mBART, Pegasus, Marian, M2M100/NLLB or T5 (mT5, UMT5) model a decoder that is given the length.
+    Give a plain BART, mBART, Pegasus, Marian, M2M100/NLLB or T5 (mT5, UMT5) model a decoder that is given the length,
+    or put a causal language model, of any architecture, into a `LenCtrlForCausalLM`.
 
     The decoder keeps its positions, and the length encoding reaches it through a linear layer that starts at zero, as
     do the encoder's length embedding and the length head's projection: the new model's logits equal the plain model's
@@ -74,7 +84,7 @@ def add_length_control(
         if tokenizer is None:
             raise ValueError(f"add_length_control needs the tokenizer of the {type(plain).__name__}; pass tokenizer=")
     else:
-        plain = AutoModelForSeq2SeqLM.from_pretrained(model_or_path)
+        plain = auto_class(model_or_path).from_pretrained(model_or_path)
         tokenizer = tokenizer or AutoTokenizer.from_pretrained(model_or_path)
     addable = (*LENGTH_ENCODINGS, "learned")
     in_the_source = length_encoding == "none" and (length_tokens is not None or encoder_length_embedding)
@@ -86,6 +96,22 @@ def add_length_control(
     check_constraint(length_constraint)
     if length is not None:
         check_length(length)
+    control: dict[str, Any] = {
+        "length_encoding": length_encoding,
+        "absolute_positions": True,
+        "length_unit": length_unit,
+        "length": length,
+        "length_constraint": length_constraint,
+        "length_projection": length_encoding != "none",
+        "length_tokens": None if length_tokens is None else length_tokens.to_dict(),
+        "encoder_length_embedding": encoder_length_embedding,
+        "length_head": length_head,
+    }
+    if is_plain_causal(plain):
+        model: Any = control_causal(copy.deepcopy(plain) if plain is model_or_path else plain, **control)
+        model.set_unit_table(tokenizer)
+        model.conversion_report = _report(model, {f"language_model.{name}" for name, _ in plain.named_parameters()})
+        return model
     model_type = plain.config.model_type
     if model_type not in FAMILIES:
         has = "has length control already" if hasattr(plain.config, "length_encoding") else "is of no known family"
@@ -96,30 +122,14 @@ def add_length_control(
     head = FAMILIES[model_type]
     left_out = ("model_type", "architectures", "transformers_version", "_name_or_path", "auto_map")
     fields = {name: value for name, value in plain.config.to_dict().items() if name not in left_out}
-    config = head.config_class(
-        **fields,
-        length_encoding=length_encoding,
-        absolute_positions=True,
-        length_unit=length_unit,
-        length=length,
-        length_constraint=length_constraint,
-        length_projection=length_encoding != "none",
-        length_tokens=None if length_tokens is None else length_tokens.to_dict(),
-        encoder_length_embedding=encoder_length_embedding,
-        length_head=length_head,
-    )
-    model: Any = head(config).to(plain.dtype)
+    model = head(head.config_class(**fields, **control)).to(plain.dtype)
     missing, unexpected = model.load_state_dict(plain.state_dict(), strict=False)
     model.tie_weights()
     model.to(plain.device)
     model.set_unit_table(tokenizer)
     model.generation_config = copy.deepcopy(plain.generation_config)
-    ours, theirs = dict(model.named_parameters()), dict(plain.named_parameters())
-    model.conversion_report = ConversionReport(
-        kept=tuple(name for name in ours if name in theirs),
-        new=tuple(name for name in ours if name not in theirs),
-        dropped=tuple(name for name in theirs if name not in ours),
-    )
+    theirs = {name for name, _ in plain.named_parameters()}
+    model.conversion_report = _report(model, theirs)
     unknown = [name for name in missing if name in theirs] + list(unexpected)
     if unknown:
         raise ValueError(f"these weights of the {type(plain).__name__} found no place: {', '.join(unknown)}")

@@ -25,12 +25,24 @@ logger = logging.getLogger(__name__)
 
 _SAID: set = set()  # keys of the warnings that were logged
 FROM_CONFIG: Any = object()  # None says "no constraint"
+_OURS = ("length", "progress", "prompt_length")
 _PER_ROW = ("input_ids", "attention_mask", "inputs_embeds", "decoder_input_ids", "decoder_attention_mask")
 
 
-def token_limit(table: UnitTable, length: int, prompt_length: int, positions: int | None) -> int:
+def prompt_of(model, kwargs: dict) -> tuple[int, int]:
+    """Positions before the output of a call, and how many are a causal model's prompt, which does not count."""
+    if model.config.is_encoder_decoder:
+        prompt = kwargs.get("decoder_input_ids")
+        return (1 if prompt is None else prompt.shape[1]), 0
+    given = [kwargs.get(name) for name in ("inputs", "input_ids")]
+    length = next((prompt.shape[1] for prompt in given if prompt is not None), 1)
+    return length, length
+
+
+def token_limit(table: UnitTable, length: int, prompt_length: int, positions: int | None, apart: int = 0) -> int:
     """
-    Decoder positions for outputs of `length` units: room for one twice as long, within the model's positions.
+    Decoder positions for outputs of `length` units: room for one twice as long, within the model's positions, which
+    hold a causal model's prompt (`apart`) too.
 
     Raises:
         `ValueError`: if the positions cannot hold the length.
@@ -41,10 +53,12 @@ def token_limit(table: UnitTable, length: int, prompt_length: int, positions: in
     if positions is None:
         return limit
     needed = -(-length // max(int(table.weights.max()), 1)) + 1  # EOS is predicted one position after the last token
+    needed += max(apart - 1, 0)
     if needed > positions:
+        way = "absolute_positions=False" if not apart else f"a prompt shorter than {apart} tokens"
         raise ValueError(
             f"length={length} needs at least {needed} decoder positions, the model has {positions}; ask for less "
-            f"or use a model with a larger max_position_embeddings or with absolute_positions=False"
+            f"or use a model with a larger max_position_embeddings or with {way}"
         )
     return min(limit, positions + 1)  # the last token is never read
 
@@ -105,10 +119,9 @@ def generate_within(
     complete = _limited(model, table, length, constraint, arguments, positions)
     outputs = generate(**complete)
     ids = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
-    produced = table.count(ids)
-    most: Any = (
-        complete.get("max_length") if complete.get("max_new_tokens") is None else complete["max_new_tokens"] + 1
-    )
+    before, prompt = prompt_of(model, arguments)
+    produced, new = table.count(ids[:, prompt:]), complete.get("max_new_tokens")
+    most: Any = complete.get("max_length") if new is None else before + new
     most = most or getattr(config, "max_length", None) or getattr(config, "max_new_tokens", None) or math.inf
     warn_of_cuts(ids, produced, length, most, model.config.pad_token_id)
     if constraint == "exact":
@@ -127,10 +140,9 @@ def _limited(model, table: UnitTable, length: torch.Tensor, constraint, argument
     def in_force(name):
         return getattr(model.generation_config, name) if given(name) is None else given(name)
 
-    prompt = kwargs.get("decoder_input_ids")
-    prompt_length = 1 if prompt is None else prompt.shape[1]
+    prompt_length, apart = prompt_of(model, kwargs)
     # made even where the call sets its own, because it raises for what the model cannot hold
-    own = [token_limit(table, n, prompt_length, positions) for n in length.tolist()]
+    own = [token_limit(table, n, prompt_length, positions, apart) for n in length.tolist()]
     limit: Any = length.new_tensor(own)  # (B,)
     processors = list(kwargs.get("logits_processor") or [])
     eos = in_force("eos_token_id")
@@ -150,8 +162,8 @@ def _limited(model, table: UnitTable, length: torch.Tensor, constraint, argument
     if given("min_new_tokens") is None:  # the checkpoint's was not made for this length either
         kwargs |= {"min_new_tokens": None, "min_length": given("min_length") or 0}
     if constraint is not None:
-        start_length = 1 + (in_force("forced_bos_token_id") is not None)
-        options = {"eos_token_id": eos, "max_length": limit, "start_length": start_length}
+        start_length = 0 if apart else 1 + (in_force("forced_bos_token_id") is not None)
+        options = {"eos_token_id": eos, "max_length": limit, "prompt_length": apart, "start_length": start_length}
         processors.append(LengthConstraintLogitsProcessor(table, length, constraint, **options))
     return kwargs | {"logits_processor": LogitsProcessorList(processors)}
 
@@ -294,7 +306,7 @@ class LengthControlledGeneration:
             kwargs["encoder_outputs"] = BaseModelOutput(last_hidden_state=given[0][rows])
         ids = kwargs.pop("input_ids", None) if inputs is None else inputs[rows]
         reads_lengths = getattr(self.config, "encoder_length_embedding", False)
-        if ids is None or given is not None or reads_lengths:
+        if ids is None or given is not None or reads_lengths or not self.config.is_encoder_decoder:
             return ids, kwargs
         mask = kwargs.pop("attention_mask", None)
         first = {"input_ids": ids[:1], "attention_mask": None if mask is None else mask[:1]}
@@ -316,7 +328,7 @@ class LengthControlledGeneration:
         """Of assisted generation; a plain draft model takes no length, and the target's constraint holds anyway."""
         draft: Any = getattr(assistant_model, "config", None)
         if assistant_model is not None and not getattr(draft, "length_controlled", False):
-            model_kwargs = {name: value for name, value in model_kwargs.items() if name not in ("length", "progress")}
+            model_kwargs = {name: value for name, value in model_kwargs.items() if name not in _OURS}
         return super()._get_candidate_generator(
             *args, model_kwargs=model_kwargs, assistant_model=assistant_model, **kwargs
         )

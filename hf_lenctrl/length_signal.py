@@ -34,6 +34,8 @@ def tell_peft(config) -> None:
     if constants is not None:
         attention = ["q", "v"] if hasattr(config, "relative_attention_num_buckets") else ["q_proj", "v_proj"]
         targets = constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+        inner = getattr(config, "text_config", None)  # a causal model has its own
+        attention = targets.get(getattr(inner, "model_type", None), attention)
         targets.setdefault(config.model_type, [*attention, *LENGTH_MODULES])
 
 
@@ -70,12 +72,12 @@ class LengthSignal:
 
     def add_length_signal(self: Any) -> None:
         """Make the modules that the decoder's configuration asks for."""
-        config = self.config
+        config, dim = self.config, self.embed_tokens.embedding_dim
         self.unit_table = UnitTable.from_config(config, self.embed_tokens.num_embeddings)
         if config.length_projection:
-            self.length_projection = LengthProjection(config.d_model, config.d_model, bias=False)
+            self.length_projection = LengthProjection(dim, dim, bias=False)
         if config.length_encoding == "learned":
-            self.length_embedding = nn.Embedding(config.learned_lengths, config.d_model)
+            self.length_embedding = nn.Embedding(config.learned_lengths, dim)
 
     def resize_unit_table(self: Any) -> None:
         """Give the unit table as many entries as the embedding has, new ones as in `UnitTable.from_config`."""
@@ -112,9 +114,9 @@ class LengthSignal:
         Args:
             embeds (`torch.Tensor` of shape `(batch_size, sequence_length, d_model)`): Token embeddings.
             progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Not read by `"scale"`.
-            lengths (`torch.LongTensor` of shape `(batch_size,)`): Requested units.
+            lengths (`torch.LongTensor` of shape `(batch_size,)` or `(batch_size, sequence_length)`): Requested units.
         """
-        config, lengths = self.config, lengths.unsqueeze(1)  # (B, 1)
+        config, lengths = self.config, lengths.view(len(lengths), -1)  # (B, 1 or T)
         if config.length_encoding == "scale":
             factor = lengths.unsqueeze(2).float() / config.length_scale  # bfloat16 cannot tell 257 from 256
             return (embeds * factor).to(embeds.dtype)
@@ -130,7 +132,7 @@ class LengthSignal:
         config = self.config
         if config.length_encoding == "learned":
             return self.length_embedding((lengths - progress).clamp(0, config.learned_lengths - 1))
-        return LENGTH_ENCODINGS[config.length_encoding](progress, lengths, config.d_model)  # float32
+        return LENGTH_ENCODINGS[config.length_encoding](progress, lengths, self.embed_tokens.embedding_dim)  # float32
 
     def _check_projection(self: Any) -> None:
         """Refuse to train while the projection is frozen at zero, as by an adapter that leaves it out."""

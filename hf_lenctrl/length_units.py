@@ -231,10 +231,10 @@ class UnitTable(nn.Module):
         The table for an embedding that is larger than the tokenizer's vocabulary; no output holds the entries beyond.
 
         Raises:
-            `ValueError`: when the embedding is smaller, or larger by more than padding to a multiple of 128 explains.
+            `ValueError`: when the embedding is smaller, or larger by more than padding explains (Qwen's has 271 more).
         """
         entries = self.weights.shape[1]
-        if not entries <= vocab_size < entries + 128:
+        if not entries <= vocab_size < entries + 512:
             raise ValueError(
                 f"the tokenizer's target vocabulary has {entries} entries, the decoder's embedding {vocab_size}; pass "
                 "the tokenizer this model was built for, or resize_token_embeddings first"
@@ -282,7 +282,7 @@ class StoresUnitTable:
 
     def save_pretrained(self, *args, **kwargs):
         """The base class's method; the configuration names the unit of the table that is saved."""
-        counted, unit = self.get_decoder().unit_table.unit, self.config.length_unit  # type: ignore[attr-defined]
+        counted, unit = self.unit_table.unit, self.config.length_unit  # type: ignore[attr-defined]
         if counted != unit:
             raise ValueError(
                 f"config.length_unit={unit!r}, but the model's table counts {counted}s; call "

@@ -7,35 +7,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from tqdm.auto import tqdm
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, GenerationMixin, Pipeline
 
-from .generation import FROM_CONFIG, encode_once, generate_within
+from .chats import as_prompts, check_length_source, encode_prompts
+from .finish import FinishLogitsProcessor, check_finish
+from .generation import FROM_CONFIG, encode_once, generate_within, prompt_of
 from .length_sources import Predictors, requested_lengths
 from .length_tokens import LengthTokens
 from .length_units import UnitTable, check_texts, count_texts
 from .lengths import as_length_tensor, check_constraint, check_counts
+from .loading import HUB_OPTIONS
 from .reranking import log_probabilities, rerank
 
 
 logger = logging.getLogger(__name__)
-
-# of each model that `pipeline(...)` loaded; not on the model, which may be pickled with a token
-_HUB_OPTIONS: WeakKeyDictionary = WeakKeyDictionary()
-
-
-class PipelineModel(AutoModelForSeq2SeqLM):
-    """`AutoModelForSeq2SeqLM` that keeps the Hub options for the predictor in the model's repository."""
-
-    @classmethod
-    def from_pretrained(cls, name, *args, **kwargs):
-        model = AutoModelForSeq2SeqLM.from_pretrained(name, *args, **kwargs)
-        names = ("revision", "token", "cache_dir", "local_files_only")
-        _HUB_OPTIONS[model] = {name: kwargs[name] for name in names if kwargs.get(name) is not None}
-        return model
 
 
 @dataclass
@@ -46,6 +34,7 @@ class _Call:
     length_ratio: float | None = None
     length_unit: Any = None
     length_constraint: Any = FROM_CONFIG
+    finish: str | None = None
     predictor: Any = None
     references: Sequence[str] | None = None
     truncation: bool = False
@@ -93,7 +82,8 @@ class LengthControlledGenerationPipeline(Pipeline):
     of `pipeline(...)`, or of `LengthControlledGenerationPipeline(model=..., revision=..., token=...)`.
 
     Args of a call:
-        inputs (`str` or `list[str]`): Sources.
+        inputs (`str` or `list[str]`): Sources; for a causal model prompts, or chats: lists of messages, which the
+            tokenizer's template writes.
         length (`int`, `list[int]`, `list[list[int]]` or `str`, *optional*): Units, for all texts or for each; a list
             for a single text, or for each of several, gives one output for each length. `"predict"` uses a length
             predictor (Oka et al. 2020), `"source"` the source's length (Lakew et al. 2019), `"reference"` that of
@@ -106,6 +96,9 @@ class LengthControlledGenerationPipeline(Pipeline):
         length_ratio (`float`, *optional*): Instead of a length, this many times the source's, rounded, at least 1.
         length_unit (`str`, *optional*): Defaults to the model's; a length-controlled model has no other.
         length_constraint (`str`, *optional*): `"max"`, `"exact"` or `None`; defaults to the model's.
+        finish (`str`, *optional*): With `"max"`, for a model that does not plan: `"sentence"` or `"word"`, how an
+            output ends that would not have ended within the length. Adds `finish` to the output: `"sentence"`,
+            `"word"`, `"cut"` (within a word), or `"model"` where the model ended it.
         num_return_sequences (`int`, *optional*, defaults to 1): Outputs for each source.
         rerank (`bool` or `int`, *optional*, defaults to `False`): Write so many candidates (`True`: 20) and return
             those that contain most source words first (`hf_lenctrl.rerank`).
@@ -141,17 +134,21 @@ class LengthControlledGenerationPipeline(Pipeline):
         super().__init__(*args, **kwargs)
         given = {"revision": revision, "token": token}
         given = {name: value for name, value in given.items() if value is not None}
-        self._predictors = Predictors(self.model, {**_HUB_OPTIONS.get(self.model, {}), **given})
+        self._predictors = Predictors(self.model, {**HUB_OPTIONS.get(self.model, {}), **given})
         self._rerank_models: dict[str, tuple] = {}
         tokens = getattr(self.model.config, "length_tokens", None)
         self._length_tokens = None if tokens is None else LengthTokens(**tokens)
         self._controlled = getattr(self.model.config, "length_controlled", False)
+        self._causal = not self.model.config.is_encoder_decoder
+        if self._causal and self.tokenizer.pad_token is None:  # as the library's text generation does
+            self.tokenizer.pad_token = self.tokenizer.eos_token
         self._needs_length = self._controlled or tokens is not None  # and counts in its own unit
 
     def _sanitize_parameters(self, **kwargs):
         return {}, kwargs, {}  # what `pipeline(...)` is given holds for every call
 
     def __call__(self, inputs, **kwargs):
+        inputs = as_prompts(inputs, self.tokenizer)
         if isinstance(inputs, Mapping) or not isinstance(inputs, Iterable):
             raise TypeError(f"inputs must be a text or a list of texts, got {inputs!r}")
         texts = [inputs] if isinstance(inputs, str) else list(inputs)
@@ -197,6 +194,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         if call.length_constraint is FROM_CONFIG:
             call.length_constraint = getattr(config, "length_constraint", None)
         check_constraint(call.length_constraint)
+        check_finish(call.finish, call.length_constraint)
         call.rerank = 20 if call.rerank is True or call.rerank_model and not call.rerank else call.rerank or 1
         call.batch_size = call.batch_size or (None if call.batch_tokens else self._batch_size or 32)
         check_counts(num_return_sequences=call.num_return_sequences, rerank=call.rerank)
@@ -210,12 +208,13 @@ class LengthControlledGenerationPipeline(Pipeline):
         call.set_rows(texts, single)
         # an encoder that is given the length runs for each row
         runs = self._length_tokens is not None or getattr(config, "encoder_length_embedding", False)
-        call.shared = len(texts) < len(call.texts) and not runs
+        call.shared = len(texts) < len(call.texts) and not runs and not self._causal
         return call
 
     def _set_lengths(self, call: _Call) -> None:
         """Step 2: the requested length of each row, and its length token; `None` for a model that needs no length."""
         length, ratio = call.length, call.length_ratio
+        check_length_source(call.texts, length, ratio)
         for i, text in zip(call.text_of, call.texts, strict=True):
             if not text.strip():
                 raise ValueError(f"the text at position {i} is empty and has no length to write for; remove it")
@@ -281,7 +280,7 @@ class LengthControlledGenerationPipeline(Pipeline):
             place = {call.text_of[i]: k for k, i in enumerate(distinct)}
             text_rows = torch.tensor([place[call.text_of[i]] for i in rows])
         outputs = self.forward(batch, call=call, table=table, text_rows=text_rows, lengths=lengths)
-        written = self.postprocess(outputs, unit=call.length_unit)
+        written = self.postprocess(outputs, unit=call.length_unit, lengths=lengths)
         results = []
         for row, i in enumerate(rows):
             own = written[row * call.candidates : (row + 1) * call.candidates]
@@ -304,6 +303,8 @@ class LengthControlledGenerationPipeline(Pipeline):
         return sorted(range(len(candidates)), key=lambda k: -scores[k])
 
     def preprocess(self, texts, *, first: list, **_) -> Any:
+        if self._causal:
+            return encode_prompts(self.tokenizer, texts)
         encode = partial(self.tokenizer, texts, return_tensors="pt", padding=True, verbose=False)
         batch = encode()
         positions = getattr(self.model.config, "max_position_embeddings", None) or 10**9
@@ -327,6 +328,15 @@ class LengthControlledGenerationPipeline(Pipeline):
         if text_rows is not None:
             batch = encode_once(self.model, batch, text_rows.to(self.device))
         arguments = {**batch, **call.options}
+        prompt = prompt_of(self.model, arguments)[1]
+        finish = None
+        if call.finish is not None:
+            eos = self.model.generation_config.eos_token_id
+            options = {"eos_token_id": self.model.config.eos_token_id if eos is None else eos}
+            options["prompt_length"] = prompt = prompt or 1  # the decoder's start
+            length = torch.tensor(lengths, device=table.weights.device)
+            finish = FinishLogitsProcessor(self.tokenizer, table, length, call.finish, **options)
+            arguments["logits_processor"] = [*(call.options.get("logits_processor") or []), finish]
         generate, constraint = self.model.generate, call.length_constraint
         if hasattr(self.model, "unit_table"):  # a model of this package; without control its constraint is made here
             arguments["length_constraint"] = constraint if self._controlled else None
@@ -339,18 +349,27 @@ class LengthControlledGenerationPipeline(Pipeline):
             positions = getattr(self.model.config, "max_position_embeddings", None)
             ids = generate_within(generate, self.model, table, length, constraint, arguments, positions=positions)
         scores = getattr(ids, "sequences_scores", None)
-        ids = ids if isinstance(ids, torch.Tensor) else ids.sequences
-        return {"ids": ids, "tokens": table.count(ids) if table.unit == "token" else None, "scores": scores}
+        ids = (ids if isinstance(ids, torch.Tensor) else ids.sequences)[:, prompt:]
+        tokens = table.count(ids) if table.unit == "token" else None
+        return {"ids": ids, "tokens": tokens, "scores": scores, "finish": finish}
 
-    def postprocess(self, outputs, *, unit: str, **_) -> list[dict]:
+    def postprocess(self, outputs, *, unit: str, lengths: list, **_) -> list[dict]:
         texts = self.tokenizer.batch_decode(
             outputs["ids"], skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
-        lengths = outputs["tokens"].tolist() if unit == "token" else count_texts(self.tokenizer, texts, unit)
-        found = [{"generated_text": text, "length": length} for text, length in zip(texts, lengths, strict=True)]
+        finish, ends = outputs["finish"], []
+        if finish is not None:
+            count, copies = partial(count_texts, self.tokenizer, unit=unit), len(texts) // len(lengths)
+            for k, (ids, text) in enumerate(zip(outputs["ids"].tolist(), texts, strict=True)):
+                half = lengths[k // copies] / 2
+                texts[k], end = finish.ending(ids, text, lambda short, half=half: count([short])[0] >= half)
+                ends.append({"finish": end})
+        counted = unit == "token" and finish is None
+        produced = outputs["tokens"].tolist() if counted else count_texts(self.tokenizer, texts, unit)
+        rows = [{"generated_text": text, "length": n} for text, n in zip(texts, produced, strict=True)]
         if outputs["scores"] is not None:
-            return [output | {"score": score} for output, score in zip(found, outputs["scores"].tolist(), strict=True)]
-        return found
+            rows = [row | {"score": score} for row, score in zip(rows, outputs["scores"].tolist(), strict=True)]
+        return [row | end for row, end in zip(rows, ends, strict=True)] if ends else rows
 
 
 def _batches(order: list[int], sizes: list[tuple[int, int]], most_rows: int, most: int | None) -> Iterator[list[int]]:

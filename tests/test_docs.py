@@ -19,6 +19,7 @@ import torch
 import yaml
 from conftest import SHAPE, SOURCES, TARGETS, build_model
 from hub_server import Hub
+from test_causal import build_plain, make_tokenizer
 from test_readme import ENVIRONMENT, ROOT
 from transformers import BertConfig, BertModel, BertTokenizer, MarianConfig, MarianMTModel, Seq2SeqTrainingArguments
 
@@ -31,7 +32,7 @@ from hf_lenctrl.experiment.train_length_predictor import PredictorArguments
 
 DOCS = ROOT / "docs"
 # in the order in which a reader makes what the later ones use; results/ is a record of measurements
-ORDER = ["train", "finetune", "quickstart", "generate", "predict", "evaluate", "share", "serve", "methods"]
+ORDER = ["train", "finetune", "quickstart", "generate", "causal", "predict", "evaluate", "share", "serve", "methods"]
 ORDER += ["architecture", "index", "reference"]
 RESULTS = sorted(f"results/{path.stem}" for path in (DOCS / "results").glob("*.md"))
 PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in [*ORDER, *RESULTS]}
@@ -39,6 +40,7 @@ BLOCK = re.compile(r'^```(\w+)(?: title="([\w.]+)")?\n(.*?)^```', flags=re.M | r
 BLOCKS = {name: BLOCK.findall(text) for name, text in PAGES.items()}
 # names on the Hub, and what stands in their place
 LOCAL = {"facebook/bart-large-cnn": "plain", "google-bert/bert-base-uncased": "bert", "user/name": "runs/ldpe"}
+LOCAL |= {"Qwen/Qwen2.5-0.5B-Instruct": "chat"}
 OPTIONS = {
     field.name
     for cls in (ModelArguments, DataArguments, RunArguments, PredictorArguments, Seq2SeqTrainingArguments)
@@ -101,6 +103,10 @@ def reader(tmp_path, shared_tokenizer, character_tokenizer, monkeypatch):
     characters.set_unit_table(character_tokenizer)
     characters.save_pretrained("runs/characters")
     character_tokenizer.save_pretrained("runs/characters")
+    build_plain("llama").save_pretrained("chat")
+    chat = make_tokenizer()
+    chat.chat_template = "{% for m in messages %}{{ m.content }}: {% endfor %}"
+    chat.save_pretrained("chat")
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
     BertTokenizer(vocab={word: i for i, word in enumerate(vocabulary)}).save_pretrained("bert")
     BertModel(
@@ -185,7 +191,8 @@ def test_every_option_in_the_pages_exists():
         for folder in ("recipes", "hf_lenctrl", "benchmarks")
         for path in (ROOT / folder).rglob("*.py")
     )
-    known = OPTIONS | set(re.findall(r'"--(\w+)"', recipes)) | {"help", "multi_gpu", "num_processes", "config_file"}
+    known = OPTIONS | set(re.findall(r"^    (\w+): .*field\(", recipes, flags=re.M))
+    known |= set(re.findall(r'"--(\w+)"', recipes)) | {"help", "multi_gpu", "num_processes", "config_file"}
     for name, text in PAGES.items():
         assert set(re.findall(r"(?<![\w-])--(\w+)", text)) <= known, name
         for kind, _, values in BLOCKS[name]:
@@ -265,7 +272,8 @@ def test_the_architecture_page_names_every_file_above_those_it_imports():
     assert floors.keys() == imports.keys()
     climbs = [(name, other) for name in imports for other in imports[name] if floors[other] >= floors[name]]
     assert climbs == []
-    shipped, waiting = set(), ["modeling_lenctrl", "length_predictor"]  # `save_pretrained` copies what they import
+    shipped: set[str] = set()  # `save_pretrained` copies what these import
+    waiting = ["modeling_lenctrl", "modeling_lenctrl_causal", "length_predictor"]
     while waiting:
         shipped.add(name := waiting.pop())
         waiting += imports[name] - shipped

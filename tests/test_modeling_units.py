@@ -37,7 +37,7 @@ def test_character_progress_is_the_length_of_the_decoded_prefix(family, characte
     torch.testing.assert_close(result, expected, atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("missing", [-1, 128])
+@pytest.mark.parametrize("missing", [-1, 512])
 def test_tokenizer_of_another_vocabulary_is_refused(family, shared_tokenizer, missing):
     entries = len(shared_tokenizer)
     model = build_model(family, **MARIAN, vocab_size=entries + missing, length_unit="character")

@@ -22,12 +22,13 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, set_seed
+from transformers import AutoTokenizer, set_seed
 
 import hf_lenctrl
 
 from ..length_units import LENGTH_UNITS
 from ..lengths import LENGTH_CONSTRAINTS
+from ..loading import auto_class
 from .output_file import OutputFile
 from .parser import CommandParser
 from .recipes import model_name
@@ -56,7 +57,7 @@ def length_or_way(value: str) -> int | str:
 
 def load(paths: list[str], dtype: str | None = None, compiled: bool = False):
     """The model, or the ensemble of several, and their tokenizer."""
-    models: list = [AutoModelForSeq2SeqLM.from_pretrained(path, dtype=dtype).eval() for path in paths]
+    models: list = [auto_class(path).from_pretrained(path, dtype=dtype).eval() for path in paths]
     model: Any = models[0] if len(models) == 1 else hf_lenctrl.LengthControlEnsemble(models)
     model = model.to(PartialState().device)
     if compiled:

@@ -1,0 +1,55 @@
+"""Prompts of causal models: a text as it is, or a chat as the tokenizer's template writes it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class Chat(str):
+    """A chat as its template writes it, special tokens included."""
+
+
+def _is_chat(value) -> bool:
+    return (
+        isinstance(value, list | tuple) and bool(value) and all(isinstance(m, Mapping) and "role" in m for m in value)
+    )
+
+
+def as_prompts(inputs, tokenizer) -> Any:
+    """
+    Chats among the inputs of a pipeline, in the form of `messages`, as the text of a `Chat`.
+
+    Args:
+        inputs (`str`, `list[str]`, `list[dict]` or `list[list[dict]]`): A text or several, or a chat or several: lists
+            of messages, `{"role": "user", "content": "..."}`.
+        tokenizer (`PreTrainedTokenizerBase`): Its template writes them, up to where the answer begins.
+
+    Raises:
+        `ValueError`: for a chat and a tokenizer without a template.
+    """
+
+    def write(messages) -> Chat:
+        if getattr(tokenizer, "chat_template", None) is None:
+            raise ValueError(
+                f"the tokenizer ({type(tokenizer).__name__}) has no chat template; set tokenizer.chat_template, or "
+                "pass a text"
+            )
+        return Chat(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+
+    if _is_chat(inputs):
+        return write(inputs)
+    if isinstance(inputs, list | tuple):
+        return [write(item) if _is_chat(item) else item for item in inputs]
+    return inputs
+
+
+def encode_prompts(tokenizer, texts) -> Any:
+    """A batch of texts and chats, padded on the left, so that answers begin in one column."""
+    ids = [tokenizer(text, add_special_tokens=not isinstance(text, Chat))["input_ids"] for text in texts]
+    return tokenizer.pad({"input_ids": ids}, padding_side="left", return_tensors="pt")
+
+
+def check_length_source(texts, length, ratio) -> None:
+    """Raise `ValueError` for a length that would be counted from a chat's markup."""
+    if any(isinstance(text, Chat) for text in texts) and (ratio is not None or length in ("source", "predict")):
+        given = f"length_ratio={ratio}" if ratio is not None else f"length={length!r}"
+        raise ValueError(f"a chat has no length of its own for {given}; pass length=75, or the text alone")

@@ -1,0 +1,50 @@
+"""`generate` with a length that no output exceeds (or that each has exactly), for any model: see the README."""
+
+from transformers import GenerationMixin
+
+from .generation import generate_within
+from .length_units import UnitTable
+from .lengths import as_length_tensor
+
+
+def generate(
+    model,
+    inputs=None,
+    length=None,
+    length_unit="token",
+    length_constraint="max",
+    tokenizer=None,
+    **kwargs,
+):
+    """
+    `model.generate` within a length.
+
+    Args:
+        length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`): Units, for all rows or for each; a
+            causal model's prompt does not count.
+        length_unit (`str`, *optional*, defaults to `"token"`): `"token"`, `"character"`, `"word"` or `"byte"`.
+        length_constraint (`str`, *optional*, defaults to `"max"`): `"max"`, never longer; `"exact"`, this length.
+        tokenizer (`PreTrainedTokenizerBase`): The model's.
+        kwargs: For `model.generate`.
+
+    Raises:
+        `ValueError`: without a length or a tokenizer, or for a length that the model's positions cannot hold.
+    """
+    if length is None or tokenizer is None:
+        raise ValueError("length_bound needs length= and tokenizer=, as generate(..., length=75, tokenizer=tokenizer)")
+    kwargs = {name: value for name, value in kwargs.items() if value is not None}
+    prompt = kwargs.get("input_ids") if inputs is None else inputs
+    device = model.device if prompt is None else prompt.device
+    rows = 1 if prompt is None else len(prompt)
+    table = UnitTable.from_tokenizer(tokenizer, length_unit)
+    table = table.padded(model.get_output_embeddings().weight.shape[0]).to(device)
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return generate_within(
+        lambda **arguments: GenerationMixin.generate(model, **arguments),
+        model,
+        table,
+        as_length_tensor(length, rows, device),
+        length_constraint,
+        {**kwargs, "inputs": inputs},
+        positions=positions,
+    )

@@ -1,0 +1,137 @@
+"""Pretrain a small causal language model on abstracts and titles, without any length.
+
+    python recipes/causal/base.py acl_titles.jsonl.gz runs/causal/base
+
+A stock `LlamaForCausalLM` of 7 million parameters and a byte-level BPE, for a machine with two cores. The file has one
+JSON object a line with `split`, `abstract` and `title`. A text is `abstract`, a line `Title:`, the title. A run that
+was stopped resumes from its last checkpoint when the same command is given again.
+"""
+
+import argparse
+import gzip
+import json
+from pathlib import Path
+
+import torch
+from tokenizers import ByteLevelBPETokenizer
+from tokenizers.processors import TemplateProcessing
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Trainer, TrainingArguments, set_seed
+from transformers.trainer_utils import get_last_checkpoint
+
+
+SEPARATOR = "\nTitle:\n"  # a new line before the title, so that its first word has no space to count
+
+
+def read_rows(path: str, split: str) -> list[dict]:
+    """The rows of one split."""
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        return [row for row in map(json.loads, lines) if row["split"] == split]
+
+
+def train_tokenizer(rows: list[dict], folder: Path) -> PreTrainedTokenizerFast:
+    """A byte-level BPE of 8,000 entries, trained on the training split, or the one that stands in `folder`."""
+    if (folder / "tokenizer.json").exists():
+        return PreTrainedTokenizerFast.from_pretrained(folder)
+    bpe = ByteLevelBPETokenizer()
+    texts = (row["abstract"] + SEPARATOR + row["title"] for row in rows)
+    bpe.train_from_iterator(texts, vocab_size=8000, special_tokens=["<s>", "</s>", "<pad>"])
+    bpe._tokenizer.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=bpe._tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>", padding_side="left"
+    )
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
+def pairs_of(tokenizer, rows: list[dict], abstract_tokens: int) -> list[dict]:
+    """Prompts, the first tokens of an abstract and the separator, and their completions."""
+    ids = tokenizer([row["abstract"] for row in rows], add_special_tokens=False)["input_ids"]
+    texts = tokenizer.batch_decode([abstract[:abstract_tokens] for abstract in ids])
+    return [
+        {"prompt": text.replace("\ufffd", "") + SEPARATOR, "completion": row["title"]}
+        for text, row in zip(texts, rows, strict=True)
+    ]
+
+
+def tokenize(tokenizer, pairs: list[dict]) -> list[dict]:
+    """Token ids of whole texts."""
+    prompts = tokenizer([pair["prompt"] for pair in pairs])["input_ids"]
+    titles = tokenizer([pair["completion"] for pair in pairs], add_special_tokens=False)["input_ids"]
+    end = [tokenizer.eos_token_id]
+    return [{"input_ids": prompt + title + end} for prompt, title in zip(prompts, titles, strict=True)]
+
+
+def main(argv=None) -> None:
+    """Run the pretraining."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data")
+    parser.add_argument("output_dir", type=Path)
+    parser.add_argument("--max_steps", type=int, default=1500)
+    parser.add_argument("--abstract_tokens", type=int, default=128)
+    parser.add_argument("--batch_size", type=int, default=16)
+    parser.add_argument("--learning_rate", type=float, default=1.5e-3)
+    args = parser.parse_args(argv)
+
+    set_seed(1)
+    rows = {split: read_rows(args.data, split) for split in ("train", "validation", "test")}
+    tokenizer = train_tokenizer(rows["train"], args.output_dir)
+    pairs = {split: pairs_of(tokenizer, these, args.abstract_tokens) for split, these in rows.items()}
+    (args.output_dir / "data").mkdir(exist_ok=True)
+    for split, these in pairs.items():  # for train_causal_lm.py and evaluate.py
+        lines = [json.dumps(pair, ensure_ascii=False) + "\n" for pair in these]
+        (args.output_dir / "data" / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=256,
+        num_hidden_layers=6,
+        num_attention_heads=4,
+        intermediate_size=704,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        attn_implementation="eager",  # the fastest for short rows on a CPU
+    )
+    model = LlamaForCausalLM(config)
+    print(f"{model.num_parameters():,} parameters")
+
+    def collate(examples: list[dict]) -> dict[str, torch.Tensor]:
+        batch = tokenizer.pad(examples, padding_side="right", return_tensors="pt")
+        return {**batch, "labels": batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)}
+
+    trainer = Trainer(
+        model=model,
+        args=TrainingArguments(
+            output_dir=str(args.output_dir),
+            max_steps=args.max_steps,
+            per_device_train_batch_size=args.batch_size,
+            per_device_eval_batch_size=args.batch_size,
+            learning_rate=args.learning_rate,
+            lr_scheduler_type="cosine",
+            warmup_steps=0.05,
+            weight_decay=0.05,
+            adam_beta2=0.98,
+            bf16=True,
+            use_cpu=not torch.cuda.is_available(),
+            logging_steps=50,
+            eval_strategy="steps",
+            eval_steps=1000,
+            save_steps=500,
+            save_total_limit=1,
+            seed=1,
+            report_to="none",
+            disable_tqdm=True,
+        ),
+        data_collator=collate,
+        train_dataset=tokenize(tokenizer, pairs["train"]),
+        eval_dataset=tokenize(tokenizer, pairs["validation"]),
+        processing_class=tokenizer,
+    )
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(args.output_dir)))
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    trainer.save_model()
+
+
+if __name__ == "__main__":
+    main()

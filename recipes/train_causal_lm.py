@@ -1,0 +1,159 @@
+"""Train a causal language model to write answers of a requested length, whole or by LoRA.
+
+    python recipes/train_causal_lm.py recipes/causal/acl.yaml --base_model runs/causal/base --train_file train.jsonl
+    python recipes/train_causal_lm.py recipes/causal/acl.yaml ... --lora_r 16 --output_dir runs/causal/lora
+
+The rows have the columns `prompt` and `completion`, or `messages`, a chat, for a tokenizer whose template marks what
+the assistant says with {% generation %}. The length is counted from each answer. With --lora_r the folder receives the
+adapter, and in `base` the model to load it on. Options on the command line override the YAML file; a run that was
+stopped resumes from its last checkpoint when the same command is given again.
+"""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import datasets
+import torch
+import yaml
+from transformers import AutoModelForCausalLM, AutoTokenizer, HfArgumentParser, Trainer, TrainingArguments, set_seed
+from transformers.trainer_utils import get_last_checkpoint
+
+import hf_lenctrl
+
+
+@dataclass
+class Options:
+    """What Trainer does not know."""
+
+    base_model: str = field(metadata={"help": "Plain causal model to start from"})
+    train_file: str = field(metadata={"help": "Rows: jsonl, json (.gz too)"})
+    validation_file: str | None = field(default=None, metadata={"help": "Rows of the validation loss"})
+    length_encoding: str = field(default="ldpe", metadata={"help": "ldpe, lrpe, pre, learned, or none: plain"})
+    length_unit: str = field(default="character", metadata={"help": "character, word, byte or token"})
+    max_length: int = field(default=512, metadata={"help": "Rows with more tokens are dropped"})
+    projection_lr_factor: float = field(default=1.0, metadata={"help": "The new layer learns so many times as fast"})
+    lora_r: int = field(default=0, metadata={"help": "Rank of LoRA; 0 trains the whole model"})
+    lora_target: str = field(default="all-linear", metadata={"help": "Layers of LoRA"})
+    lora_merge: bool = field(default=False, metadata={"help": "Save the model with the adapter merged into it"})
+    load_in_4bit: bool = field(default=False, metadata={"help": "Load the base by bitsandbytes, for LoRA"})
+
+
+def parse(argv: list[str]) -> tuple[Options, TrainingArguments]:
+    """Options of the YAML file, then those of the command line."""
+    given = list(argv)
+    if given and given[0].endswith((".yaml", ".yml")):
+        fields = yaml.safe_load(Path(given.pop(0)).read_text(encoding="utf-8"))
+        given = [f"--{name}={value}" for name, value in fields.items()] + given
+    options, args = HfArgumentParser((Options, TrainingArguments)).parse_args_into_dataclasses(given)
+    return options, args
+
+
+def encode(row: dict, tokenizer) -> dict[str, list[int]]:
+    """A row as ids and labels, -100 over the prompt."""
+    if row.get("messages"):
+        ids = tokenizer.apply_chat_template(row["messages"], return_dict=True, return_assistant_tokens_mask=True)
+        if not any(ids["assistant_masks"]):
+            raise ValueError(
+                "the chat template does not mark the assistant's turns; set one with {% generation %} ... "
+                "{% endgeneration %}, or give columns prompt and completion"
+            )
+        pairs = zip(ids["input_ids"], ids["assistant_masks"], strict=True)
+        return {"input_ids": ids["input_ids"], "labels": [i if answer else -100 for i, answer in pairs]}
+    prompt = tokenizer(row["prompt"])["input_ids"]
+    answer = tokenizer(row["completion"], add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
+    return {"input_ids": prompt + answer, "labels": [-100] * len(prompt) + answer}
+
+
+def load_rows(path: str, tokenizer, max_length: int) -> datasets.Dataset:
+    """The rows of a file, encoded, without those that are too long."""
+    rows = datasets.load_dataset("json", data_files=path, split="train")
+    rows = rows.map(lambda row: encode(row, tokenizer), remove_columns=rows.column_names)
+    kept = rows.filter(lambda row: len(row["input_ids"]) <= max_length)
+    print(f"{path}: {len(kept):,} of {len(rows):,} rows have at most {max_length} tokens")
+    return kept
+
+
+def collate(examples: list[dict], pad: int) -> dict[str, torch.Tensor]:
+    """A batch, padded on the right."""
+    width = max(len(example["input_ids"]) for example in examples)
+
+    def rows(name: str, fill: int) -> torch.Tensor:
+        return torch.tensor([example[name] + [fill] * (width - len(example[name])) for example in examples])
+
+    ones = [{"mask": [1] * len(example["input_ids"])} for example in examples]
+    mask = torch.tensor([one["mask"] + [0] * (width - len(one["mask"])) for one in ones])
+    return {"input_ids": rows("input_ids", pad), "labels": rows("labels", -100), "attention_mask": mask}
+
+
+def build(options: Options, tokenizer, folder: Path):
+    """The model to train: length-controlled, and with an adapter for LoRA."""
+    quantization = {}
+    if options.load_in_4bit:
+        from transformers import BitsAndBytesConfig  # bitsandbytes says so itself where it is missing
+
+        quantization = {"quantization_config": BitsAndBytesConfig(load_in_4bit=True)}
+    plain = AutoModelForCausalLM.from_pretrained(options.base_model, **quantization)
+    if options.length_encoding == "none":
+        model = plain
+    else:
+        control = {"length_encoding": options.length_encoding, "length_unit": options.length_unit}
+        model = hf_lenctrl.add_length_control(plain, tokenizer=tokenizer, **control)
+    if not options.lora_r:
+        return model
+    from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+
+    model.save_pretrained(folder / "base")
+    tokenizer.save_pretrained(folder / "base")
+    model.name_or_path = str(folder / "base")
+    if options.load_in_4bit:
+        model = prepare_model_for_kbit_training(model)
+    whole = None if options.length_encoding == "none" else ["length_projection"]
+    lora = LoraConfig(r=options.lora_r, lora_alpha=2 * options.lora_r, target_modules=options.lora_target)
+    lora.task_type, lora.modules_to_save = "CAUSAL_LM", whole
+    return get_peft_model(model, lora)
+
+
+def make_optimizer(model, args: TrainingArguments, factor: float) -> torch.optim.Optimizer:
+    """AdamW, with a rate of its own for the length projection."""
+    trained = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+    new = [weight for name, weight in trained if "length_projection" in name]
+    matrices = [weight for name, weight in trained if "length_projection" not in name and weight.dim() > 1]
+    vectors = [weight for name, weight in trained if "length_projection" not in name and weight.dim() < 2]
+    print(f"{sum(weight.numel() for _, weight in trained):,} trained parameters")
+    groups = [{"params": matrices, "weight_decay": args.weight_decay}, {"params": vectors}]
+    groups += [{"params": new, "lr": args.learning_rate * factor}] if new else []
+    betas = (args.adam_beta1, args.adam_beta2)
+    return torch.optim.AdamW(groups, lr=args.learning_rate, betas=betas, eps=args.adam_epsilon, weight_decay=0.0)
+
+
+def main(argv=None) -> None:
+    """Run the recipe."""
+    options, args = parse(sys.argv[1:] if argv is None else argv)
+    set_seed(args.seed)
+    folder = Path(args.output_dir)
+    tokenizer = AutoTokenizer.from_pretrained(options.base_model)
+    model = build(options, tokenizer, folder)
+    pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    files = {"train": options.train_file, "validation": options.validation_file}
+    rows = {name: load_rows(file, tokenizer, options.max_length) for name, file in files.items() if file}
+    trainer = Trainer(
+        model=model,
+        args=args,
+        data_collator=lambda examples: collate(examples, pad),
+        train_dataset=rows["train"],
+        eval_dataset=rows.get("validation"),
+        processing_class=tokenizer,
+        optimizers=(make_optimizer(model, args, options.projection_lr_factor), None),
+    )
+    last = get_last_checkpoint(args.output_dir) if folder.is_dir() else None
+    trainer.train(resume_from_checkpoint=last)
+    if options.lora_r and options.lora_merge:
+        model.merge_and_unload().save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    else:
+        trainer.save_model()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,265 @@
+"""Any causal language model with a length (issue 19): every architecture against its own stock class."""
+
+import functools
+
+import pytest
+import torch
+from huggingface_hub.errors import StrictDataclassClassValidationError
+from tokenizers import ByteLevelBPETokenizer
+from torch.nn.functional import cross_entropy, pad
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedTokenizerFast
+
+import hf_lenctrl
+
+
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "initializer_range": 0.3}
+LLAMA = {**SMALL, "intermediate_size": 48, "num_key_value_heads": 1, "max_position_embeddings": 128}
+GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 128, "initializer_range": 0.3}
+# the configuration of each architecture, small; the table of docs/causal.md has these rows
+ARCHITECTURES: dict[str, dict] = {
+    "llama": LLAMA,
+    "mistral": LLAMA | {"sliding_window": 16},
+    "qwen2": LLAMA,
+    "qwen3": LLAMA | {"head_dim": 16},
+    "gemma": LLAMA | {"head_dim": 16},
+    "gemma2": LLAMA | {"head_dim": 16, "sliding_window": 16},
+    "gemma3_text": LLAMA | {"head_dim": 16, "sliding_window": 16},
+    "phi3": LLAMA,
+    "olmo2": LLAMA,
+    "smollm3": LLAMA,
+    "granite": LLAMA,
+    "gpt2": GPT2,
+    "opt": {
+        "hidden_size": 32,
+        "word_embed_proj_dim": 16,  # embeddings narrower than the model
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "ffn_dim": 48,
+        "max_position_embeddings": 128,
+        "init_std": 0.3,
+    },
+    "gpt_neox": SMALL | {"intermediate_size": 48, "max_position_embeddings": 128},
+    "falcon": SMALL | {"max_position_embeddings": 128},
+    "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 2, "initializer_range": 0.3},
+    "gptj": GPT2 | {"rotary_dim": 8},
+}
+PROMPTS = ["a small editor", "reads and writes images in many formats"]
+LENGTHS = [7, 23]
+
+
+@functools.cache
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    bpe = ByteLevelBPETokenizer()
+    texts = [*PROMPTS, "für alle 文字", "one more text, with other words."] * 3
+    bpe.train_from_iterator(texts, vocab_size=300, special_tokens=["<s>", "</s>", "<pad>"], show_progress=False)
+    names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "padding_side": "left"}
+    return PreTrainedTokenizerFast(tokenizer_object=bpe._tokenizer, **names)
+
+
+def build_plain(architecture: str, **fields):
+    """The stock class, with random weights."""
+    torch.manual_seed(1)
+    special = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
+    size = {"vocab_size": len(make_tokenizer()), **special}
+    config = AutoConfig.for_model(architecture, **size, **(ARCHITECTURES[architecture] | fields))
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+def build(architecture: str, *, zero: bool = False, unit: str = "character", **fields):
+    """The plain model and the controlled one, as `add_length_control` makes it or with a length that is heard."""
+    plain = build_plain(architecture, **fields)
+    model = hf_lenctrl.add_length_control(plain, tokenizer=make_tokenizer(), length_unit=unit)
+    if not zero:
+        torch.manual_seed(2)
+        torch.nn.init.normal_(model.length_projection.weight, std=0.3)
+    return plain, model
+
+
+def encode(texts):
+    batch = make_tokenizer()(texts, return_tensors="pt", padding=True)
+    return {name: batch[name] for name in ("input_ids", "attention_mask")}
+
+
+def answers(model, out, prompt):
+    return model.unit_table.count(out[:, prompt["input_ids"].shape[1] :]).tolist()
+
+
+@pytest.fixture(params=ARCHITECTURES)
+def architecture(request) -> str:
+    return request.param
+
+
+def test_before_training_it_is_the_stock_model_bit_for_bit(architecture):
+    plain, model = build(architecture, zero=True)
+    prompt = encode(PROMPTS)
+    with torch.no_grad():
+        for length in LENGTHS:
+            assert torch.equal(model(**prompt, length=length).logits, plain(**prompt).logits)
+        labels = prompt["input_ids"].masked_fill(prompt["attention_mask"] == 0, -100)
+        labels[:, :4] = -100
+        assert torch.equal(model(**prompt, labels=labels).loss, plain(**prompt, labels=labels).loss)
+    expected = plain.generate(**prompt, max_new_tokens=8, do_sample=False)
+    assert torch.equal(model.generate(**prompt, max_new_tokens=8, do_sample=False, length=9), expected)
+    assert model.conversion_report.new == ("length_projection.weight",)
+    assert len(model.conversion_report.kept) == len(list(plain.parameters()))
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_the_cache_changes_nothing_and_every_length_is_kept(architecture, beams):
+    plain, model = build(architecture)
+    prompt = encode(PROMPTS)
+    options = {"num_beams": beams, "do_sample": False, "max_new_tokens": 24}
+    cached = model.generate(**prompt, **options, length=LENGTHS)
+    assert torch.equal(cached, model.generate(**prompt, **options, length=LENGTHS, use_cache=False))
+    exact = model.generate(**prompt, num_beams=beams, do_sample=False, length=LENGTHS, length_constraint="exact")
+    assert answers(model, exact, prompt) == LENGTHS
+    with pytest.raises(AssertionError):  # the harness sees a model that does not know the length
+        assert answers(model, plain.generate(**prompt, **options), prompt) == LENGTHS
+
+
+def test_a_row_in_a_padded_batch_is_the_row_alone(architecture):
+    _, model = build(architecture)
+    batch, alone = encode(PROMPTS), encode(PROMPTS[:1])
+    together = model.generate(**batch, length=LENGTHS, length_constraint="max", do_sample=False)
+    single = model.generate(**alone, length=LENGTHS[0], length_constraint="max", do_sample=False)
+    written, other = together[0, batch["input_ids"].shape[1] :], single[0, alone["input_ids"].shape[1] :]
+    assert written[: len(other)].tolist() == other.tolist()
+
+
+def test_training_reads_what_generation_read(architecture):
+    _, model = build(architecture)
+    prompt = encode(PROMPTS[1:])
+    options = {"length": 15, "length_constraint": "exact", "do_sample": False}
+    out = model.generate(**prompt, **options, output_logits=True, return_dict_in_generate=True)
+    labels, columns = out.sequences.clone(), prompt["input_ids"].shape[1]
+    labels[:, :columns] = -100
+    with torch.no_grad():
+        trained = model(out.sequences, labels=labels)  # 15 is counted from the labels
+    steps = torch.stack(out.logits, dim=1)  # (1, answer, V)
+    assert torch.allclose(trained.logits[:, columns - 1 : -1], steps, atol=2e-4)
+    assert torch.allclose(trained.loss, cross_entropy(steps[0], out.sequences[0, columns:]), atol=1e-4)
+    with torch.no_grad():
+        other = model(out.sequences, labels=labels, length=40)
+    assert not torch.allclose(other.logits[:, columns - 1 :], trained.logits[:, columns - 1 :], atol=1e-2)
+    assert torch.equal(other.logits[:, : columns - 1], trained.logits[:, : columns - 1])  # the prompt is untouched
+
+
+def test_the_gradient_reaches_the_projection_and_a_saved_model_is_the_same(architecture, tmp_path):
+    _, model = build(architecture, zero=True)
+    ids = encode(PROMPTS[1:])["input_ids"]
+    labels = ids.clone()
+    labels[:, :3] = -100
+    model.train()
+    model(ids, labels=labels).loss.backward()
+    assert float(model.length_projection.weight.grad.abs().sum()) > 0
+    torch.nn.init.normal_(model.length_projection.weight, std=0.3)
+    model.eval().save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path, length=9)
+    assert type(again) is hf_lenctrl.LenCtrlForCausalLM and again.config.length == 9
+    assert again.language_model.config._attn_implementation == model.language_model.config._attn_implementation
+    with torch.no_grad():
+        assert torch.equal(again(ids).logits, model(ids, length=9).logits)
+
+
+def test_a_cache_of_the_prompt_serves_every_length():
+    _, model = build("llama")
+    prompt = encode(PROMPTS[:1])
+    with torch.no_grad():
+        caches = [model(**prompt, length=n).past_key_values for n in LENGTHS]
+    for one, other in zip(caches[0].layers, caches[1].layers, strict=True):
+        assert torch.equal(one.keys[:, :, :-1], other.keys[:, :, :-1])
+        assert torch.equal(one.values[:, :, :-1], other.values[:, :, :-1])
+    cache = DynamicCache(config=model.config)
+    with torch.no_grad():
+        model.language_model(prompt["input_ids"][:, :-1], past_key_values=cache)  # no length is needed for it
+    options = {"length": 11, "length_constraint": "exact", "do_sample": False}
+    shared = model.generate(**prompt, **options, past_key_values=cache)
+    assert torch.equal(shared, model.generate(**prompt, **options))
+
+
+def test_each_answer_of_a_row_is_counted_by_itself():
+    tokenizer = make_tokenizer()
+    _, model = build("llama")
+    first, second = tokenizer("für alle")["input_ids"], tokenizer("文字")["input_ids"]
+    newline = tokenizer("\n")["input_ids"]  # a template's, behind EOS: no part of the text
+    rows = [([0, 20, 21], False), ([*first, 1, *newline], True), ([22, 23], False), ([*second, 1, *newline], True)]
+    ids = torch.tensor([[i for piece, _ in rows for i in piece]])
+    labels = torch.tensor([[i if answer else -100 for piece, answer in rows for i in piece]])
+    progress, lengths = hf_lenctrl.modeling_lenctrl_causal.answer_progress(model.unit_table, labels, [1])
+    start, other = 3, 3 + len(first) + 2 + 2
+    assert progress[0, :start].tolist() == [-1, -1, 0] and progress[0, other - 2 : other].tolist() == [-1, 0]
+    assert progress[0, start + len(first) - 1 : other - 2].tolist() == [8, 8, 8]  # the last letter, EOS, the new line
+    assert progress[0, -3:].tolist() == [2, 2, 2] and int(progress.max()) == 8
+    assert lengths[0].tolist() == [1, 1] + [8] * (len(first) + 3) + [1] + [2] * (len(second) + 3)
+    with torch.no_grad():
+        both = model(ids, labels=labels).logits
+        alone = model(ids[:, :start], length=8).logits
+    assert torch.allclose(both[:, start - 1], alone[:, -1], atol=1e-4)
+
+
+def test_labels_alone_say_where_an_answer_is():
+    _, model = build("llama", unit="token")
+    count = functools.partial(hf_lenctrl.modeling_lenctrl_causal.answer_progress, model.unit_table, eos=[1])
+    rows = torch.tensor([[5, 6, 7, 8, 1, -100], [-100, -100, 5, 6, 1, -100], [-100] * 6])
+    progress, lengths = count(rows)
+    # the first label of a row is never predicted: it is the prompt's
+    assert progress.tolist() == [[0, 1, 2, 3, 3, -1], [-1, 0, 1, 2, 2, -1], [-1] * 6]
+    assert lengths.tolist() == [[3, 3, 3, 3, 3, 1], [1, 2, 2, 2, 2, 1], [1] * 6]
+    with pytest.raises(ValueError, match="every answer .* at least one token, got \\[0\\]"):
+        count(torch.tensor([[-100, 1, -100]]))
+
+
+def test_a_model_learns_to_plan_and_a_plain_one_does_not():
+    """The length test: outputs of requested lengths, without a constraint."""
+    plain, model = build("llama", zero=True, unit="token")
+
+    def train(model):
+        torch.manual_seed(3)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+        model.train()
+        for _ in range(150):
+            many = torch.randint(2, 12, (16,))
+            rows = torch.full((16, 15), -100)
+            for row, n in zip(rows, many.tolist(), strict=True):
+                row[:n] = torch.randint(10, 20, (n,))
+                row[n] = 1
+            ids = torch.cat([torch.randint(20, 30, (16, 3)), rows.clamp(min=2)], dim=1)
+            mask = (ids != 2).long()
+            model(ids, attention_mask=mask, labels=pad(rows, (3, 0), value=-100)).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return model.eval()
+
+    prompt = {"input_ids": torch.randint(20, 30, (20, 3)), "attention_mask": torch.ones(20, 3, dtype=torch.long)}
+    lengths = [3, 5, 7, 9] * 5
+    out = train(model).generate(**prompt, length=lengths, do_sample=False)
+    right = sum(a == b for a, b in zip(answers(model, out, prompt), lengths, strict=True))
+    assert right >= 18
+    out = train(plain).generate(**prompt, max_new_tokens=30, do_sample=False)
+    assert sum(a == b for a, b in zip(answers(model, out, prompt), lengths, strict=True)) <= 10
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda model, ids: model(ids), "no length was given"),
+        (lambda model, ids: model.train()(ids, length=4), "training needs labels"),
+        (lambda model, ids: model.generate(ids), "no length was given"),
+        (lambda model, ids: model.generate(ids, length=0), "length must be at least 1"),
+        (lambda model, ids: model.generate(inputs_embeds=model.embed_tokens(ids), length=4), "pass input_ids"),
+        (lambda model, ids: model.generate(ids.repeat(1, 40), length=4000), "or with a prompt shorter than 40 tokens"),
+        (lambda model, ids: hf_lenctrl.add_length_control(model, tokenizer=make_tokenizer()), "has length control"),
+        (
+            lambda model, ids: hf_lenctrl.LenCtrlCausalLMConfig(
+                text_config=model.config.text_config, length_head=True
+            ),
+            "needs an encoder",
+        ),
+        (lambda model, ids: hf_lenctrl.LenCtrlCausalLMConfig(absolute_positions=False), "positions"),
+        (lambda model, ids: hf_lenctrl.LenCtrlCausalLMConfig(length_encoding="scale"), "prompt"),
+    ],
+)
+def test_what_cannot_be_is_refused(call, words):
+    _, model = build("llama")
+    with pytest.raises((ValueError, StrictDataclassClassValidationError), match=words):
+        call(model, torch.tensor([[5]]))

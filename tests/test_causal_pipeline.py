@@ -1,0 +1,167 @@
+"""Texts and chats in, answers of a length out, and a graceful end: issue 19.3 and 19.6."""
+
+import json
+import math
+
+import pytest
+import torch
+from test_causal import PROMPTS, build, make_tokenizer
+from transformers import pipeline
+
+import hf_lenctrl
+from hf_lenctrl.experiment import generate as generate_command
+from hf_lenctrl.finish import FinishLogitsProcessor, finished, last_sentence_end
+
+
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
+CHAT = [{"role": "user", "content": "a small editor"}]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("causal")
+    plain, model = build("llama")
+    tokenizer = make_tokenizer().from_pretrained(make_tokenizer().save_pretrained(folder)[0].rsplit("/", 1)[0])
+    tokenizer.chat_template, tokenizer.padding_side = TEMPLATE, "right"  # the pipeline pads on the left all the same
+    for name, part in (("controlled", model), ("plain", plain)):
+        part.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    return folder
+
+
+def test_texts_and_chats_in_answers_out(folder):
+    write = pipeline("length-controlled-generation", model=str(folder / "controlled"))
+    exact = {"length_constraint": "exact", "do_sample": False}
+    outputs = write(PROMPTS, length=[7, 23], **exact)
+    assert [len(out["generated_text"]) for out in outputs] == [7, 23] == [out["length"] for out in outputs]
+    assert not any(out["generated_text"].startswith(prompt) for out, prompt in zip(outputs, PROMPTS, strict=True))
+    assert write(PROMPTS[0], length=7, **exact) == outputs[0]  # alone as in the padded batch
+    several = write(PROMPTS[1], length=[5, 23], **exact)
+    assert [out["length"] for out in several] == [5, 23] and several[1] == outputs[1]
+
+    chat = write(CHAT, length=9, **exact)
+    rendered = write.tokenizer.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
+    prompt = write.tokenizer(rendered, return_tensors="pt")["input_ids"]
+    assert rendered == "<s>user: a small editor\nassistant: "
+    expected = write.model.generate(prompt, length=9, **exact)[0, prompt.shape[1] :]
+    assert chat["generated_text"] == write.tokenizer.decode(expected, skip_special_tokens=True)
+    assert write([CHAT, CHAT], length=[9, 4], **exact)[0] == chat
+    with pytest.raises(ValueError, match="a chat has no length of its own for length_ratio=0.5"):
+        write(CHAT, length_ratio=0.5)
+    assert write("a small editor", length_ratio=0.5, **exact)["length"] == 7
+    write.tokenizer.chat_template = None
+    with pytest.raises(ValueError, match="has no chat template"):
+        write(CHAT, length=9)
+
+
+def test_a_plain_model_is_kept_within_a_length(folder):
+    write = pipeline("length-controlled-generation", model=str(folder / "plain"))
+    options = {"length_unit": "character", "do_sample": False}
+    outputs = write(PROMPTS, length=[7, 23], length_constraint="exact", **options)
+    assert [len(out["generated_text"]) for out in outputs] == [7, 23]
+    tokenizer = write.tokenizer
+    table = hf_lenctrl.UnitTable.from_tokenizer(tokenizer, "character")
+    prompt = tokenizer(PROMPTS[1], return_tensors="pt")["input_ids"]
+    columns = prompt.shape[1]
+    bound = hf_lenctrl.LengthConstraintLogitsProcessor(
+        table, 23, "exact", eos_token_id=1, prompt_length=columns, max_length=columns + 300
+    )
+    ids = write.model.generate(prompt, logits_processor=[bound], max_new_tokens=300, do_sample=False)[0, columns:]
+    assert outputs[1]["generated_text"] == tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def test_the_generate_command_takes_a_causal_model(folder, tmp_path):
+    (tmp_path / "texts.txt").write_text("\n".join(PROMPTS), encoding="utf-8")
+    names = {"model": folder / "controlled", "input_file": tmp_path / "texts.txt", "output_file": tmp_path / "out"}
+    options = [f"--{name}={value}" for name, value in names.items()]
+    generate_command.main([*options, "--length", "9", "12", "--length_constraint=exact", "--num_beams=2"])
+    rows = [json.loads(line) for line in (tmp_path / "out").read_text(encoding="utf-8").splitlines()]
+    assert [len(row["output"]) for row in rows] == [9, 12, 9, 12]
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        ("One. Two", "One."),
+        ('He said "yes." And then', 'He said "yes."'),
+        ("It costs 3.5 dollars", ""),
+        ("as Dr. Smith and J. Doe", ""),
+        ("Is it? Yes! No… wait", "Is it? Yes! No…"),
+        ("これは文です。次の", "これは文です。"),
+        ("「はい。」と", "「はい。」"),
+        ("ما هذا؟ لا", "ما هذا؟"),
+        ("یہ ہے۔ اور", "یہ ہے۔"),
+        ("no mark at all", ""),
+    ],
+)
+def test_the_last_end_of_a_sentence(text, end):
+    assert text[: last_sentence_end(text)] == end
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "at_word", "expected"),
+    [
+        ("A first one. A seco", "sentence", False, ("A first one.", "sentence")),
+        ("One. A second and a third tha", "sentence", False, ("One. A second and a third", "word")),  # under half
+        ("A first one. A second", "word", True, ("A first one. A second", "word")),
+        ("A first one. A sec", "word", False, ("A first one. A", "word")),
+        ("A first one.", "word", True, ("A first one.", "sentence")),
+        ("unbroken", "word", False, ("unbroken", "cut")),
+    ],
+)
+def test_what_was_cut_goes_back_to_its_last_end(text, finish, at_word, expected):
+    enough = lambda short: len(short) >= len(text) / 2  # noqa: E731
+    assert finished(text, finish, enough, at_word=at_word) == expected
+
+
+def test_the_processor_ends_where_the_first_choice_has_no_room():
+    tokenizer = make_tokenizer()
+    table = hf_lenctrl.UnitTable.from_tokenizer(tokenizer, "character")
+    dot, word = tokenizer(".")["input_ids"][0], tokenizer(" other")["input_ids"][0]
+    letter = tokenizer("x")["input_ids"][0]
+    written = torch.tensor([tokenizer("some")["input_ids"]])
+    start = written.shape[1]
+    scores = torch.full((1, len(tokenizer)), -9.0)
+    scores[0, word], scores[0, letter], scores[0, dot], scores[0, 1] = 0.0, -1.0, -2.0, -8.0
+    width = len(tokenizer.decode([word]))
+
+    def after(length, finish):
+        process = FinishLogitsProcessor(tokenizer, table, torch.tensor([length]), finish, eos_token_id=1)
+        out = process(written, scores)
+        return process, {int(i) for i in (out[0] > -math.inf).nonzero()}
+
+    process, allowed = after(4 + width + 1, "sentence")  # the word and a mark have room
+    assert word in allowed and letter in allowed and not process.cut
+    process, allowed = after(4 + width, "sentence")  # the word has, no mark behind it: the output ends here
+    assert word not in allowed and letter not in allowed and {dot, 1} <= allowed
+    assert process.cut == {tuple(written[0].tolist()): True}
+    process, allowed = after(4 + width, "word")
+    assert word in allowed and not process.cut
+    process, allowed = after(4 + width - 1, "word")
+    assert allowed == {1}
+    text, end = process.ending([*written[0].tolist(), 1], "some", lambda short: True)
+    assert (text, end) == ("some", "word") and start
+    scores[0, dot] = -4.0  # less than a twentieth as likely as the word
+    process = FinishLogitsProcessor(tokenizer, table, torch.tensor([4 + width]), "sentence", eos_token_id=1)
+    assert int(process(written, scores).argmax()) == 1
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_an_output_that_was_cut_says_where_it_ends(folder, beams):
+    write = pipeline("length-controlled-generation", model=str(folder / "plain"))
+    options = {"length_unit": "character", "length_constraint": "max", "num_beams": beams, "do_sample": False}
+    for finish in ("sentence", "word"):
+        for out in write(PROMPTS, length=40, finish=finish, **options):
+            assert out["finish"] in ("sentence", "word", "cut", "model")
+            assert out["length"] == len(out["generated_text"]) <= 40
+            text = out["generated_text"]
+            assert (out["finish"] == "sentence") == (bool(text) and last_sentence_end(text) == len(text)) or (
+                out["finish"] == "model"
+            )
+    with pytest.raises(ValueError, match="finish='word' goes with length_constraint='max', got 'exact'"):
+        write("a", length=40, finish="word", **(options | {"length_constraint": "exact"}))
+    with pytest.raises(ValueError, match="finish must be 'sentence', 'word' or None, got 'line'"):
+        write("a", length=40, finish="line", **options)
