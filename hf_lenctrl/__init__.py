@@ -30,10 +30,11 @@ from .length_constraint import LengthConstraintLogitsProcessor
 from .length_predictor import LengthPredictor, LengthPredictorConfig, load_predictor
 from .length_tokens import LengthTokens
 from .length_units import UnitTable, count_units
+from .loading import PipelineModel
 from .metrics import length_metrics
 from .modeling_lenctrl import *  # noqa: F403
 from .modeling_lenctrl_causal import LenCtrlForCausalLM
-from .pipeline import LengthControlledGenerationPipeline, PipelineModel
+from .pipeline import LengthControlledGenerationPipeline
 from .report import length_report
 from .reranking import rerank
 from .tokenizer_training import train_marian_tokenizer

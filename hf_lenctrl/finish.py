@@ -132,15 +132,6 @@ class FinishLogitsProcessor(LogitsProcessor):
             scores[:, self.eos] = torch.maximum(scores[:, self.eos], least)
         return scores.masked_fill(~allowed, -math.inf)
 
-    def endings(self, rows: list[list[int]], texts: list[str], lengths: list[int], count) -> tuple[list, list]:
-        """`ending` of each output, several for a length perhaps; `count` maps texts to their units."""
-        copies = len(texts) // len(lengths)
-        found = [
-            self.ending(ids, text, lambda short, k=k: count([short])[0] >= lengths[k // copies] / 2)  # type: ignore
-            for k, (ids, text) in enumerate(zip(rows, texts, strict=True))
-        ]
-        return [text for text, _ in found], [end for _, end in found]
-
     def ending(self, ids: list[int], text: str, enough: Callable[[str], bool]) -> tuple[str, str]:
         """
         An output as `finished` leaves it, and where it ends; `"model"` where the model ended it.

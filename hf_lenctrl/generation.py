@@ -118,11 +118,10 @@ def generate_within(
     config = arguments.get("generation_config")
     complete = _limited(model, table, length, constraint, arguments, positions)
     outputs = generate(**complete)
-    apart = prompt_of(model, arguments)[1]
-    ids = (outputs if isinstance(outputs, torch.Tensor) else outputs.sequences)[:, apart:]
-    produced = table.count(ids)
-    most: Any = complete.get("max_new_tokens")
-    most = (complete.get("max_length") or 0) - apart if most is None else most + (not apart)  # and the start
+    ids = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
+    before, prompt = prompt_of(model, arguments)
+    produced, new = table.count(ids[:, prompt:]), complete.get("max_new_tokens")
+    most: Any = complete.get("max_length") if new is None else before + new
     most = most or getattr(config, "max_length", None) or getattr(config, "max_new_tokens", None) or math.inf
     warn_of_cuts(ids, produced, length, most, model.config.pad_token_id)
     if constraint == "exact":

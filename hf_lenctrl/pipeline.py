@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from tqdm.auto import tqdm
@@ -20,25 +19,11 @@ from .length_sources import Predictors, requested_lengths
 from .length_tokens import LengthTokens
 from .length_units import UnitTable, check_texts, count_texts
 from .lengths import as_length_tensor, check_constraint, check_counts
-from .loading import auto_class
+from .loading import HUB_OPTIONS
 from .reranking import log_probabilities, rerank
 
 
 logger = logging.getLogger(__name__)
-
-# of each model that `pipeline(...)` loaded; not on the model, which may be pickled with a token
-_HUB_OPTIONS: WeakKeyDictionary = WeakKeyDictionary()
-
-
-class PipelineModel(AutoModelForSeq2SeqLM):
-    """The model's own Auto class, and the Hub options for the predictor in its repository."""
-
-    @classmethod
-    def from_pretrained(cls, name, *args, **kwargs):
-        model = auto_class(name, **kwargs).from_pretrained(name, *args, **kwargs)
-        names = ("revision", "token", "cache_dir", "local_files_only")
-        _HUB_OPTIONS[model] = {name: kwargs[name] for name in names if kwargs.get(name) is not None}
-        return model
 
 
 @dataclass
@@ -149,7 +134,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         super().__init__(*args, **kwargs)
         given = {"revision": revision, "token": token}
         given = {name: value for name, value in given.items() if value is not None}
-        self._predictors = Predictors(self.model, {**_HUB_OPTIONS.get(self.model, {}), **given})
+        self._predictors = Predictors(self.model, {**HUB_OPTIONS.get(self.model, {}), **given})
         self._rerank_models: dict[str, tuple] = {}
         tokens = getattr(self.model.config, "length_tokens", None)
         self._length_tokens = None if tokens is None else LengthTokens(**tokens)
@@ -347,9 +332,10 @@ class LengthControlledGenerationPipeline(Pipeline):
         finish = None
         if call.finish is not None:
             eos = self.model.generation_config.eos_token_id
-            eos, prompt = self.model.config.eos_token_id if eos is None else eos, prompt or 1  # the decoder's start
-            options = {"eos_token_id": eos, "prompt_length": prompt}
-            finish = FinishLogitsProcessor(self.tokenizer, table, list(lengths), call.finish, **options)
+            options = {"eos_token_id": self.model.config.eos_token_id if eos is None else eos}
+            options["prompt_length"] = prompt = prompt or 1  # the decoder's start
+            length = torch.tensor(lengths, device=table.weights.device)
+            finish = FinishLogitsProcessor(self.tokenizer, table, length, call.finish, **options)
             arguments["logits_processor"] = [*(call.options.get("logits_processor") or []), finish]
         generate, constraint = self.model.generate, call.length_constraint
         if hasattr(self.model, "unit_table"):  # a model of this package; without control its constraint is made here
@@ -371,14 +357,19 @@ class LengthControlledGenerationPipeline(Pipeline):
         texts = self.tokenizer.batch_decode(
             outputs["ids"], skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
-        more: dict[str, list] = {} if outputs["scores"] is None else {"score": outputs["scores"].tolist()}
-        if (finish := outputs["finish"]) is not None:
-            count = partial(count_texts, self.tokenizer, unit=unit)
-            texts, more["finish"] = finish.endings(outputs["ids"].tolist(), texts, lengths, count)
+        finish, ends = outputs["finish"], []
+        if finish is not None:
+            count, copies = partial(count_texts, self.tokenizer, unit=unit), len(texts) // len(lengths)
+            for k, (ids, text) in enumerate(zip(outputs["ids"].tolist(), texts, strict=True)):
+                half = lengths[k // copies] / 2
+                texts[k], end = finish.ending(ids, text, lambda short, half=half: count([short])[0] >= half)
+                ends.append({"finish": end})
         counted = unit == "token" and finish is None
         produced = outputs["tokens"].tolist() if counted else count_texts(self.tokenizer, texts, unit)
-        columns = {"generated_text": texts, "length": produced, **more}
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        rows = [{"generated_text": text, "length": n} for text, n in zip(texts, produced, strict=True)]
+        if outputs["scores"] is not None:
+            rows = [row | {"score": score} for row, score in zip(rows, outputs["scores"].tolist(), strict=True)]
+        return [row | end for row, end in zip(rows, ends, strict=True)] if ends else rows
 
 
 def _batches(order: list[int], sizes: list[tuple[int, int]], most_rows: int, most: int | None) -> Iterator[list[int]]:
