@@ -44,7 +44,7 @@ CSS = """
 class Writer(LengthControlledGenerationPipeline):
     """The pipeline, with the ids of each output and its progress, `units` after each id."""
 
-    def postprocess(self, outputs, *, unit: str, **options) -> list[dict]:
+    def postprocess(self, outputs, *, unit: str, **options) -> list[dict]:  # type: ignore[override]
         results, ids = super().postprocess(outputs, unit=unit, **options), outputs["ids"].cpu()
         progress = self._unit_table(unit).to("cpu").progress(ids)
         return [
