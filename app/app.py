@@ -31,7 +31,7 @@ EXAMPLES = [
     ["Peux-tu marcher un peu plus lentement, s'il te plaît ?", 34],
 ]
 CSS = """
-.row {margin: .6em 0} .label {color: var(--body-text-color-subdued); font-size: .85em}
+.row {margin: .6em 0} .label {color: var(--block-title-text-color); font-size: .85em}
 .text {font-size: 1.15em; overflow-wrap: anywhere}
 .count {color: #fff; border-radius: .6em; padding: 0 .5em; font-weight: 600}
 .met {background: #15803d} .over {background: #b91c1c} .under {background: #b45309} .base {background: #6b7280}
