@@ -108,7 +108,7 @@ def _check_fixed(args: ModelArguments, data_args: DataArguments, config) -> None
 
 def source_limit(args: ModelArguments, data_args: DataArguments, tokenizer) -> int:
     """
-    Tokens at which sources are cut: `max_source_length`, or by default as many as a checkpoint's encoder reads, and 256
+    Tokens at which sources are cut: `max_source_length`, or by default as many as a checkpoint's encoder reads, 256
     for a new one.
 
     Raises:

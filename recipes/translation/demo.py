@@ -94,6 +94,14 @@ def plot(rows: list[dict], path: Path) -> None:
     plt.close(figure)
 
 
+def quiet() -> None:
+    """Leave out what a reader of the demo does not need."""
+    warnings.filterwarnings("ignore", message="Recommended: pip install sacremoses")
+    logging.getLogger("hf_lenctrl").setLevel(logging.ERROR)  # lengths of the picture that are rare in training
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+
+
 def main(argv=None) -> None:
     """Run the demo."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -101,10 +109,6 @@ def main(argv=None) -> None:
     args = parser.parse_args(argv)
     out = Path(args.output_dir)
     out.mkdir(parents=True, exist_ok=True)
-    warnings.filterwarnings("ignore", message="Recommended: pip install sacremoses")
-    logging.getLogger("hf_lenctrl").setLevel(logging.ERROR)  # lengths of the picture that are rare in training
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
 
     plain, controlled = load("translate_to_english_base"), load("translate_to_english")
     sources = sentences()
@@ -125,4 +129,5 @@ def main(argv=None) -> None:
 
 
 if __name__ == "__main__":
+    quiet()
     main()

@@ -8,15 +8,12 @@ measure is the length error on 50 other sentences. To resume an interrupted run,
 
 import argparse
 import json
-import logging
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
-from transformers.utils import logging as transformers_logging
 
 from hf_lenctrl.experiment import train
 
@@ -85,10 +82,6 @@ def main(argv=None) -> None:
     args = parser.parse_args(argv)
     out = Path(args.output_dir)
     out.mkdir(parents=True, exist_ok=True)
-    for name in ("transformers", "matplotlib"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    warnings.filterwarnings("ignore", message="Recommended: pip install sacremoses")
-    transformers_logging.set_verbosity_error()
 
     print("1/3 The plain model translates 300 sentences, each in several lengths", flush=True)
     sources = demo.sentences()
@@ -120,4 +113,5 @@ def main(argv=None) -> None:
 
 
 if __name__ == "__main__":
+    demo.quiet()
     main()
