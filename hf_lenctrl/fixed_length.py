@@ -121,7 +121,7 @@ class FixedLengthTranslator:
         ids = self.tokenizer(texts, verbose=False)["input_ids"] if texts else []
         if (long := sum(len(row) > limit for row in ids)) > 0:
             logger.warning(
-                "%d of %d sources are longer than the encoder's %d tokens and were cut", long, len(ids), limit
+                "%d of %d sources are longer than the model's limit of %d tokens and were cut", long, len(ids), limit
             )
             ids = self.tokenizer(texts, truncation=True, max_length=limit)["input_ids"]
         return [[self.source[i] for i in row] for row in ids]

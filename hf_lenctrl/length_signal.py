@@ -116,7 +116,10 @@ class LengthSignal:
             progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Not read by `"scale"`.
             lengths (`torch.LongTensor` of shape `(batch_size,)` or `(batch_size, sequence_length)`): Requested units.
         """
-        config, lengths = self.config, lengths.view(len(lengths), -1)  # (B, 1 or T)
+        config, lengths = (
+            self.config,
+            lengths.view(lengths.shape[0], -1),
+        )  # (B, 1 or T); `len` would fix B in an export
         if config.length_encoding == "scale":
             factor = lengths.unsqueeze(2).float() / config.length_scale  # bfloat16 cannot tell 257 from 256
             return (embeds * factor).to(embeds.dtype)

@@ -243,7 +243,7 @@ def test_two_processes_go_on_as_if_they_had_not_stopped(two):
 def test_another_number_of_processes_does_not_go_on(two):
     before = (two / "parts" / "model.safetensors").read_bytes()
     with pytest.raises(
-        ValueError, match="was written by 2 processes, and 1 would go on from it; launch 2, or name ano"
+        ValueError, match="holds a run with other options: processes=2, now 1. Name another output_dir"
     ):
         train(two / "parts", rows=FEW, **{**TESTED, "max_steps": 6})
     assert (two / "parts" / "model.safetensors").read_bytes() == before

@@ -282,7 +282,10 @@ def test_the_commands_over_a_recipe_are_the_papers_models(recipe):
 @pytest.mark.parametrize(
     "path", [path for path in RECIPES if "predictor" not in path.stem], ids=lambda path: path.stem
 )
-def test_every_recipe_parses_as_the_training_script_reads_it(path, tmp_path):
+def test_every_recipe_parses_as_the_training_script_reads_it(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for stage in ("base", "controlled"):  # what the recipes of the translator start from
+        Path("runs", "translation", stage).mkdir(parents=True)
     classes = (*CLASSES, Seq2SeqTrainingArguments)
     model, data, run, training = parse_arguments(
         classes, [str(path), "--output_dir", str(tmp_path), "--use_cpu", "--train_file", "rows.jsonl"]

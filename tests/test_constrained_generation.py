@@ -172,7 +172,7 @@ def test_an_exact_length_that_is_met_gives_no_warning(caplog):
         model.generate(SOURCE, length=[2, 4, 8], length_constraint="exact")
         model.generate(SOURCE, length=[3, 5, 7], length_constraint="max")
         model.generate(SOURCE, length=[3, 5, 7], max_new_tokens=3)
-    assert not caplog.records
+    assert not [record for record in caplog.records if "missed" in record.getMessage()]
 
 
 # Where length and constraint come from

@@ -380,7 +380,8 @@ MIXED = [
 
 def test_the_report_counts_empty_too_long_and_cut_rows(word_tokenizer):
     tokenized, reports = tokenize_rows(MIXED, word_tokenizer, max_source_length=3, max_target_length=3)
-    assert reports == [RowReport("train", rows=10, empty=5, target_too_long=2, source_cut=2, indices=[0, 8, 9])]
+    dropped = dict.fromkeys([1, 2, 3, 4, 7], "empty text") | dict.fromkeys([5, 6], "target over 3 tokens")
+    assert reports == [RowReport("train", rows=10, empty=5, target_too_long=2, source_cut=2, dropped=dropped)]
     assert reports[0].kept == 3
     assert tokenized["train"]["input_ids"][:] == [[3, 4, 0], [3, 4, 0], [6, 5, 0]]
     assert tokenized["train"]["labels"][:] == [[5, 6, 0], [6, 0], [3, 0]]
@@ -393,7 +394,12 @@ def test_the_report_says_what_became_of_the_rows(caplog, word_tokenizer):
         "source cut"
     )
     assert [(r.levelname, r.getMessage()) for r in caplog.records if r.name == "hf_lenctrl.experiment.data"] == [
-        ("WARNING", text)
+        ("WARNING", text),
+        (
+            "WARNING",
+            "train: 2 of 3 sources are longer than 3 tokens and were cut; raise max_source_length if the model reads "
+            "more",
+        ),
     ]
     assert str(RowReport("test", rows=32_068, empty=1000, target_too_long=68, source_cut=1234)) == (
         "test: 32,068 rows, 1,000 dropped for an empty text, 68 for a target over the limit, 31,000 kept, 1,234 of "

@@ -171,7 +171,7 @@ def test_long_sources_are_cut_with_a_warning(exported, caplog):
     write = FixedLengthTranslator(exported, threads=1)
     with caplog.at_level(logging.WARNING):
         outputs = write([" ".join(SOURCES * 30), SOURCES[0]])
-    assert "1 of 2 sources are longer than the encoder's 512 tokens and were cut" in caplog.text
+    assert "1 of 2 sources are longer than the model's limit of 256 tokens and were cut" in caplog.text
     assert outputs[1] == write(SOURCES[0])
 
 

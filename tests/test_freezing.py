@@ -230,8 +230,9 @@ def test_limits_are_those_that_the_controlled_model_chooses(absolute, monkeypatc
     model = build_model("marian", length_encoding="ldpe", absolute_positions=absolute)
     model.generation_config.update(num_beams=3, length_penalty=2.0, min_length=50, max_length=60)
     chosen = {}
+    ids = torch.zeros(1, 2, dtype=torch.long)
     monkeypatch.setattr(
-        transformers.GenerationMixin, "generate", lambda self, *_, **options: chosen.update(options) or torch.zeros(2)
+        transformers.GenerationMixin, "generate", lambda self, *_, **options: chosen.update(options) or ids
     )
     for length, limit in ((7, 2 * 7 + 32), (90, ROWS if absolute else 2 * 90 + 32)):
         model.generate(SOURCE, length=length)

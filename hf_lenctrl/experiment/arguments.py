@@ -120,7 +120,8 @@ class DataArguments:
         default=0.02, metadata={"help": "Share cut from train where no test is given; 0 for none"}
     )
     max_source_length: int | None = field(
-        default=256, metadata={"help": "Tokens; longer sources are cut, and counted; null for the encoder's limit"}
+        default=None,
+        metadata={"help": "Tokens; longer sources are cut, and counted (default: 256, or the checkpoint's limit)"},
     )
     max_target_length: int = field(
         default=256, metadata={"help": "Tokens; rows with longer targets are dropped, and counted"}

@@ -370,8 +370,7 @@ def tokenize(
 
 def _encode(batch, *, tokenizer, args: DataArguments, tokens: LengthTokens | None, unit: str, length: int | None):
     sources, targets = ([(text or "").strip() for text in batch[column]] for column in ("source", "target"))
-    most: Any = args.max_source_length  # filled by the run where it was not given
-    room = most - (tokens is not None)
+    room = (args.max_source_length or 256) - (tokens is not None)
     columns = tokenizer(sources, truncation=True, max_length=room)
     whole = tokenizer(sources)["input_ids"] if sources else []
     columns["labels"] = tokenizer(text_target=targets)["input_ids"]

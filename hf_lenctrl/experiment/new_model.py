@@ -108,7 +108,8 @@ def _check_fixed(args: ModelArguments, data_args: DataArguments, config) -> None
 
 def source_limit(args: ModelArguments, data_args: DataArguments, tokenizer) -> int:
     """
-    Tokens at which sources are cut: `max_source_length`, or by default as many as the encoder reads.
+    Tokens at which sources are cut: `max_source_length`, or by default as many as a checkpoint's encoder reads, and 256
+    for a new one.
 
     Raises:
         `ValueError`: for more than the encoder reads.
@@ -116,7 +117,7 @@ def source_limit(args: ModelArguments, data_args: DataArguments, tokenizer) -> i
     name, given = args.model_name_or_path or args.base_model, data_args.max_source_length
     positions = None if name is None else getattr(AutoConfig.from_pretrained(name), "max_position_embeddings", None)
     if given is None:
-        return positions or min(tokenizer.model_max_length, 512)
+        return 256 if name is None else positions or min(tokenizer.model_max_length, 512)
     if positions is not None and given > positions:
         raise ValueError(f"max_source_length={given}, but the encoder of {name} reads {positions} tokens; give less")
     return given

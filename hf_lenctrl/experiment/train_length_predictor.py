@@ -201,6 +201,7 @@ def main(argv=None) -> dict:
     """Run the recipe; returns the metrics that it also writes to `<output_dir>/all_results.json`."""
     classes = (PredictorArguments, DataArguments, TrainingArguments)
     model_args, data_args, args = parse_arguments(classes, argv, __doc__)
+    data_args.max_source_length = data_args.max_source_length or 256
     set_up(args)
     check_upload(args)
 

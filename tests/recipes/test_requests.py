@@ -186,6 +186,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_text(stub, tmp_path, name):  
 )
 def test_a_file_that_cannot_be_read_is_told(tmp_path, name, data, message):
     (tmp_path / name).write_bytes(data)
+    (tmp_path / "no_model").mkdir()
     with pytest.raises(ValueError, match=f"{name} {message}"):
         write_texts(tmp_path / "no_model", tmp_path / name, "--length", 4)
 
@@ -221,12 +222,13 @@ def test_n_best_outputs_have_a_rank(stub, tmp_path):  # issue 18.15
     ]
 
 
-# Refusals: the model named here does not exist, so each is told before a model is loaded
+# Refusals: the model's folder is empty, so each is told before a model is loaded
 
 
 def refuse(tmp_path, rows, *options):
     file = tmp_path / ("in.jsonl" if isinstance(rows, list) else "in.txt")
     write_rows(file, rows) if isinstance(rows, list) else file.write_text(rows, encoding="utf-8")
+    (tmp_path / "no_model").mkdir(exist_ok=True)
     write_texts(tmp_path / "no_model", file, *options)
 
 
