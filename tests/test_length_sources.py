@@ -8,6 +8,7 @@ import shutil
 import pytest
 import torch
 from conftest import SOURCES, TARGETS, build_model, controlled_marian
+from pipeline_calls import independent_length
 from transformers import (
     AutoModelForSeq2SeqLM,
     BertConfig,
@@ -31,10 +32,6 @@ def tokenizer(pipe):
 @pytest.fixture(scope="session")
 def model(pipe):
     return pipe.model
-
-
-def independent_length(text: str, unit: str) -> int:
-    return {"character": len(text), "word": len(text.split()), "byte": len(text.encode())}[unit]
 
 
 # Ratios

@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 from conftest import MARIAN, SHAPE, SOURCES, controlled_marian
+from pipeline_calls import independent_length, spy
 from transformers import (
     MarianConfig,
     MarianMTModel,
@@ -36,24 +37,6 @@ def model(pipe):
 @pytest.fixture(scope="session")
 def plain(plain_pipe):
     return plain_pipe.model
-
-
-def spy(monkeypatch, model) -> list[dict]:
-    """The keyword arguments of each call to `generate`, with the ids that it gave."""
-    calls: list[dict] = []
-    original = model.generate
-
-    def generate(*args, **kwargs):
-        ids = original(*args, **kwargs)
-        calls.append({**kwargs, "ids": ids})
-        return ids
-
-    monkeypatch.setattr(model, "generate", generate)
-    return calls
-
-
-def independent_length(text: str, unit: str) -> int:
-    return {"character": len(text), "word": len(text.split()), "byte": len(text.encode())}[unit]
 
 
 # The task

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from conftest import SOURCES, controlled_marian
+from pipeline_calls import spy
 
 from hf_lenctrl import LengthControlEnsemble, LengthControlledGenerationPipeline
 
@@ -20,20 +21,6 @@ def model(pipe):
 @pytest.fixture(scope="session")
 def plain(plain_pipe):
     return plain_pipe.model
-
-
-def spy(monkeypatch, model) -> list[dict]:
-    """The keyword arguments of each call to `generate`, with the ids that it gave."""
-    calls: list[dict] = []
-    original = model.generate
-
-    def generate(*args, **kwargs):
-        ids = original(*args, **kwargs)
-        calls.append({**kwargs, "ids": ids})
-        return ids
-
-    monkeypatch.setattr(model, "generate", generate)
-    return calls
 
 
 def test_like_lengths_share_a_batch_and_the_longest_come_first(pipe, model, monkeypatch):
