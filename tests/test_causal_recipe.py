@@ -17,7 +17,7 @@ RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 sys.path[:0] = [str(RECIPES), str(RECIPES / "causal")]
 
 import base  # noqa: E402
-import evaluate as evaluate_causal  # noqa: E402
+import measure as evaluate_causal  # noqa: E402
 import train_causal_lm  # noqa: E402
 
 

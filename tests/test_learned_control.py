@@ -27,7 +27,6 @@ def test_character_decoder_with_ldpe_meets_every_length_after_200_steps(tmp_path
     options = {
         "train_file": tmp_path / "rows.jsonl",
         "output_dir": tmp_path / "run",
-        "group_separator": " ",  # the standard library's modules are the groups
         "test_share": 0.1,
         "max_test_rows": 20,
         "max_steps": 200,

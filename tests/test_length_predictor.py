@@ -368,7 +368,7 @@ def test_a_predictor_is_loaded_with_its_tokenizer(tokenizer, tmp_path, subfolder
 
 def test_loading_something_else_says_what_is_there(tmp_path):
     encoder_config().save_pretrained(tmp_path / "bert")
-    message = r"bert holds a 'bert' model, not a length predictor; train one with recipes/train_length_predictor\.py"
+    message = r"bert holds a 'bert' model, not a length predictor; train one with lenctrl train-predictor"
     with pytest.raises(ValueError, match=message):
         load_predictor(tmp_path / "bert")
     (tmp_path / "config.json").write_text("{}")

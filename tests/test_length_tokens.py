@@ -180,8 +180,9 @@ def test_the_recipe_trains_and_generates_with_them(tmp_path, kind, encoding, voc
         {"source": f"write word{i % 7}", "target": " ".join([f"word{i % 7}"] * (1, 2, 4)[i % 3])} for i in range(120)
     ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    bins = "--length_bins 3" if kind == "bins" else ""
     options = (
-        f"--length_tokens {kind} --length_bins 3 --length_encoding {encoding} --absolute_positions true "
+        f"--length_tokens {kind} {bins} --length_encoding {encoding} --absolute_positions true "
         f"--length_unit word --target_vocabulary {vocabulary} --vocab_size 60 --layers 1 --d_model 32 "
         "--ffn_dim 64 --attention_heads 2 --max_steps 3 --save_steps 3 --test_lengths 2 --validation_share 0.2 "
         "--test_share 0.2 --use_cpu --predict_with_generate true --report_to none"

@@ -57,7 +57,7 @@ def wheel(tmp_path_factory):
 @pytest.mark.slow
 def test_the_wheel_holds_the_package_the_command_the_recipes_and_nothing_else(wheel):
     names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
-    own = [path for path in (ROOT / "hf_lenctrl").rglob("*") if path.suffix in (".py", ".typed", ".md")]
+    own = [path for path in (ROOT / "hf_lenctrl").rglob("*") if path.suffix in (".py", ".typed", ".md", ".txt")]
     files = [path.relative_to(ROOT).as_posix() for path in own]
     recipes = [*(ROOT / "recipes").glob("*.py"), *(ROOT / "recipes").glob("*/*.yaml")]
     files += [f"hf_lenctrl/{path.relative_to(ROOT).as_posix()}" for path in recipes]

@@ -229,9 +229,9 @@ def main(argv=None) -> dict:
     check_writable(args.output_dir)
     check_optional_parts(run_args)
     check_options(model_args, data_args, run_args)
+    check_upload(args)  # before anything is written
     with args.main_process_first(desc="record"):
         record = RunRecord(args, model_args, data_args, run_args)
-    check_upload(args)
     data = load_data(model_args, data_args, args)
     rows = {name: len(split) for name, split in data.tokenized.items() if not isinstance(split, IterableDataset)}
     record.set_rows(rows)

@@ -1,6 +1,6 @@
 """How well causal models keep requested lengths: a Markdown table of several models on the same prompts.
 
-    python recipes/causal/evaluate.py runs/causal/base/data/test.jsonl runs/causal/base runs/causal/ldpe
+    python recipes/causal/measure.py runs/causal/base/data/test.jsonl runs/causal/base runs/causal/ldpe
 
 The test file has the columns `prompt` and `completion`. A plain model writes without a length, with a prompt that
 names the length ({length} in --named_prompt), and with constraints; a length-controlled one without and with them.
