@@ -27,7 +27,7 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(CON
 
 # nothing is trained
 demo: .venv/demo
-	$(BIN)/python recipes/translation/demo.py --output_dir demo
+	$(BIN)/python recipes/translation/translate_demo.py --output_dir demo
 
 # minutes of training on a CPU
 finetune-demo: .venv/train

@@ -9,7 +9,7 @@ from test_learned_control import load_script
 
 
 ROOT = Path(__file__).resolve().parents[1]
-demo = load_script("recipes/translation/demo.py")
+demo = load_script("recipes/translation/translate_demo.py")
 
 
 def test_the_sentences_are_300_different_ones():

@@ -23,7 +23,7 @@ MODELS = Path(__file__).resolve().parents[1] / "models"
 FOLDER = MODELS / "translate_to_english"
 CARD = (FOLDER / "README.md").read_text(encoding="utf-8")
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "tatoeba_de_en.jsonl.gz"
-SENTENCES = load_script("recipes/translation/demo.py").sentences()[20:28]
+SENTENCES = load_script("recipes/translation/translate_demo.py").sentences()[20:28]
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from hf_lenctrl.experiment import train
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE)]  # the recipes are scripts, not a package
 
-import demo  # noqa: E402
+import translate_demo as demo  # noqa: E402
 
 
 NUM_BEAMS = 12

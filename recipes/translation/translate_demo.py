@@ -1,6 +1,6 @@
 """`make demo`: ten sentences translated at four lengths each, and a picture of 300 lengths.
 
-    python recipes/translation/demo.py --output_dir demo
+    python recipes/translation/translate_demo.py --output_dir demo
 
 Nothing is trained. The German and French sentences were written for this project; none is in the training data.
 """
