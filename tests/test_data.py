@@ -49,7 +49,7 @@ def write(path: Path, rows: list[dict]) -> str:
     if suffixes[0] == ".parquet":
         datasets.Dataset.from_list(rows).to_parquet(path)
         if suffixes[-1] == ".gz":
-            path.write_bytes(gzip.compress(path.read_bytes()))
+            path.write_bytes(gzip.compress(path.read_bytes(), mtime=0))
         return str(path)
     with (
         gzip.open(path, "wt", encoding="utf-8", newline="")
@@ -118,7 +118,7 @@ def test_a_byte_order_mark_is_no_part_of_the_rows(tmp_path, suffix):  # issue 15
     data = path.read_bytes()
     packed = suffix.endswith(".gz")
     data = b"\xef\xbb\xbf" + (gzip.decompress(data) if packed else data)
-    path.write_bytes(gzip.compress(data) if packed else data)
+    path.write_bytes(gzip.compress(data, mtime=0) if packed else data)
     assert load_rows(str(path)).to_list() == ROWS
     assert list(load_rows(str(path), streaming=True)) == ROWS
 
@@ -480,8 +480,8 @@ BROKEN = {
     "latin1.csv": "source,target\nnaïve,b\n".encode("latin-1"),
     "extra_field.csv": b"source,target\na,b\nc,d,e\n",
     "no.parquet": b"this is not parquet",
-    "cut.jsonl.gz": gzip.compress(GOOD.encode() * 5000)[:-60],
-    "garbled.jsonl.gz": gzip.compress(GOOD.encode())[:10] + b"\xff" * 50,
+    "cut.jsonl.gz": gzip.compress(GOOD.encode() * 5000, mtime=0)[:-60],
+    "garbled.jsonl.gz": gzip.compress(GOOD.encode(), mtime=0)[:10] + b"\xff" * 50,
     "not_gzip.jsonl.gz": GOOD.encode(),
 }
 
@@ -490,7 +490,7 @@ WITHOUT_ROWS = {
     "empty.jsonl": b"",
     "empty.json": b"",
     "empty.csv": b"",
-    "empty.jsonl.gz": gzip.compress(b""),
+    "empty.jsonl.gz": gzip.compress(b"", mtime=0),
     "blank.jsonl": b"\n\n",
     "list.json": b"[]",
     "header.csv": b"source,target\n",
@@ -517,7 +517,7 @@ NO_COLUMN = "a.jsonl has no column 'headline', only source, target; .*{}="
         *((name, data, {}, f"{name} could not be read") for name, data in BROKEN.items()),
         *((name, data, {}, f"{name} (has no rows|could not be read)") for name, data in WITHOUT_ROWS.items()),
         ("a.txt", b"text", {}, "a.txt must end in .json, .jsonl, .csv, .parquet .*got '.txt'"),
-        ("a.txt.gz", gzip.compress(b"text"), {}, "a.txt.gz must end in .json, .*got '.gz'"),
+        ("a.txt.gz", gzip.compress(b"text", mtime=0), {}, "a.txt.gz must end in .json, .*got '.gz'"),
         ("rows", b"text", {}, "rows must end in .json, .*got ''"),
         *(
             ("a.jsonl", GOOD.encode(), {option: "headline"}, NO_COLUMN.format(option))
