@@ -264,3 +264,9 @@ def plain_pipe(pipe):
     shape = {**SHAPE, **MARIAN, "vocab_size": len(pipe.tokenizer), "max_position_embeddings": 512, "init_std": 0.5}
     model = MarianMTModel(MarianConfig(**shape)).eval()
     return hf_lenctrl.LengthControlledGenerationPipeline(model=model, tokenizer=pipe.tokenizer, device="cpu")
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_said(monkeypatch):
+    """A warning that is logged once in a process is logged in each test that causes it."""
+    monkeypatch.setattr("hf_lenctrl.generation._SAID", set())
