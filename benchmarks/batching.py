@@ -1,4 +1,4 @@
-"""One text at several lengths from one reading, and batches of like lengths, against calls without either.
+"""One text at several lengths from one reading, and batches of similar lengths, against calls without either.
 
     python benchmarks/batching.py [--threads 1] [--rounds 5] [--shape 6x512]
 

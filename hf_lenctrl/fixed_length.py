@@ -82,7 +82,7 @@ class FixedLengthTranslator:
         Args:
             texts (`str` or `list[str]`): Sources; what is longer than the encoder's positions is cut, with a warning.
             num_beams (`int`, *optional*): 1 is greedy; defaults to the generation configuration's.
-            batch_size (`int`, *optional*, defaults to 32): Sources generated together; like lengths share a batch.
+            batch_size (`int`, *optional*, defaults to 32): Sources generated together; similar lengths share a batch.
 
         Returns:
             `dict` with `generated_text` and `length` (measured, in the model's unit), a list of them for a list.

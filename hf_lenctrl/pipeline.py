@@ -105,7 +105,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         rerank_model (`str` or `tuple`, *optional*): Path or Hub name of a plain model of the task, or the model and
             its tokenizer: return first what this model gives the highest probability. It finds the candidate that
             ends like a sentence (`hf_lenctrl.reranking.log_probabilities`). Without `rerank`, 20 candidates.
-        batch_size (`int`, *optional*, defaults to 32): Sources generated together; like lengths share a batch.
+        batch_size (`int`, *optional*, defaults to 32): Sources generated together; similar lengths share a batch.
         batch_tokens (`int`, *optional*): Make batches of so many positions instead, rows times the longest source in
             tokens and the longest requested length in units, so that short texts come in large batches.
         progress_bar (`bool`, *optional*): By default for more than one batch.
@@ -198,6 +198,11 @@ class LengthControlledGenerationPipeline(Pipeline):
         call.rerank = 20 if call.rerank is True or call.rerank_model and not call.rerank else call.rerank or 1
         call.batch_size = call.batch_size or (None if call.batch_tokens else self._batch_size or 32)
         check_counts(num_return_sequences=call.num_return_sequences, rerank=call.rerank)
+        if call.rerank_model is not None and (self._causal or call.rerank == 1):
+            raise ValueError(
+                "rerank_model chooses among several candidates of a sequence-to-sequence model; pass rerank=16, or "
+                "leave rerank_model out"
+            )
         sizes = {"batch_size": call.batch_size, "batch_tokens": call.batch_tokens}
         check_counts(**{name: size for name, size in sizes.items() if size is not None})
         call.candidates, call.options = max(call.rerank, call.num_return_sequences), options

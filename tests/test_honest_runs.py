@@ -13,6 +13,7 @@ import pytest
 import torch
 from conftest import SOURCES, TARGETS, build_model
 from huggingface_hub import ModelCard
+from recipe_runs import as_options, write_rows
 from safetensors.torch import load_file
 from test_readme import ENVIRONMENT
 from transformers import (
@@ -65,23 +66,13 @@ TINY = {
 }
 
 
-def write_rows(path: Path, rows: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
-
-
 def read_rows(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def options_of(**values) -> list[str]:
-    items = ((key, value if isinstance(value, list) else [value]) for key, value in values.items())
-    return [word for key, words in items for word in (f"--{key}", *map(str, words))]
-
-
 def train(folder: Path, *, rows: list[dict] = ROWS, **options) -> dict:
     file = write_rows(folder.with_suffix(".jsonl"), rows)
-    return train_command.main(options_of(**{"train_file": file, "output_dir": folder, **TINY, **options}))
+    return train_command.main(as_options({"train_file": file, "output_dir": folder, **TINY, **options}))
 
 
 @pytest.fixture(autouse=True)
@@ -602,7 +593,7 @@ def test_a_journey_from_the_shipped_model(tmp_path, capsys):  # issue 18
     own |= {**rest, "max_test_rows": 3, "max_validation_rows": 2, "save_steps": 1, "generation_num_beams": 1}
 
     def command(**options) -> dict:
-        return train_command.main(options_of(**{**own, **options}))
+        return train_command.main(as_options({**own, **options}))
 
     command(max_steps=1)
     command(max_steps=2)
@@ -616,5 +607,7 @@ def test_a_journey_from_the_shipped_model(tmp_path, capsys):  # issue 18
     assert f"Started from {shipped.name}" in card.replace("\\", "") and "mails.jsonl" in card
     counts = sorted(count_units(row["subject"], unit) for row in rows)
     assert f"longest {counts[-1]}" in card
-    evaluate.main(options_of(input_file=tmp_path / "mails" / "test_outputs.jsonl", reference_column="reference"))
+    evaluate.main(
+        as_options({"input_file": tmp_path / "mails" / "test_outputs.jsonl", "reference_column": "reference"})
+    )
     assert "Baseline (lead, the source cut at the requested length): rouge1" in capsys.readouterr().out

@@ -82,3 +82,9 @@ def test_the_command_takes_it(pipe, plain, shared_tokenizer, tmp_path):
     assert [len(text) for text in words + model] == [20] * 4 and words != model
     for first, second, source in zip(words, model, SOURCES, strict=False):
         assert loss_of(plain, shared_tokenizer, source, second) >= loss_of(plain, shared_tokenizer, source, first)
+
+
+@pytest.mark.parametrize("options", [{"rerank": 1}, {"rerank": 1, "num_return_sequences": 4}])
+def test_a_rerank_model_without_a_choice_is_refused(pipe, plain, shared_tokenizer, options):
+    with pytest.raises(ValueError, match="rerank_model chooses among several candidates .* pass rerank=16"):
+        pipe(SOURCES[0], length=10, rerank_model=(plain, shared_tokenizer), **options)

@@ -230,7 +230,7 @@ def main(argv=None) -> None:
     requests = read_requests(args.input_file, *columns, lengths=lengths, prefix=args.column_prefix, ranked=ranked)
     file = OutputFile(args.output_file, {k: v for k, v in vars(args).items() if k != "output_file"})
     state = PartialState(cpu=not torch.accelerator.is_available())  # else processes on CPUs would not know each other
-    # blocks, so that little is lost, of so many rows that there are batches of like lengths
+    # blocks are short enough to lose little, and long enough to batch similar lengths
     block = 16 * (args.batch_size or 32) * state.num_processes
     beginnings = [request.beginning() for request in requests for _ in range(args.num_return_sequences)]
     if file.keep(beginnings) == len(beginnings):

@@ -110,7 +110,7 @@ def prepare_streaming(args) -> None:
     See that a run can train on a stream, and let Trainer hand its rows to the collator as they are.
 
     Raises:
-        `ValueError`: without `max_steps`, or with batches of like lengths.
+        `ValueError`: without `max_steps`, or with batches of similar lengths.
     """
     if args.max_steps <= 0:
         raise ValueError("streaming has no end that it knows; say after how many steps to stop: max_steps=")

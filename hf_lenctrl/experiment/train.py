@@ -180,7 +180,7 @@ def test_at(length: int | None, trainer: LengthControlTrainer, data: Data, model
         test = DatasetDict({"test": data.splits["test"]})
         options: dict[str, Any] = {"length_tokens": data.length_tokens, "unit": data.unit, "length": length}
         rows = tokenize(test, tokenizer, data_args, **options)[0]["test"]
-    # neighbours of like lengths need less padding; the outputs come back in the order of the rows
+    # rows of similar length share a batch, to save padding; the outputs return in the order of the rows
     order = sorted(range(len(rows)), key=lambda i: (len(rows[i]["labels"]), len(rows[i]["input_ids"])))
     result = trainer.predict(rows.select(order), metric_key_prefix=name)
     figures = result.metrics or {}

@@ -29,7 +29,7 @@ def read_rows(path: str, split: str) -> list[dict]:
 
 
 def train_tokenizer(rows: list[dict], folder: Path) -> PreTrainedTokenizerFast:
-    """A byte-level BPE of 8,000 entries, trained on the training split, or the one that stands in `folder`."""
+    """Load the byte-level BPE of 8,000 entries from `folder`, or train it on the training split."""
     if (folder / "tokenizer.json").exists():
         return PreTrainedTokenizerFast.from_pretrained(folder)
     bpe = ByteLevelBPETokenizer()
