@@ -42,6 +42,12 @@ def methods_of(config) -> list[str]:
     )
 
 
+def kind_of(config) -> str:
+    """What a card calls a model: its family, `"bart"`, or `"llama language"` of a causal model."""
+    inner = getattr(config, "text_config", None)
+    return config.model_type.removeprefix("lenctrl_") if inner is None else f"{inner.model_type} language"
+
+
 def usage(config, name: str, *, text: str = TEXT, length: int | None = None, revision: str | None = None) -> str:
     """
     Markdown that says how to install the package and run a model.
@@ -81,7 +87,7 @@ def minimal_card(model, name: str, revision: str | None = None) -> ModelCard:
     if config.model_type == "length_predictor":
         about = f"Predicts the length of an output in {unit}s from its source ({size}). Made with `hf_lenctrl`."
     else:
-        kind = f"A {config.model_type.removeprefix('lenctrl_')} model ({size})"
+        kind = f"A {kind_of(config)} model ({size})"
         about = (
             f"{kind} without length control."
             if not methods

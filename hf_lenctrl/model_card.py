@@ -10,7 +10,7 @@ from typing import Any
 
 from .length_units import count_units
 from .lengths import check_name
-from .minimal_card import TEXT, methods_of, usage
+from .minimal_card import TEXT, kind_of, methods_of, usage
 from .report import length_report
 
 
@@ -177,7 +177,7 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
         model=model,
         run=run,
         title=title,
-        family=config.model_type.removeprefix("lenctrl_"),
+        family=kind_of(config),
         unit=unit,
         methods=methods,
         trained=getattr(config, "trained_lengths", None),

@@ -21,6 +21,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, HfArgumentParser, 
 from transformers.trainer_utils import get_last_checkpoint
 
 import hf_lenctrl
+from hf_lenctrl.modeling_lenctrl_causal import answer_progress
+from hf_lenctrl.trainer import range_of
 
 
 @dataclass
@@ -88,7 +90,16 @@ def collate(examples: list[dict], pad: int) -> dict[str, torch.Tensor]:
     return {"input_ids": rows("input_ids", pad), "labels": rows("labels", -100), "attention_mask": mask}
 
 
-def build(options: Options, tokenizer, folder: Path):
+def trained_lengths(model, tokenizer, rows: datasets.Dataset) -> dict[str, int]:
+    """What the configuration keeps of the lengths of answers, so that `generate` warns of others."""
+    lengths: list[int] = []
+    for labels in rows["labels"]:
+        progress, length = answer_progress(model.unit_table, torch.tensor([labels]), [tokenizer.eos_token_id])
+        lengths += length[progress == 0].tolist()
+    return range_of(lengths)
+
+
+def build(options: Options, tokenizer, rows: datasets.Dataset, folder: Path):
     """The model to train: length-controlled, and with an adapter for LoRA."""
     quantization = {}
     if options.load_in_4bit:
@@ -101,6 +112,7 @@ def build(options: Options, tokenizer, folder: Path):
     else:
         control: Any = {"length_encoding": options.length_encoding, "length_unit": options.length_unit}
         model = hf_lenctrl.add_length_control(plain, tokenizer=tokenizer, **control)
+        model.config.trained_lengths = trained_lengths(model, tokenizer, rows)
     if not options.lora_r:
         return model
     from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
@@ -135,10 +147,10 @@ def main(argv=None) -> None:
     set_seed(args.seed)
     folder = Path(str(args.output_dir))
     tokenizer = AutoTokenizer.from_pretrained(options.base_model)
-    model = build(options, tokenizer, folder)
     pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
     files = {"train": options.train_file, "validation": options.validation_file}
     rows = {name: load_rows(file, tokenizer, options.max_length) for name, file in files.items() if file}
+    model = build(options, tokenizer, rows["train"], folder)
     trainer = Trainer(
         model=model,
         args=args,

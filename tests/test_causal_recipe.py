@@ -47,6 +47,8 @@ def test_a_base_a_whole_training_an_adapter_and_their_table(runs, capsys):
     train_causal_lm.main([str(runs / "small.yaml")])
     whole = AutoModelForCausalLM.from_pretrained(runs / "whole")
     assert whole.config.length_unit == "character" and bool(whole.length_projection.weight.any())
+    titles = sorted(len(row["title"]) for row in ROWS if row["split"] == "train")  # 9, 10, 10, 14
+    assert whole.config.trained_lengths == {"1%": titles[0], "50%": titles[1], "99%": titles[-1], "max": titles[-1]}
 
     train_causal_lm.main([str(runs / "small.yaml"), "--lora_r", "2", "--output_dir", str(runs / "lora")])
     plain = AutoModelForCausalLM.from_pretrained(runs / "base")

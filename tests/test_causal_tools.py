@@ -10,9 +10,10 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from test_causal import ARCHITECTURES, LENGTHS, PROMPTS, answers, build, encode, make_tokenizer
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments, pipeline
 
 import hf_lenctrl
+from hf_lenctrl.minimal_card import minimal_card
 
 
 EXACT = {"length_constraint": "exact", "do_sample": False}
@@ -209,3 +210,14 @@ def test_the_tokenizer_of_a_saved_model_is_found(checkpoint):
     again = AutoModelForCausalLM.from_pretrained(checkpoint, length_unit="word")  # a table made from that tokenizer
     prompt = encode(PROMPTS)
     assert answers(again, again.generate(**prompt, length=[2, 4], **EXACT), prompt) == [2, 4]
+
+
+def test_a_report_and_a_card_of_a_causal_model(checkpoint):
+    write = pipeline("length-controlled-generation", model=str(checkpoint), length_constraint="exact", do_sample=False)
+    outputs = write(PROMPTS * 2, length=[7, 7, 23, 23])
+    texts, lengths = [out["generated_text"] for out in outputs], [out["requested_length"] for out in outputs]
+    assert [len(text) for text in texts] == lengths == [7, 7, 23, 23]  # answers alone, without their prompts
+    units = hf_lenctrl.length_report(texts, lengths, units=["character"]).units["character"]
+    assert (units["n"], units["exact"], units["mae"]) == (4, 1.0, 0.0)
+    text = minimal_card(write.model, "user/titles").text
+    assert "A llama language model (" in text and "that writes texts of a requested length, in characters" in text

@@ -16,6 +16,8 @@ from conftest import SOURCES
 from hub_server import Hub, ignored
 from huggingface_hub import ModelCard
 from recipe_runs import ROOT, ROWS, TINY, as_options, assert_same_weights, steps_of, train, weights, write_rows
+from test_causal import build as controlled_causal_model
+from test_causal import make_tokenizer as causal_tokenizer
 from transformers import (
     AutoTokenizer,
     BertConfig,
@@ -415,6 +417,32 @@ def test_a_model_that_is_pushed_by_itself_has_a_card(user, hub, short, predictor
     assert "minimal_card.py" in hub.files("user/pushed")
     assert 'load_predictor("user/pushed-predictor")' in hub.files("user/pushed-predictor")["README.md"].decode()
     assert b"my own words" in hub.files("user/own")["README.md"]
+
+
+CAUSAL = """
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+folder, name = given
+AutoTokenizer.from_pretrained(folder).push_to_hub(name)
+AutoModelForCausalLM.from_pretrained(folder).push_to_hub(name)
+"""
+LOAD_CAUSAL = """
+import torch
+from transformers import AutoModelForCausalLM
+model = AutoModelForCausalLM.from_pretrained(given[0], trust_remote_code=True)
+ids = model.generate(torch.tensor([[5, 6, 7]]), length=[9, 30], length_constraint="exact", do_sample=False)
+result = [type(model).__module__.split(".")[0], model.unit_table.count(ids[:, 3:]).tolist()]
+"""
+
+
+@pytest.mark.slow
+def test_a_causal_model_is_pushed_with_a_card_and_loads_without_the_package(user, stranger, hub, tmp_path):
+    controlled_causal_model("llama")[1].save_pretrained(tmp_path)
+    causal_tokenizer().save_pretrained(tmp_path)
+    user(CAUSAL, tmp_path, "user/causal")
+    card = hub.files("user/causal")["README.md"].decode()
+    assert "A llama language model" in card and 'model="user/causal"' in card
+    assert stranger(LOAD_CAUSAL, "user/causal") == ["transformers_modules", [9, 30]]
 
 
 @pytest.mark.slow
