@@ -1,13 +1,15 @@
 """Cost of length control: training step and beam-5 generation against the stock class of the same shape.
 
-    python benchmarks/overhead.py [--threads 1] [--rounds 15] [--shapes 2x128 6x512] [--length_head]
+    python benchmarks/overhead.py [--threads 1] [--rounds 15] [--shapes 2x128 6x512] [--families llama] [--length_head]
 
+The family llama is a causal model: sources become prompts, and the inner model alone is the stock one.
 Both models run in one process, alternating round by round; a round's ratio is controlled / stock, and the figure
 printed is the median over rounds. Generation writes a fixed number of tokens, so both do the same work. With
 `--length_head` a model with a length head is held against the same one without it.
 """
 
 import argparse
+import copy
 import json
 import os
 import platform
@@ -17,9 +19,17 @@ from collections.abc import Iterator
 import torch
 import transformers
 from timing import Row, alternate, marian_shape, ratio, ratio_row
-from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MarianConfig,
+    MarianMTModel,
+)
 
 import hf_lenctrl
+from hf_lenctrl.modeling_lenctrl_causal import control_causal
 
 
 FAMILIES = {
@@ -28,21 +38,47 @@ FAMILIES = {
 }
 
 
+def character_table(vocab_size: int) -> hf_lenctrl.UnitTable:
+    """As of a subword vocabulary: units of the first piece, and of later ones."""
+    weights = torch.randint(1, 9, (2, vocab_size))
+    following = torch.ones(2, vocab_size)
+    weights[:, :3] = following[0, :3] = 0
+    return hf_lenctrl.UnitTable("character", weights, following)
+
+
+def build_causal(shape: str, vocab_size: int):
+    """A stock causal model and one that holds the same, with length control."""
+    layers, d_model = map(int, shape.split("x"))
+    config = LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=d_model,
+        intermediate_size=4 * d_model,
+        num_hidden_layers=layers,
+        num_attention_heads=max(d_model // 64, 1),
+        bos_token_id=1,
+        eos_token_id=0,
+        pad_token_id=2,
+    )
+    stock = LlamaForCausalLM(config)
+    model = control_causal(copy.deepcopy(stock), length_unit="character", length_projection=True, unit_states=2)
+    model.unit_table = character_table(vocab_size)
+    return stock, model.train()
+
+
 def build(family: str, shape: str, vocab_size: int, length_head: bool, positions: int = 512):
     """
     A stock model and a controlled one (LDPE + absolute positions, characters) of the same shape; or a controlled one
     and the same with a length head.
     """
+    if family == "llama":
+        return build_causal(shape, vocab_size)
     fields = marian_shape(shape, vocab_size, positions)
     stock_config, stock_class, config_name, class_name = FAMILIES[family]
 
     def controlled(**more):
         config = getattr(hf_lenctrl, config_name)(**fields, absolute_positions=True, length_unit="character", **more)
         model = getattr(hf_lenctrl, class_name)(config)
-        weights = torch.randint(1, 9, (2, vocab_size))  # as of a subword vocabulary: the first piece, later ones
-        following = torch.ones(2, vocab_size)
-        weights[:, :3] = following[0, :3] = 0
-        model.model.decoder.unit_table = hf_lenctrl.UnitTable("character", weights, following)
+        model.model.decoder.unit_table = character_table(vocab_size)
         config.unit_states = 2
         return model
 
@@ -50,6 +86,17 @@ def build(family: str, shape: str, vocab_size: int, length_head: bool, positions
     model = controlled(length_head=length_head)
     model.load_state_dict(base.state_dict(), strict=False)
     return base, model
+
+
+def batches(family: str, model, vocab_size: int) -> tuple[dict, dict, torch.Tensor]:
+    """A training batch for the stock and for the controlled model, and sources: 60 tokens in, 20 out."""
+    source, target = torch.randint(3, vocab_size, (16, 60)), torch.randint(3, vocab_size, (16, 20))
+    if family != "llama":
+        batch = {"input_ids": source, "labels": target}
+        return batch, batch | {"length": model.count_labels(target)}, source  # the collator's work in a recipe
+    labels = torch.cat([torch.full_like(source, -100), target], dim=1)
+    batch = {"input_ids": torch.cat([source, target], dim=1), "labels": labels}
+    return batch, batch, source  # a causal model counts the labels itself
 
 
 def train_step(model, optimizer, batch) -> None:
@@ -68,8 +115,7 @@ def measure(
     """
     torch.manual_seed(0)
     stock, controlled = build(family, shape, vocab_size, head)
-    batch = {"input_ids": torch.randint(3, vocab_size, (16, 60)), "labels": torch.randint(3, vocab_size, (16, 20))}
-    with_length = batch | {"length": controlled.count_labels(batch["labels"])}  # the collator's work in a recipe
+    batch, with_length, source = batches(family, controlled, vocab_size)
     adam, adam_controlled = (torch.optim.AdamW(model.parameters(), lr=1e-5) for model in (stock, controlled))
     yield (
         "training step",
@@ -82,7 +128,7 @@ def measure(
         ),
     )
     stock.eval(), controlled.eval()
-    small: dict = {"num_beams": 5, "min_new_tokens": 20, "max_new_tokens": 20, "input_ids": batch["input_ids"][:4]}
+    small: dict = {"num_beams": 5, "min_new_tokens": 20, "max_new_tokens": 20, "input_ids": source[:4]}
     with_length = small | {"length": 90}
     yield (
         "beam-5 generation",
@@ -111,10 +157,12 @@ def main(argv=None) -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--shapes", nargs="+", default=["2x128", "6x512"], help="layers x d_model")
-    parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=list(FAMILIES))
+    parser.add_argument("--families", nargs="+", default=[*FAMILIES, "llama"], choices=[*FAMILIES, "llama"])
     parser.add_argument("--vocab_size", type=int, default=8000)
     parser.add_argument("--length_head", action="store_true", help="cost of the length head")
     args = parser.parse_args(argv)
+    if args.length_head and "llama" in args.families:
+        parser.error("a causal model has no length head; pass --families bart marian")
     torch.set_num_threads(args.threads)
     transformers.utils.logging.set_verbosity_error()
     machine = {"torch": torch.__version__, "transformers": transformers.__version__, "cores": os.cpu_count()}

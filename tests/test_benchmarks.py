@@ -23,7 +23,7 @@ import timing
 # enough to run through; every part has its entry
 TINY = {
     "startup": {"rounds": 1, "shape": "1x64"},
-    "overhead": {"shapes": ["1x64"], "families": ["marian"], "rounds": 2, "vocab_size": 60},
+    "overhead": {"shapes": ["1x64"], "families": ["marian", "llama"], "rounds": 2, "vocab_size": 60},
     "length head": {"shapes": ["1x64"], "families": ["bart"], "rounds": 1, "vocab_size": 60},
     "constraints": {"shapes": ["1x64"], "units": ["token"], "rounds": 1, "vocab_size": 400, "batch_size": 1},
     "unit tables": {"rounds": 1, "vocab_size": 400, "batch_size": 2, "tokens": 5},
