@@ -9,6 +9,7 @@ adapter, and in `base` the model to load it on. Options on the command line over
 stopped resumes from its last checkpoint when the same command is given again.
 """
 
+import copy
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,15 @@ from typing import Any
 import datasets
 import torch
 import yaml
-from transformers import AutoModelForCausalLM, AutoTokenizer, HfArgumentParser, Trainer, TrainingArguments, set_seed
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    HfArgumentParser,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
 from transformers.trainer_utils import get_last_checkpoint
 
 import hf_lenctrl
@@ -78,18 +87,6 @@ def load_rows(path: str, tokenizer, max_length: int) -> datasets.Dataset:
     return kept
 
 
-def collate(examples: list[dict], pad: int) -> dict[str, torch.Tensor]:
-    """A batch, padded on the right."""
-    width = max(len(example["input_ids"]) for example in examples)
-
-    def rows(name: str, fill: int) -> torch.Tensor:
-        return torch.tensor([example[name] + [fill] * (width - len(example[name])) for example in examples])
-
-    ones = [{"mask": [1] * len(example["input_ids"])} for example in examples]
-    mask = torch.tensor([one["mask"] + [0] * (width - len(one["mask"])) for one in ones])
-    return {"input_ids": rows("input_ids", pad), "labels": rows("labels", -100), "attention_mask": mask}
-
-
 def trained_lengths(model, tokenizer, rows: datasets.Dataset) -> dict[str, int]:
     """What the configuration keeps of the lengths of answers, so that `generate` warns of others."""
     lengths: list[int] = []
@@ -147,14 +144,19 @@ def main(argv=None) -> None:
     set_seed(args.seed)
     folder = Path(str(args.output_dir))
     tokenizer = AutoTokenizer.from_pretrained(options.base_model)
-    pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    pads_right = copy.deepcopy(
+        tokenizer
+    )  # so that positions count from the first token; answers are written left-padded
+    pads_right.padding_side = "right"
     files = {"train": options.train_file, "validation": options.validation_file}
     rows = {name: load_rows(file, tokenizer, options.max_length) for name, file in files.items() if file}
     model = build(options, tokenizer, rows["train"], folder)
     trainer = Trainer(
         model=model,
         args=args,
-        data_collator=lambda examples: collate(examples, pad),
+        data_collator=DataCollatorForSeq2Seq(pads_right),
         train_dataset=rows["train"],
         eval_dataset=rows.get("validation"),
         processing_class=tokenizer,
