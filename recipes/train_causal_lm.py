@@ -146,9 +146,7 @@ def main(argv=None) -> None:
     tokenizer = AutoTokenizer.from_pretrained(options.base_model)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
-    pads_right = copy.deepcopy(
-        tokenizer
-    )  # so that positions count from the first token; answers are written left-padded
+    pads_right = copy.deepcopy(tokenizer)  # positions count from the first token, as in generation
     pads_right.padding_side = "right"
     files = {"train": options.train_file, "validation": options.validation_file}
     rows = {name: load_rows(file, tokenizer, options.max_length) for name, file in files.items() if file}
