@@ -66,9 +66,9 @@ def main(argv=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
     parser.add_argument("output_dir", type=Path)
-    parser.add_argument("--max_steps", type=int, default=1500)
+    parser.add_argument("--max_steps", type=int, default=3000)
     parser.add_argument("--abstract_tokens", type=int, default=128)
-    parser.add_argument("--batch_size", type=int, default=16)
+    parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--learning_rate", type=float, default=1.5e-3)
     args = parser.parse_args(argv)
 
