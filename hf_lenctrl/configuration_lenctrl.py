@@ -17,7 +17,7 @@ from transformers.models.umt5.configuration_umt5 import UMT5Config
 
 from .length_tokens import LengthTokens
 from .length_units import LENGTH_UNITS
-from .lengths import check_constraint, check_length, check_name
+from .lengths import check_constraint, check_length, check_name, check_tolerance
 
 
 LENGTH_ENCODING_NAMES = ("ldpe", "lrpe", "pre", "learned", "scale", "none")
@@ -50,6 +50,8 @@ class LengthControlRules:
             (Unicode code points), `"word"` (separated by white space) or `"byte"` (UTF-8). Special tokens count zero.
         length (`int`, *optional*): Length used when a call gives none.
         length_constraint (`str`, *optional*): `"max"` or `"exact"`; used when a call to `generate` gives none.
+        length_tolerance (`int`, `float` or `tuple`, *optional*): With `length_constraint="exact"`, the window around
+            the length when a call to `generate` gives none: units, a share, or a pair of them, below and above.
         length_predictor (`str`, *optional*): The `LengthPredictor` that the pipeline asks with `length="predict"`, a
             Hub name or a path; `"./name"` is a folder beside this configuration.
         length_tokens (`dict`, *optional*): Tokens before the source that say how long the output shall be, as
@@ -66,6 +68,7 @@ class LengthControlRules:
     length_unit: str = "token"
     length: int | None = None
     length_constraint: str | None = None
+    length_tolerance: int | float | list | tuple | None = None
     length_predictor: str | None = None
     length_tokens: dict | None = None
     length_projection: bool = False
@@ -92,6 +95,9 @@ class LengthControlRules:
         if self.length is not None:
             check_length(self.length)
         check_constraint(self.length_constraint)
+        if isinstance(self.length_tolerance, list):  # as JSON has a pair
+            self.length_tolerance = tuple(self.length_tolerance)
+        check_tolerance(self.length_tolerance, self.length_constraint)
         if hasattr(self, "relative_attention_num_buckets") and not self.absolute_positions:
             raise ValueError(
                 f"absolute_positions=False has no meaning for {type(self).__name__}, whose positions are relative and "

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 from .length_encoding import LENGTH_ENCODINGS
 from .length_tokens import LengthTokens
 from .length_units import UnitTable
-from .lengths import check_constraint, check_length
+from .lengths import check_constraint, check_length, check_tolerance
 from .loading import auto_class
 from .modeling_lenctrl import FAMILIES
 from .modeling_lenctrl_causal import control_causal, is_plain_causal
@@ -47,6 +47,7 @@ def add_length_control(
     tokenizer=None,
     length: int | None = None,
     length_constraint: str | None = None,
+    length_tolerance: int | float | tuple | None = None,
     encoder_length_embedding: bool = False,
     length_head: bool = False,
     length_tokens: LengthTokens | None = None,
@@ -65,7 +66,8 @@ def add_length_control(
         length_encoding (`str`, *optional*, defaults to `"ldpe"`): `"ldpe"`, `"lrpe"`, `"pre"` or `"learned"`.
         length_unit (`str`, *optional*, defaults to `"token"`): `"token"`, `"character"`, `"word"` or `"byte"`.
         tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's; by default the one that lies with the path.
-        length (`int`, *optional*), length_constraint (`str`, *optional*): Defaults of the new model.
+        length (`int`, *optional*), length_constraint (`str`, *optional*), length_tolerance (`int`, `float` or `tuple`,
+            *optional*): Defaults of the new model.
         encoder_length_embedding (`bool`, *optional*), length_head (`bool`, *optional*): The other parts of Nguyen et
             al. 2023, see the configuration.
         length_tokens (`LengthTokens`, *optional*): Tokens before the source; the model's embedding must have rows for
@@ -94,6 +96,7 @@ def add_length_control(
             f"{', '.join(addable)}"
         )
     check_constraint(length_constraint)
+    check_tolerance(length_tolerance, length_constraint)
     if length is not None:
         check_length(length)
     control: dict[str, Any] = {
@@ -102,6 +105,7 @@ def add_length_control(
         "length_unit": length_unit,
         "length": length,
         "length_constraint": length_constraint,
+        "length_tolerance": length_tolerance,
         "length_projection": length_encoding != "none",
         "length_tokens": None if length_tokens is None else length_tokens.to_dict(),
         "encoder_length_embedding": encoder_length_embedding,

@@ -18,7 +18,14 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .length_constraint import LengthConstraintLogitsProcessor
 from .length_units import UnitTable
-from .lengths import as_length_tensor, check_constraint, given_or_default, refuse_length
+from .lengths import (
+    as_length_tensor,
+    check_constraint,
+    check_tolerance,
+    given_or_default,
+    refuse_length,
+    window_of,
+)
 
 
 logger = logging.getLogger(__name__)
@@ -39,19 +46,22 @@ def prompt_of(model, kwargs: dict) -> tuple[int, int]:
     return length, length
 
 
-def token_limit(table: UnitTable, length: int, prompt_length: int, positions: int | None, apart: int = 0) -> int:
+def token_limit(
+    table: UnitTable, length: int, prompt_length: int, positions: int | None, apart: int = 0, least: int | None = None
+) -> int:
     """
     Decoder positions for outputs of `length` units: room for one twice as long, within the model's positions, which
     hold a causal model's prompt (`apart`) too.
 
     Raises:
-        `ValueError`: if the positions cannot hold the length.
+        `ValueError`: if the positions cannot hold the length, or with a window its lowest end, `least`.
     """
     # a word is many tokens to a character decoder; a character is up to four to byte-level BPE
     per_unit = {"token": 2, "byte": 2, "character": 8 if table.states > 3 else 2, "word": 24}
     limit = prompt_length + per_unit[table.unit] * length + 32
     if positions is None:
         return limit
+    length = length if least is None else least
     needed = -(-length // max(int(table.weights.max()), 1)) + 1  # EOS is predicted one position after the last token
     needed += max(apart - 1, 0)
     if needed > positions:
@@ -99,6 +109,7 @@ def generate_within(
     arguments: dict,
     *,
     positions: int | None,
+    tolerance=None,
 ):
     """
     `generate` with room for a length, its constraint, and a warning for the exact lengths that were missed.
@@ -111,25 +122,29 @@ def generate_within(
         constraint (`str`, *optional*): `"max"`, `"exact"` or `None`.
         arguments (`dict`): The call's own for `generate`, `generation_config` among them; they override.
         positions (`int`, *optional*): Decoder positions of the model; `None` where they have no end.
+        tolerance (`int`, `float`, `tuple` or `list`, *optional*): The window around an exact length, see
+            `LengthConstraintLogitsProcessor`.
 
     Raises:
-        `ValueError`: for a length that the positions cannot hold, or an exact one beyond the call's own limit.
+        `ValueError`: for a tolerance without `"exact"`, a length that the positions cannot hold, or an exact one beyond the call's own limit.
     """
     config = arguments.get("generation_config")
-    complete = _limited(model, table, length, constraint, arguments, positions)
+    check_tolerance(tolerance, constraint)
+    low, high = (length, length) if tolerance is None else map(length.new_tensor, window_of(length.tolist(), tolerance))
+    complete = _limited(model, table, length, constraint, arguments, positions, tolerance)
     outputs = generate(**complete)
     ids = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
     before, prompt = prompt_of(model, arguments)
     produced, new = table.count(ids[:, prompt:]), complete.get("max_new_tokens")
     most: Any = complete.get("max_length") if new is None else before + new
     most = most or getattr(config, "max_length", None) or getattr(config, "max_new_tokens", None) or math.inf
-    warn_of_cuts(ids, produced, length, most, model.config.pad_token_id)
+    warn_of_cuts(ids, produced, low, most, model.config.pad_token_id)
     if constraint == "exact":
-        _warn_of_misses(produced, length, table.unit)
+        _warn_of_misses(produced, low, high, table.unit)
     return outputs
 
 
-def _limited(model, table: UnitTable, length: torch.Tensor, constraint, arguments: dict, positions) -> dict:
+def _limited(model, table: UnitTable, length: torch.Tensor, constraint, arguments: dict, positions, tolerance) -> dict:
     """The arguments of `generate` with room for the length and, for a constraint, its logits processor."""
     kwargs, generation_config = dict(arguments), arguments.get("generation_config")
 
@@ -142,7 +157,8 @@ def _limited(model, table: UnitTable, length: torch.Tensor, constraint, argument
 
     prompt_length, apart = prompt_of(model, kwargs)
     # made even where the call sets its own, because it raises for what the model cannot hold
-    own = [token_limit(table, n, prompt_length, positions, apart) for n in length.tolist()]
+    ends = zip(*window_of(length.tolist(), tolerance or 0), strict=True)
+    own = [token_limit(table, high, prompt_length, positions, apart, low) for low, high in ends]
     limit: Any = length.new_tensor(own)  # (B,)
     processors = list(kwargs.get("logits_processor") or [])
     eos = in_force("eos_token_id")
@@ -164,6 +180,7 @@ def _limited(model, table: UnitTable, length: torch.Tensor, constraint, argument
     if constraint is not None:
         start_length = 0 if apart else 1 + (in_force("forced_bos_token_id") is not None)
         options = {"eos_token_id": eos, "max_length": limit, "prompt_length": apart, "start_length": start_length}
+        options["tolerance"] = tolerance
         processors.append(LengthConstraintLogitsProcessor(table, length, constraint, **options))
     return kwargs | {"logits_processor": LogitsProcessorList(processors)}
 
@@ -199,16 +216,18 @@ def warn_of_cuts(ids: torch.Tensor, produced: torch.Tensor, length: torch.Tensor
         )
 
 
-def _warn_of_misses(produced: torch.Tensor, length: torch.Tensor, unit: str) -> None:
-    """Log the outputs, `(batch_size * n,)`, that do not have the requested length, `(batch_size,)`."""
-    length = length.repeat_interleave(len(produced) // len(length)).to(produced.device)
-    missed = (produced != length).nonzero().squeeze(1)
+def _warn_of_misses(produced: torch.Tensor, low: torch.Tensor, high: torch.Tensor, unit: str) -> None:
+    """Log the outputs, `(batch_size * n,)`, that are not within their lowest and highest lengths, `(batch_size,)`."""
+    low, high = (end.repeat_interleave(len(produced) // len(end)).to(produced.device) for end in (low, high))
+    missed = ((produced < low) | (produced > high)).nonzero().squeeze(1)
     if len(missed):
         first = missed[:5]
+        ends = zip(low[first].tolist(), high[first].tolist(), strict=True)
         logger.warning(
             "%d of %d outputs missed their exact length, because no entries fit or positions ran out: "
             "rows %s have %s %ss, not %s",
-            *(len(missed), len(produced), first.tolist(), produced[first].tolist(), unit, length[first].tolist()),
+            *(len(missed), len(produced), first.tolist(), produced[first].tolist(), unit),
+            [least if least == most else f"{least} to {most}" for least, most in ends],
         )
 
 
@@ -242,7 +261,9 @@ class LengthControlledGeneration:
         raise NotImplementedError
 
     @torch.no_grad()
-    def generate(self, inputs=None, *args, length=None, length_constraint=FROM_CONFIG, **kwargs):
+    def generate(
+        self, inputs=None, *args, length=None, length_constraint=FROM_CONFIG, length_tolerance=None, **kwargs
+    ):
         """
         `GenerationMixin.generate` with a length.
 
@@ -257,15 +278,22 @@ class LengthControlledGeneration:
             length_constraint (`str`, *optional*): `"max"`, never longer than `length`; `"exact"`, this length
                 wherever the vocabulary allows it, with a warning where it did not; `None`, unconstrained. Defaults to
                 `config.length_constraint`. See `LengthConstraintLogitsProcessor`.
+            length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window: the model plans
+                for `length`, an output may end so far from it and nowhere else. Units (4), a share of the length
+                (0.1), a pair of these below and above, `(0, 4)`, or a list with one of these for each example. Shares
+                are rounded so that no window goes beyond them. Defaults to `config.length_tolerance`; 0 is none.
 
         Raises:
             `TypeError`, `ValueError`: for a length that is missing, no integer, under 1, of another size than the
                 batch or more than the decoder's positions can hold; for a constraint of another name, or one that
-                `max_new_tokens` leaves no room for.
+                `max_new_tokens` leaves no room for; for a tolerance without `"exact"`.
         """
         if length_constraint is FROM_CONFIG:
             length_constraint = self.config.length_constraint
         check_constraint(length_constraint)
+        if length_tolerance is None and length_constraint == "exact":
+            length_tolerance = self.config.length_tolerance
+        check_tolerance(length_tolerance, length_constraint)
         generate: Any = super().generate
         # the positional arguments behind `inputs`, by the names of the base method
         kwargs |= dict(zip(list(inspect.signature(generate).parameters)[1:], args, strict=False))
@@ -281,14 +309,15 @@ class LengthControlledGeneration:
         if rows is not None and rows.device != table.weights.device:  # a model over several devices
             table = copy.deepcopy(table).to(rows.device)
         many = length.numel() if isinstance(length, torch.Tensor) else 1  # what is no length is refused below
-        many = len(length) if isinstance(length, list | tuple) else many
+        many = len(length) if isinstance(length, list) else many
         if batch_size == 1 and many > 1:
             inputs, kwargs = self._one_text(inputs, kwargs, many)
             batch_size = many
         length = as_length_tensor(length, batch_size, table.weights.device)  # (B,)
         warn_of_range(length, getattr(self.config, "trained_lengths", None), table.unit)
         kwargs |= {"inputs": inputs, **({"length": length} if controlled else {})}
-        return generate_within(generate, self, table, length, length_constraint, kwargs, positions=self._positions)
+        options = {"positions": self._positions, "tolerance": length_tolerance}
+        return generate_within(generate, self, table, length, length_constraint, kwargs, **options)
 
     def save_pretrained(self, *args, **kwargs):
         """The base class's method, without the library's default `max_length` that `Seq2SeqTrainer` writes down."""

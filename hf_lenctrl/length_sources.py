@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from .length_predictor import load_predictor
+from .length_ranges import check_range, is_ranged, ratio_ranges
 from .length_units import check_texts, count_texts
 from .lengths import check_length
 
@@ -19,19 +20,20 @@ def requested_lengths(
     *,
     unit: str,
     tokenizer,
-    ratio: float | None = None,
+    ratio: float | tuple[float, float] | None = None,
     references: Sequence[str] | None = None,
     predict: Callable[[Sequence[str]], list[int]] | None = None,
-) -> list[int]:
+) -> list:
     """
-    A length for each text.
+    A length for each text, or a range of lengths, `(lowest, highest)`.
 
     Args:
         texts (`Sequence[str]`): Sources.
-        length (`int`, `list[int]`, `torch.LongTensor` or `str`): In units; one for all, one for each text, or a name
-            of `LENGTH_SOURCES`; `None` with a ratio.
+        length (`int`, `tuple`, `list`, `torch.LongTensor` or `str`): In units; one for all, an `int` or a range, a
+            list of either with one for each text, or a name of `LENGTH_SOURCES`; `None` with a ratio.
         unit (`str`): What is counted; tokens by the `tokenizer`.
-        ratio (`float`, *optional*): Times the length of each source, rounded, at least 1.
+        ratio (`float` or `tuple`, *optional*): Times the length of each source, rounded, at least 1; or a range of
+            ratios, see `ratio_ranges`.
         references (`Sequence[str]`, *optional*): One for each text, for `"reference"`.
         predict (`Callable`, *optional*): From texts to lengths, for `"predict"`.
 
@@ -42,9 +44,12 @@ def requested_lengths(
     if ratio is not None:
         if length is not None:
             raise ValueError(f"give length or length_ratio, not both: got length={length!r}, length_ratio={ratio!r}")
+        counts = count_texts(tokenizer, texts, unit)
+        if isinstance(ratio, tuple):
+            return ratio_ranges(counts, ratio)
         if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < float("inf"):
             raise ValueError(f"length_ratio must be a number above 0, got {ratio!r}; pass length_ratio=0.5")
-        length = [max(1, round(ratio * count)) for count in count_texts(tokenizer, texts, unit)]
+        length = [max(1, round(ratio * count)) for count in counts]
     if length is None:
         raise ValueError("no length was given; pass length=40, a list with one for each text, or length_ratio=0.5")
     if isinstance(length, str):
@@ -59,11 +64,11 @@ def requested_lengths(
             f"length must be an int, one for each text in a list, 'predict', 'source' or 'reference', got {length!r}"
         )
     lengths = length.tolist() if isinstance(length, torch.Tensor) else length
-    lengths = list(lengths) if isinstance(lengths, list | tuple) else [lengths] * len(texts)
+    lengths = list(lengths) if isinstance(lengths, list) else [lengths] * len(texts)
     if len(lengths) != len(texts):
         raise ValueError(f"length must be one integer or one for each of the {len(texts)} texts, got {lengths}")
-    for item in lengths:
-        check_length(item)
+    for item in lengths:  # a list that holds a range holds ranges alone
+        (check_range if is_ranged(lengths) else check_length)(item)
     return lengths
 
 

@@ -1,4 +1,8 @@
-"""What a requested length is, checked once."""
+"""What a requested length is, and the window around it, checked once."""
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
 
 import torch
 
@@ -38,6 +42,88 @@ def check_constraint(constraint) -> None:
         raise ValueError(
             f"length_constraint must be 'max' (never longer), 'exact' or None (unconstrained), got {constraint!r}"
         )
+
+
+def share_of(length: int, share: float) -> Fraction:
+    """A share of a length, exactly, of the number as it is written: 0.1 is a tenth."""
+    return Fraction(str(float(share))) * length
+
+
+def check_tolerance(tolerance, constraint) -> None:
+    """
+    Raise unless `tolerance` is None or goes with `"exact"`: units (an `int` from 0), a share of the length (a `float`
+    from 0 to under 1), a pair of them in a tuple, below and above, or a list with one of these for each row.
+    """
+    if tolerance is None:
+        return
+    if constraint != "exact":
+        raise ValueError(
+            f"length_tolerance={tolerance!r} is a window around an exact length, got length_constraint="
+            f"{constraint!r}; pass length_constraint='exact', or leave length_tolerance out"
+        )
+    for item in tolerance if isinstance(tolerance, list) else [tolerance]:
+        sides = item if isinstance(item, tuple) and len(item) == 2 else (item,)
+        for side in sides:
+            units = isinstance(side, int) and not isinstance(side, bool) and 0 <= side < LONGEST
+            if not units and not (isinstance(side, float) and 0 <= side < 1):
+                raise ValueError(
+                    f"length_tolerance must be units (4), a share of the length from 0 to under 1 (0.1), or a pair "
+                    f"(below, above) of these, got {item!r}"
+                )
+
+
+def tolerance_of(words: Sequence[str]):
+    """A tolerance from words of a command line: `4` units, a share `0.1`, or two of them, below and above."""
+    try:
+        sides = tuple(int(word) if word.isdecimal() else float(word) for word in words)
+    except ValueError as error:
+        raise ValueError(f"length_tolerance must be units (4) or a share (0.1), got {' '.join(words)!r}") from error
+    if len(sides) > 2:
+        raise ValueError(f"length_tolerance takes one or two values, below and above, got {' '.join(words)}")
+    tolerance = sides[0] if len(sides) == 1 else sides
+    check_tolerance(tolerance, "exact")
+    return tolerance
+
+
+def window_of(lengths: Sequence[int], tolerance) -> tuple[list[int], list[int]]:
+    """
+    The lowest and the highest length of each window.
+
+    Shares are rounded so that no window goes beyond them: 0.1 of 36 is 3 units, and the window is 33 to 39. No window
+    goes below 1.
+
+    Args:
+        lengths (`Sequence[int]`): Requested units.
+        tolerance (`int`, `float`, `tuple` or `list`): See `check_tolerance`.
+
+    Returns:
+        `list[int]` twice.
+
+    Raises:
+        `ValueError`: for a list of tolerances that has another size.
+
+    Example:
+
+    ```python
+    >>> from hf_lenctrl.lengths import window_of
+    >>> window_of([40, 36], (0, 0.1))
+    ([40, 36], [44, 39])
+
+    ```
+    """
+    items = tolerance if isinstance(tolerance, list) else [tolerance] * len(lengths)
+    if len(items) != len(lengths):
+        raise ValueError(
+            f"length_tolerance must be one for all or a list with one for each of the {len(lengths)} lengths, got "
+            f"{len(items)}; a pair (below, above) is a tuple"
+        )
+    lowest, highest = [], []
+    for n, item in zip(lengths, items, strict=True):
+        sides = item if isinstance(item, tuple) else (item, item)
+        below, above = (math.floor(share_of(n, side)) if isinstance(side, float) else side for side in sides)
+        lowest.append(max(1, n - below))
+        highest.append(min(LONGEST - 1, n + above))
+    return lowest, highest
 
 
 def refuse_length() -> None:
@@ -82,7 +168,12 @@ def as_length_tensor(length, batch_size: int, device: torch.device, *, synchroni
     if isinstance(length, torch.Tensor):
         if length.dtype.is_floating_point or length.dtype.is_complex or length.dtype == torch.bool:
             raise TypeError(f"length must be an integer tensor, got dtype {length.dtype}; pass length.long()")
-    elif isinstance(length, (list, tuple)):
+    elif isinstance(length, tuple):
+        raise TypeError(
+            f"length must be an int or a list with one for each example, got the tuple {length!r}; a tuple is a range, "
+            "which the pipeline takes; here give a length and length_tolerance=(below, above)"
+        )
+    elif isinstance(length, list):
         for item in length:
             check_length(item)
         length = torch.tensor(length, dtype=torch.long)

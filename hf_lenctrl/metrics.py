@@ -6,23 +6,26 @@ from importlib.metadata import version
 from typing import Any
 
 from .length_units import LENGTH_UNITS, UnitTable, count_texts
-from .lengths import check_length, check_name
+from .lengths import check_length, check_name, check_tolerance, window_of
 
 
-def length_metrics(produced: Sequence[int], requested: Sequence[int]) -> dict[str, float]:
+def length_metrics(produced: Sequence[int], requested: Sequence[int], *, tolerance=None) -> dict[str, float]:
     """
     Compare produced with requested lengths, both in the same unit.
 
     Args:
         produced (`Sequence[int]`): Units of each output.
         requested (`Sequence[int]`): Requested units, one for each output.
+        tolerance (`int`, `float`, `tuple` or `list`, *optional*): A window around each length, as `length_tolerance`
+            of `generate`.
 
     Returns:
         `dict[str, float]`: `variance`, the mean squared difference (Takase & Okazaki 2019, eq. 8); `mae`, the mean
-        absolute difference; `exact` and `over`, the shares (0 to 1) that have the length and that exceed it.
+        absolute difference; `exact` and `over`, the shares (0 to 1) that have the length and that exceed it; with a
+        tolerance `within`, the share inside the window.
 
     Raises:
-        `ValueError`: without outputs, or when the two differ in number.
+        `ValueError`: without outputs, when the two differ in number, or for a wrong tolerance.
 
     Example:
 
@@ -30,18 +33,25 @@ def length_metrics(produced: Sequence[int], requested: Sequence[int]) -> dict[st
     >>> from hf_lenctrl import length_metrics
     >>> length_metrics(produced=[20, 23, 19, 20], requested=[20, 20, 20, 20])
     {'variance': 2.5, 'mae': 1.0, 'exact': 0.5, 'over': 0.25}
+    >>> length_metrics(produced=[20, 23, 19, 20], requested=[20, 20, 20, 20], tolerance=0.1)["within"]
+    0.75
 
     ```
     """
     _check_pairs(produced, requested, "produced and requested must have one length for each output")
     differences = [int(p) - int(r) for p, r in zip(produced, requested, strict=True)]
     n = len(differences)
-    return {
+    figures = {
         "variance": sum(d * d for d in differences) / n,
         "mae": sum(abs(d) for d in differences) / n,
         "exact": sum(d == 0 for d in differences) / n,
         "over": sum(d > 0 for d in differences) / n,
     }
+    if tolerance is None:
+        return figures
+    check_tolerance(tolerance, "exact")
+    windows = zip(produced, *window_of([int(r) for r in requested], tolerance), strict=True)
+    return figures | {"within": sum(low <= p <= high for p, low, high in windows) / n}
 
 
 def _check_pairs(ours: Sequence, theirs: Sequence, rule: str) -> None:
@@ -114,7 +124,8 @@ def build_compute_metrics(
     tokenizer,
     length_unit: str,
     *,
-    length: int | None = None,
+    length: int | Sequence[int] | None = None,
+    tolerance=None,
     max_bytes: int | None = None,
     rouge_unit: str = "word",
     bleu_tokenizer: str | None = None,
@@ -125,15 +136,18 @@ def build_compute_metrics(
     Args:
         tokenizer (`PreTrainedTokenizerBase`): Decodes predictions and labels.
         length_unit (`str`): `"token"`, `"character"`, `"word"` or `"byte"`.
-        length (`int`, *optional*): The requested length of every example; by default that of its reference.
+        length (`int` or `list[int]`, *optional*): The requested length of every example, or of each, in the order of
+            the rows; by default that of its reference.
+        tolerance (`int`, `float`, `tuple` or `list`, *optional*): See `length_metrics`; adds `within`.
         max_bytes (`int`, *optional*), rouge_unit (`str`, *optional*): See `rouge_metrics`.
         bleu_tokenizer (`str`, *optional*): Measure BLEU and chrF (`hf_lenctrl.metrics`) instead of ROUGE.
 
     Returns:
         `Callable`: From `EvalPrediction` to the figures of `length_metrics` and of quality, with their settings.
     """
-    if length is not None:
-        check_length(length)
+    for n in length if isinstance(length, Sequence) else [] if length is None else [length]:
+        check_length(n)
+    check_tolerance(tolerance, "exact")
     check_name("length_unit", length_unit, LENGTH_UNITS)
     table = UnitTable.from_tokenizer(tokenizer, "token") if length_unit == "token" else None
 
@@ -148,16 +162,17 @@ def build_compute_metrics(
     def compute_metrics(evaluation) -> dict:
         predictions, produced = measure(evaluation.predictions)
         references, reference_lengths = measure(evaluation.label_ids)
-        requested = reference_lengths if length is None else [length] * len(produced)
+        requested = reference_lengths if length is None else length
+        requested = [requested] * len(produced) if isinstance(requested, int) else requested
         if bleu_tokenizer is None:
             quality = rouge_metrics(predictions, references, max_bytes=max_bytes, unit=rouge_unit)
             settings = f"ROUGE: {rouge_settings(max_bytes, unit=rouge_unit)}"
         else:
             quality = translation_metrics(predictions, references, bleu_tokenizer=bleu_tokenizer)
             settings = f"BLEU: {quality.pop('bleu_signature')}; chrF: {quality.pop('chrf_signature')}"
-        against = "the reference" if length is None else length
+        against = "the reference" if length is None else length if isinstance(length, int) else "lengths of the rows"
         settings = f"length: {length_unit}s against {against}; {settings}"
-        return {**length_metrics(produced, requested), **quality, "settings": settings}
+        return {**length_metrics(produced, requested, tolerance=tolerance), **quality, "settings": settings}
 
     return compute_metrics
 

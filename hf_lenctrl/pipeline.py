@@ -1,76 +1,27 @@
 """Text and a length in, text of that length out."""
 
-import difflib
-import inspect
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import torch
 from tqdm.auto import tqdm
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, GenerationMixin, Pipeline
+from transformers import Pipeline
 
 from .chats import as_prompts, check_length_source, encode_prompts
-from .finish import FinishLogitsProcessor, check_finish
-from .generation import FROM_CONFIG, encode_once, generate_within, prompt_of
+from .choosing import Chooser, token_log_probabilities
+from .finish import FinishLogitsProcessor
+from .generation import encode_once, generate_within, prompt_of
 from .length_sources import Predictors, requested_lengths
 from .length_tokens import LengthTokens
 from .length_units import UnitTable, check_texts, count_texts
-from .lengths import as_length_tensor, check_constraint, check_counts
+from .lengths import as_length_tensor
 from .loading import HUB_OPTIONS
-from .reranking import log_probabilities, rerank
+from .pipeline_call import Call, batches
 
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass
-class _Call:
-    """A call: the options that are not for `generate`, and a row for each text and length."""
-
-    length: Any = None
-    length_ratio: float | None = None
-    length_unit: Any = None
-    length_constraint: Any = FROM_CONFIG
-    finish: str | None = None
-    predictor: Any = None
-    references: Sequence[str] | None = None
-    truncation: bool = False
-    num_return_sequences: int = 1
-    rerank: bool | int = False
-    rerank_model: Any = None
-    batch_size: int | None = None
-    batch_tokens: int | None = None
-    progress_bar: bool | None = None
-
-    # set by the steps
-    texts: list[str] = field(default_factory=list, init=False)  # of each row
-    text_of: list[int] = field(default_factory=list, init=False)  # of each row the position of its text in the call
-    lengths: list = field(default_factory=list, init=False)
-    first: list = field(default_factory=list, init=False)  # length tokens
-    lists: bool = field(default=False, init=False)  # whether there is a list of lengths for each text
-    shared: bool = field(default=False, init=False)  # whether rows of one text share its encoder states
-    candidates: int = field(default=1, init=False)  # outputs that the model writes for each row
-    options: dict[str, Any] = field(default_factory=dict, init=False)  # for `generate`
-
-    def set_rows(self, texts: list[str], single: bool) -> None:
-        """Make a row of each text, or of each length of each text."""
-        lengths = [self.length] if single and isinstance(self.length, list | tuple) else self.length
-        self.lists = isinstance(lengths, list | tuple) and any(isinstance(n, list | tuple) for n in lengths)
-        if self.lists:
-            if len(lengths) != len(texts):
-                raise ValueError(f"length must hold a list for each of the {len(texts)} texts, got {len(lengths)}")
-            for i, several in enumerate(lengths):
-                if not isinstance(several, list | tuple) or not several:
-                    rule = "length must hold a list of lengths for every text or for none"
-                    raise ValueError(f"{rule}, got {several!r} at position {i}")
-            if self.references is not None:
-                raise ValueError("references give one length for each text; leave them out where length holds lists")
-            self.length = [n for several in lengths for n in several]
-        self.text_of = [i for i in range(len(texts)) for _ in (lengths[i] if self.lists else [None])]
-        self.texts = [texts[i] for i in self.text_of]
 
 
 class LengthControlledGenerationPipeline(Pipeline):
@@ -84,8 +35,9 @@ class LengthControlledGenerationPipeline(Pipeline):
     Args of a call:
         inputs (`str` or `list[str]`): Sources; for a causal model prompts, or chats: lists of messages, which the
             tokenizer's template writes.
-        length (`int`, `list[int]`, `list[list[int]]` or `str`, *optional*): Units, for all texts or for each; a list
-            for a single text, or for each of several, gives one output for each length. `"predict"` uses a length
+        length (`int`, `tuple`, `list` or `str`, *optional*): Units, for all texts or for each; a list for a single
+            text, or for each of several, gives one output for each length. A tuple `(lowest, highest)` is a range: one
+            output, as long as it needs to be within; see `length_plans`. `"predict"` uses a length
             predictor (Oka et al. 2020), `"source"` the source's length (Lakew et al. 2019), `"reference"` that of
             `references`, the best case. Defaults to the model's.
         predictor (`str` or `tuple`, *optional*): Path or Hub name of a `LengthPredictor`, or the model and its
@@ -93,9 +45,17 @@ class LengthControlledGenerationPipeline(Pipeline):
         truncation (`bool`, *optional*, defaults to `False`): Predict the length for a text that is too long for the
             predictor's encoder from its beginning.
         references (`list[str]`, *optional*): One for each source, for `length="reference"`.
-        length_ratio (`float`, *optional*): Instead of a length, this many times the source's, rounded, at least 1.
+        length_ratio (`float` or `tuple`, *optional*): Instead of a length, this many times the source's, rounded, at
+            least 1; or a range of ratios, `(0.9, 1.1)`, rounded so that no range goes beyond it.
         length_unit (`str`, *optional*): Defaults to the model's; a length-controlled model has no other.
         length_constraint (`str`, *optional*): `"max"`, `"exact"` or `None`; defaults to the model's.
+        length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window around the length,
+            see `LengthControlledGeneration.generate`; a list holds one for each text.
+        length_plans (`int`, *optional*, defaults to 5): The candidates of a range are written at so many lengths of
+            it, evenly spread, each in the window that is the range; with `rerank` or `num_return_sequences` the
+            number of these is divided among them. The one with the highest mean log-probability of a token is
+            returned, under this model at the candidate's own length; with `rerank_model`, under that model. A model
+            that does not plan writes once.
         finish (`str`, *optional*): With `"max"`, for a model that does not plan: `"sentence"` or `"word"`, how an
             output ends that would not have ended within the length. Adds `finish` to the output: `"sentence"`,
             `"word"`, `"cut"` (within a word), or `"model"` where the model ended it.
@@ -135,7 +95,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         given = {"revision": revision, "token": token}
         given = {name: value for name, value in given.items() if value is not None}
         self._predictors = Predictors(self.model, {**HUB_OPTIONS.get(self.model, {}), **given})
-        self._rerank_models: dict[str, tuple] = {}
+        self._chooser = Chooser(self.device)
         tokens = getattr(self.model.config, "length_tokens", None)
         self._length_tokens = None if tokens is None else LengthTokens(**tokens)
         self._controlled = getattr(self.model.config, "length_controlled", False)
@@ -163,25 +123,18 @@ class LengthControlledGenerationPipeline(Pipeline):
         with tqdm(total=len(results), desc="Generating", unit="text", disable=not show) as bar:
             for rows in self._batches(call):
                 for i, outputs in zip(rows, self._write(call, rows, table), strict=True):
-                    results[i] = outputs[0] if call.num_return_sequences == 1 else outputs
+                    results[i] = outputs if call.ranged else self._best(call, i, outputs)
                 bar.update(len(rows))
+        text_of = call.text_of
+        if call.ranged:
+            results, text_of = self._best_of_ranges(call, results)
         if call.lists:
-            results = [[results[i] for i, text in enumerate(call.text_of) if text == k] for k in range(len(texts))]
+            results = [[results[i] for i, text in enumerate(text_of) if text == k] for k in range(len(texts))]
         return results[0] if isinstance(inputs, str) else results
 
-    def _read(self, texts: list[str], options: dict, single: bool) -> _Call:
+    def _read(self, texts: list[str], options: dict, single: bool) -> Call:
         """Step 1: the options of a call, checked, and its rows."""
-        own = [option.name for option in fields(_Call) if option.init]
-        call = _Call(**{name: options.pop(name) for name in own if name in options})
-        takes = [inspect.signature(method).parameters for method in (self.model.generate, self.model.forward)]
-        known = {*own, *vars(GenerationConfig()), *inspect.signature(GenerationMixin.generate).parameters}
-        known |= {name for parameters in takes for name in parameters} - {"kwargs"}
-        for name in options.keys() - known:
-            near = difflib.get_close_matches(name, known, n=1)
-            meant = (
-                f"; did you mean {near[0]}=?" if near else f"; the options are those of generate and {', '.join(own)}"
-            )
-            raise TypeError(f"{name}={options[name]!r} is no option{meant}")
+        call = Call.of(options, self.model)
         config = self.model.config
         unit = getattr(config, "length_unit", None)
         call.length_unit = call.length_unit or unit or "token"
@@ -191,32 +144,18 @@ class LengthControlledGenerationPipeline(Pipeline):
                 f"{given}, but the model was trained to count {unit}s and has {only} for these alone; leave "
                 f"length_unit out, or train one: add_length_control(..., {given})"
             )
-        if call.length_constraint is FROM_CONFIG:
-            call.length_constraint = getattr(config, "length_constraint", None)
-        check_constraint(call.length_constraint)
-        check_finish(call.finish, call.length_constraint)
-        call.rerank = 20 if call.rerank is True or call.rerank_model and not call.rerank else call.rerank or 1
+        call.set_constraint(config)
         call.batch_size = call.batch_size or (None if call.batch_tokens else self._batch_size or 32)
-        check_counts(num_return_sequences=call.num_return_sequences, rerank=call.rerank)
+        call.set_candidates(plans=self._needs_length)
         if call.rerank_model is not None and (self._causal or call.rerank == 1):
             raise ValueError(
                 "rerank_model chooses among several candidates of a sequence-to-sequence model; pass rerank=16, or "
                 "leave rerank_model out"
             )
-        sizes = {"batch_size": call.batch_size, "batch_tokens": call.batch_tokens}
-        check_counts(**{name: size for name, size in sizes.items() if size is not None})
-        call.candidates, call.options = max(call.rerank, call.num_return_sequences), options
-        if call.candidates > 1:
-            options["num_return_sequences"] = call.candidates
-            if not options.get("do_sample"):
-                options["num_beams"] = max(options.get("num_beams") or 1, call.candidates)
         call.set_rows(texts, single)
-        # an encoder that is given the length runs for each row
-        runs = self._length_tokens is not None or getattr(config, "encoder_length_embedding", False)
-        call.shared = len(texts) < len(call.texts) and not runs and not self._causal
         return call
 
-    def _set_lengths(self, call: _Call) -> None:
+    def _set_lengths(self, call: Call) -> None:
         """Step 2: the requested length of each row, and its length token; `None` for a model that needs no length."""
         length, ratio = call.length, call.length_ratio
         check_length_source(call.texts, length, ratio)
@@ -246,6 +185,11 @@ class LengthControlledGenerationPipeline(Pipeline):
             references=call.references,
             predict=partial(self._predictors.predict, unit=call.length_unit, predictor=call.predictor, **options),
         )
+        call.set_plans()
+        # an encoder that is given the length runs for each row
+        runs = self._length_tokens is not None or getattr(self.model.config, "encoder_length_embedding", False)
+        call.shared = len(set(call.text_of)) < len(call.texts) and not runs and not self._causal
+        call.first = [None] * len(call.texts)
         if self._length_tokens is not None:
             pairs = zip(call.lengths, count_texts(self.tokenizer, call.texts, call.length_unit), strict=True)
             tokens = [self._length_tokens.token_for(length, count) for length, count in pairs]
@@ -257,7 +201,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         table = UnitTable.from_tokenizer(self.tokenizer, unit)
         return table.padded(self.model.get_output_embeddings().weight.shape[0]).to(self.device)
 
-    def _batches(self, call: _Call) -> Iterator[list[int]]:
+    def _batches(self, call: Call) -> Iterator[list[int]]:
         """
         Step 3: batches of rows. Rows of similar requested and source length need the least padding; the longest come
         first, so that an impossible length or a lack of memory fails in the first batch.
@@ -273,10 +217,10 @@ class LengthControlledGenerationPipeline(Pipeline):
             counts = count_texts(self.tokenizer, call.texts, "token")
             special = self.tokenizer.num_special_tokens_to_add()
             sizes = [(count + special, length or 0) for count, length in zip(counts, call.lengths, strict=True)]
-        return _batches(order, sizes, call.batch_size or len(order), call.batch_tokens)
+        return batches(order, sizes, call.batch_size or len(order), call.batch_tokens)
 
-    def _write(self, call: _Call, rows: list[int], table: UnitTable) -> list[list[dict]]:
-        """Step 4: the outputs of each row of a batch, the best first."""
+    def _write(self, call: Call, rows: list[int], table: UnitTable) -> list[list[dict]]:
+        """Step 4: the outputs of each row of a batch, as the model gives them."""
         lengths = [call.lengths[i] for i in rows]
         distinct = list({call.text_of[i] if call.shared else i: i for i in rows}.values())
         batch = self.preprocess([call.texts[i] for i in distinct], first=[call.first[i] for i in distinct])
@@ -284,28 +228,37 @@ class LengthControlledGenerationPipeline(Pipeline):
         if call.shared:
             place = {call.text_of[i]: k for k, i in enumerate(distinct)}
             text_rows = torch.tensor([place[call.text_of[i]] for i in rows])
-        outputs = self.forward(batch, call=call, table=table, text_rows=text_rows, lengths=lengths)
+        windows = [call.tolerances[i] for i in rows]
+        outputs = self.forward(batch, call=call, table=table, text_rows=text_rows, lengths=lengths, windows=windows)
         written = self.postprocess(outputs, unit=call.length_unit, lengths=lengths)
         results = []
         for row, i in enumerate(rows):
             own = written[row * call.candidates : (row + 1) * call.candidates]
-            outputs = [{**out, "requested_length": lengths[row], "length_unit": call.length_unit} for out in own]
-            if call.rerank > 1:
-                outputs = [outputs[k] for k in self._order(call, i, [out["generated_text"] for out in outputs])]
-            results.append(outputs[: call.num_return_sequences])
+            asked = call.ranges[call.request_of[i]] if call.ranged else lengths[row]
+            results.append([{**out, "requested_length": asked, "length_unit": call.length_unit} for out in own])
         return results
 
-    def _order(self, call: _Call, row: int, candidates: list[str]) -> list[int]:
-        """The candidates of a row, the best first."""
-        if call.rerank_model is None:
-            return rerank(call.texts[row], candidates)
-        if isinstance(call.rerank_model, str) and call.rerank_model not in self._rerank_models:
-            model = AutoModelForSeq2SeqLM.from_pretrained(call.rerank_model).eval().to(self.device)
-            self._rerank_models[call.rerank_model] = model, AutoTokenizer.from_pretrained(call.rerank_model)
-        ranker = call.rerank_model
-        model, tokenizer = self._rerank_models[ranker] if isinstance(ranker, str) else ranker
-        scores = log_probabilities(model, tokenizer, [call.texts[row]] * len(candidates), candidates)
-        return sorted(range(len(candidates)), key=lambda k: -scores[k])
+    def _best(self, call: Call, row: int, outputs: list[dict]):
+        """Step 5: what is returned for a request: its best output, or a list of them."""
+        scores = [out.pop("of_a_token") for out in outputs] if "of_a_token" in outputs[0] else None
+        order, texts = list(range(len(outputs))), [out["generated_text"] for out in outputs]
+        if call.rerank > 1:
+            order = self._chooser.order(call.texts[row], texts, call.rerank_model, scores)
+        elif scores is not None:
+            order.sort(key=lambda k: -scores[k])
+        if call.ranged:  # lengths that were planned for may lead to one text; what differs comes first
+            first = {texts[k]: k for k in reversed(order)}
+            order.sort(key=lambda k: first[texts[k]] != k)
+        outputs = [outputs[k] for k in order[: call.num_return_sequences]]
+        return outputs[0] if call.num_return_sequences == 1 else outputs
+
+    def _best_of_ranges(self, call: Call, results: list) -> tuple[list, list[int]]:
+        """The candidates of each range together, and of each range the position of its text."""
+        rows: list[list[int]] = [[] for _ in call.ranges]
+        for i, request in enumerate(call.request_of):
+            rows[request].append(i)
+        best = [self._best(call, own[0], [out for i in own for out in results[i]]) for own in rows]
+        return best, [call.text_of[own[0]] for own in rows]
 
     def preprocess(self, texts, *, first: list, **_) -> Any:
         if self._causal:
@@ -328,11 +281,13 @@ class LengthControlledGenerationPipeline(Pipeline):
             batch["attention_mask"] = torch.cat([ids.new_ones(len(ids), 1), batch["attention_mask"]], dim=1)
         return batch
 
-    def _forward(self, batch, *, call: _Call, table: UnitTable, text_rows: torch.Tensor | None, lengths: list):
+    def _forward(self, batch, *, call: Call, table: UnitTable, text_rows, lengths: list, windows: list):
         batch.pop("token_type_ids", None)
         if text_rows is not None:
             batch = encode_once(self.model, batch, text_rows.to(self.device))
-        arguments = {**batch, **call.options}
+        arguments, encoded = {**batch, **call.options}, batch.get("encoder_outputs")
+        inputs = {name: batch.get(name) for name in ("input_ids", "attention_mask")}
+        inputs["encoder_states"] = None if encoded is None else encoded[0]  # `generate` puts others in its place
         prompt = prompt_of(self.model, arguments)[1]
         finish = None
         if call.finish is not None:
@@ -345,18 +300,25 @@ class LengthControlledGenerationPipeline(Pipeline):
         generate, constraint = self.model.generate, call.length_constraint
         if hasattr(self.model, "unit_table"):  # a model of this package; without control its constraint is made here
             arguments["length_constraint"] = constraint if self._controlled else None
+        tolerance = None if set(windows) == {None} else windows
         if self._controlled:
-            ids = generate(**arguments, length=lengths)
+            ids = generate(**arguments, length=lengths, length_tolerance=tolerance)
         elif constraint is None:
             ids = generate(**arguments)
         else:
             length = as_length_tensor(lengths, len(lengths), table.weights.device)
             positions = getattr(self.model.config, "max_position_embeddings", None)
-            ids = generate_within(generate, self.model, table, length, constraint, arguments, positions=positions)
-        scores = getattr(ids, "sequences_scores", None)
-        ids = (ids if isinstance(ids, torch.Tensor) else ids.sequences)[:, prompt:]
+            options = {"positions": positions, "tolerance": tolerance}
+            ids = generate_within(generate, self.model, table, length, constraint, arguments, **options)
+        scores, of_a_token = getattr(ids, "sequences_scores", None), None
+        ids = ids if isinstance(ids, torch.Tensor) else ids.sequences
+        if call.ranged and call.length_plans * call.candidates > 1:
+            of_a_token = token_log_probabilities(
+                self.model, table, ids, inputs, self._causal * prompt, controlled=self._controlled
+            )
+        ids = ids[:, prompt:]
         tokens = table.count(ids) if table.unit == "token" else None
-        return {"ids": ids, "tokens": tokens, "scores": scores, "finish": finish}
+        return {"ids": ids, "tokens": tokens, "scores": scores, "finish": finish, "of_a_token": of_a_token}
 
     def postprocess(self, outputs, *, unit: str, lengths: list, **_) -> list[dict]:
         texts = self.tokenizer.batch_decode(
@@ -374,20 +336,6 @@ class LengthControlledGenerationPipeline(Pipeline):
         rows = [{"generated_text": text, "length": n} for text, n in zip(texts, produced, strict=True)]
         if outputs["scores"] is not None:
             rows = [row | {"score": score} for row, score in zip(rows, outputs["scores"].tolist(), strict=True)]
+        if outputs["of_a_token"] is not None:
+            rows = [row | {"of_a_token": score} for row, score in zip(rows, outputs["of_a_token"], strict=True)]
         return [row | end for row, end in zip(rows, ends, strict=True)] if ends else rows
-
-
-def _batches(order: list[int], sizes: list[tuple[int, int]], most_rows: int, most: int | None) -> Iterator[list[int]]:
-    """
-    Neighbours in `order`, at most so many rows; the number of several rows times what they are padded to, the longest
-    of each side (`sizes`: source, output), is within `most`.
-    """
-    batch: list[int] = []
-    source = output = 0
-    for i in order:
-        source, output = max(source, sizes[i][0]), max(output, sizes[i][1])
-        if batch and (len(batch) == most_rows or (most is not None and (source + output) * (len(batch) + 1) > most)):
-            yield batch
-            batch, (source, output) = [], sizes[i]
-        batch.append(i)
-    yield batch

@@ -133,7 +133,7 @@ def test_several_returned_beams_start_with_the_best_one(speller, inputs):
 
 
 def test_every_form_of_a_length_gives_the_same_output(speller, inputs):
-    for length in (7, [7, 7, 7], (7, 7, 7), torch.tensor([7, 7, 7]), torch.tensor([7, 7, 7], dtype=torch.int32)):
+    for length in (7, [7, 7, 7], torch.tensor([7, 7, 7]), torch.tensor([7, 7, 7], dtype=torch.int32)):
         assert speller.generate(**inputs, length=length).tolist() == expected(speller, [7, 7, 7])
 
 

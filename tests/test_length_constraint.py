@@ -32,7 +32,7 @@ from hf_lenctrl import (
     UnitTable,
     train_marian_tokenizer,
 )
-from hf_lenctrl.length_constraint import _Rows
+from hf_lenctrl.length_rules import Rows
 
 
 # Hand-made tables: entry 0 is EOS, 1 is BOS, which writes nothing; 2, 3 and 4 write 1, 2, 3 tokens
@@ -440,7 +440,7 @@ def test_threads_share_the_masks_that_they_make():
         time.sleep(0.002)  # other threads run here
         return values
 
-    rows = _Rows(make, states=40, low=0, high=19)
+    rows = Rows(make, states=40, low=0, high=19)
 
     def ask(seed):
         generator = torch.Generator().manual_seed(seed)

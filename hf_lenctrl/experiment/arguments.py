@@ -15,7 +15,7 @@ from .. import __version__
 from ..configuration_lenctrl import LENGTH_ENCODING_NAMES
 from ..length_tokens import LENGTH_TOKEN_KINDS
 from ..length_units import LENGTH_UNITS
-from ..lengths import check_length
+from ..lengths import check_length, check_tolerance, tolerance_of
 from ..metrics import ROUGE_UNITS
 from ..model_card import TASKS
 from .parser import GroupedParser
@@ -47,6 +47,10 @@ class ModelArguments:
     length_constraint: str | None = field(
         default=None,
         metadata={"help": "Bound of the trained model by default: max or exact", "choices": ["max", "exact"]},
+    )
+    length_tolerance: list[str] = field(
+        default_factory=list,
+        metadata={"help": "Window of 'exact': units (4), a share (0.1), or two of them, below and above"},
     )
     family: str = field(
         default="marian", metadata={"help": "New model: marian or bart", "choices": ["marian", "bart"]}
@@ -91,6 +95,14 @@ class ModelArguments:
         metadata={"help": "The decoder writes characters, or the subwords that both sides share"}
         | {"choices": ["character", "shared"]},
     )
+
+    @property
+    def tolerance(self):
+        """`length_tolerance` as `generate` takes it."""
+        return tolerance_of(self.length_tolerance) if self.length_tolerance else None
+
+    def __post_init__(self):
+        check_tolerance(self.tolerance, self.length_constraint)
 
 
 @dataclass

@@ -210,6 +210,7 @@ def _controlled_base(args: ModelArguments, tokenizer, length_tokens: LengthToken
         length_unit=args.length_unit or "character",
         tokenizer=tokenizer,
         length_constraint=args.length_constraint,
+        length_tolerance=args.tolerance,
         encoder_length_embedding=args.encoder_length_embedding,
         length_head=args.length_head,
         length_tokens=length_tokens,
@@ -229,7 +230,7 @@ def _saved_model(args: ModelArguments) -> Any:
             "it, or name a model that this recipe trained"
         )
     if args.length_constraint is not None:
-        model.config.length_constraint = args.length_constraint
+        model.config.length_constraint, model.config.length_tolerance = args.length_constraint, args.tolerance
     return model
 
 
@@ -238,7 +239,7 @@ def _new_model(args: ModelArguments, tokenizer, max_positions: int, length_token
     shape = _shape(args, tokenizer, max_positions)
     control = {name: getattr(args, name) for name in ("length_encoding", "encoder_length_embedding", "length_head")}
     control |= {name: getattr(args, name) for name in ("length_constraint", "learned_lengths", "length_scale")}
-    control |= {"length_unit": args.length_unit or "character"}
+    control |= {"length_unit": args.length_unit or "character", "length_tolerance": args.tolerance}
     control |= {"absolute_positions": args.absolute_positions or args.length_encoding == "none"}  # else it has none
     ways = (args.encoder_length_embedding, args.length_head, args.length_constraint, length_tokens)
     plain = args.length_encoding == "none" and not any(ways)

@@ -36,7 +36,7 @@ TRAINING = {
     "report_to": "Trackers: none, tensorboard, wandb, ...",
 }
 LENGTH = """absolute_positions encoder_length_embedding learned_lengths length_bins length_constraint length_encoding
-    length_head length_noise length_predictor length_scale length_tokens length_unit overshoot_share
+    length_head length_noise length_predictor length_scale length_tokens length_tolerance length_unit overshoot_share
     projection_lr_factor test_lengths unseen_lengths""".split()
 HUB = """card_examples hub_model_id hub_private_repo hub_revision hub_strategy hub_token language license push_to_hub
     task""".split()

@@ -13,6 +13,7 @@ def generate(
     length=None,
     length_unit="token",
     length_constraint="max",
+    length_tolerance=None,
     tokenizer=None,
     **kwargs,
 ):
@@ -24,6 +25,8 @@ def generate(
             causal model's prompt does not count.
         length_unit (`str`, *optional*, defaults to `"token"`): `"token"`, `"character"`, `"word"` or `"byte"`.
         length_constraint (`str`, *optional*, defaults to `"max"`): `"max"`, never longer; `"exact"`, this length.
+        length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window around the length:
+            units (4), a share (0.1), a pair of these, below and above, or a list with one of these for each row.
         tokenizer (`PreTrainedTokenizerBase`): The model's.
         kwargs: For `model.generate`.
 
@@ -47,4 +50,5 @@ def generate(
         length_constraint,
         {**kwargs, "inputs": inputs},
         positions=positions,
+        tolerance=length_tolerance,
     )

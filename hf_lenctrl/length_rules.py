@@ -1,0 +1,263 @@
+"""What a unit table and a constraint make of a vocabulary: masks for states and remaining lengths."""
+
+import math
+import threading
+from weakref import WeakKeyDictionary
+
+import torch
+
+from .length_units import UnitTable
+from .lengths import LONGEST
+
+
+_NEVER = LONGEST  # units that no entry costs and no state needs
+_KEPT_ROWS = 1024  # masks of the vocabulary that are kept
+_LOCK = threading.RLock()  # a server's threads fill the same rows; of the module, so that processors can be copied
+# what constraints made of a table: not in the table, which is part of the model and is pickled with it
+_KNOWN: WeakKeyDictionary = WeakKeyDictionary()
+
+
+def _log_step(x: torch.Tensor) -> torch.Tensor:
+    """0 for integers from 0 on, `-inf` below: faster to add than a mask is to fill."""
+    return (x.float() + 1).clamp(0, 1).log()
+
+
+class Rules:
+    """
+    What a table, its EOS and a constraint make of the vocabulary.
+
+    Attributes:
+        fits, steers, ends_within (`Rows`): 0 for what may be written and `-inf` for the rest, `(rows, V)`: within the
+            remaining units; gaining so many units at least; with so many entries left before EOS.
+        last (`torch.IntTensor` of shape `(S, eos)`): Units that each EOS writes where a text may end on it.
+        spread (`int`): For `"exact"`: the most that a length which can be written lies below one that was asked for.
+        ends (`torch.BoolTensor` of shape `(S,)`): States that a text may end in.
+        cost (`torch.IntTensor` of shape `(S, V)`): Units that an entry writes and those it makes necessary: the rest
+            of an open character, a word after a last space, an EOS that writes. `_NEVER` for what may not be written.
+        steps (`torch.LongTensor` of shape `(S,)`), most_steps (`int`): Entries that a state needs before EOS.
+        silent (`torch.LongTensor`): Entries that write nothing, EOS apart.
+        pace, reach (`int`): So many entries write so many units at least: n in 1 where entries of 1, 2 ... n units
+            exist; one word in 2 where white space is an entry of its own.
+        gain (`torch.FloatTensor` of shape `(S, V)`): Units of an entry in `pace`, less `reach` for each entry it makes
+            necessary.
+    """
+
+    def __init__(self, table: UnitTable, eos: tuple[int, ...], constraint: str):
+        weights, following = table.weights, table.next_state.long()  # (S, V)
+        self.eos = torch.tensor(eos, device=weights.device)
+        self.weights, self.following = weights, following
+        allowed = weights >= 0
+        keeps = (following == torch.arange(len(weights), device=weights.device).unsqueeze(1)).all(dim=0)  # (V,)
+        silent = keeps & allowed[0] & (torch.maximum(weights, ~weights) == 0).all(dim=0)  # (V,)
+        self.silent = (silent & ~self._is_eos()).nonzero().squeeze(1)
+
+        never = weights.new_full((), _NEVER)
+        self.last = self._last(allowed, silent)  # (S, eos)
+        self.ends = (self.last < never).any(dim=1)  # (S,)
+        reserve = self.last.amin(dim=1)  # (S,)
+        steps = torch.where(self.ends, 0, never)  # (S,)
+        for _ in range(4):  # bytes of a character, at most
+            via = torch.where(allowed, weights + reserve[following], never)  # (S, V)
+            reserve = torch.where(self.ends, reserve, via.amin(dim=1))
+        cheapest = allowed & (weights + reserve[following] == reserve.unsqueeze(1))
+        for _ in range(4):
+            steps = torch.where(self.ends, 0, torch.where(cheapest, 1 + steps[following], never).amin(dim=1))
+        self.steps = steps
+        self.cost = torch.where(allowed, weights + reserve[following], never)
+        self.cost[:, silent] = never
+        self.cost[:, self.eos] = self.last
+
+        self.most_steps = int(torch.where(steps < never, steps, 0).max())
+        self._set_pace()
+        # beyond the dearest entry all remaining lengths are alike, and below the least gain all that must be written
+        if constraint == "exact":
+            self.best, self.period = self._best()
+            self._set_spread()
+            keys = len(weights) * (self.spread + 1)
+            self.fits = Rows(self._make_exact, keys, 0, self.best.shape[1] - 1, self.period)
+        else:
+            dearest = int(torch.where(self.cost < never, self.cost, 0).max())
+            self.fits = Rows(self._make_fits, len(weights), 0, dearest + 1)
+        self.steers = Rows(self._make_steer, len(weights), int(self.gain.min()), int(self.gain.max()) + 1)
+        self.ends_within = Rows(self._make_ends, len(weights), -1, 4)
+
+    def _is_eos(self) -> torch.Tensor:
+        return torch.zeros_like(self.weights[0], dtype=torch.bool).index_fill(0, self.eos, True)  # (V,)
+
+    def _last(self, allowed, silent) -> torch.Tensor:
+        """Units that each EOS writes where a text may end on it, else `_NEVER`: `(S, eos)`."""
+        may_end = allowed[:, silent].any(dim=1) if bool(silent.any()) else torch.ones_like(allowed[:, 0])  # (S,)
+        first = allowed[:, self.eos]
+        ends = first & may_end[self.following[:, self.eos]]  # an EOS of white space that decoding strips ends nothing
+        ends = ends if bool(ends.any()) else first
+        return torch.where(ends, self.weights[:, self.eos], _NEVER)
+
+    def _set_pace(self) -> None:
+        weights, following = self.weights, self.following
+        whole = (weights >= 0) & (self.steps[following] == 0) & (self.cost < _NEVER) & ~self._is_eos()  # (S, V)
+        after_text = min(1, len(weights) - 1)
+        written = set(weights[after_text][whole[after_text]].unique().tolist()) - {0}
+        most = max(written, default=1)
+        self.reach = max(next(n for n in range(most + 1) if n + 1 not in written) or most, 1)
+        at_once = (whole & (weights == 1)).any(dim=1)  # (S,) states where an entry writes one unit
+        self.pace = 2 if not written and bool(at_once.any()) else 1
+        credit = (self.pace - 1) * at_once.int()
+        self.gain = (self.pace * weights + credit[following] - self.reach * self.steps[following]).float()
+
+    def _best(self) -> tuple[torch.Tensor, int]:
+        """
+        The most units, up to each number, that can be written from each state and ended with EOS; `-_NEVER` for none.
+
+        Which numbers can be written repeats with a period (1 where all large ones can), so that a table of the first
+        ones serves all: `(S, N)`.
+        """
+        states = range(len(self.weights))
+        usable = (self.weights >= 0) & (self.cost < _NEVER) & ~self._is_eos()
+        moves = []  # of each state: units that an entry writes, and the state after it
+        for s in states:
+            pairs = torch.stack([self.weights[s][usable[s]].long(), self.following[s][usable[s]]])
+            moves.append(pairs.unique(dim=1).T.tolist())
+        idle = [(s, to) for s in states for w, to in moves[s] if w == 0 and to != s]
+        ending = [set(row) for row in self.cost[:, self.eos].tolist()]
+        width = 1 + max(w for w in [0, *(w for s in states for w, _ in moves[s]), *set().union(*ending)] if w < _NEVER)
+        can: list[list[bool]] = []  # for each number of units, whether each state can write it
+        seen: dict = {}
+        while True:
+            n = len(can)
+            can.append([n in ending[s] or any(0 < w <= n and can[n - w][to] for w, to in moves[s]) for s in states])
+            while any(can[n][to] and not can[n][s] for s, to in idle):
+                for s, to in idle:
+                    can[n][s] |= can[n][to]
+            window = str(can[-width:])  # all that the next number depends on
+            if n >= width and window in seen:
+                break
+            seen[window] = n
+        period = n - seen[window]
+        while len(can) < seen[window] + 1 + 2 * period:
+            can.append(can[len(can) - period])
+        best = [[-_NEVER] * len(states)]
+        for n, here in enumerate(can):
+            best.append([n if here[s] else best[-1][s] for s in states])
+        return torch.tensor(best[1:], dtype=self.cost.dtype, device=self.cost.device).T.contiguous(), period
+
+    def _make_fits(self, state, remaining):
+        return _log_step(remaining.unsqueeze(1) - self.cost[state])  # (keys, V)
+
+    def _set_spread(self) -> None:
+        highest = self.best.shape[1] - 1
+        missing = torch.arange(highest + 1, device=self.best.device) - self.best  # (S, N) units below each number
+        self.spread = int(torch.where(self.best < 0, 0, missing).max())
+        self.grows = missing[:, -1] < self.period  # (S,) states that texts of every length can follow, but for gaps
+        self.bounded = bool((~self.grows & (self.best[:, -1] >= 0)).any())
+
+    def _most(self, state, number):
+        """`best`, for numbers beyond the table too: of one shape, or `state (keys, V)` and `number (keys, V)`."""
+        highest = self.best.shape[1] - 1
+        first = highest - self.period + 1
+        inside = torch.where(number > highest, first + (number - first) % self.period, number)
+        return self.best[state, inside] + (number - inside) * self.grows[state]
+
+    def _make_exact(self, key, remaining):
+        return self._leading(key % len(self.weights), remaining, key // len(self.weights))
+
+    def _leading(self, state, remaining, slack):
+        """What leads to a length from `slack` below `remaining` up to it, or to the most that can be written."""
+        most = self._most(state, remaining)  # (keys,)
+        least = torch.minimum(most, remaining - slack).clamp(min=0).unsqueeze(1)
+        after = remaining.unsqueeze(1) - self.weights[state]  # (keys, V)
+        total = self._most(self.following[state], after.clamp(min=0)) + self.weights[state]
+        total[(after < 0) | (self.cost[state] >= _NEVER)] = -1
+        total[:, self.eos] = self.last[state].to(total.dtype)
+        leads = (total >= least) & (total <= remaining.unsqueeze(1)) & (most >= 0).unsqueeze(1)
+        return torch.where(leads, 0.0, -math.inf)
+
+    def fits_window(self, state, remaining, slack):
+        """
+        `fits` for lengths from `slack` units below the remaining ones up to these.
+
+        Which entries may follow depends on the slack only up to `spread`, so that windows share the rows of exact
+        lengths; EOS depends on all of it.
+
+        Args:
+            state, remaining, slack (`torch.LongTensor` of shape `(rows,)`): Slack is from 0.
+        """
+        mask = self.fits(state + len(self.weights) * slack.clamp(max=self.spread), remaining)  # (rows, V)
+        remaining = remaining.clamp(min=0)
+        beyond = remaining >= self.best.shape[1]
+        if self.bounded and bool(beyond.any()):  # a longest text: what leads to it does not repeat with the period
+            mask[beyond] = self._leading(state[beyond], remaining[beyond], slack[beyond])
+        most = self._most(state, remaining)  # (rows,)
+        least = torch.minimum(most, remaining - slack).clamp(min=0).unsqueeze(1)
+        ends = self.last[state]  # (rows, eos)
+        ends = (ends >= least) & (ends <= remaining.unsqueeze(1)) & (most >= 0).unsqueeze(1)
+        mask[:, self.eos] = torch.where(ends, 0.0, -math.inf)
+        return mask
+
+    def _make_steer(self, state, least):
+        return _log_step(self.gain[state] - least.unsqueeze(1))
+
+    def _make_ends(self, state, left):
+        return _log_step(left.unsqueeze(1) - self.steps[self.following[state]])
+
+
+class Rows:
+    """
+    Rows `(V,)` for pairs of a state and a number; the pairs are few, so a row is made once and kept.
+
+    A number below `low` counts as `low`; one above `high` as the one in the last `period` numbers that it repeats.
+    """
+
+    def __init__(self, make, states: int, low: int, high: int, period: int = 1):
+        self.make, self.states, self.low, self.high, self.period = make, states, low, high, period
+        self.kept: torch.Tensor | None = None
+        self.made = 0
+
+    @torch.inference_mode(False)  # a row made by a call in inference mode is read by others
+    def __call__(self, state: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+        first = self.high - self.period + 1
+        number = number.clamp(self.low, first) + (number - first).clamp(min=0) % self.period
+        key = state * (self.high - self.low + 1) + number - self.low  # (rows,)
+        with _LOCK:
+            if self.kept is None:
+                self.slot = torch.full((self.states * (self.high - self.low + 1),), -1, device=key.device)
+            slots = self.slot[key]
+            if bool((slots < 0).any()):
+                self._add(key)
+                slots = self.slot[key]
+            assert self.kept is not None
+            return self.kept.index_select(0, slots)
+
+    def _add(self, keys: torch.Tensor) -> None:
+        if self.made > _KEPT_ROWS:
+            self.slot.fill_(-1)
+            self.made = 0
+        keys = keys.unique()
+        keys = keys[self.slot[keys] < 0]
+        width = self.high - self.low + 1
+        new = self.make(keys // width, keys % width + self.low)
+        end = self.made + len(keys)
+        if self.kept is None or end > len(self.kept):  # room for twice as many, so that few copies are made
+            room = new.new_empty((2 * end, new.shape[1]))
+            if self.kept is not None:
+                room[: self.made] = self.kept[: self.made]
+            self.kept = room
+        self.kept[self.made : end] = new
+        self.slot[keys] = torch.arange(self.made, end, device=keys.device)
+        self.made = end
+
+
+@torch.inference_mode(False)
+def rules_of(table: UnitTable, eos: tuple[int, ...], constraint: str) -> Rules:
+    """Made once for a table: `generate` is called many times."""
+    tensors = (table.weights, table.next_state)
+    if any(tensor.is_inference() for tensor in tensors):  # these do not tell whether they were changed
+        return Rules(table, eos, constraint)
+    versions = [tensor._version for tensor in tensors]
+    with _LOCK:
+        of, at, known = _KNOWN.get(table, ((None, None), [], {}))
+        if at != versions or any(old is not new for old, new in zip(of, tensors, strict=True)):
+            known = {}
+        if (eos, constraint) not in known:
+            known[eos, constraint] = Rules(table, eos, constraint)
+        _KNOWN[table] = tensors, versions, known
+        return known[eos, constraint]

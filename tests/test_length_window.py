@@ -1,0 +1,335 @@
+"""A window around an exact length: what may be written is told by trying every text, and nothing ends outside."""
+
+import functools
+import random
+
+import pytest
+import torch
+from conftest import build_model
+from family_models import FAMILIES, MODES, NO, SOURCE, UNITS, controlled_model, lengths_of, stock_model, tokenizer_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from huggingface_hub.errors import StrictDataclassClassValidationError
+from transformers import LogitsProcessorList
+
+from hf_lenctrl import LengthConstraintLogitsProcessor, UnitTable
+from hf_lenctrl.lengths import check_tolerance, window_of
+
+
+def table(weights, next_state=None, unit="token"):
+    return UnitTable(unit, torch.tensor(weights), None if next_state is None else torch.tensor(next_state))
+
+
+# What a window is
+
+
+@pytest.mark.parametrize(
+    ("length", "tolerance", "low", "high"),
+    [
+        (40, 4, 36, 44),
+        (40, 0.1, 36, 44),
+        (36, 0.1, 33, 39),  # 32.4 and 39.6
+        (9, 0.1, 9, 9),
+        (30, 0.1, 27, 33),  # 0.1 * 30 is 3.0000000000000004 in floats
+        (100, 0.29, 71, 129),  # 0.29 * 100 is 28.999999999999996
+        (40, (0, 4), 40, 44),
+        (40, (0.25, 2), 30, 42),
+        (40, (4, 0.0), 36, 40),
+        (3, 5, 1, 8),
+        (40, 0, 40, 40),
+        (10**7 - 3, 5, 10**7 - 8, 10**7 - 1),
+    ],
+)
+def test_a_window_never_goes_beyond_its_share(length, tolerance, low, high):
+    assert window_of([length], tolerance) == ([low], [high])
+
+
+def test_each_length_may_have_a_window_of_its_own():
+    assert window_of([40, 20, 10], [4, 0.1, (0, 3)]) == ([36, 18, 10], [44, 22, 13])
+    with pytest.raises(ValueError, match=r"each of the 3 lengths, got 2; a pair \(below, above\) is a tuple"):
+        window_of([40, 20, 10], [4, 4])
+
+
+@given(length=st.integers(1, 10**6), hundredths=st.integers(0, 99))
+def test_a_share_is_kept_to_the_unit(length, hundredths):
+    low, high = (end[0] for end in window_of([length], hundredths / 100))
+    inside = [abs(n - length) * 100 <= hundredths * length for n in (low - 1, low, high, high + 1)]
+    assert inside == [low == 1 and hundredths == 99 and length == 1, True, True, False] or low == 1
+
+
+@pytest.mark.parametrize(
+    "wrong", [-1, 1.0, 4.0, -0.1, True, "4", float("nan"), (1,), (1, 2, 3), (1, -2), [4, "1"], 10**7, (0, [1])]
+)
+def test_a_wrong_tolerance_is_told(wrong):
+    with pytest.raises(ValueError, match=r"length_tolerance must be units \(4\), a share .* from 0 to under 1"):
+        check_tolerance(wrong, "exact")
+
+
+@pytest.mark.parametrize("constraint", ["max", None])
+def test_a_tolerance_goes_with_exact_alone(constraint):
+    told = "length_tolerance=2 is a window around an exact length, got"
+    with pytest.raises(ValueError, match=told):
+        build_model("bart").generate(SOURCE, length=5, length_constraint=constraint, length_tolerance=2)
+    with pytest.raises(StrictDataclassClassValidationError, match=told):
+        build_model("bart", length_tolerance=2, length_constraint=constraint)
+
+
+# Every entry, against all the texts that could follow it
+
+
+def random_machine(draw: random.Random):
+    """Entry 0 is an EOS, 1 a BOS; `states_after` asks that what writes leads to one state."""
+    states, size, most = draw.randint(1, 3), draw.randint(3, 6), draw.choice([1, 3, 5, 9])
+    weights = [[0, 0, *(draw.randint(0, most) for _ in range(size - 2))] for _ in range(states)]
+    following = [[state] * size for state in range(states)]
+    for i in range(2, size):
+        after, counts_first = draw.randint(1, states - 1) if states > 1 else 0, draw.random() < 0.5
+        for state in range(states):
+            following[state][i] = after if state or counts_first else 0
+    if states == 3 and draw.random() < 0.5:
+        weights[2][:2] = [~0, ~0]  # no text may end there
+    if states > 1 and draw.random() < 0.3:  # one entry writes at the start alone: a longest text
+        weights[1:] = [[row[0], row[1], *[0] * (size - 2)] for row in weights[1:]]
+    return weights, following
+
+
+def totals(weights, following, eos: list[int], start: tuple[int, int], high: int) -> set[int]:
+    """Units of every text up to `high` that can follow `start`, a state and the units that were written."""
+    seen, rest, found = {start}, [start], set()
+    while rest:
+        state, count = rest.pop()
+        for i, (weight, after) in enumerate(zip(weights[state], following[state], strict=True)):
+            if weight < 0 or i == 1 or count + weight > high:
+                continue
+            if i in eos:
+                found |= {count + weight} if weights[after][0] >= 0 else set()
+            elif (after, count + weight) not in seen:
+                seen.add((after, count + weight))
+                rest.append((after, count + weight))
+    return found
+
+
+def expected_entries(weights, following, eos, state, count, low, high) -> set[int]:
+    """Entries that lead to a text within the window, or where there is none to the longest one below it."""
+    possible = totals(weights, following, eos, (state, count), high)
+    if not possible:
+        return set()
+    least = min(low, max(possible))
+    found = set()
+    for i, (weight, after) in enumerate(zip(weights[state], following[state], strict=True)):
+        written = count + weight
+        if weight < 0 or i == 1 or written > high:
+            continue
+        if i in eos:
+            found |= {i} if least <= written and weights[after][0] >= 0 else set()
+        elif any(least <= n for n in totals(weights, following, eos, (after, written), high)):
+            found.add(i)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_entries_of_a_window_are_those_that_trying_every_text_finds(seed):
+    draw = random.Random(seed)
+    compared = missed = free = 0
+    for _ in range(80):
+        eos = draw.choice([[0], [0, 2]])  # the second one writes
+        weights, following = random_machine(draw)
+        length, below, above = draw.randint(1, 40), draw.randint(0, 9), draw.randint(0, 9)
+        low, high = max(1, length - below), length + above
+        process = LengthConstraintLogitsProcessor(
+            table(weights, following, "word"), length, "exact", tolerance=(below, above), eos_token_id=eos
+        )
+        ids, state, count = [1], 0, 0
+        while ids[-1] not in eos and len(ids) < 30:
+            scores = process(torch.tensor([ids]), torch.zeros(1, len(weights[0])))[0].tolist()
+            through = {i for i, score in enumerate(scores) if score > NO and i != 1}
+            expected = expected_entries(weights, following, eos, state, count, low, high)
+            silent = {i for i in range(2, len(weights[0])) if i not in eos and all(
+                weights[s][i] == 0 and following[s][i] == s for s in range(len(weights))
+            )}
+            if expected - silent and not (silent and len(ids) <= 2):
+                assert through - silent == expected - silent, (weights, following, eos, low, high, ids)
+                compared += 1
+                missed += max(totals(weights, following, eos, (state, count), high)) < low
+                free += bool(expected & set(eos)) and len(expected) > 1
+            i = draw.choice(sorted(through))
+            ids.append(i)
+            count += max(weights[state][i], ~weights[state][i])
+            state = following[state][i]
+    assert compared > 300 and missed > 5 and free > 20
+
+
+def test_a_window_of_no_width_is_exact_bit_for_bit():
+    draw = random.Random(0)
+    for family, unit in (("bart", "character"), ("marian", "word"), ("m2m_100", "byte"), ("t5", "token")):
+        units, eos = unit_table_of(family, unit), tokenizer_of(family).eos_token_id
+        lengths = [draw.randint(1, 12) for _ in range(6)]
+        for limit in (None, 16):
+            exact, window = (
+                LengthConstraintLogitsProcessor(
+                    units, lengths, "exact", tolerance=tolerance, eos_token_id=eos, max_length=limit
+                )
+                for tolerance in (None, [0, 0.0, (0, 0), 0.05, 0, (0.0, 0)])  # a twentieth of 12 is no unit
+            )
+            ids = torch.full((6, 1), eos)
+            for _ in range(12):
+                scores = torch.randn(6, units.weights.shape[1], generator=torch.Generator().manual_seed(len(ids[0])))
+                masked = exact(ids, scores)
+                assert torch.equal(window(ids, scores), masked)
+                ids = torch.cat([ids, masked.softmax(-1).multinomial(1)], dim=1)
+
+
+# Random texts of every kind of tokenizer
+
+
+@functools.cache
+def unit_table_of(family, unit):
+    return UnitTable.from_tokenizer(tokenizer_of(family), unit)
+
+
+def write_at_random(process, eos: int, rows: int, most: int, seed: int, ending: float) -> torch.Tensor:
+    """Entries drawn by wild scores; a high `ending` ends texts where it may."""
+    draw = torch.Generator().manual_seed(seed)
+    ids, ended = torch.full((rows, 1), eos), torch.zeros(rows, dtype=torch.bool)
+    while not ended.all() and ids.shape[1] < most:
+        logits = torch.rand(rows, process.table.weights.shape[1], generator=draw) * 9
+        logits[:, eos] += ending
+        chosen = torch.multinomial(process(ids, logits).softmax(-1), 1, generator=draw).squeeze(1)
+        ids = torch.cat([ids, torch.where(ended, eos, chosen).unsqueeze(1)], dim=1)
+        ended |= chosen == eos
+    assert ended.all()
+    return ids
+
+
+SIDES = st.one_of(st.integers(0, 6), st.sampled_from([0.0, 0.1, 0.25, 0.5]))
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=9, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 20), min_size=4, max_size=4),
+    tolerances=st.lists(st.tuples(SIDES, SIDES), min_size=4, max_size=4),
+    more=st.sampled_from([0, 1, 3, 30]),
+    seed=st.integers(0, 999),
+    ending=st.sampled_from([-20.0, 0.0, 12.0]),
+)
+def test_random_outputs_end_within_their_windows(family, unit, lengths, tolerances, more, seed, ending):
+    """48 texts an example, over 10,000 together; one entry of one unit for each is enough, up to the lowest end."""
+    eos = tokenizer_of(family).eos_token_id
+    low, high = map(torch.tensor, window_of(lengths, tolerances))
+    limit = int(low.max()) + 2 + more
+    process = LengthConstraintLogitsProcessor(
+        unit_table_of(family, unit), lengths, "exact", tolerance=tolerances, eos_token_id=eos, max_length=limit
+    )
+    ids = write_at_random(process, eos, 48, limit, seed, ending)
+    assert ids.shape[1] <= limit
+    produced = torch.tensor(lengths_of(family, unit, ids))
+    low, high = low.repeat_interleave(12), high.repeat_interleave(12)
+    assert bool(((low <= produced) & (produced <= high)).all()), (produced, low, high)
+
+
+@pytest.mark.parametrize("unit", ["token", "character", "byte"])  # a word goes on without end
+def test_a_text_ends_at_the_first_place_of_its_window_or_at_the_last(unit):
+    """A model that wants to end, or not to, is not held up within the window."""
+    eos = tokenizer_of("marian").eos_token_id
+    units = unit_table_of("marian", unit)
+    options = {"tolerance": (5, 3), "eos_token_id": eos, "max_length": 60}
+    process = LengthConstraintLogitsProcessor(units, 15, "exact", **options)
+    ends = [lengths_of("marian", unit, write_at_random(process, eos, 20, 60, 1, way)) for way in (99.0, -99.0)]
+    assert min(ends[0]) == 10 and max(ends[0]) <= 18 and set(ends[1]) == {18}
+
+
+def test_a_scarce_limit_asks_for_the_lowest_end_alone():
+    """Entries of 1, 2 and 3 tokens: 10 to 20 within four entries and EOS is 3 + 3 + 3 + 1 at least."""
+    units = table([[0, 0, 1, 2, 3]])
+    options = {"tolerance": (5, 5), "eos_token_id": 0}
+    process = LengthConstraintLogitsProcessor(units, 15, "exact", max_length=6, **options)
+
+    def through(*written):
+        return (process(torch.tensor([[1, *written]]), torch.zeros(1, 5))[0] > NO).nonzero().squeeze(1).tolist()
+
+    assert through(4, 2) == through(4, 4, 2) == [4]  # two entries for 6 of 10, one for 3
+    assert through(4, 4) == through(4, 4, 4) == [2, 3, 4] and through(4, 4, 4, 2) == [0]
+    with pytest.raises(ValueError, match="exactly 10 tokens may need 6 positions"):
+        LengthConstraintLogitsProcessor(units, 15, "exact", max_length=5, **options)
+
+
+# Models
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("family", "unit"), [("bart", "character"), ("marian", "word"), ("t5", "byte")])
+def test_a_model_plans_for_the_length_and_ends_within_the_window(family, unit, mode):
+    model, options = controlled_model(family, length_unit=unit), MODES[mode]
+    torch.manual_seed(0)
+    copies = options.get("num_return_sequences", 1)
+    for tolerance, low, high in ((0.25, [3, 6, 18], [3, 8, 28]), ((0, 4), [3, 7, 23], [7, 11, 27])):
+        output = model.generate(
+            SOURCE,
+            length=[3, 7, 23],
+            length_constraint="exact",
+            length_tolerance=tolerance,
+            max_new_tokens=60,
+            **options,
+        )
+        produced = lengths_of(family, unit, output)
+        rows = [(a, b) for a, b in zip(low, high, strict=True) for _ in range(copies)]
+        assert all(a <= n <= b for n, (a, b) in zip(produced, rows, strict=True)), produced
+
+
+def test_the_windows_of_rows_are_their_own():
+    model = controlled_model("bart", length_unit="character")
+    free = model.generate(SOURCE, length=[8, 8, 8], length_constraint="exact", length_tolerance=[0, (0, 9), 0.5])
+    for row, tolerance in enumerate([0, (0, 9), 0.5]):
+        alone = model.generate(
+            SOURCE[row : row + 1], length=8, length_constraint="exact", length_tolerance=tolerance
+        )[0]
+        assert free[row][: len(alone)].tolist() == alone.tolist()
+
+
+def test_no_tolerance_and_a_tolerance_of_zero_write_the_same():
+    model = controlled_model("marian", length_unit="character")
+    for options in MODES.values():
+        written = []
+        for given in ({}, {"length_tolerance": 0}, {"length_tolerance": (0.0, 0)}):
+            torch.manual_seed(0)
+            written.append(model.generate(SOURCE, length=[1, 7, 23], length_constraint="exact", **given, **options))
+        assert torch.equal(written[0], written[1]) and torch.equal(written[0], written[2])
+
+
+def test_a_plain_model_keeps_a_window():
+    model = stock_model("bart")
+    for unit in UNITS:
+        options = {"tolerance": 2, "eos_token_id": model.config.eos_token_id, "max_length": 60}
+        process = LengthConstraintLogitsProcessor(unit_table_of("bart", unit), [4, 7, 20], "exact", **options)
+        options = {"max_length": 60, "num_beams": 3, "logits_processor": LogitsProcessorList([process])}
+        produced = lengths_of("bart", unit, model.generate(SOURCE, **options))
+        assert all(n - 2 <= m <= n + 2 for n, m in zip([4, 7, 20], produced, strict=True)), (unit, produced)
+
+
+def test_the_window_of_a_configuration_is_the_default_of_exact(tmp_path):
+    model = controlled_model("bart", length_constraint="exact", length_tolerance=(0, 5), length_unit="character")
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path)
+    assert again.config.length_tolerance == (0, 5)
+    outputs = [
+        again.generate(SOURCE, length=[3, 7, 23], **given)
+        for given in ({}, {"length_tolerance": (0, 5)}, {"length_tolerance": 0})
+    ]
+    assert torch.equal(outputs[0], outputs[1])
+    assert lengths_of("bart", "character", outputs[2]) == [3, 7, 23] != lengths_of("bart", "character", outputs[0])
+    again.generate(SOURCE, length=5, length_constraint="max")  # where it is not exact the default says nothing
+    wide = type(model).from_pretrained(tmp_path, length_tolerance=0.5)
+    assert wide.config.length_tolerance == 0.5
+
+
+def test_a_window_that_the_vocabulary_cannot_hit_is_told(caplog):
+    """Only entries of four characters are left: 8 and 12 can be written, 9 to 11 cannot."""
+    model = controlled_model("bart", length_unit="character")
+    model.unit_table.weights[:, 3:] = torch.where(model.unit_table.weights[:, 3:] > 0, 4, ~0)
+    model.unit_table.next_state[:, 3:] = 1
+    with caplog.at_level("WARNING"):
+        ids = model.generate(SOURCE, length=[10, 12, 9], length_constraint="exact", length_tolerance=(1, 1))
+    assert model.unit_table.count(ids).tolist() == [8, 12, 8]
+    assert "1 of 3 outputs missed" in caplog.text and "rows [0] have [8] characters, not ['9 to 11']" in caplog.text
