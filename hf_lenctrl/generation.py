@@ -48,8 +48,12 @@ def token_limit(table: UnitTable, length: int, prompt_length: int, positions: in
         `ValueError`: if the positions cannot hold the length.
     """
     # a word is many tokens to a character decoder; a character is up to four to byte-level BPE
-    per_unit = {"token": 2, "byte": 2, "character": 8 if table.states > 3 else 2, "word": 24}
-    limit = prompt_length + per_unit[table.unit] * length + 32
+    split = 8 if table.states > 3 else 2
+    per_unit = {"token": 2, "byte": 2, "character": split, "word": 24, "width": split}.get(table.unit)
+    if per_unit is None:  # of a cost, by what entries write on average
+        written = table.weights[min(1, table.states - 1)].clamp(min=0).float()
+        per_unit = 8 / float(written.mean())
+    limit = prompt_length + math.ceil(per_unit * length) + 32
     if positions is None:
         return limit
     needed = -(-length // max(int(table.weights.max()), 1)) + 1  # EOS is predicted one position after the last token
