@@ -12,7 +12,7 @@ import torch
 try:
     from wcwidth import wcswidth
 except ImportError:  # a checkpoint from the Hub loads without it
-    wcswidth = None
+    wcswidth = None  # type: ignore[assignment]
 
 
 _CONTROL = re.compile("[\x01-\x1f\x7f-\x9f]")  # what `wcswidth` gives no width

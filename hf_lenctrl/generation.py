@@ -49,7 +49,7 @@ def token_limit(table: UnitTable, length: int, prompt_length: int, positions: in
     """
     # a word is many tokens to a character decoder; a character is up to four to byte-level BPE
     split = 8 if table.states > 3 else 2
-    per_unit = {"token": 2, "byte": 2, "character": split, "word": 24, "width": split}.get(table.unit)
+    per_unit: Any = {"token": 2, "byte": 2, "character": split, "word": 24, "width": split}.get(table.unit)
     if per_unit is None:  # of a cost, by what entries write on average
         written = table.weights[min(1, table.states - 1)].clamp(min=0).float()
         per_unit = 8 / float(written.mean())

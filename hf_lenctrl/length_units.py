@@ -169,7 +169,7 @@ class UnitTable(nn.Module):
         costs.check_sum(vocabulary.texts())
         table = cls(unit, *CostVocabulary(vocabulary, costs).machine())
         if not bool((table.weights > 0).any()):
-            raise ValueError(f"a {unit} must count something, but it is 0 for every entry of the tokenizer's vocabulary")
+            raise ValueError(f"a {unit} must count something, but every entry of the vocabulary has 0; pass another")
         _check(table, vocabulary, costs.count)
         return table
 

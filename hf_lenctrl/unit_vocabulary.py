@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -134,9 +134,9 @@ class CostVocabulary:
     The table of a cost that adds up over characters, see `Columns` and `CharacterCost`.
 
     A character that is split over entries costs when its last byte is written. A state knows the context and the first
-    bytes, in groups that continue alike. Where there are more than a table can hold, the ones
-    that the vocabulary has most characters of have a state; any other is not to be written under a constraint, and costs `most`, so that a
-    count is never too low.
+    bytes, in groups that continue alike. There may be more than a table can hold. Then those have a state of which the
+    vocabulary has most characters; any other is not to be written under a constraint, and counts as the dearest one,
+    so that a count is never too low.
 
     Args:
         vocabulary (`UnitVocabulary`): What each entry decodes to.
@@ -180,17 +180,20 @@ class CostVocabulary:
         )
         after = Counter(self.steps(0, piece.kinds)[1] for piece in self.later if piece.kinds)
         alike: dict[Any, tuple] = {}  # what a context and an open character lead to -> one of them
-        named, worth = {}, Counter()  # of each pair of them: that one
+        named: dict[tuple, tuple] = {}  # of each pair of them: that one
+        worth: dict[tuple, float] = defaultdict(float)
         for missing, group in opened.groups():
             row = opened.row(missing, group)
             for context in contexts:
-                to = self.costs.step if missing == 1 else lambda context, group, m=missing: named[context, m - 1, group]
-                leads = {value: to(context, value) for value in set(row) - {-1}}
+                leads: dict[int, Any] = {
+                    to: self.costs.step(context, to) if missing == 1 else named[context, missing - 1, to]
+                    for to in set(row) - {-1}
+                }
                 name = alike.setdefault((missing, *map(leads.get, row)), (context, missing, group))
                 named[context, missing, group] = name
                 worth[name] += (1 + begun[missing, group]) * math.log2(2 + after[context])
         room = min(_MOST_STATES, _MOST_ENTRIES // len(self.later)) - len(contexts) - 6
-        best = {name for name, _ in worth.most_common(max(room, 0))}
+        best = set(sorted(worth, key=lambda name: -worth[name])[: max(room, 0)])
         self.kept = {key: name for key, name in named.items() if name in best}
 
     def machine(self) -> tuple[torch.Tensor, torch.Tensor]:

@@ -266,7 +266,10 @@ def test_a_default_length_can_be_given_when_loading(checkpoints, family, tmp_pat
             {"length_encoding": "lpde"},
             "length_encoding must be one of ldpe, lrpe, pre, learned, scale, none, got 'lpde'",
         ),
-        ({"length_unit": "syllable"}, "length_unit must be one of token, character, word, byte, got 'syllable'"),
+        (
+            {"length_unit": "syllable"},
+            "length_unit must be one of token, character, word, byte, width, got 'syllable'",
+        ),
     ],
 )
 def test_a_bad_field_is_refused_when_loading(checkpoints, family, fields, message):
@@ -303,7 +306,7 @@ def test_a_config_file_with_a_bad_field_is_refused(checkpoint):
     path = checkpoint / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "length_unit": "syllable"}))
     with pytest.raises(
-        StrictDataclassError, match="length_unit must be one of token, character, word, byte, got 'syllable'"
+        StrictDataclassError, match="length_unit must be one of token, character, word, byte, width, got 'syllable'"
     ):
         AutoModelForSeq2SeqLM.from_pretrained(checkpoint)
 

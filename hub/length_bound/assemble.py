@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 HERE = Path(__file__).resolve().parent
-NEEDED = ("generation", "length_constraint", "length_units", "lengths", "unit_vocabulary")
+NEEDED = ("character_costs", "generation", "length_constraint", "length_units", "lengths", "unit_vocabulary")
 
 
 def assemble(folder: Path) -> None:

@@ -22,7 +22,8 @@ def generate(
     Args:
         length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`): Units, for all rows or for each; a
             causal model's prompt does not count.
-        length_unit (`str`, *optional*, defaults to `"token"`): `"token"`, `"character"`, `"word"` or `"byte"`.
+        length_unit (`str`, *optional*, defaults to `"token"`): `"token"`, `"character"`, `"word"`, `"byte"`
+            or `"width"`.
         length_constraint (`str`, *optional*, defaults to `"max"`): `"max"`, never longer; `"exact"`, this length.
         tokenizer (`PreTrainedTokenizerBase`): The model's.
         kwargs: For `model.generate`.
