@@ -16,7 +16,7 @@ from transformers.models.t5.configuration_t5 import T5Config
 from transformers.models.umt5.configuration_umt5 import UMT5Config
 
 from .length_tokens import LengthTokens
-from .length_units import LENGTH_UNITS
+from .length_units import COST, LENGTH_UNITS
 from .lengths import check_constraint, check_length, check_name, check_tolerance
 
 
@@ -47,7 +47,8 @@ class LengthControlRules:
             ("+PE" in Takase & Okazaki 2019); `False` puts the length encoding in their place. T5 has relative
             positions, which stay: always `True`.
         length_unit (`str`, defaults to `"token"`): What is counted: `"token"`, or of the decoded text `"character"`
-            (Unicode code points), `"word"` (separated by white space) or `"byte"` (UTF-8). Special tokens count zero.
+            (Unicode code points), `"word"` (separated by white space), `"byte"` (UTF-8), `"width"` (columns of a
+            terminal) or `"cost"` (a function of the user, see `UnitTable.from_tokenizer`). Special tokens count zero.
         length (`int`, *optional*): Length used when a call gives none.
         length_constraint (`str`, *optional*): `"max"` or `"exact"`; used when a call to `generate` gives none.
         length_tolerance (`int`, `float` or `tuple`, *optional*): With `length_constraint="exact"`, the window around
@@ -90,7 +91,7 @@ class LengthControlRules:
         return self.length_encoding not in ("none", "scale") or self.length_head
 
     def validate_length_control(self):
-        for name, known in (("length_encoding", LENGTH_ENCODING_NAMES), ("length_unit", LENGTH_UNITS)):
+        for name, known in (("length_encoding", LENGTH_ENCODING_NAMES), ("length_unit", (*LENGTH_UNITS, COST))):
             check_name(name, getattr(self, name), known)
         if self.length is not None:
             check_length(self.length)

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ def add_length_control(
     *,
     length_encoding: str = "ldpe",
     length_unit: str = "token",
+    cost: Callable[[str], int] | None = None,
     tokenizer=None,
     length: int | None = None,
     length_constraint: str | None = None,
@@ -64,7 +66,9 @@ def add_length_control(
     Args:
         model_or_path (`PreTrainedModel` or `str`): A plain model, or a folder or Hub name of one.
         length_encoding (`str`, *optional*, defaults to `"ldpe"`): `"ldpe"`, `"lrpe"`, `"pre"` or `"learned"`.
-        length_unit (`str`, *optional*, defaults to `"token"`): `"token"`, `"character"`, `"word"` or `"byte"`.
+        length_unit (`str`, *optional*, defaults to `"token"`): `"token"`, `"character"`, `"word"`, `"byte"`,
+            `"width"` or `"cost"`.
+        cost (`Callable[[str], int]`, *optional*): What is counted with `"cost"`, see `UnitTable.from_tokenizer`.
         tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's; by default the one that lies with the path.
         length (`int`, *optional*), length_constraint (`str`, *optional*), length_tolerance (`int`, `float` or `tuple`,
             *optional*): Defaults of the new model.
@@ -113,7 +117,7 @@ def add_length_control(
     }
     if is_plain_causal(plain):
         model: Any = control_causal(copy.deepcopy(plain) if plain is model_or_path else plain, **control)
-        model.set_unit_table(tokenizer)
+        model.set_unit_table(tokenizer, cost=cost)
         model.conversion_report = _report(model, {f"language_model.{name}" for name, _ in plain.named_parameters()})
         return model
     model_type = plain.config.model_type
@@ -122,7 +126,7 @@ def add_length_control(
         raise ValueError(
             f"{type(plain).__name__} {has}; pass a plain model of type {', '.join(FAMILIES)}, got {model_type!r}"
         )
-    UnitTable.from_tokenizer(tokenizer, length_unit)  # raises for an unknown unit, before a model is built
+    UnitTable.from_tokenizer(tokenizer, length_unit, cost=cost)  # raises for an unknown unit, before a model is built
     head = FAMILIES[model_type]
     left_out = ("model_type", "architectures", "transformers_version", "_name_or_path", "auto_map")
     fields = {name: value for name, value in plain.config.to_dict().items() if name not in left_out}
@@ -130,7 +134,7 @@ def add_length_control(
     missing, unexpected = model.load_state_dict(plain.state_dict(), strict=False)
     model.tie_weights()
     model.to(plain.device)
-    model.set_unit_table(tokenizer)
+    model.set_unit_table(tokenizer, cost=cost)
     model.generation_config = copy.deepcopy(plain.generation_config)
     theirs = {name for name, _ in plain.named_parameters()}
     model.conversion_report = _report(model, theirs)

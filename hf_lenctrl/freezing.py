@@ -139,7 +139,7 @@ def _silent_entries(table: UnitTable) -> list[int]:
     weights = torch.maximum(table.weights, ~table.weights)  # (S, V)
     writes = weights.amax(dim=0) > 0  # (V,)
     in_text = weights[min(1, table.states - 1) :, writes]
-    if table.unit in ("word", "byte") or table.states > len(_ALIKE) or bool((in_text != 1).any()):
+    if table.unit in ("word", "byte", "width", "cost") or table.states > len(_ALIKE) or bool((in_text != 1).any()):
         most = f"entries that write up to {int(weights.max())} {table.unit}s" if table.unit != "word" else "words"
         raise ValueError(
             "only where every target entry writes one unit does progress equal position: length_unit='token', or "

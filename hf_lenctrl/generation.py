@@ -57,8 +57,12 @@ def token_limit(
         `ValueError`: if the positions cannot hold the length, or with a window its lowest end, `least`.
     """
     # a word is many tokens to a character decoder; a character is up to four to byte-level BPE
-    per_unit = {"token": 2, "byte": 2, "character": 8 if table.states > 3 else 2, "word": 24}
-    limit = prompt_length + per_unit[table.unit] * length + 32
+    split = 8 if table.states > 3 else 2
+    per_unit: Any = {"token": 2, "byte": 2, "character": split, "word": 24, "width": split}.get(table.unit)
+    if per_unit is None:  # of a cost, by what entries write on average
+        written = table.weights[min(1, table.states - 1)].clamp(min=0).float()
+        per_unit = 8 / float(written.mean())
+    limit = prompt_length + math.ceil(per_unit * length) + 32
     if positions is None:
         return limit
     length = length if least is None else least
@@ -130,7 +134,9 @@ def generate_within(
     """
     config = arguments.get("generation_config")
     check_tolerance(tolerance, constraint)
-    low, high = (length, length) if tolerance is None else map(length.new_tensor, window_of(length.tolist(), tolerance))
+    low, high = (
+        (length, length) if tolerance is None else map(length.new_tensor, window_of(length.tolist(), tolerance))
+    )
     complete = _limited(model, table, length, constraint, arguments, positions, tolerance)
     outputs = generate(**complete)
     ids = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences

@@ -1,19 +1,27 @@
 """Units of length: what a text or a sequence of token ids counts."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 from transformers import AutoTokenizer, PreTrainedConfig
 
+from .character_costs import CharacterCost, columns, count_columns
 from .lengths import check_name
-from .unit_vocabulary import UnitVocabulary, skipped_ids
+from .unit_vocabulary import CostVocabulary, UnitVocabulary, skipped_ids
 
 
-LENGTH_UNITS = ("token", "character", "word", "byte")
+LENGTH_UNITS = ("token", "character", "word", "byte", "width")
+COST = "cost"  # the unit of a table that was made with a function of the user; nothing else counts it
 
-_COUNTED: dict = {"character": str, "word": str.split, "byte": str.encode}  # UTF-8 is its default
+_COUNTED: dict = {  # UTF-8 is the default of `str.encode`
+    "character": len,
+    "word": lambda text: len(text.split()),
+    "byte": lambda text: len(text.encode()),
+    "width": count_columns,
+}
 NOT_FILLED = torch.iinfo(torch.int32).min  # weight of an entry before `set_unit_table`
 NO_STATE = 255  # its next state
 
@@ -25,26 +33,27 @@ def count_units(text: str, unit: str) -> int:
     Args:
         text (`str`): Decoded text, without special tokens.
         unit (`str`): `"character"`, Unicode code points; `"word"`, what `str.split()` makes of the text; `"byte"`, its
-            UTF-8. Tokens are counted from ids: `UnitTable.count`.
+            UTF-8; `"width"`, the columns it takes on a terminal. Tokens are counted from ids: `UnitTable.count`.
 
     Raises:
         `ValueError`: for a unit that a text alone does not have.
+        `ImportError`: for `"width"` without the package `wcwidth`.
 
     Example:
 
     ```python
     >>> from hf_lenctrl.length_units import count_units
-    >>> [count_units("naïve 日本", unit) for unit in ("character", "word", "byte")]
-    [8, 2, 13]
+    >>> [count_units("naïve 日本", unit) for unit in ("character", "word", "byte", "width")]
+    [8, 2, 13, 10]
 
     ```
     """
     if unit not in _COUNTED:
         raise ValueError(
-            f"count_units counts units 'character', 'word' and 'byte', got {unit!r}; count tokens from ids, with "
-            "UnitTable.count(ids)"
+            f"count_units counts units {', '.join(map(repr, _COUNTED))}, got {unit!r}; count tokens from ids, with "
+            "UnitTable.count(ids), and a cost of your own with its function"
         )
-    return len(_COUNTED[unit](text))
+    return _COUNTED[unit](text)
 
 
 def count_texts(tokenizer, texts: Sequence[str], unit: str, *, target: bool = False) -> list[int]:
@@ -77,7 +86,7 @@ class UnitTable(nn.Module):
     start, where nothing but white space was written. Special tokens write nothing.
 
     Args:
-        unit (`str`): `"token"`, `"character"`, `"word"` or `"byte"`.
+        unit (`str`): One of `LENGTH_UNITS`, or `"cost"`.
         weights (`torch.IntTensor` of shape `(states, vocab_size)`): Units; `~units`, below 0, where the entry would
             leave an invalid text (a character cut in two, a last space that decoding strips).
         next_state (`torch.ByteTensor` of shape `(states, vocab_size)`, *optional*): All 0 by default.
@@ -110,7 +119,9 @@ class UnitTable(nn.Module):
         return cls("token", weights)
 
     @classmethod
-    def from_tokenizer(cls, tokenizer, unit: str) -> "UnitTable":
+    def from_tokenizer(
+        cls, tokenizer, unit: str | None = None, *, cost: Callable[[str], int] | None = None
+    ) -> "UnitTable":
         """
         Table of a tokenizer's target vocabulary, checked against what the tokenizer decodes.
 
@@ -122,12 +133,24 @@ class UnitTable(nn.Module):
         Args:
             tokenizer (`PreTrainedTokenizerBase`): For units other than tokens one that decodes byte-level BPE (BART),
                 SentencePiece (Marian, mBART, T5, Pegasus, M2M100, NLLB) or WordPiece (BERT).
-            unit (`str`): `"token"`, `"character"`, `"word"` or `"byte"`.
+            unit (`str`, *optional*): `"token"`, `"character"`, `"word"`, `"byte"` or `"width"`.
+            cost (`Callable[[str], int]`, *optional*): Instead, any cost of a text that is the sum of those of its
+                characters, whole numbers from 0 to 1000. The table's unit is then `"cost"`.
+
+        Where entries split characters (byte-level BPE), a character of `"width"` or of a `cost` counts when its last
+        byte is written.
 
         Raises:
-            `ValueError`: for an unknown unit, or a tokenizer whose text is not the sum of its pieces.
+            `TypeError`, `ValueError`: for an unknown unit, a tokenizer whose text is not the sum of its pieces, a cost
+                that does not add up, is no whole number, is below 0, or is 0 for every entry.
+            `ImportError`: for `"width"` without the package `wcwidth`.
         """
-        check_name("unit", unit, LENGTH_UNITS)
+        if (unit is None) == (cost is None) and not (unit == COST and cost):
+            raise ValueError(f"pass unit= or cost=, one of them, got unit={unit!r} and cost={cost!r}")
+        if unit == COST and cost is None:
+            raise ValueError("unit='cost' is counted by a function of yours; pass cost=function")
+        unit = unit or COST
+        check_name("unit", unit, LENGTH_UNITS if cost is None else [COST])
         special = skipped_ids(tokenizer)
         separate = getattr(tokenizer, "separate_vocabs", False)
         # M2M100 leaves its language codes out of its own size
@@ -138,8 +161,16 @@ class UnitTable(nn.Module):
             special.discard(tokenizer.unk_token_id)  # an unknown word is written, if not well
             return cls(unit, torch.tensor([[int(i not in special) for i in range(vocab_size)]]))
         vocabulary = UnitVocabulary(tokenizer, vocab_size, special)
-        table = cls(unit, *vocabulary.machine(unit))
-        _check(table, vocabulary)
+        if unit not in (COST, "width"):
+            table = cls(unit, *vocabulary.machine(unit))
+            _check(table, vocabulary, _COUNTED[unit])
+            return table
+        costs: Any = columns() if cost is None else CharacterCost(cost)
+        costs.check_sum(vocabulary.texts())
+        table = cls(unit, *CostVocabulary(vocabulary, costs).machine())
+        if not bool((table.weights > 0).any()):
+            raise ValueError(f"a {unit} must count something, but every entry of the vocabulary has 0; pass another")
+        _check(table, vocabulary, costs.count)
         return table
 
     @property
@@ -161,7 +192,7 @@ class UnitTable(nn.Module):
         self.require_filled()
         if self.states == 1:
             return self._progress(ids, torch.zeros_like(ids), shifted=True)
-        if self.unit == "word":
+        if self.unit in ("word", "width", COST):
             return self._progress(ids, self.states_after(ids))
         return self._progress(ids, self._started_before(ids).long(), shifted=True)  # past the start all weigh alike
 
@@ -176,7 +207,7 @@ class UnitTable(nn.Module):
         if ids.shape[1] == 0:
             return ids.new_zeros(len(ids)), ids.new_zeros(len(ids))
         states = self.states_after(ids)
-        progress = self._progress(ids, states) if self.unit == "word" else self.progress(ids)
+        progress = self.progress(ids) if self.unit in ("token", "character", "byte") else self._progress(ids, states)
         return progress[:, -1], states[:, -1]
 
     def count(self, ids: torch.Tensor) -> torch.Tensor:
@@ -194,14 +225,20 @@ class UnitTable(nn.Module):
         # From any guess three rounds carry the four bytes of a character; words need those of the one before too,
         # which may be white space, and the first of this one. Special tokens keep the state.
         rounds = 1 if self.states == 3 else 7 if self.unit == "word" else 3
+        if self.unit == "width":  # a flag's second half depends on all flags before it
+            rounds = ids.shape[1]
         silent = (self.next_state[1, ids] == 1) & (self.next_state[2, ids] == 2)  # (B, T)
+        if self.unit in ("width", COST):  # whose third state may be one of text, which a combining mark keeps too
+            silent &= self.next_state[0, ids] == 0
         position = torch.arange(ids.shape[1], device=ids.device)
         last = torch.where(silent, 0, position).cummax(-1).values  # (B, T) the last entry that wrote, up to here
         state = self.next_state[1, ids].long()  # (B, T)
         for _ in range(rounds):
             state = state.gather(-1, last)
             before = torch.cat([torch.zeros_like(state[:, :1]), state[:, :-1]], dim=-1)
-            state = self.next_state[torch.where(started, before, 0), ids].long()
+            known, state = state, self.next_state[torch.where(started, before, 0), ids].long()
+            if self.unit == "width" and torch.equal(known, state):
+                break
         return state
 
     def _started_before(self, ids):
@@ -291,7 +328,7 @@ class StoresUnitTable:
         return super().save_pretrained(*args, **kwargs)  # type: ignore[misc]
 
 
-def _check(table: UnitTable, vocabulary: UnitVocabulary, rows: int = 100) -> None:
+def _check(table: UnitTable, vocabulary: UnitVocabulary, counted: Callable, rows: int = 100) -> None:
     """Count rows of entries drawn at random, and compare with the text they decode to."""
     draw, tokenizer = random.Random(0), vocabulary.tokenizer
     weights, following = table.weights.tolist(), table.next_state.tolist()
@@ -309,9 +346,9 @@ def _check(table: UnitTable, vocabulary: UnitVocabulary, rows: int = 100) -> Non
         if eos is not None and weights[state][eos] < 0:
             continue  # ends within a character or on white space that is stripped
         text = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        if count != count_units(text, table.unit):
+        if count != counted(text):
             raise ValueError(
                 f"{table.unit}s of {type(tokenizer).__name__} cannot be counted piece by piece: "
-                f"{tokenizer.convert_ids_to_tokens(ids)} decodes to {text!r}, {count_units(text, table.unit)}"
+                f"{tokenizer.convert_ids_to_tokens(ids)} decodes to {text!r}, {counted(text)}"
                 f" {table.unit}s, not {count}; use length_unit='token'"
             )

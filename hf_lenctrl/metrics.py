@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from .length_units import LENGTH_UNITS, UnitTable, count_texts
+from .length_units import LENGTH_UNITS, UnitTable, count_texts, count_units
 from .lengths import check_length, check_name, check_tolerance, window_of
 
 
@@ -135,7 +135,7 @@ def build_compute_metrics(
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): Decodes predictions and labels.
-        length_unit (`str`): `"token"`, `"character"`, `"word"` or `"byte"`.
+        length_unit (`str`): `"token"`, `"character"`, `"word"`, `"byte"` or `"width"`.
         length (`int` or `list[int]`, *optional*): The requested length of every example, or of each, in the order of
             the rows; by default that of its reference.
         tolerance (`int`, `float`, `tuple` or `list`, *optional*): See `length_metrics`; adds `within`.
@@ -276,5 +276,7 @@ def lead(source: str, length: int, unit: str, tokenizer=None) -> str:
         return " ".join(source.split()[:length])
     if unit == "byte":
         return source.encode("utf-8")[:length].decode("utf-8", errors="ignore")
+    if unit == "width":
+        return next(cut for n in range(len(source), -1, -1) if count_units(cut := source[:n], unit) <= length)
     ids = tokenizer(source, add_special_tokens=False)["input_ids"]
     return tokenizer.decode(ids[:length], skip_special_tokens=True)

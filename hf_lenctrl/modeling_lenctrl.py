@@ -2,6 +2,7 @@
 classes, then the classes of each family."""
 
 import logging
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -68,15 +69,16 @@ class _Whole(StoresUnitTable):
         """What each entry of the vocabulary writes; `unit_table.count(ids)` measures outputs."""
         return self.get_decoder().unit_table
 
-    def set_unit_table(self: Any, tokenizer) -> None:
+    def set_unit_table(self: Any, tokenizer, *, cost: Callable[[str], int] | None = None) -> None:
         """
-        Fill the table of units for the decoder's vocabulary; it is saved with the model.
+        Fill the table of units for the decoder's vocabulary; it is saved with the model. `length_unit="cost"` needs a
+        `cost`, see `UnitTable.from_tokenizer`; a saved model counts it without the function.
 
         Raises:
             `ValueError`: when the tokenizer's vocabulary is not the decoder's, or cannot be counted in its unit.
         """
         decoder, old = self.get_decoder(), self.unit_table
-        table = UnitTable.from_tokenizer(tokenizer, self.config.length_unit).to(old.weights.device)
+        table = UnitTable.from_tokenizer(tokenizer, self.config.length_unit, cost=cost).to(old.weights.device)
         decoder.unit_table = table.padded(decoder.embed_tokens.num_embeddings)
         for config in {id(part.config): part.config for part in (self, decoder)}.values():  # T5's parts have copies
             config.unit_states = table.states

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -150,14 +151,16 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
     def _init_weights(self, module):
         init_length_weights(module, self.config)  # the inner model has given its own weights theirs
 
-    def set_unit_table(self, tokenizer) -> None:
+    def set_unit_table(self, tokenizer, *, cost: Callable[[str], int] | None = None) -> None:
         """
-        Fill the table of units for the model's vocabulary; it is saved with the model.
+        Fill the table of units for the model's vocabulary; it is saved with the model. `length_unit="cost"` needs a
+        `cost`, see `UnitTable.from_tokenizer`; a saved model counts it without the function.
 
         Raises:
             `ValueError`: when the tokenizer's vocabulary is not the model's, or cannot be counted in its unit.
         """
-        table = UnitTable.from_tokenizer(tokenizer, self.config.length_unit).to(self.unit_table.weights.device)
+        table = UnitTable.from_tokenizer(tokenizer, self.config.length_unit, cost=cost)
+        table = table.to(self.unit_table.weights.device)
         self._modules["unit_table"] = table.padded(self.embed_tokens.num_embeddings)
         self.config.unit_states = table.states
 

@@ -15,7 +15,7 @@ from .finish import FinishLogitsProcessor
 from .generation import encode_once, generate_within, prompt_of
 from .length_sources import Predictors, requested_lengths
 from .length_tokens import LengthTokens
-from .length_units import UnitTable, check_texts, count_texts
+from .length_units import COST, UnitTable, check_texts, count_texts
 from .lengths import as_length_tensor
 from .loading import HUB_OPTIONS
 from .pipeline_call import Call, batches
@@ -317,7 +317,7 @@ class LengthControlledGenerationPipeline(Pipeline):
                 self.model, table, ids, inputs, self._causal * prompt, controlled=self._controlled
             )
         ids = ids[:, prompt:]
-        tokens = table.count(ids) if table.unit == "token" else None
+        tokens = table.count(ids) if table.unit in ("token", COST) else None  # what ids alone know
         return {"ids": ids, "tokens": tokens, "scores": scores, "finish": finish, "of_a_token": of_a_token}
 
     def postprocess(self, outputs, *, unit: str, lengths: list, **_) -> list[dict]:
@@ -331,7 +331,7 @@ class LengthControlledGenerationPipeline(Pipeline):
                 half = lengths[k // copies] / 2
                 texts[k], end = finish.ending(ids, text, lambda short, half=half: count([short])[0] >= half)
                 ends.append({"finish": end})
-        counted = unit == "token" and finish is None
+        counted = unit in ("token", COST) and finish is None
         produced = outputs["tokens"].tolist() if counted else count_texts(self.tokenizer, texts, unit)
         rows = [{"generated_text": text, "length": n} for text, n in zip(texts, produced, strict=True)]
         if outputs["scores"] is not None:

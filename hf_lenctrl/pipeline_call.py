@@ -92,7 +92,9 @@ class Call:
         """How many outputs the model writes for each row; with `plans` a range is written at several lengths."""
         self.rerank = 20 if self.rerank is True or self.rerank_model and not self.rerank else self.rerank or 1
         sizes = {"batch_size": self.batch_size, "batch_tokens": self.batch_tokens}
-        check_counts(num_return_sequences=self.num_return_sequences, rerank=self.rerank, length_plans=self.length_plans)
+        check_counts(
+            num_return_sequences=self.num_return_sequences, rerank=self.rerank, length_plans=self.length_plans
+        )
         check_counts(**{name: size for name, size in sizes.items() if size is not None})
         self.length_plans = self.length_plans if self.ranged and plans else 1
         self.candidates = math.ceil(max(self.rerank, self.num_return_sequences) / self.length_plans)

@@ -126,7 +126,7 @@ def length_report(
         predictions (`Sequence[str]`): Texts, without special tokens.
         requested (`Sequence[int]` or `Mapping[str, Sequence[int]]`): One length for each text; for several units
             those of each, `{"character": [...], "word": [...]}`.
-        units (`Sequence[str]`): `"character"`, `"word"`, `"byte"` (see `count_units`) or `"token"`.
+        units (`Sequence[str]`): `"character"`, `"word"`, `"byte"`, `"width"` (see `count_units`) or `"token"`.
         tokenizer (`PreTrainedTokenizerBase`, *optional*): Splits the texts, as targets, into tokens; special tokens do
             not count. A text that was generated in other tokens than these is counted in these.
         bucket_width (`int`, *optional*): Requested lengths in each bucket, from multiples of it on; empty buckets are

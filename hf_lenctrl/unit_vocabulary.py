@@ -1,13 +1,18 @@
 """What each entry of a tokenizer's target vocabulary decodes to."""
 
 import json
+import math
 import re
-from typing import Any
+from collections import Counter, defaultdict
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 
+_MOST_STATES = 250  # of a cost; a byte numbers them
+_MOST_ENTRIES = 8_000_000  # of its table: fewer states for a large vocabulary
 # The characters that `str.split` splits at and that take more than one byte
 _WIDE_SPACES = [c.encode("utf-8") for c in map(chr, range(0x80, 0x3001)) if c.isspace()]
 
@@ -58,6 +63,11 @@ class UnitVocabulary:
                 "of byte-level BPE, SentencePiece or WordPiece, or length_unit='token'"
             )
 
+    def texts(self, most: int = 1000) -> list[str]:
+        """Entries that are text by themselves, evenly from the whole vocabulary."""
+        whole = [text for text, rest in map(_split_utf8, self.later) if text and not rest]
+        return whole[:: len(whole) // most + 1]
+
     def machine(self, unit: str) -> tuple[torch.Tensor, torch.Tensor]:
         """Weights and next states: the states that the pieces can lead to, each run over all pieces."""
         start: tuple[bool, bool, bytes] = (False, True, b"")  # started, white space last, bytes of an open character
@@ -107,6 +117,174 @@ class UnitVocabulary:
         if unit != "word" and not self.strips:
             white = False
         return weight, (True, white, _canonical(rest, unit))
+
+
+class _Piece(NamedTuple):
+    """What an entry decodes to."""
+
+    kinds: tuple[int, ...] | None  # of its characters; `None` for bytes that are no text by themselves
+    open: bytes  # of the character that is begun at its end
+    blank: bool  # whether it is nothing but white space
+    white: bool  # whether its last character is
+    data: bytes  # where `kinds` is `None`
+
+
+class CostVocabulary:
+    """
+    The table of a cost that adds up over characters, see `Columns` and `CharacterCost`.
+
+    A character that is split over entries costs when its last byte is written. A state knows the context and the first
+    bytes, in groups that continue alike. There may be more than a table can hold. Then those have a state of which the
+    vocabulary has most characters; any other is not to be written under a constraint, and counts as the dearest one,
+    so that a count is never too low.
+
+    Args:
+        vocabulary (`UnitVocabulary`): What each entry decodes to.
+        costs (`Columns` or `CharacterCost`): What each character costs.
+    """
+
+    def __init__(self, vocabulary: UnitVocabulary, costs: Any):
+        self.vocabulary, self.costs = vocabulary, costs
+        self.steps = cache(self._steps)
+        self.first, self.later = ([self._read(d) for d in side] for side in (vocabulary.first, vocabulary.later))
+        self.kept: dict = {}  # open characters with a state: what all that continue alike are called
+        if any(piece.open for piece in self.later):
+            self._choose()
+
+    def _read(self, data: bytes) -> "_Piece":
+        text, rest = _split_utf8(data)
+        if text is None:
+            return _Piece(None, rest, False, False, data)
+        kinds = tuple(map(self.costs.kind, text))
+        return _Piece(kinds, rest, not (text.strip() or rest), bool(text) and text[-1].isspace(), b"")
+
+    def _steps(self, context: int, kinds: tuple[int, ...]) -> tuple[int, int, bool]:
+        units, safe = 0, True
+        for kind in kinds:
+            more, context, may = self.costs.step(context, kind)
+            units, safe = units + more, safe and may
+        return units, context, safe
+
+    def _choose(self) -> None:
+        opened = self.costs.opened
+        contexts = [0]
+        for context in contexts:
+            reached = dict.fromkeys(self.costs.step(context, kind)[1] for kind in opened.kinds)
+            contexts += [new for new in reached if new not in contexts]
+        self.most = max(self.costs.step(context, kind)[0] for context in contexts for kind in opened.kinds)
+        begun = Counter(
+            opened.begun(data[:end])
+            for text, rest in map(_split_utf8, self.vocabulary.later)
+            for data in [*(character.encode() for character in text or ""), rest + b"?"]
+            for end in range(1, len(data))
+        )
+        after = Counter(self.steps(0, piece.kinds)[1] for piece in self.later if piece.kinds)
+        alike: dict[Any, tuple] = {}  # what a context and an open character lead to -> one of them
+        named: dict[tuple, tuple] = {}  # of each pair of them: that one
+        worth: dict[tuple, float] = defaultdict(float)
+        for missing, group in opened.groups():
+            row = opened.row(missing, group)
+            for context in contexts:
+                leads: dict[int, Any] = {
+                    to: self.costs.step(context, to) if missing == 1 else named[context, missing - 1, to]
+                    for to in set(row) - {-1}
+                }
+                name = alike.setdefault((missing, *map(leads.get, row)), (context, missing, group))
+                named[context, missing, group] = name
+                worth[name] += (1 + begun[missing, group]) * math.log2(2 + after[context])
+        room = min(_MOST_STATES, _MOST_ENTRIES // len(self.later)) - len(contexts) - 6
+        best = set(sorted(worth, key=lambda name: -worth[name])[: max(room, 0)])
+        self.kept = {key: name for key, name in named.items() if name in best}
+
+    def machine(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weights and next states, as `UnitVocabulary.machine`."""
+        own, strips = self.vocabulary, self.vocabulary.strips
+        # a state: started, white space last, the context, the open character
+        order = [(False, True, 0, None), (True, False, 0, None)] + ([(True, True, 0, None)] if strips else [])
+        rows: dict[tuple, tuple[list[int], list]] = {}
+        stray = [i for i, piece in enumerate(self.later) if piece.data]
+        alike: dict = {}  # of pieces that are written alike one
+        one = [alike.setdefault(pair, i) for i, pair in enumerate(zip(self.first, self.later, strict=True))]
+        for state in order:
+            started, white, _, opened = state
+            if opened:  # all else breaks the character, which decodes to U+FFFD, and leads where it leads after text
+                lost = self.costs.step(0, self.costs.kind("\ufffd"))[0]
+                weights = [~(lost + max(w, ~w)) for w in rows[order[1]][0]]
+                following = list(rows[order[1]][1])
+                for i in stray:
+                    weights[i], following[i] = self._write(state, i)
+            else:
+                written = {i: self._write(state, i) for i in alike.values()}
+                weights, following = [written[i][0] for i in one], [written[i][1] for i in one]
+            may_end = not opened and not (strips and started and white)
+            for i in own.special:
+                weights[i], following[i] = 0 if may_end else ~0, state
+            rows[state] = weights, following
+            order += [new for new in dict.fromkeys(following) if new not in rows and new not in order]
+        order = self._live(order, rows)
+        number = {state: i for i, state in enumerate(order)}
+        return (
+            torch.tensor([rows[state][0] for state in order]),
+            torch.tensor([[number[new] for new in rows[state][1]] for state in order], dtype=torch.uint8),
+        )
+
+    def _live(self, order: list[tuple], rows: dict) -> list[tuple]:
+        """States whose open character the vocabulary can complete; to write what leads to others ends no character."""
+        live = {state for state in order if not state[3]}
+        for _ in range(3):
+            live |= {s for s in order if any(w >= 0 and to in live for w, to in zip(*rows[s], strict=True))}
+        for state in live:
+            weights, following = rows[state]
+            for i, to in enumerate(following):
+                if to not in live:
+                    weights[i], following[i] = min(weights[i], ~weights[i]), order[1]
+        return [state for state in order if state in live]
+
+    def _write(self, state, i: int):
+        """Weight of entry `i` and the state after it."""
+        started, white, context, opened = state
+        piece, units, safe = (self.later if started else self.first)[i], 0, True
+        if opened:
+            units, context, opened, safe, left = self._continue(context, opened, piece.data)
+            piece = self._read(left)
+            if opened and left:
+                piece = piece._replace(kinds=None, data=left)
+        kinds, rest = piece.kinds, piece.open
+        if kinds is None:  # stray bytes
+            text, rest = _split_utf8(piece.data.lstrip(_CONTINUATION))
+            context, opened, safe = 0, None, False
+            kinds = tuple(map(self.costs.kind, "\ufffd" + (text or "")))
+        more, context, may = self.steps(context, kinds)
+        units, safe = units + more, safe and may
+        if self.vocabulary.strips:
+            if not started and piece.blank:
+                return units if safe else ~units, state
+            white = piece.white if kinds else white and not opened
+        else:
+            white = False
+        if rest:
+            opened = self.costs.opened.begun(rest)
+        if opened:
+            name = self.kept.get((context, *opened))
+            safe = safe and (name is not None or opened[1] is None)
+            context, opened = (name[0], name[1:]) if name else (0, (opened[0], None))
+        return units if safe else ~units, (True, white, context, opened)
+
+    def _continue(self, context: int, opened, data: bytes):
+        """Units, context, what is still open, whether it may be written, and the bytes that are left."""
+        units, safe = 0, True
+        while opened and data and 0x80 <= data[0] < 0xC0:
+            missing, group = opened
+            to = -1 if group is None else self.costs.opened.row(missing, group)[data[0] - 0x80]
+            if to < 0 and group is not None:
+                break  # no character
+            data, opened = data[1:], (missing - 1, None if group is None else to) if missing > 1 else None
+            if opened is None and group is None:
+                units, context = units + self.most, 0
+            elif opened is None:
+                more, context, may = self.costs.step(context, to)
+                units, safe = units + more, safe and may
+        return units, context, opened, safe, data
 
 
 _BYTE_OF = {character: byte for byte, character in bytes_to_unicode().items()}  # the byte-level alphabet

@@ -247,7 +247,7 @@ def test_a_model_that_has_length_control_is_told(tmp_path):
             )
             for encoding in ("none", "rope")
         ),
-        ({"length_unit": "syllable"}, "unit must be one of token, character, word, byte, got 'syllable'"),
+        ({"length_unit": "syllable"}, "unit must be one of token, character, word, byte, width, got 'syllable'"),
         ({"length_constraint": "min"}, "length_constraint must be 'max' .* got 'min'"),
         ({"length": 0}, "length must be at least 1, got 0; pass length=75"),
         ({"tokenizer": None}, "needs the tokenizer of the BartForConditionalGeneration; pass tokenizer="),

@@ -167,7 +167,7 @@ def test_a_target_that_counts_nothing_is_refused(byte_level_tokenizer, length):
             ValueError,
             "length_unit is not known; pass length_unit='token' or 'character', or mod",
         ),
-        ({"length_unit": "line"}, ValueError, "unit must be one of token, character, word, byte, got 'line'"),
+        ({"length_unit": "line"}, ValueError, "unit must be one of token, character, word, byte, width, got 'line'"),
         *(({"length": n}, ValueError, f"length must be .*at least 1, got {n}") for n in (0, -3)),
         *(({"length": n}, TypeError, f"length must be .*at least 1, got {n}") for n in (2.5, True)),
         *(

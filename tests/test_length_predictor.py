@@ -265,7 +265,10 @@ def test_a_model_that_reads_from_left_to_right_is_refused():
 @pytest.mark.parametrize(
     "fields, message",
     [
-        ({"length_unit": "syllable"}, "length_unit must be one of token, character, word, byte, got 'syllable'"),
+        (
+            {"length_unit": "syllable"},
+            "length_unit must be one of token, character, word, byte, width, got 'syllable'",
+        ),
         ({"target_std": 0.0}, r"target_std must be a finite number above 0, got 0\.0; LengthPredictor\.from_encoder"),
         ({"target_std": -1.0}, r"target_std must be a finite number above 0, got -1\.0"),
         ({"target_std": float("nan")}, "target_std must be a finite number above 0, got nan"),

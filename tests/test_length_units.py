@@ -206,7 +206,7 @@ def test_a_config_gives_an_unfilled_table_of_its_states_for_other_units(unit):
 
 @pytest.mark.parametrize("unit", ["sentence", "Character", None])
 def test_an_unknown_unit_is_refused(handmade_bart, unit):
-    with pytest.raises(ValueError, match=f"unit must be one of token, character, word, byte, got {unit!r}"):
+    with pytest.raises(ValueError, match=f"unit must be one of token, character, word, byte, width, got {unit!r}"):
         UnitTable.from_tokenizer(handmade_bart, unit)
 
 

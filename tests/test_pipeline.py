@@ -477,10 +477,10 @@ def test_wrong_inputs_and_options_are_told(pipe, inputs, options, error, message
     ("options", "message"),
     [
         ({"length_constraint": "max"}, "no length was given; pass length=40"),
-        ({"length_unit": "sentence"}, "unit must be one of token, character, word, byte, got 'sentence'"),
+        ({"length_unit": "sentence"}, "unit must be one of token, character, word, byte, width, got 'sentence'"),
         (
             {"length_unit": "sentence", "length": 5, "length_constraint": "max"},
-            "unit must be one of token, character, word, byte, got 'sentence'",
+            "unit must be one of token, character, word, byte, width, got 'sentence'",
         ),
         *(
             (

@@ -314,7 +314,11 @@ def test_without_matplotlib_the_tables_are_written(tmp_path, monkeypatch, caplog
         ({"requested": [17, 10, 0, 17, 10, 3]}, ValueError, "requested characters at index 2: .* at least 1, got 0"),
         ({"requested": [17, 1.5, 3, 1, 1, 1]}, TypeError, "requested characters at index 1: .* got 1.5 .float."),
         ({"requested": [True, 1, 3, 1, 1, 1]}, TypeError, "requested characters at index 0: .* got True .bool."),
-        ({"units": ["line"]}, ValueError, r"units must be some of token, character, word, byte.*got \('line',\)"),
+        (
+            {"units": ["line"]},
+            ValueError,
+            r"units must be some of token, character, word, byte, width.*got \('line',\)",
+        ),
         ({"units": []}, ValueError, r"units must be some of .*, got \(\)"),
         ({"units": ["word", "word"]}, ValueError, r"each once, got \('word', 'word'\)"),
         ({"units": ["character", "word"]}, ValueError, r"requested=\{'character': \[...\], 'word': \[...\]\}"),

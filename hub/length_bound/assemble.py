@@ -10,7 +10,10 @@ from pathlib import Path
 
 
 HERE = Path(__file__).resolve().parent
-NEEDED = ("generation", "length_constraint", "length_rules", "length_units", "lengths", "unit_vocabulary")
+NEEDED = (
+    *("character_costs", "generation", "length_constraint", "length_rules", "length_units", "lengths"),
+    "unit_vocabulary",
+)
 
 
 def assemble(folder: Path) -> None:

@@ -1,0 +1,209 @@
+"""What each character adds to a length: columns of a terminal, or a cost that the user states."""
+
+import functools
+import itertools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+try:
+    from wcwidth import wcswidth
+except ImportError:  # a checkpoint from the Hub loads without it
+    wcswidth = None  # type: ignore[assignment]
+
+
+_CONTROL = re.compile("[\x01-\x1f\x7f-\x9f]")  # what `wcswidth` gives no width
+# One of each kind that `wcswidth` tells apart: narrow, digit (VS16 makes it wide), narrow and wide emoji, ideograph,
+# combining mark, spacing mark, virama, joiner, variation selectors, regional indicator, skin tone
+_KINDS = "a1\u00a9\u65e5\u231a\U0001f02c\U0001f0cf\u0301\u0903\u094d\u200d\ufe0e\ufe0f\U0001f1e6\U0001f3fd"
+_AROUND = [  # what tells the kinds apart
+    *[("", ""), ("a", ""), ("\u65e5", ""), ("\u00a9", ""), ("", "\ufe0f"), ("", "\ufe0e"), ("", "\u0903")],
+    *[("", "\u094da"), ("\u094d", ""), ("", "\U0001f3fd"), ("", "\u200da"), ("\U0001f1e6", "")],
+    *[("\u00a9", "\ufe0f"), ("\u00a9", "a")],
+]
+_ENDINGS = ["".join(kinds) for n in (1, 2, 3) for kinds in itertools.product(_KINDS, repeat=n)]
+_ENDINGS += ["\u0301" + ending for ending in _ENDINGS if len(ending) == 3]  # a joiner takes the mark with it
+_PLANES = (0, 1, 2, 3, 14, 15, 16)  # of Unicode; the others hold no character
+_DEAREST = 1000  # cost of one character; tables of exact lengths grow with it
+
+
+def count_columns(text: str) -> int:
+    """
+    Columns of a text: `wcwidth.wcswidth` of what stands between control characters, which have no width.
+
+    Raises:
+        `ImportError`: without the package `wcwidth`.
+    """
+    if wcswidth is None:
+        raise ImportError("length_unit='width' counts with the package wcwidth; pip install wcwidth")
+    return sum(map(wcswidth, _CONTROL.split(text)))
+
+
+class CharacterCost:
+    """
+    A cost that adds up over characters.
+
+    Both costs here are small machines: in a `context`, a character of a `kind` adds units and leads to a context. This
+    one has one context, and a character's kind is its cost.
+
+    Args:
+        cost (`Callable[[str], int]`): Units of a text, the sum of those of its characters.
+
+    Raises:
+        `TypeError`, `ValueError`: for a cost of a character that is no whole number from 0 to 1000.
+    """
+
+    def __init__(self, cost: Callable[[str], int]):
+        self.count = cost
+        self._check("")
+        if cost(""):
+            raise ValueError(f"a text of no characters must cost 0, but cost('') is {cost('')!r}")
+
+    def _check(self, text: str) -> int:
+        units = self.count(text)
+        if isinstance(units, bool) or not isinstance(units, int):
+            raise TypeError(f"a cost must be a whole number, but cost({text!r}) is {units!r}; round it: int(...)")
+        if not 0 <= units <= _DEAREST:
+            raise ValueError(
+                f"a character must cost 0 to {_DEAREST} units, but cost({text!r}) is {units}; use a larger unit"
+            )
+        return units
+
+    @functools.cached_property
+    def kind(self) -> Callable[[str], int]:
+        """The kind of a character."""
+        return functools.cache(self._check)
+
+    def step(self, context: int, kind: int) -> tuple[int, int, bool]:
+        """Units, next context, and whether a constraint may let the character be written."""
+        return kind, context, True
+
+    def check_sum(self, texts: list[str]) -> None:
+        """Raise `ValueError` for the first text that does not cost what its characters cost."""
+        for text in texts:
+            whole, parts = self.count(text), sum(map(self.kind, text))
+            if whole != parts:
+                raise ValueError(
+                    f"a cost must add up over characters, but cost({text!r}) is {whole!r} and its characters cost "
+                    f"{parts}; pass a sum: cost=lambda text: sum(map(of_a_character, text))"
+                )
+
+    @functools.cached_property
+    def opened(self) -> "OpenCharacters":
+        """Characters that are split over entries of a vocabulary."""
+        return OpenCharacters(self._check)
+
+
+class Columns:
+    """
+    `count_columns` as a machine, learned from `wcswidth`: texts are one context where it gives the same columns to all
+    endings of three kinds. So the machine follows the rules of the installed version for joiners, variation
+    selectors, flags and conjuncts, whose width is not the sum of their characters'.
+
+    A control character but a newline, and what makes a text narrower (U+FE0E after a wide emoji), is not to be written
+    under a constraint.
+    """
+
+    def __init__(self):
+        self.count = count_columns
+        self.count("")
+        self._texts, self._contexts, self._steps = [""], {self._signature(""): 0}, {}
+        self._number: dict[Any, int] = {}
+        self._example: list[str] = []  # of each kind
+        self.kind = functools.cache(self._kind)
+        for character in ["\n", "\t", *_KINDS]:
+            self.kind(character)
+
+    @staticmethod
+    def _signature(text: str) -> tuple[int, ...]:
+        base = wcswidth(text)
+        return tuple([wcswidth(text + ending) - base for ending in _ENDINGS])
+
+    def _kind(self, character: str) -> int:
+        key: Any = character == "\n"
+        if not _CONTROL.match(character):
+            key = tuple([wcswidth(before + character + after) for before, after in _AROUND])
+        if key not in self._number:
+            self._number[key] = len(self._example)
+            self._example.append(character)
+        return self._number[key]
+
+    def step(self, context: int, kind: int) -> tuple[int, int, bool]:
+        """Units, next context, and whether a constraint may let the character be written."""
+        if kind < 2:  # control characters
+            return 0, 0, kind == 0
+        if (context, kind) not in self._steps:
+            text = self._texts[context] + self._example[kind]
+            columns, signature = wcswidth(text) - wcswidth(self._texts[context]), self._signature(text)
+            if signature not in self._contexts:
+                self._contexts[signature] = len(self._texts)
+                self._texts.append(text)
+            self._steps[context, kind] = max(columns, 0), self._contexts[signature], columns >= 0
+        return self._steps[context, kind]
+
+    def check_sum(self, texts: list[str]) -> None:
+        """Nothing: the tables are checked against `count_columns`."""
+
+    @functools.cached_property
+    def opened(self) -> "OpenCharacters":
+        """Characters that are split over entries of a vocabulary."""
+        return OpenCharacters(self._kind)
+
+
+@functools.cache
+def columns() -> Columns:
+    """Made once: it is learned."""
+    return Columns()
+
+
+class OpenCharacters:
+    """
+    First bytes of UTF-8 characters, in groups that continue alike: a group is the kinds, or the groups, that the 64
+    next bytes lead to; -1 where they lead to no character.
+
+    Args:
+        kind (`Callable[[str], int]`): Kind of a character.
+    """
+
+    def __init__(self, kind: Callable[[str], int]):
+        kinds = torch.full((0x110000,), -1)
+        for plane in _PLANES:
+            first = max(0x80, plane << 16)
+            points = range(first, (plane + 1) << 16)
+            kinds[first : points[-1] + 1] = torch.tensor([-1 if p >> 11 == 27 else kind(chr(p)) for p in points])
+        of_one = self._grouped(kinds)
+        of_one[1][864:896] = -1  # surrogates
+        self.kinds = sorted(set(kinds.tolist()) - {-1})
+        after_lead = of_one[1].clone()
+        after_lead[:32] = -1  # two bytes would do
+        of_two = self._grouped(after_lead)
+        after_lead = torch.cat([of_two[1], of_two[1].new_full((48,), -1)])
+        after_lead[:16] = -1  # three bytes would do
+        of_three = self._grouped(after_lead)
+        # of so many missing bytes: what each group leads to, and the group of each code point's first bits
+        self._rows = {n: of[0].tolist() for n, of in enumerate((of_one, of_two, of_three), 1)}
+        self._group = {n: of[1].tolist() for n, of in enumerate((of_one, of_two, of_three), 1)}
+
+    @staticmethod
+    def _grouped(values):
+        rows, group = values.view(-1, 64).unique(dim=0, return_inverse=True)
+        return rows, torch.where((rows < 0).all(dim=1)[group], -1, group)
+
+    def groups(self) -> list[tuple[int, int]]:
+        """Missing bytes and group of all characters that are begun."""
+        return [(missing, group) for missing, rows in self._rows.items() for group in range(len(rows))]
+
+    def row(self, missing: int, group: int) -> list[int]:
+        """What the 64 next bytes lead to."""
+        return self._rows[missing][group]
+
+    def begun(self, data: bytes) -> tuple[int, int]:
+        """Missing bytes and group of the first bytes of a character."""
+        missing = 1 if data[0] < 0xE0 else 2 if data[0] < 0xF0 else 3
+        group = self._group[missing][data[0] & (0x1F, 0x0F, 0x07)[missing - 1]]
+        for byte in data[1:]:
+            group, missing = self._rows[missing][group][byte - 0x80] if group >= 0 else -1, missing - 1
+        return missing, group

@@ -1,0 +1,375 @@
+"""Columns of a terminal and costs of the user: counts of ids against the decoded text, and constraints in them."""
+
+import functools
+import random
+import re
+import string
+
+import pytest
+import torch
+import wcwidth
+from conftest import MARIAN, SHAPE, TARGETS
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from PIL import ImageFont
+from test_length_units import decode
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    BartConfig,
+    BartForConditionalGeneration,
+    BertTokenizer,
+    MarianConfig,
+    MarianMTModel,
+)
+
+from hf_lenctrl import (
+    DataCollatorForLengthControl,
+    LenCtrlMarianConfig,
+    LengthConstraintLogitsProcessor,
+    LengthControlledGenerationPipeline,
+    UnitTable,
+    add_length_control,
+    character_costs,
+    count_units,
+)
+from hf_lenctrl.generation import token_limit
+from hf_lenctrl.metrics import lead
+
+
+FONT = ImageFont.load_default(16)
+MORSE = {"a": 9, "e": 5, "t": 7, "o": 15, "n": 9, "i": 7, "s": 9, " ": 4}  # dots of time, with the pause after
+
+
+@functools.cache
+def quarter_pixels_of(character: str) -> int:
+    return round(4 * FONT.getlength(character))
+
+
+COSTS = {
+    "vowels": lambda text: sum(text.count(vowel) for vowel in "aeiouyAEIOUY日"),
+    "morse": lambda text: sum(MORSE.get(character, 13) for character in text),
+    "quarter pixels": lambda text: sum(map(quarter_pixels_of, text)),
+}
+KINDS = ["bart", "bert", "byte fallback", "m2m_100", "marian", "nllb", "t5"]
+WHOLE = ["bert", "m2m_100", "marian", "nllb", "t5"]  # no character is split over entries
+
+
+@functools.cache
+def table_of(tokenizers, kind: str, cost: str) -> UnitTable:
+    named = {"unit": "width"} if cost == "width" else {"cost": COSTS[cost]}
+    return UnitTable.from_tokenizer(tokenizers[kind], **named)
+
+
+@pytest.fixture(scope="module")
+def tables(tokenizers_of_every_kind):
+    """Name of a tokenizer and of a cost -> its table, built once."""
+    frozen = type("Tokenizers", (dict,), {"__hash__": object.__hash__, "__eq__": object.__eq__})(
+        tokenizers_of_every_kind
+    )
+    return lambda kind, cost: table_of(frozen, kind, cost)
+
+
+def columns_of(text: str) -> int:
+    """`wcswidth` of the parts between control characters, which have no width."""
+    return sum(max(0, wcwidth.wcswidth(part)) for part in re.split("[\x01-\x1f\x7f-\x9f]", text))
+
+
+def count_of(cost: str):
+    return columns_of if cost == "width" else COSTS[cost]
+
+
+# Texts
+
+
+@pytest.mark.parametrize(
+    "text, columns",
+    [
+        ("", 0),
+        ("abc", 3),
+        ("日本", 4),
+        ("ﾊﾝｶｸ", 4),  # half-width katakana
+        ("e\u0301", 1),
+        ("a\u200db", 1),  # what a joiner joins
+        ("👩\u200d👩\u200d👧", 2),
+        ("👍🏽", 2),
+        ("❤", 1),
+        ("❤\ufe0f", 2),  # asked to be an emoji
+        ("🇩🇪🇫🇷", 4),
+        ("한국", 4),
+        ("ab\ncd", 4),  # the columns of its lines
+        ("a\tb", 2),  # a control character has none
+    ],
+)
+def test_a_text_has_the_columns_written_here(text, columns):
+    assert count_units(text, "width") == columns
+
+
+texts = st.lists(
+    st.one_of(
+        st.sampled_from(
+            [*"ab1 #©日本☺⌚❤👩👧👍🏽🇩🇪क्षिम한กำ", "\u0301", "\u0903", "\u200d", "\ufe0e", "\ufe0f", "\u1160"]
+        ),
+        st.characters(min_codepoint=0x20, exclude_categories=["Cc", "Cs"]),
+    ),
+    max_size=12,
+).map("".join)
+
+
+@settings(deadline=None, max_examples=300)
+@given(text=texts)
+def test_a_printable_text_counts_what_wcswidth_says(text):
+    assert wcwidth.wcswidth(text) >= 0
+    assert count_units(text, "width") == wcwidth.wcswidth(text)
+
+
+@settings(deadline=None, max_examples=500)
+@given(text=texts)
+@example(text="⌚\ufe0e")
+@example(text="क\u094d\u200d\u0937\u093f👩\u200d👧\ufe0f")
+def test_the_machine_has_learned_wcswidth(text):
+    """Character by character: the same columns, but more where one makes the text narrower."""
+    machine = character_costs.columns()
+    context = columns = 0
+    every_one_may_be_written = True
+    for character in text:
+        more, context, may = machine.step(context, machine.kind(character))
+        columns, every_one_may_be_written = columns + more, every_one_may_be_written and may
+    assert columns >= wcwidth.wcswidth(text)
+    if every_one_may_be_written:
+        assert columns == wcwidth.wcswidth(text)
+    else:
+        assert "\ufe0e" in text
+
+
+def test_without_wcwidth_only_the_width_is_refused(monkeypatch, tokenizers_of_every_kind):
+    monkeypatch.setattr(character_costs, "wcswidth", None)
+    character_costs.columns.cache_clear()
+    for call in (
+        lambda: count_units("a", "width"),
+        lambda: UnitTable.from_tokenizer(tokenizers_of_every_kind["bert"], "width"),
+    ):
+        with pytest.raises(ImportError, match="'width' counts with the package wcwidth; pip install wcwidth"):
+            call()
+    assert UnitTable.from_tokenizer(tokenizers_of_every_kind["bert"], "character").states > 0
+    character_costs.columns.cache_clear()
+
+
+def test_the_lead_of_a_source_fits_its_columns():
+    assert lead("日本語 text", 5, "width") == "日本"
+    assert lead("e\u0301a", 1, "width") == "e\u0301"
+
+
+# Ids
+
+
+@pytest.mark.parametrize("cost", ["width", *COSTS])
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_ids_count_what_they_decode_to(tokenizers_of_every_kind, tables, kind, cost):
+    """Of whatever a constraint lets a model write: single bytes, marks, joiners, special tokens in between."""
+    tokenizer, table, draw, checked = tokenizers_of_every_kind[kind], tables(kind, cost), random.Random(7), 0
+    weights, following = table.weights.tolist(), table.next_state.tolist()
+    special = sorted(set(tokenizer.all_special_ids))
+    entries = [i for i in range(len(weights[0])) if i not in special]
+
+    @functools.cache
+    def ways(state):  # states are rare that few entries lead to
+        by: dict = {}
+        for i in entries:
+            if weights[state][i] >= 0:
+                by.setdefault(following[state][i], []).append(i)
+        return list(by.values())
+
+    for _ in range(700):
+        ids, state = [], 0
+        least = draw.randint(1, 12)
+        while len(ids) < least or (weights[state][special[0]] < 0 and len(ids) < 30):
+            some = ways(state) if draw.random() < 0.5 else [entries]
+            i = draw.choice(draw.choice(some)) if draw.random() < 0.9 else draw.choice(special)
+            if weights[state][i] >= 0:
+                ids.append(i)
+                state = following[state][i]
+        if weights[state][special[0]] >= 0:
+            text = decode(tokenizer, ids)
+            assert int(table.count(torch.tensor([ids]))) == count_of(cost)(text), (ids, text)
+            checked += 1
+    assert checked > 600
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_ids_of_a_text_count_its_columns_and_never_fewer(tokenizers_of_every_kind, tables, kind):
+    tokenizer, table, draw, exact = tokenizers_of_every_kind[kind], tables(kind, "width"), random.Random(3), 0
+    pool = [*"abc日本語の文字éïש☺👍", "e\u0301", "👨\u200d👩\u200d👧", "👍🏽", "🇩🇪", "❤\ufe0f", "क्षि", "กำ", "한", " "]
+    for _ in range(300):
+        text = "".join(draw.choice(pool) for _ in range(8)) + "."
+        ids = tokenizer(text)["input_ids"]
+        counted, columns = int(table.count(torch.tensor([ids]))), columns_of(decode(tokenizer, ids))
+        assert counted >= columns, text
+        exact += counted == columns
+    assert exact == 300 if kind in WHOLE else exact >= 290, exact
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 2**32 - 1), cost=st.sampled_from(["width", *COSTS]), kind=st.sampled_from(KINDS))
+def test_rows_of_a_batch_count_as_the_machine_run_one_entry_at_a_time(tables, seed, cost, kind):
+    table, draw = tables(kind, cost), random.Random(seed)
+    weights, following = table.weights.tolist(), table.next_state.tolist()
+    rows = [[draw.randrange(len(weights[0])) for _ in range(40)] for _ in range(3)]
+    progress, states = [], []
+    for row in rows:
+        state = units = 0
+        for i in row:
+            units += max(weights[state][i], ~weights[state][i])
+            state = following[state][i]
+            progress.append(units)
+            states.append(state)
+    ids = torch.tensor(rows)
+    assert table.progress(ids).flatten().tolist() == progress
+    assert table.states_after(ids).flatten().tolist() == states
+    count, state = table.count_and_state(ids)
+    assert (count.tolist(), state.tolist()) == (progress[39::40], states[39::40])
+
+
+def test_a_split_character_costs_when_its_last_byte_is_written(tokenizers_of_every_kind, tables):
+    tokenizer = tokenizers_of_every_kind["byte fallback"]
+    ids = [tokenizer.convert_tokens_to_ids(f"<0x{byte:02X}>") for byte in "語e\u0301".encode()]
+    assert tables("byte fallback", "width").progress(torch.tensor([ids])).tolist() == [[0, 0, 2, 3, 3, 3]]
+
+
+# Constraints
+
+
+def plain_model(tokenizer, seed: int = 0):
+    """An untrained BART that starts each output with its EOS."""
+    torch.manual_seed(seed)
+    eos = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
+    own = {"pad_token_id": tokenizer.pad_token_id, "bos_token_id": None, "eos_token_id": eos}
+    own |= {"decoder_start_token_id": eos, "forced_eos_token_id": None, "max_position_embeddings": 400}
+    return BartForConditionalGeneration(BartConfig(**{**SHAPE, **own, "vocab_size": len(tokenizer), "init_std": 0.5}))
+
+
+@pytest.mark.parametrize("how", [{"num_beams": 3}, {"do_sample": True}])
+@pytest.mark.parametrize("constraint", ["max", "exact"])
+@pytest.mark.parametrize(
+    "kind, cost, lengths",
+    [
+        ("bart", "width", [1, 2, 5, 14]),
+        ("bart", "quarter pixels", [300, 304, 516, 800]),
+        ("bert", "width", [1, 2, 5, 14]),
+        ("nllb", "morse", [40, 41, 77, 90]),
+    ],
+)
+def test_outputs_keep_a_bound_in_columns_and_costs(
+    tokenizers_of_every_kind, tables, kind, cost, lengths, constraint, how
+):
+    tokenizer, table = tokenizers_of_every_kind[kind], tables(kind, cost)
+    model = plain_model(tokenizer).eval()
+    limit = min(token_limit(table, max(lengths), 1, None), 90)
+    options = {"eos_token_id": model.config.eos_token_id, "max_length": limit}
+    process = LengthConstraintLogitsProcessor(table, lengths, constraint, **options)
+    ids = torch.tensor([[5, 6, 7]] * len(lengths))
+    torch.manual_seed(1)
+    with torch.no_grad():
+        out = model.generate(input_ids=ids, logits_processor=[process], max_length=limit, **how)
+    counted = [count_of(cost)(decode(tokenizer, row)) for row in out.tolist()]
+    assert table.count(out).tolist() == counted
+    if constraint == "exact":
+        assert counted == lengths
+    else:
+        assert all(0 <= n <= most for n, most in zip(counted, lengths, strict=True))
+
+
+@pytest.fixture(scope="module")
+def wide_pipe():
+    """Wide characters and a narrow mark of no width: no odd number of columns can be written."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "##日", "##本語", "##\u3099", "##文字列"]
+    tokenizer = BertTokenizer(vocab={piece: i for i, piece in enumerate(pieces)})
+    model = plain_model(tokenizer).eval()
+    model.config.max_position_embeddings = 400
+    return LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+
+
+def test_an_odd_width_of_wide_characters_is_missed_by_one_and_said(wide_pipe, caplog):
+    asked = [1, 2, 7, 8, 13]
+    options = {"length_unit": "width", "length_constraint": "exact", "num_beams": 2}
+    with caplog.at_level("WARNING"):
+        out = wide_pipe(["日"] * 5, length=asked, **options)
+    assert [row["length"] for row in out] == [columns_of(row["generated_text"]) for row in out] == [0, 2, 6, 8, 12]
+    assert "have [12, 6, 0] widths, not [13, 7, 1]" in caplog.text
+
+
+# Models and tools
+
+
+def test_a_checkpoint_of_characters_is_bound_in_columns(pipe, tmp_path):
+    pipe.save_pretrained(tmp_path)
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, length_unit="width").eval()
+    expected = UnitTable.from_tokenizer(pipe.tokenizer, "width")
+    assert model.unit_table.unit == "width" and torch.equal(model.unit_table.weights, expected.weights)
+    write = LengthControlledGenerationPipeline(model=model, tokenizer=pipe.tokenizer, device="cpu")
+    for constraint in ("max", "exact"):
+        for out in write(TARGETS[:3], length=[3, 8, 15], length_constraint=constraint, num_beams=2):
+            assert out["length_unit"] == "width"
+            assert out["length"] == columns_of(out["generated_text"]) <= out["requested_length"]
+            assert constraint == "max" or out["length"] == out["requested_length"]
+
+
+def test_batches_for_training_count_columns(shared_tokenizer):
+    collate = DataCollatorForLengthControl(shared_tokenizer, length_unit="width")
+    features = [{"input_ids": [5], "labels": shared_tokenizer(text_target=text)["input_ids"]} for text in TARGETS[:2]]
+    assert collate(features)["length"].tolist() == [len(TARGETS[0]), len(TARGETS[1])]
+
+
+def letters(text: str) -> int:
+    return sum(character in string.ascii_letters for character in text)
+
+
+def test_a_model_counts_a_cost_of_the_user_and_keeps_its_table(shared_tokenizer, tmp_path):
+    torch.manual_seed(5)
+    shape = {**SHAPE, **MARIAN, "vocab_size": len(shared_tokenizer), "init_std": 0.5}
+    plain = MarianMTModel(MarianConfig(**shape)).eval()
+    with pytest.raises(ValueError, match="unit='cost' is counted by a function of yours; pass cost=function"):
+        add_length_control(plain, tokenizer=shared_tokenizer, length_unit="cost")
+    model = add_length_control(plain, tokenizer=shared_tokenizer, length_unit="cost", cost=letters)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert loaded.unit_table.unit == loaded.config.length_unit == "cost"
+    write = LengthControlledGenerationPipeline(model=loaded, tokenizer=shared_tokenizer, device="cpu")
+    for out in write(TARGETS[:2], length=[6, 11], length_constraint="exact"):
+        assert out["length"] == letters(out["generated_text"]) == out["requested_length"]
+    with pytest.raises(ValueError, match="a cost of your own with its function"):
+        write(TARGETS[0], length_ratio=0.5)
+    with pytest.raises(ValueError, match="unit='cost' is counted by a function of yours"):
+        DataCollatorForLengthControl(shared_tokenizer, model=loaded)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    "cost, error, message",
+    [
+        (lambda text: len(text) * 0.5, TypeError, r"a cost must be a whole number, but cost\(''\) is 0\.0; round it"),
+        (lambda text: bool(text), TypeError, "a cost must be a whole number, but .* is False"),
+        (lambda text: -len(text), ValueError, r"a character must cost 0 to 1000 units, but cost\('.'\) is -1"),
+        (lambda text: 5000 * len(text), ValueError, "must cost 0 to 1000 units, .* is 5000; use a larger unit"),
+        (lambda text: 1 + len(text), ValueError, r"a text of no characters must cost 0, but cost\(''\) is 1"),
+        (lambda text: 0, ValueError, "a cost must count something, but every entry of the vocabulary has 0"),
+        (lambda text: len(set(text)), ValueError, "a cost must add up over characters, but cost"),
+        (lambda text: len(re.findall("[aeiou]+", text)), ValueError, "a cost must add up over characters, but cost"),
+        (lambda text: None, TypeError, "a cost must be a whole number"),
+    ],
+)
+def test_a_cost_that_is_none_or_does_not_add_up_is_refused(shared_tokenizer, cost, error, message):
+    with pytest.raises(error, match=message):
+        UnitTable.from_tokenizer(shared_tokenizer, cost=cost)
+
+
+def test_a_unit_and_a_cost_exclude_each_other(shared_tokenizer):
+    for given_ones in ({}, {"unit": "word", "cost": len}):
+        with pytest.raises(ValueError, match="pass unit= or cost=, one of them, got unit="):
+            UnitTable.from_tokenizer(shared_tokenizer, **given_ones)
+    with pytest.raises(ValueError, match="unit='cost' is counted by a function of yours; pass cost=function"):
+        UnitTable.from_tokenizer(shared_tokenizer, "cost")
+    with pytest.raises(ValueError, match="count_units counts units 'character', 'word', 'byte', 'width', got 'cost'"):
+        count_units("a", "cost")
+    assert LenCtrlMarianConfig(length_unit="cost").length_unit == "cost"

@@ -1,0 +1,155 @@
+"""The service: a server of its own process, asked by real HTTP clients."""
+
+import asyncio
+import importlib.util
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+
+ROOT = Path(__file__).resolve().parents[1]
+SENTENCES = [
+    "Ich kann dieses Fenster nicht öffnen.",
+    "Der Film war so langweilig, dass ich eingeschlafen bin.",
+    "J'aimerais apprendre à jouer du piano.",
+    "Wir haben gestern im Garten gearbeitet.",
+]
+UP = 180  # seconds to load, on busy cores
+spec = importlib.util.spec_from_file_location("serve", ROOT / "app" / "serve.py")
+assert spec is not None and spec.loader is not None
+serve = importlib.util.module_from_spec(spec)
+sys.modules["serve"] = serve  # where pydantic looks for its annotations
+spec.loader.exec_module(serve)
+
+
+def started() -> tuple[subprocess.Popen, str]:
+    """A server on a free port, and its address, once it answers."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "uvicorn", "--app-dir", str(ROOT / "app"), "serve:app", "--port", str(port)]
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    server = subprocess.Popen([*command, "--log-level", "warning"], env={**os.environ, "PYTHONPATH": path})
+    address = f"http://127.0.0.1:{port}"
+    for _ in range(UP * 5):
+        assert server.poll() is None, "the server ended"
+        try:
+            httpx.get(f"{address}/openapi.json", timeout=5)
+            return server, address
+        except httpx.TransportError:
+            time.sleep(0.2)
+    server.kill()
+    raise TimeoutError("the server did not answer")
+
+
+@pytest.fixture(scope="module")
+def address():
+    server, address = started()
+    yield address
+    server.send_signal(signal.SIGINT)
+    server.wait(60)
+
+
+def ask(address: str, **request) -> httpx.Response:
+    return httpx.post(f"{address}/generate", json=request, timeout=180)
+
+
+def test_32_parallel_requests_are_answered_each_with_its_own(address):
+    requests = [
+        {"text": SENTENCES[k % 4], "length": 20 + k, "constraint": ("exact", "max", None)[k % 3], "unit": "character"}
+        for k in range(32)
+    ]
+    alone = {text: ask(address, text=text, length=36, constraint="max").json() for text in SENTENCES[:2]}
+    with ThreadPoolExecutor(34) as pool:
+        same = [pool.submit(ask, address, text=text, length=36, constraint="max") for text in alone]
+        answers = list(pool.map(lambda request: ask(address, **request), requests))
+    assert [answer.status_code for answer in answers] == [200] * 32
+    for request, answer in zip(requests, answers, strict=True):
+        out = answer.json()
+        assert (out["requested_length"], out["length_unit"]) == (request["length"], "character")
+        assert out["length"] == len(out["generated_text"])
+        assert request["constraint"] != "exact" or out["length"] == request["length"]
+        assert request["constraint"] != "max" or out["length"] <= request["length"]
+    assert [waiting.result().json() for waiting in same] == list(alone.values())  # as they are alone
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"length": 0}, "greater than or equal to 1"),
+        ({"length": "40"}, "valid integer"),
+        ({"length": 10**9}, "less than or equal to 2000"),
+        ({"text": ""}, "at least 1 character"),
+        ({"text": "x" * 5001}, "at most 5000 characters"),
+        ({"constraint": "min"}, "'max' or 'exact'"),
+        ({"unit": "line"}, "'token', 'character', 'word', 'byte' or 'width'"),
+        ({"lenght": 4}, "Extra inputs are not permitted"),
+        ({"text": "  "}, "the text at position 0 is empty and has no length to write for"),
+        ({"unit": "word"}, "length_unit='word', but the model was trained to count characters"),
+    ],
+)
+def test_a_wrong_request_is_refused_with_the_rule(address, change, message):
+    answer = ask(address, **{"text": SENTENCES[0], "length": 30, **change})
+    assert answer.status_code == 422
+    assert message in answer.text
+
+
+def test_a_request_that_fails_leaves_its_neighbours_their_answers(address):
+    requests = [{"text": text, "length": 30, "constraint": "exact"} for text in [*SENTENCES, " ", *SENTENCES]]
+    with ThreadPoolExecutor(len(requests)) as pool:
+        answers = list(pool.map(lambda request: ask(address, **request), requests))
+    assert [answer.status_code for answer in answers] == [200] * 4 + [422] + [200] * 4
+    assert [answer.json().get("length") for answer in answers] == [30] * 4 + [None] + [30] * 4
+
+
+def test_what_waits_is_answered_before_the_end():
+    server, address = started()
+    with ThreadPoolExecutor(24) as pool:
+        waiting = [pool.submit(ask, address, text=SENTENCES[k % 4], length=30 + k) for k in range(24)]
+        time.sleep(1.5)  # all are accepted, few are answered
+        server.send_signal(signal.SIGINT)
+        answers = [one.result() for one in waiting]
+    assert [answer.status_code for answer in answers] == [200] * 24
+    assert [answer.json()["requested_length"] for answer in answers] == list(range(30, 54))
+    assert server.wait(60) in (0, -signal.SIGINT)
+
+
+# The queue alone
+
+
+def test_requests_of_one_kind_are_one_call_sorted_by_length_in_one_thread():
+    calls, threads = [], set()
+
+    def write(texts, length, **options):
+        calls.append((options.get("length_unit"), options["length_constraint"], length))
+        threads.add(threading.get_ident())
+        if "bad" in texts:
+            raise ValueError("a bad text")
+        return [{"generated_text": text.upper()} for text in texts]
+
+    async def work():
+        batcher = serve.Batcher(write)
+        kinds = [(3, "max", "a"), (1, "exact", "b"), (2, "max", "c"), (9, "max", "bad")]
+        waiting = []
+        for length, constraint, text in kinds:
+            request = serve.Request(text=text, length=length, constraint=constraint)
+            waiting.append(serve.Waiting(request, asyncio.get_running_loop().create_future()))
+            batcher.queue.put_nowait(waiting[-1])
+        batcher.queue.put_nowait(None)
+        await batcher.run()
+        return [one.answer.exception() or one.answer.result()["generated_text"] for one in waiting]
+
+    *written, error = asyncio.run(work())
+    assert written == ["A", "B", "C"] and str(error) == "a bad text"
+    assert calls[:2] == [(None, "exact", [1]), (None, "max", [2, 3, 9])]
+    assert calls[2:] == [(None, "max", [2]), (None, "max", [3]), (None, "max", [9])]
+    assert len(threads) == 1 and threading.get_ident() not in threads
