@@ -25,6 +25,8 @@ from .recipes import did_you_mean, find_recipe, model_name
 # options that name a folder or a model of the Hub
 MODELS = """model_name_or_path base_model tokenizer_name_or_path encoder_name_or_path target_tokenizer
     length_predictor""".split()
+FAMILIES = ["marian", "bart"]  # of new models; new_model.register_family adds to both
+ENCODINGS = list(LENGTH_ENCODING_NAMES)
 _UNIONS = (Union, UnionType)
 
 
@@ -49,12 +51,12 @@ class ModelArguments:
         metadata={"help": "Bound of the trained model by default: max or exact", "choices": ["max", "exact"]},
     )
     family: str = field(
-        default="marian", metadata={"help": "New model: marian or bart", "choices": ["marian", "bart"]}
+        default="marian", metadata={"help": "New model: marian or bart", "choices": FAMILIES}
     )
     length_encoding: str = field(
         default="ldpe",
         metadata={"help": "How the decoder is given the length; none for the plain model"}
-        | {"choices": list(LENGTH_ENCODING_NAMES)},
+        | {"choices": ENCODINGS},
     )
     absolute_positions: bool = field(
         default=False, metadata={"help": "Keep absolute positions too (+PE), as none always does"}

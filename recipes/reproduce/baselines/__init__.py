@@ -1,0 +1,16 @@
+"""
+Systems that the papers compare with: plain PyTorch modules that `lenctrl reproduce` trains, tests and lists as its own.
+
+They are no part of the package. `lenctrl reproduce` imports this folder, which registers each as a `family`.
+"""
+
+from hf_lenctrl.experiment.new_model import register_family
+
+from .convs2s import ConvS2S, ConvS2SConfig
+from .length_attention import LengthAttentionConfig, LengthAttentionLstm
+from .lstm import Lstm, LstmConfig
+
+
+register_family("lstm", LstmConfig, Lstm)
+register_family("length_attention", LengthAttentionConfig, LengthAttentionLstm)
+register_family("convs2s", ConvS2SConfig, ConvS2S)
