@@ -8,9 +8,14 @@ from hf_lenctrl.experiment.new_model import register_family
 
 from .convs2s import ConvS2S, ConvS2SConfig
 from .length_attention import LengthAttentionConfig, LengthAttentionLstm
+from .lpas import Lpas, LpasConfig
 from .lstm import Lstm, LstmConfig
 
 
-register_family("lstm", LstmConfig, Lstm)
-register_family("length_attention", LengthAttentionConfig, LengthAttentionLstm)
-register_family("convs2s", ConvS2SConfig, ConvS2S)
+for _name, _config_class, _model_class in (
+    ("lstm", LstmConfig, Lstm),
+    ("length_attention", LengthAttentionConfig, LengthAttentionLstm),
+    ("convs2s", ConvS2SConfig, ConvS2S),
+    ("lpas", LpasConfig, Lpas),
+):
+    register_family(_name, _config_class, _model_class)

@@ -3,6 +3,7 @@
 from typing import Any, ClassVar
 
 import torch
+from huggingface_hub.dataclasses import strict
 from torch import nn
 from transformers import GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
@@ -13,6 +14,7 @@ from hf_lenctrl.length_units import LENGTH_UNITS, StoresUnitTable, UnitTable
 from hf_lenctrl.lengths import as_length_tensor, check_constraint, check_name, given_or_default
 
 
+@strict
 class BaselineConfig(LenCtrlMarianConfig):
     """Marian's fields, those of length control, and the names of `length_encoding` that an architecture has."""
 

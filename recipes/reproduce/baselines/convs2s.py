@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from math import sqrt
 
 import torch
+from huggingface_hub.dataclasses import strict
 from torch import nn
 from transformers.utils import ModelOutput
 
@@ -31,6 +32,7 @@ from .common import Baseline, BaselineConfig, Encoder, attend
 WIDTHS = {"encoder": 3, "decoder": 5}
 
 
+@strict
 class ConvS2SConfig(BaselineConfig):
     """`length_encoding`: none; `scale` (LC)."""
 
@@ -52,13 +54,14 @@ class Block(nn.Module):
     def __init__(self, d: int, width: int, dropout: float):
         super().__init__()
         self.width = width
-        self.convolution = nn.Conv1d(d, 2 * d, width)
+        self.convolution = nn.Linear(width * d, 2 * d)  # of a window: on a CPU faster than nn.Conv1d
         self.dropout = nn.Dropout(dropout)
         nn.init.normal_(self.convolution.weight, std=sqrt(4 * (1 - dropout) / (width * d)))
         nn.init.zeros_(self.convolution.bias)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        return nn.functional.glu(self.convolution(self.dropout(states).transpose(1, 2)), dim=1).transpose(1, 2)
+        windows = self.dropout(states).unfold(1, self.width, 1).flatten(2)  # (B, T, d * width)
+        return nn.functional.glu(self.convolution(windows), dim=-1)
 
 
 class ConvS2SEncoder(Encoder):

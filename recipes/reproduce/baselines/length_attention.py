@@ -15,6 +15,7 @@ S is `length_scale`; the table has `learned_lengths` rows.
 """
 
 import torch
+from huggingface_hub.dataclasses import strict
 from torch import nn
 
 from hf_lenctrl.length_encoding import LENGTH_ENCODINGS
@@ -23,6 +24,7 @@ from .common import BaselineConfig
 from .lstm import Lstm
 
 
+@strict
 class LengthAttentionConfig(BaselineConfig):
     """`length_encoding`: `attention`."""
 

@@ -18,6 +18,7 @@ step of training four times as fast. The encoder reads in both directions, with 
 from dataclasses import dataclass
 
 import torch
+from huggingface_hub.dataclasses import strict
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers.utils import ModelOutput
@@ -25,6 +26,7 @@ from transformers.utils import ModelOutput
 from .common import Baseline, BaselineConfig, Encoder, attend
 
 
+@strict
 class LstmConfig(BaselineConfig):
     """`length_encoding`: none; `initial_cell` (LenInit); `learned` (LenEmb)."""
 
