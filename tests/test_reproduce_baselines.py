@@ -21,6 +21,7 @@ SYSTEMS = {
     "lc": (baselines.ConvS2S, {"length_encoding": "scale", "length_scale": 20}),
     "lpas": (baselines.Lpas, {"length_encoding": "prototype"}),
 }
+RECURRENT = ("lstm", "leninit", "lenemb", "la")
 SIZE = {
     "d_model": 32,
     "encoder_layers": 1,
@@ -58,32 +59,36 @@ def name(request):
 
 
 def pairs():
-    numbers = [f"{word} {noun}" for word in ("a red", "the blue", "one green", "no") for noun in "abcde"]
-    return [(f"{SOURCES[i % 6]} {text}", f"{TARGETS[i % 6][: 3 + i % 7]} {text}") for i, text in enumerate(numbers)]
+    """Twenty short sources, and targets of 3 to 9 characters that stand for them alone."""
+    things = ["editor", "library", "server", "disk", "game"]
+    return [(f"a {what} for {who}", f"{what[: 2 + i]} {who}") for what in things for i, who in enumerate("abcd")]
 
 
 @pytest.mark.slow
-def test_twenty_pairs_are_learnt_exactly(name, character_tokenizer):  # 2 to 8 seconds each
+def test_twenty_pairs_are_learnt_exactly(name, character_tokenizer, monkeypatch):  # 1 to 4 seconds each
     model = build(name, character_tokenizer, d_model=64)
     collate = DataCollatorForLengthControl(character_tokenizer, model=model)
     texts = pairs()
     batch = collate([character_tokenizer(s, text_target=t) for s, t in texts])
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+    if name == "lpas":  # BERT is frozen: its states are always the same
+        states = baselines.lpas.word_states([source.split() for source, _ in texts], "cpu")
+        monkeypatch.setattr(baselines.lpas, "word_states", lambda *_: states)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2 if name in RECURRENT else 5e-3)
     model.train()
-    for _ in range(400):
+    for _ in range(300):
         outputs = model(**batch)
         loss = outputs.loss + (outputs.get("aux_loss") if name == "lpas" else 0.0)
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if outputs.loss < 0.01:
+        if outputs.loss < 0.004:  # of 140 tokens none is then less likely than another
             break
     model.eval()
     given = {key: batch[key] for key in ("input_ids", "attention_mask", "length") if key in batch}
     assert ("length" in given) == (name not in ("lstm", "convs2s"))
     for beams in (1, 3):
-        ids = model.generate(**given, num_beams=beams, max_new_tokens=40)
+        ids = model.generate(**given, num_beams=beams, max_new_tokens=16)
         assert character_tokenizer.batch_decode(ids, skip_special_tokens=True) == [target for _, target in texts]
 
 
@@ -111,7 +116,7 @@ def test_a_checkpoint_holds_the_whole_model(name, character_tokenizer, tmp_path)
     inputs = character_tokenizer(SOURCES[:2], padding=True, return_tensors="pt")
     inputs["decoder_input_ids"] = torch.tensor([[character_tokenizer.pad_token_id, 5, 6]] * 2)
     inputs = {**inputs, "length": torch.tensor([7, 9])}
-    assert torch.equal(loaded(**inputs).logits, model(**inputs).logits)
+    torch.testing.assert_close(loaded(**inputs).logits, model(**inputs).logits)
 
 
 def test_an_exact_length_and_a_largest_one_hold(name, character_tokenizer):
