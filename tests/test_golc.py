@@ -72,7 +72,8 @@ def test_a_step_against_the_risk_lowers_the_risk_of_the_same_samples(shared_toke
     model = trainer.model.train()
     texts = [SOURCES[0], SOURCES[3]]
     wanted = [TARGETS[0], TARGETS[3]]
-    batch = trainer.data_collator([dict(shared_tokenizer(s, text_target=t)) for s, t in zip(texts, wanted, strict=True)])
+    rows = [dict(shared_tokenizer(s, text_target=t)) for s, t in zip(texts, wanted, strict=True)]
+    batch = trainer.data_collator(rows)
     written = ["small text editor", "small", "editor of much too long a text", "a b", "measure", "disk", "b", "speed"]
     ids = shared_tokenizer(text_target=written, padding=True, return_tensors="pt")["input_ids"]
     start = ids.new_full((8, 1), shared_tokenizer.pad_token_id)

@@ -1,15 +1,21 @@
 """The systems of recipes/reproduce/baselines: each mechanism by hand, each model on twenty pairs, beams by search."""
 
+import importlib.util
 import itertools
+import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
-from conftest import SOURCES, TARGETS
+from conftest import SOURCES
 
 from hf_lenctrl import DataCollatorForLengthControl
 from hf_lenctrl.experiment.recipes import load_baselines
+from hf_lenctrl.experiment.tables import load_table
 
+
+ROOT = Path(__file__).resolve().parents[1]
 
 baselines = load_baselines()
 SYSTEMS = {
@@ -240,3 +246,28 @@ def test_beams_find_what_an_exhaustive_search_finds(name, character_tokenizer):
         how = {"num_beams": 64, "max_new_tokens": 4, "min_new_tokens": 2, "length_penalty": 1.0}
         ids = model.generate(**source, **length, **how, suppress_tokens=banned, forced_eos_token_id=eos)
     assert ids[0].tolist()[1 : 1 + len(best)] == best
+
+
+def test_the_figure_shows_each_systems_lengths(tmp_path):
+    from PIL import Image
+
+    spec = importlib.util.spec_from_file_location("lengths_figure", ROOT / "recipes" / "reproduce" / "lengths.py")
+    figure = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(figure)
+    for row, lengths in {"nguyen": [29, 30, 30], "lpas": [12, 70, 44]}.items():
+        (tmp_path / row).mkdir()
+        for requested in (30, 50):
+            lines = [{"requested": requested, "output": "x", "length": n} for n in lengths]
+            lines.append({"requested": None, "output": None, "length": None, "dropped": "empty text"})
+            text = "".join(json.dumps(line) + "\n" for line in lines)
+            (tmp_path / row / f"test_{requested}_outputs.jsonl").write_text(text)
+        (tmp_path / row / "test_outputs.jsonl").write_text("")  # at the references' lengths
+    assert figure.requested_in(tmp_path / "lpas") == [30, 50]
+    assert figure.lengths_of(tmp_path / "lpas", 30) == [12, 70, 44]
+    figure.main([str(tmp_path), "--rows", "nguyen", "lpas", "--output_file", str(tmp_path / "lengths.png")])
+    width, height = Image.open(tmp_path / "lengths.png").size
+    assert (width, height) == (2 * 3 * 120, round((2 * 1.2 + 0.6) * 120))
+    with pytest.raises(FileNotFoundError, match="there is no .*test_30_outputs.jsonl; run the row: .* --rows gone"):
+        figure.lengths_of(tmp_path / "gone", 30)
+    headline = load_table(ROOT / "recipes" / "reproduce" / "headline_en.yaml")
+    assert set(figure.SYSTEMS) <= set(headline["rows"])

@@ -50,13 +50,10 @@ class ModelArguments:
         default=None,
         metadata={"help": "Bound of the trained model by default: max or exact", "choices": ["max", "exact"]},
     )
-    family: str = field(
-        default="marian", metadata={"help": "New model: marian or bart", "choices": FAMILIES}
-    )
+    family: str = field(default="marian", metadata={"help": "New model: marian or bart", "choices": FAMILIES})
     length_encoding: str = field(
         default="ldpe",
-        metadata={"help": "How the decoder is given the length; none for the plain model"}
-        | {"choices": ENCODINGS},
+        metadata={"help": "How the decoder is given the length; none for the plain model"} | {"choices": ENCODINGS},
     )
     absolute_positions: bool = field(
         default=False, metadata={"help": "Keep absolute positions too (+PE), as none always does"}

@@ -5,9 +5,9 @@ GOLC, global optimisation under length constraint (Makino et al. 2019): minimum 
     D(y, y') = -ROUGE(y, trim(y', c)) + max(0, c(y') - c)
     loss     = (1 - lambda) cross-entropy + lambda risk
 
-S(x) are `golc_samples` outputs sampled from the model at `golc_temperature`, c(y') the units of one, and c the limit: the
-requested length or, for a model without control, the length of the reference y. trim cuts at the limit, so that units
-beyond it gain nothing. ROUGE is ROUGE-L F1, 0 to 1. `golc_alpha` is the sharpness of Shen et al. (2016). With
+S(x) are `golc_samples` outputs sampled from the model at `golc_temperature`, c(y') the units of one, and c the limit:
+the requested length or, for a model without control, the length of the reference y. trim cuts at the limit, so that
+units beyond it gain nothing. ROUGE is ROUGE-L F1, 0 to 1. `golc_alpha` is the sharpness of Shen et al. (2016). With
 `length_constraint=exact` every sample has its length, and the risk is about the wording alone.
 """
 
@@ -78,8 +78,9 @@ class GolcTrainer(LengthControlTrainer):
     def sample(self, model, inputs) -> torch.Tensor:
         """Outputs of the model as it is: `(batch_size * samples, positions)`."""
         model = self.accelerator.unwrap_model(model)
-        names = ("input_ids", "attention_mask", *(["length"] if getattr(model.config, "length_controlled", False) else []))
-        limit = {} if "length" in names else {"max_new_tokens": 2 * inputs["labels"].shape[1]}
+        controlled = getattr(model.config, "length_controlled", False)
+        names = ("input_ids", "attention_mask", *(["length"] if controlled else []))
+        limit = {} if controlled else {"max_new_tokens": 2 * inputs["labels"].shape[1]}
         how = {"do_sample": True, "top_k": 0, "temperature": self.golc.golc_temperature, "num_beams": 1}
         model.eval()  # samples without dropout, as outputs are written
         try:

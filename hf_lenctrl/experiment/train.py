@@ -148,7 +148,7 @@ def fit(trainer: LengthControlTrainer, run_args: RunArguments, record: RunRecord
     if checkpoint is not None:
         check_checkpoint(checkpoint, args.save_only_model, unit)
         logger.info("resuming from %s", checkpoint)
-    metrics: dict[str, float] = {"parameters": model.num_parameters()}
+    metrics: dict[str, float] = {"parameters": model.num_parameters(only_trainable=True)}
     done = 0 if checkpoint is None else trained_steps(checkpoint)
     if checkpoint is not None and 0 < args.max_steps <= done:
         logger.info("training is finished")  # Trainer would take one more step

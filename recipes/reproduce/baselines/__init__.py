@@ -1,5 +1,5 @@
 """
-Systems that the papers compare with: plain PyTorch modules that `lenctrl reproduce` trains, tests and lists as its own.
+Systems that the papers compare with: plain PyTorch modules that `lenctrl reproduce` trains, tests and lists.
 
 They are no part of the package. `lenctrl reproduce` imports this folder, which registers each as a `family`.
 """
