@@ -23,8 +23,7 @@ from hf_lenctrl.finish import last_sentence_end
 def measure(write, prompts: list[str], length: int, finish: str | None, batch_size: int) -> dict[str, str]:
     """A row of the table."""
     torch.manual_seed(0)
-    options = {"finish": finish} if finish else {}
-    options |= {"do_sample": True, "top_k": 20, "batch_size": batch_size, "progress_bar": False}
+    options = {"do_sample": True, "top_k": 20, "batch_size": batch_size, "progress_bar": False, "finish": finish}
     outputs = write(prompts, length=length, length_unit="character", length_constraint="max", **options)
     texts = [out["generated_text"].strip() for out in outputs]
     ended = sum(last_sentence_end(text) == len(text) > 0 for text in texts)

@@ -45,9 +45,11 @@ def write(pipe, sources: list[str], way: dict, tolerance: float) -> list[str]:
         options["length"] = [max(1, math.floor(way["most"] * len(source))) for source in sources]
     if "n_best" in way:
         several = pipe(sources, num_return_sequences=way["n_best"], **options)
-        texts = [[out["generated_text"] for out in outputs] for outputs in several]
-        pairs = zip(sources, texts, strict=True)
-        return [next((text for text in best if fits(source, text, tolerance)), best[0]) for source, best in pairs]
+        chosen = []
+        for source, outputs in zip(sources, several, strict=True):
+            best = [out["generated_text"] for out in outputs]
+            chosen.append(next((text for text in best if fits(source, text, tolerance)), best[0]))
+        return chosen
     if "tries" not in way:
         return [out["generated_text"] for out in pipe(sources, **options)]
     options |= {"do_sample": True, "num_beams": 1}

@@ -61,7 +61,7 @@ def build_causal(shape: str, vocab_size: int):
     )
     stock = LlamaForCausalLM(config)
     model = control_causal(copy.deepcopy(stock), length_unit="character", length_projection=True, unit_states=2)
-    model.unit_table = character_table(vocab_size)
+    model._modules["unit_table"] = character_table(vocab_size)
     return stock, model.train()
 
 

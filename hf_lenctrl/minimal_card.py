@@ -32,7 +32,8 @@ print(predictor.predict_lengths([{text!r}], tokenizer))"""
 def methods_of(config) -> list[str]:
     """How a model is given the length, a line each; none for a plain model."""
     encoding, tokens = getattr(config, "length_encoding", "none"), getattr(config, "length_tokens", None)
-    found = [_METHODS[encoding]] if encoding != "none" else []
+    # an architecture of somebody else's may have another one
+    found = [_METHODS.get(encoding, encoding)] if encoding != "none" else []
     if getattr(config, "encoder_length_embedding", False):
         found.append("a length embedding in the encoder (Nguyen et al. 2023, eq. 16-17)")
     if getattr(config, "length_head", False):

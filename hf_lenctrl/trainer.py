@@ -97,11 +97,14 @@ class LengthControlTrainer(HubTrainer, Seq2SeqTrainer):
 
     def _token_mean(self, outputs, labels, num_items_in_batch=None):
         # a model's own loss is the mean of its batch, and the mean of two means is not that of all their tokens
+        # as models with experts name it, a loss that a part of the model has of its own
+        more = outputs.get("aux_loss") if isinstance(outputs, dict) else None
+        more = 0.0 if more is None else more
         if self.label_smoother is not None:
-            return self.label_smoother(outputs, labels, num_items_in_batch=num_items_in_batch)
+            return self.label_smoother(outputs, labels, num_items_in_batch=num_items_in_batch) + more
         logits = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
         total = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="sum")
-        return total / ((labels != -100).sum() if num_items_in_batch is None else num_items_in_batch)
+        return total / ((labels != -100).sum() if num_items_in_batch is None else num_items_in_batch) + more
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         # nothing is generated here, but a model that sees no labels keeps a cache

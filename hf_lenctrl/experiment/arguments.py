@@ -25,6 +25,8 @@ from .recipes import did_you_mean, find_recipe, model_name
 # options that name a folder or a model of the Hub
 MODELS = """model_name_or_path base_model tokenizer_name_or_path encoder_name_or_path target_tokenizer
     length_predictor""".split()
+FAMILIES = ["marian", "bart"]  # of new models; new_model.register_family adds to both
+ENCODINGS = list(LENGTH_ENCODING_NAMES)
 _UNIONS = (Union, UnionType)
 
 
@@ -52,13 +54,10 @@ class ModelArguments:
         default_factory=list,
         metadata={"help": "Window of 'exact': units (4), a share (0.1), or two of them, below and above"},
     )
-    family: str = field(
-        default="marian", metadata={"help": "New model: marian or bart", "choices": ["marian", "bart"]}
-    )
+    family: str = field(default="marian", metadata={"help": "New model: marian or bart", "choices": FAMILIES})
     length_encoding: str = field(
         default="ldpe",
-        metadata={"help": "How the decoder is given the length; none for the plain model"}
-        | {"choices": list(LENGTH_ENCODING_NAMES)},
+        metadata={"help": "How the decoder is given the length; none for the plain model"} | {"choices": ENCODINGS},
     )
     absolute_positions: bool = field(
         default=False, metadata={"help": "Keep absolute positions too (+PE), as none always does"}
@@ -179,6 +178,14 @@ class RunArguments:
     projection_lr_factor: float = field(
         default=1.0, metadata={"help": "Learning rate of a base_model's new length projection, times learning_rate"}
     )
+    objective: str = field(
+        default="mle",
+        metadata={"help": "Cross-entropy alone, or GOLC: with the risk of samples", "choices": ["mle", "golc"]},
+    )
+    golc_lambda: float = field(default=0.5, metadata={"help": "Weight of GOLC's risk, 0 to 1; cross-entropy the rest"})
+    golc_samples: int = field(default=8, metadata={"help": "Outputs that GOLC samples for each source"})
+    golc_temperature: float = field(default=1.0, metadata={"help": "Temperature of GOLC's samples"})
+    golc_alpha: float = field(default=0.05, metadata={"help": "Sharpness of GOLC's weights over samples"})
     average_checkpoints: int = field(
         default=1, metadata={"help": "Average the weights of the last so many checkpoints"}
     )
@@ -216,6 +223,13 @@ class RunArguments:
     def __post_init__(self):
         for length in self.test_lengths:
             check_length(length)
+        if not 0 < self.golc_lambda <= 1:
+            raise ValueError(f"golc_lambda must be above 0 and at most 1, got {self.golc_lambda}; pass objective=mle")
+        if self.golc_samples < 2:
+            raise ValueError(f"golc_samples must be at least 2, to weigh one against another; got {self.golc_samples}")
+        for name in ("golc_temperature", "golc_alpha"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
 
 
 def parse_arguments(

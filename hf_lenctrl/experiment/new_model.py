@@ -23,7 +23,7 @@ from ..conversion import add_length_control
 from ..length_tokens import LengthTokens
 from ..modeling_lenctrl import LenCtrlBartForConditionalGeneration, LenCtrlMarianMTModel
 from ..tokenizer_training import train_marian_tokenizer
-from .arguments import DataArguments, ModelArguments, RunArguments
+from .arguments import ENCODINGS, FAMILIES, DataArguments, ModelArguments, RunArguments
 from .data import fit_length_tokens
 
 
@@ -38,6 +38,23 @@ _CLASSES: dict[tuple[str, bool], tuple[type, type]] = {
 }
 
 
+def register_family(name: str, config_class: Any, model_class: Any) -> None:
+    """
+    Let `family` name an architecture of somebody else's in this process; see `recipes/reproduce/baselines`.
+
+    Args:
+        name (`str`): Value of `family`.
+        config_class (`type`): A configuration that is made of the fields of `LenCtrlMarianConfig`. Its `encodings` are
+            the values of `length_encoding` that it has.
+        model_class (`type`): A sequence-to-sequence model of it, with `set_unit_table`.
+    """
+    _CLASSES[name, False] = config_class, model_class
+    FAMILIES.append(name)
+    ENCODINGS.extend(encoding for encoding in config_class.encodings if encoding not in ENCODINGS)
+    AutoConfig.register(config_class.model_type, config_class)
+    AutoModelForSeq2SeqLM.register(config_class, model_class)
+
+
 # option -> names of a configuration's field, of most families and of T5
 _SHAPE = {
     "layers": ("encoder_layers", "num_layers"),
@@ -48,6 +65,7 @@ _SHAPE = {
     "activation_function": ("activation_function", "dense_act_fn"),
     "vocab_size": ("vocab_size",),
 }
+_GOLC = ("golc_lambda", "golc_samples", "golc_temperature", "golc_alpha")
 _METHOD = (
     "length_encoding absolute_positions encoder_length_embedding length_head learned_lengths length_scale".split()
 )
@@ -76,6 +94,7 @@ def check_options(args: ModelArguments, data_args: DataArguments, run_args: RunA
         "vocab_size": (args.tokenizer_name_or_path is None, "a tokenizer that is trained here"),
         "target_vocabulary": (args.tokenizer_name_or_path is None, "a tokenizer that is trained here"),
         "length_noise": (told or run_args.length_noise == 0, "a model that is given the length"),
+        **{name: (run_args.objective == "golc", "objective=golc") for name in _GOLC},
         "overshoot_share": (told or run_args.overshoot_share == 0, "a model that is given the length"),
     }
     for option, (is_used, needs) in used.items():
@@ -242,7 +261,7 @@ def _new_model(args: ModelArguments, tokenizer, max_positions: int, length_token
     control |= {"length_unit": args.length_unit or "character", "length_tolerance": args.tolerance}
     control |= {"absolute_positions": args.absolute_positions or args.length_encoding == "none"}  # else it has none
     ways = (args.encoder_length_embedding, args.length_head, args.length_constraint, length_tokens)
-    plain = args.length_encoding == "none" and not any(ways)
+    plain = args.length_encoding == "none" and not any(ways) and (args.family, True) in _CLASSES
     config_class, model_class = _CLASSES[args.family, plain]
     model: Any = model_class(config_class(**shape, **({} if plain else control)))
     if not plain:

@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from transformers import pipeline
 
-from ..length_units import count_units
-from ..metrics import length_metrics, rouge_metrics
+from ..length_units import count_texts
+from ..metrics import lead, length_metrics, rouge_metrics
+from ..pipeline import LengthControlledGenerationPipeline
 from . import generate, train_length_predictor
 from . import train as train_seq2seq
+from .checkpoints import checkpoints_of, trained_steps
 from .parser import CommandParser
-from .recipes import find_recipe
+from .recipes import find_recipe, load_baselines
 from .requests import Rows
 from .tables import compare_systems, load_table, render, rows_of
 
@@ -55,27 +56,53 @@ def write_run(folder: Path, options: dict) -> Path:
 
 def train(folder: Path, options: dict, lengths: list[int]) -> dict[str, dict]:
     """Train a row and test it at each length."""
-    run = {**options, "output_dir": str(folder), "test_lengths": lengths}
+    run = {name: value for name, value in options.items() if name != "start"}
+    run |= {"output_dir": str(folder), "test_lengths": lengths}
+    if "start" in options:
+        run["model_name_or_path"] = str(folder.parent / options["start"])
     metrics = train_seq2seq.main([str(write_run(folder, run))])
     return {str(n): {name: metrics[f"test_{n}_{name}"] for name in MEASURES} for n in lengths}
 
 
-def bound(folder: Path, how: str, options: dict, lengths: list[int]) -> dict[str, dict]:
-    """What a trained plain model writes when its scores are cut off at a length (`max`), or its text is (`cut`)."""
-    rows = Rows(str(folder / "test.jsonl"))
+def cost(folder: Path) -> dict[str, float]:
+    """Parameters of a trained row and the minutes of its steps, those of interrupted runs too."""
+    known = json.loads((folder / "train_results.json").read_text(encoding="utf-8"))
+    steps = trained_steps(checkpoints_of(folder)[-1])
+    return {"parameters": known["parameters"], "minutes": known["train_seconds_per_step"] * steps / 60}
+
+
+def sources_of(row: dict) -> list[str]:
+    """The trained rows that a row needs: those that it decodes with, or the one that its training starts from."""
+    of = row.get("of", row.get("start", []))
+    return [of] if isinstance(of, str) else list(of)
+
+
+def decode(folders: list[Path], row: dict, options: dict, lengths: list[int]) -> dict[str, dict]:
+    """
+    What trained models write in another way.
+
+    Args:
+        folders (`list[Path]`): Of the trained rows; several are an ensemble.
+        row (`dict`): `constraint`, `"max"` or `"exact"` (with `length_tolerance`, the window around the length) while
+            it writes, or `"cut"` for the text afterwards; `rerank`, candidates to choose among by words of the source.
+    """
+    rows = Rows(str(folders[0] / "test.jsonl"))
     sources, references = rows.texts("source"), rows.texts("target")
-    write: Any = pipeline("length-controlled-generation", model=str(folder))  # type: ignore[call-overload]
-    beams = {"num_beams": options["generation_num_beams"], "batch_size": options["per_device_eval_batch_size"]}
-    free = write(sources, length_constraint=None, **beams) if how == "cut" else []
-    unit = options.get("length_unit", "character")
+    model, tokenizer = generate.load([str(folder) for folder in folders])
+    write: Any = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device=model.device)
+    unit, how = options.get("length_unit", "character"), row.get("constraint")
+    given: dict[str, Any] = {"num_beams": options["generation_num_beams"]}
+    given |= {"batch_size": options["per_device_eval_batch_size"], "length_unit": unit}
+    given |= {name: row[name] for name in ("rerank", "length_tolerance") if name in row}
+    free = write(sources, length_constraint=None, **given) if how == "cut" else []
     figures = {}
     for length in lengths:
         if how == "cut":
-            texts = [row["generated_text"][:length] for row in free]
+            texts = [lead(written["generated_text"], length, unit, tokenizer) for written in free]
         else:
-            bound = write(sources, length=length, length_unit=unit, length_constraint=how, **beams)
-            texts = [row["generated_text"] for row in bound]
-        produced = [count_units(text, "character") for text in texts]
+            found = write(sources, length=length, length_constraint=how, **given)
+            texts = [written["generated_text"] for written in found]
+        produced = count_texts(tokenizer, texts, unit, target=True)
         how_to = {"max_bytes": options.get("rouge_max_bytes"), "unit": options.get("rouge_unit", "word")}
         rouge = rouge_metrics(texts, references, **how_to)
         measured = {**length_metrics(produced, [length] * len(texts)), **rouge}
@@ -137,11 +164,21 @@ def override(spec: dict, items: list[str]) -> None:
         spec[part or "options"][name] = yaml.safe_load(value)
 
 
+def in_order(rows: dict[str, dict], chosen: list[str]) -> list[str]:
+    """The chosen rows, each after those that it needs."""
+    found: list[str] = []
+    for name in chosen:
+        for other in [*in_order(rows, sources_of(rows[name])), name]:
+            found += [] if other in found else [other]
+    return found
+
+
 def main(argv=None) -> None:
     """Run the recipe."""
     args = parse(argv)
     table = find_recipe(args.table, "reproduce")
     spec = load_table(table)
+    load_baselines()
     rows, lengths = rows_of(spec), spec["lengths"]
     chosen = args.rows or list(rows)
     unknown = [name for name in chosen if name not in rows]
@@ -151,7 +188,7 @@ def main(argv=None) -> None:
     out.mkdir(parents=True, exist_ok=True)
     spec["options"]["train_file"] = args.train_file
     override(spec, args.set)
-    for name in [rows[name]["of"] for name in chosen if "of" in rows[name]] + chosen:  # what others start from, first
+    for name in in_order(rows, chosen):
         results = load_results(out / "results.jsonl")
         options = {**spec["options"], **rows[name]}
         recorded = {k: v for k, v in options.items() if not k.endswith("_file")}  # where data lie may change
@@ -162,14 +199,17 @@ def main(argv=None) -> None:
                     "or take the line out to run it again"
                 )
             continue
+        costs = {}
         if "of" in options:
-            figures = bound(out / options["of"], options["constraint"], options, lengths)
+            figures = decode([out / of for of in sources_of(options)], rows[name], options, lengths)
         elif "predictor" in spec:
             figures = translate(out, name, options, spec)
         else:
             figures = train(out / name, options, lengths)
+            costs = cost(out / name)
+        line = {"format": FORMAT, "row": name, "config": recorded, "figures": figures, **costs}
         with (out / "results.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"format": FORMAT, "row": name, "config": recorded, "figures": figures}) + "\n")
+            file.write(json.dumps(line) + "\n")
         (out / "tables.md").write_text(render(spec, load_results(out / "results.jsonl"), out), encoding="utf-8")
     tables = render(spec, load_results(out / "results.jsonl"), out)
     (out / "tables.md").write_text(tables, encoding="utf-8")

@@ -324,6 +324,11 @@ def render(spec: dict, results: dict[str, dict], out: Path) -> str:
                 cells.append(f"{ours} ({theirs})" if theirs else ours)
             lines.append(f"| {name} | " + " | ".join(cells) + " |")
         lines.append("")
+    costs = [(name, results[name]) for name in known if "parameters" in results[name]]
+    if costs:
+        lines += ["## Cost", "", "| row | parameters, millions | minutes of training |", "|---|---|---|"]
+        lines += [f"| {name} | {row['parameters'] / 1e6:.2f} | {row['minutes']:.1f} |" for name, row in costs]
+        lines.append("")
     if "predictor" in spec and known:
         lines.append(compare_systems(spec, known, out).markdown())
     return "\n".join(lines)

@@ -34,6 +34,7 @@ from .checkpoints import (
     trained_steps,
 )
 from .data import Stream, first_rows, leave_out_lengths, load_splits, tokenize
+from .golc import GolcTrainer
 from .new_model import build_model, check_options, load_tokenizer, source_limit, unit_and_tokens
 from .record import RunRecord
 from .run import (
@@ -115,7 +116,7 @@ def make_trainer(model, run_args: RunArguments, args, data: Data) -> LengthContr
     stream = isinstance(rows, IterableDataset)
     if stream:
         rows = Stream(rows, args.seed if args.train_sampling_strategy == "random" else None)
-    trainer = LengthControlTrainer(
+    trainer = (GolcTrainer if run_args.objective == "golc" else LengthControlTrainer)(
         model=model,
         args=args,
         train_dataset=rows,
@@ -134,6 +135,8 @@ def make_trainer(model, run_args: RunArguments, args, data: Data) -> LengthContr
         processing_class=data.tokenizer,
         compute_metrics=metrics_of(run_args, data),
     )
+    if isinstance(trainer, GolcTrainer):
+        trainer.golc, trainer.data_unit = run_args, data.unit
     return trainer
 
 
@@ -145,16 +148,18 @@ def fit(trainer: LengthControlTrainer, run_args: RunArguments, record: RunRecord
     if checkpoint is not None:
         check_checkpoint(checkpoint, args.save_only_model, unit)
         logger.info("resuming from %s", checkpoint)
-    metrics: dict[str, float] = {}
+    metrics: dict[str, float] = {"parameters": model.num_parameters(only_trainable=True)}
     done = 0 if checkpoint is None else trained_steps(checkpoint)
     if checkpoint is not None and 0 < args.max_steps <= done:
         logger.info("training is finished")  # Trainer would take one more step
         load_average(model, [checkpoint])
     else:
         record.begin(done)
-        metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
-        trainer.save_metrics("train", metrics)
+        metrics |= trainer.train(resume_from_checkpoint=checkpoint).metrics
         state = trainer.state
+        # Trainer divides by the steps before a resumed run, too
+        metrics["train_seconds_per_step"] = metrics["train_runtime"] / max(1, state.global_step - done)
+        trainer.save_metrics("train", metrics)
         whole = state.global_step >= state.max_steps
         why = "the last step" if whole else f"ended before step {state.max_steps}, the last of its schedule"
         record.end(state.global_step, state.epoch or 0.0, why)

@@ -1,0 +1,21 @@
+"""
+Systems that the papers compare with: plain PyTorch modules that `lenctrl reproduce` trains, tests and lists.
+
+They are no part of the package. `lenctrl reproduce` imports this folder, which registers each as a `family`.
+"""
+
+from hf_lenctrl.experiment.new_model import register_family
+
+from .convs2s import ConvS2S, ConvS2SConfig
+from .length_attention import LengthAttentionConfig, LengthAttentionLstm
+from .lpas import Lpas, LpasConfig
+from .lstm import Lstm, LstmConfig
+
+
+for _name, _config_class, _model_class in (
+    ("lstm", LstmConfig, Lstm),
+    ("length_attention", LengthAttentionConfig, LengthAttentionLstm),
+    ("convs2s", ConvS2SConfig, ConvS2S),
+    ("lpas", LpasConfig, Lpas),
+):
+    register_family(_name, _config_class, _model_class)

@@ -1,0 +1,79 @@
+"""Draw Nguyen et al. 2023's figures 10 to 15: the lengths that each system wrote, where one was requested.
+
+    python recipes/reproduce/lengths.py runs/reproduce/headline_en --output_file lengths.png
+    python recipes/reproduce/lengths.py runs/reproduce/headline_en --rows lstm lenemb_lstm --output_file lengths.png
+
+A row of panels for each system, from the outputs that `lenctrl reproduce` left in the folders of its rows; a column
+for each requested length, with a line where it is.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+
+# full, model 1, model 2 (without the encoder's and the decoder's embedding), LE, LA, LC, LPAS
+SYSTEMS = ["nguyen", "nguyen_1", "nguyen_2", "lenemb_lstm", "la", "lc_convs2s", "lpas"]
+
+
+def lengths_of(folder: Path, length: int) -> list[int]:
+    """Units of each output of a row at a requested length."""
+    file = folder / f"test_{length}_outputs.jsonl"
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no {file}; run the row: lenctrl reproduce ... --rows {folder.name}")
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    return [row["length"] for row in rows if row["length"] is not None]
+
+
+def requested_in(folder: Path) -> list[int]:
+    """The lengths that a row was tested at."""
+    names = [path.name.split("_")[1] for path in folder.glob("test_*_outputs.jsonl")]
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def draw(rows: dict[str, dict[int, list[int]]], path: Path) -> None:
+    """
+    Write the figure.
+
+    Args:
+        rows (`dict`): For each system, for each requested length, the units of the outputs.
+        path (`Path`): A file whose ending matplotlib knows: `.png`, `.svg`, `.pdf`.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    requested = list(next(iter(rows.values())))
+    size = {"figsize": (3 * len(requested), 1.2 * len(rows) + 0.6), "squeeze": False}
+    figure, axes = plt.subplots(len(rows), len(requested), sharex="col", layout="constrained", **size)
+    for row, (name, found) in zip(axes, rows.items(), strict=True):
+        for axis, length in zip(row, requested, strict=True):
+            last = 2 * length  # what is longer counts as this long
+            axis.hist([min(n, last) for n in found[length]], bins=range(0, last + 2), color="#4c72b0")
+            axis.axvline(length + 0.5, color="#c44e52", linewidth=0.8)  # the middle of its bar
+            axis.set_yticks([])
+        row[0].set_ylabel(name, rotation=0, ha="right", va="center")
+    for axis, length in zip(axes[0], requested, strict=True):
+        axis.set_title(f"requested: {length}")
+    figure.supxlabel("length of the output")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def main(argv=None) -> None:
+    """Run the recipe."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="--output_dir of lenctrl reproduce")
+    parser.add_argument("--rows", nargs="+", default=SYSTEMS, help="systems, from top to bottom")
+    parser.add_argument("--output_file", type=Path, required=True, help="the figure: png, svg or pdf")
+    args = parser.parse_args(argv)
+    requested = requested_in(args.folder / args.rows[0])
+    if not requested:
+        raise FileNotFoundError(f"{args.folder / args.rows[0]} holds no test_*_outputs.jsonl; run lenctrl reproduce")
+    rows = {name: {n: lengths_of(args.folder / name, n) for n in requested} for name in args.rows}
+    draw(rows, args.output_file)
+
+
+if __name__ == "__main__":
+    main()

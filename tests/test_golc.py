@@ -1,0 +1,109 @@
+"""GOLC's loss and risk by hand, its gradient on a tiny model, and a run of it."""
+
+import math
+
+import pytest
+import torch
+from conftest import SOURCES, TARGETS, build_model
+from transformers import Seq2SeqTrainingArguments
+
+from hf_lenctrl import DataCollatorForLengthControl
+from hf_lenctrl.experiment.arguments import RunArguments
+from hf_lenctrl.experiment.golc import GolcTrainer, expected_risk, penalised_rouge
+
+
+def test_the_loss_of_an_output_is_rouge_of_what_fits_and_the_units_beyond():
+    references = ["the cat sat", "the cat sat", "the cat sat"]
+    outputs = ["the cat", "the cat sat down", "a dog"]
+    # ROUGE-L F1: 2 of 2 and 2 of 3 words; "the cat sat" alone is compared, 5 characters are beyond; nothing shared
+    assert penalised_rouge(outputs, references, [11] * 3, "character", None) == pytest.approx([-0.8, -1 + 5, 0.0])
+    assert penalised_rouge(outputs, references, [2] * 3, "word", None) == pytest.approx([-0.8, -0.8 + 2, 0.0])
+
+
+def test_the_risk_is_the_weighted_mean_of_the_losses():
+    log_probabilities = torch.log(torch.tensor([[0.2, 0.6], [0.5, 0.5]]))
+    losses = torch.tensor([[1.0, -1.0], [3.0, 0.0]])
+    # 0.25 - 0.75, and 1.5; with alpha 1/2 the first row weighs sqrt(0.2) and sqrt(0.6)
+    assert float(expected_risk(log_probabilities, losses, 1.0)) == pytest.approx((-0.5 + 1.5) / 2)
+    low, high = math.sqrt(0.2), math.sqrt(0.6)
+    assert float(expected_risk(log_probabilities, losses, 0.5)) == pytest.approx(
+        ((low - high) / (low + high) + 1.5) / 2
+    )
+
+
+def test_the_gradient_makes_the_better_sample_likelier():
+    log_probabilities = torch.tensor([[-3.0, -2.0, -4.0]], requires_grad=True)
+    expected_risk(log_probabilities, torch.tensor([[-0.9, 5.0, -0.1]]), 0.1).backward()
+    better, worse, other = log_probabilities.grad[0].tolist()
+    assert better < other < 0 < worse
+    assert better + worse + other == pytest.approx(0, abs=1e-7)
+
+
+def trainer_of(tokenizer, tmp_path, **options):
+    model = build_model(
+        "marian",
+        vocab_size=len(tokenizer),
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        decoder_start_token_id=tokenizer.pad_token_id,
+        forced_eos_token_id=tokenizer.eos_token_id,
+        length_unit="character",
+        length_encoding="ldpe",
+        dropout=0.0,
+    )
+    model.set_unit_table(tokenizer)
+    rows = [dict(tokenizer(s, text_target=t)) for s, t in zip(SOURCES, TARGETS, strict=True)]
+    args = Seq2SeqTrainingArguments(
+        str(tmp_path), max_steps=3, per_device_train_batch_size=3, use_cpu=True, report_to="none", disable_tqdm=True
+    )
+    trainer = GolcTrainer(
+        model=model,
+        args=args,
+        train_dataset=rows,
+        data_collator=DataCollatorForLengthControl(tokenizer, model=model),
+        processing_class=tokenizer,
+    )
+    trainer.golc, trainer.data_unit = RunArguments(objective="golc", **options), "character"
+    return trainer
+
+
+def test_a_step_against_the_risk_lowers_the_risk_of_the_same_samples(shared_tokenizer, tmp_path, monkeypatch):
+    trainer = trainer_of(shared_tokenizer, tmp_path, golc_samples=4, golc_alpha=0.5)
+    model = trainer.model.train()
+    texts = [SOURCES[0], SOURCES[3]]
+    wanted = [TARGETS[0], TARGETS[3]]
+    rows = [dict(shared_tokenizer(s, text_target=t)) for s, t in zip(texts, wanted, strict=True)]
+    batch = trainer.data_collator(rows)
+    written = ["small text editor", "small", "editor of much too long a text", "a b", "measure", "disk", "b", "speed"]
+    ids = shared_tokenizer(text_target=written, padding=True, return_tensors="pt")["input_ids"]
+    start = ids.new_full((8, 1), shared_tokenizer.pad_token_id)
+    monkeypatch.setattr(trainer, "sample", lambda model, inputs: torch.cat([start, ids], dim=1))
+    before = trainer.risk(model, batch)
+    before.backward()
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.grad is not None:
+                weight -= 0.01 * weight.grad
+        after = trainer.risk(model, batch)
+    assert after < before
+
+
+def test_it_trains_and_evaluates_without_samples(shared_tokenizer, tmp_path, monkeypatch):
+    trainer = trainer_of(shared_tokenizer, tmp_path, golc_samples=2)
+    assert trainer.train().metrics["train_loss"] > 0
+    monkeypatch.setattr(trainer, "sample", None)  # evaluation would call it
+    rows = trainer.train_dataset
+    assert trainer.evaluate(rows)["eval_loss"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"golc_lambda": 0.0}, "golc_lambda must be above 0 and at most 1, got 0.0"),
+        ({"golc_samples": 1}, "golc_samples must be at least 2"),
+        ({"golc_temperature": 0.0}, "golc_temperature must be above 0"),
+    ],
+)
+def test_an_option_out_of_range_is_told(options, message):
+    with pytest.raises(ValueError, match=message):
+        RunArguments(objective="golc", **options)

