@@ -229,15 +229,15 @@ def sentences(text: str) -> list[str]:
 
 def like(source: str, text: str) -> str:
     """
-    Without a final dot that the source does not have, with the source's comma or colon.
+    With the final mark of the source in place of a final dot, and without a dot that the source does not have.
 
-    >>> like("Alle Bilder", "All pictures."), like("Wählen Sie:", "Choose.")
-    ('All pictures', 'Choose:')
+    >>> like("Alle Bilder", "All pictures."), like("Wählen Sie:", "Choose."), like("Los!", "Go.")
+    ('All pictures', 'Choose:', 'Go!')
     """
     end = source[-1:]
-    if end in MARKS or not text.endswith("."):
+    if end == "." or not text.endswith("."):
         return text
-    return text.rstrip(".") + (end if end in ",;:" else "")
+    return text.rstrip(".") + (end if end in "!…,;:" else "")
 
 
 def keeps(natural: str, text: str) -> bool:
