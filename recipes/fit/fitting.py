@@ -1,0 +1,304 @@
+"""The natural translation where it fits, else the best one within the limit: what both recipes share.
+
+A plain model translates. What does not fit is written again, at several shorter lengths, by the length-controlled
+model, and by the plain model under a maximum. The plain model scores all candidates.
+"""
+
+import argparse
+import json
+import logging
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from sacrebleu.metrics import CHRF
+from transformers import pipeline
+from transformers.utils import logging as transformers_logging
+from wcwidth import wcswidth
+
+import hf_lenctrl  # noqa: F401, registers the models and the pipeline
+from hf_lenctrl.length_units import count_texts
+from hf_lenctrl.reranking import log_probabilities
+
+
+LENGTHS = 8  # that a sentence is written at, beside its natural one
+BEAMS = 4  # outputs for each length
+CHOICES = 500  # most combinations of candidates for a text of several sentences
+MARKS = ".!?…"
+# a dot after these does not end a sentence
+ABBREVIATION = re.compile(r"(?:\b(?:\w|Dr|Prof|Nr|St|Hr|Fr|Mr|Mrs|ca|bzw|usw|vgl|Tel)|\d)\.$")
+NUMBER = re.compile(
+    r"\d+|\b(?:two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|(?:thir|four|fif|six|seven|eigh|nine)teen"
+    r"|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand|million|half|quarter)\b",
+    re.I,
+)
+NEGATION = re.compile(r"\b(?:not|no|never|none|nobody|nothing|nowhere|neither|nor|cannot|without)\b|n't\b", re.I)
+
+
+@dataclass
+class Request:
+    """
+    A text to translate.
+
+    Args:
+        sentences (`list[str]`): Its sentences.
+        limit (`int` or `None`): Units for their outputs together, with a space between two. `layout` decides; the
+            limit says what lengths to try.
+        layout (`Callable`): From an output for each sentence to what is written, or `None` where that does not fit.
+    """
+
+    sentences: list[str]
+    limit: int | None
+    layout: Callable[[list[str]], Any]
+
+
+@dataclass
+class Fitted:
+    """
+    The translation of a `Request`.
+
+    Attributes:
+        outputs (`list[str]`): One for each sentence; the natural ones where nothing fits.
+        layout: Of `outputs`, `None` where nothing fits.
+        natural (`list[str]`): The plain model's translation.
+        score (`float`): Log-probability of the outputs under the plain model, mean of the tokens.
+    """
+
+    outputs: list[str]
+    layout: Any
+    natural: list[str]
+    score: float
+
+
+class Fitter:
+    """
+    Translations within limits.
+
+    Args:
+        plain_model (`str`): Path or Hub name of a plain model of the task. It writes the natural translation and
+            scores the candidates.
+        model (`str`, *optional*): The length-controlled one, of the same task. Without it, only the plain model
+            writes shorter texts.
+        length_unit (`str`, *optional*): Of the limits; defaults to that of `model`, else `"character"`.
+        min_score (`float`): Mean log-probability of a token under which a shorter text is not used.
+        shorten (`bool`): The models shorten text of one language: the natural text is the source itself.
+    """
+
+    def __init__(self, plain_model, model=None, *, length_unit=None, min_score=-1.0, shorten=False, batch_size=16):
+        task: Any = "length-controlled-generation"  # the stubs of Transformers know its own tasks alone
+        options: dict[str, Any] = {"batch_size": batch_size, "progress_bar": False}
+        self.plain = pipeline(task, model=plain_model, **options)
+        self.controlled = None if model is None else pipeline(task, model=model, **options)
+        own = None if self.controlled is None else getattr(self.controlled.model.config, "length_unit", None)
+        self.unit = length_unit or own or "character"
+        self.min_score, self.shorten = min_score, shorten
+        self._chrf = CHRF()
+        self._natural: dict[str, list[str]] = {}  # of each sentence: the plain model's n best
+        self._shorter: dict[str, set[str]] = {}
+        self._scores: dict[tuple[str, str], float] = {}
+
+    def fit(self, requests: Sequence[Request]) -> list[Fitted]:
+        """Translate; a sentence that several requests share is translated once."""
+        self._translate(requests)
+        open_ = [request for request in requests if not self._fits(request)]
+        self._write_shorter(open_)
+        return [self._choose(request) for request in requests]
+
+    def count(self, text: str) -> int:
+        """Units of a text."""
+        return count_texts(self.plain.tokenizer, [text], self.unit)[0]
+
+    def _fits(self, request: Request) -> bool:
+        return request.layout([self._best(sentence) for sentence in request.sentences]) is not None
+
+    def _best(self, sentence: str) -> str:
+        return like(sentence, self._natural[sentence][0])
+
+    def _translate(self, requests: Sequence[Request]) -> None:
+        new = list(dict.fromkeys(s for request in requests for s in request.sentences if s not in self._natural))
+        if self.shorten:
+            self._natural |= {sentence: [sentence] for sentence in new}
+        elif new:
+            outputs = self.plain(new, num_beams=2 * BEAMS, num_return_sequences=2 * BEAMS, length_unit=self.unit)
+            for sentence, best in zip(new, outputs, strict=True):
+                self._natural[sentence] = list(dict.fromkeys(out["generated_text"] for out in best))
+        self._score({sentence: self._natural[sentence] for sentence in new})
+
+    def _write_shorter(self, requests: Sequence[Request]) -> None:
+        """Candidates for each sentence, from the length at which it alone makes the text fit."""
+        wanted: dict[str, set[int]] = {}
+        for request in requests:
+            counts = [self.count(self._best(sentence)) for sentence in request.sentences]
+            total = sum(counts) + len(counts) - 1
+            excess = max(0, total - (total if request.limit is None else request.limit))
+            for sentence, count in zip(request.sentences, counts, strict=True):
+                # a single sentence gives all of the excess, of several each may give a part
+                last = count - 1 if len(counts) > 1 else min(count - excess, count - 1)
+                first = count - excess if len(counts) > 1 else last - LENGTHS + 1
+                lengths = range(last, min(first, last) - 1, -max(1, (last - first + 1) // LENGTHS))
+                wanted.setdefault(sentence, set()).update(n for n in lengths if n > 2)
+        wanted = {sentence: lengths for sentence, lengths in wanted.items() if lengths}
+        if not wanted:
+            return
+        texts, lengths = list(wanted), [sorted(lengths) for lengths in wanted.values()]
+        found: dict[str, set[str]] = {sentence: set() for sentence in texts}
+        best: dict[str, Any] = {"num_beams": 2 * BEAMS, "num_return_sequences": 2 * BEAMS}
+        bound = {"length": [own[-1] for own in lengths], "length_constraint": "max", "length_unit": self.unit}
+        for sentence, outputs in zip(texts, self.plain(texts, **bound, **best), strict=True):
+            found[sentence] |= {out["generated_text"] for out in outputs}
+        if self.controlled is not None:
+            best = {"num_beams": BEAMS, "num_return_sequences": BEAMS, "length_constraint": "exact"}
+            for sentence, rows in zip(texts, self.controlled(texts, length=lengths, **best), strict=True):
+                found[sentence] |= {out["generated_text"] for row in rows for out in row}
+        for sentence, outputs in found.items():
+            natural = self._natural[sentence][0]
+            found[sentence] = {text for text in outputs if text.strip() and keeps(natural, text)}
+            self._shorter.setdefault(sentence, set()).update(found[sentence])
+        self._score(found)
+
+    def _score(self, texts: dict[str, Any]) -> None:
+        pairs = [(sentence, text) for sentence, several in texts.items() for text in several]
+        pairs = [pair for pair in dict.fromkeys(pairs) if pair not in self._scores]
+        pairs.sort(key=lambda pair: len(pair[0]) + len(pair[1]))
+        for start in range(0, len(pairs), 64):
+            batch = pairs[start : start + 64]
+            sources, outputs = zip(*batch, strict=True)
+            sums = log_probabilities(self.plain.model, self.plain.tokenizer, sources, outputs)
+            tokens = [len(ids) for ids in self.plain.tokenizer(text_target=list(outputs))["input_ids"]]  # with EOS
+            self._scores |= {pair: total / n for pair, total, n in zip(batch, sums, tokens, strict=True)}
+
+    def _candidates(self, sentence: str, several: bool) -> list[tuple[float, float, str]]:
+        """Value, score and text; the natural text first, then the most probable that keeps most of its letters."""
+        natural = self._natural[sentence]
+        texts = {*natural, *self._shorter.get(sentence, ())}
+        scores = {text: self._scores[sentence, text] for text in texts}
+        kept = [text for text in texts if text == natural[0] or scores[text] >= self.min_score]
+        # as in MBR decoding, likeness to what the model would say stands for likeness to the meaning
+        value = {text: scores[text] + self._chrf.sentence_score(text, [natural[0]]).score / 100 for text in kept}
+        rows = [(value[text], scores[text], like(sentence, text)) for text in kept]
+        rows.sort(key=lambda row: (-row[0], row[2]))
+        if several:  # those that no shorter one is better than, spread over the lengths
+            best: list[tuple[float, float, str]] = []
+            for row in sorted(rows, key=lambda row: (self.count(row[2]), -row[0])):
+                best += [row] if not best or row[0] > best[-1][0] else []
+            rows = best[::-1]
+        return rows
+
+    def _choose(self, request: Request) -> Fitted:
+        natural = [self._best(sentence) for sentence in request.sentences]
+        scores = [self._scores[sentence, self._natural[sentence][0]] for sentence in request.sentences]
+        weights = [len(text) / sum(map(len, natural)) for text in natural]
+        layout = request.layout(natural)
+        if layout is not None:
+            return Fitted(natural, layout, natural, mean(scores, weights))
+        pools = [self._candidates(sentence, len(natural) > 1) for sentence in request.sentences]
+        most = max(2, int(CHOICES ** (1 / len(pools))))
+        choices = list(product(*(pool[:most] for pool in pools)))
+        choices.sort(key=lambda rows: -mean([row[0] for row in rows], weights))
+        for rows in choices:
+            outputs = [row[2] for row in rows]
+            if (layout := request.layout(outputs)) is not None:
+                return Fitted(outputs, layout, natural, mean([row[1] for row in rows], weights))
+        return Fitted(natural, None, natural, mean(scores, weights))
+
+
+def mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    return sum(value * weight for value, weight in zip(values, weights, strict=True))
+
+
+def sentences(text: str) -> list[str]:
+    """
+    Split after a final mark that a space follows; not after an abbreviation or an ordinal number.
+
+    >>> sentences("Komm am 3. Mai. Dr. Maier ist da! Ja?")
+    ['Komm am 3. Mai.', 'Dr. Maier ist da!', 'Ja?']
+    """
+    found: list[str] = []
+    for part in re.split(r"(?<=[.!?…])\s+|(?<=[.!?…][\"“”»«'])\s+", text.strip()):
+        if found and ABBREVIATION.search(found[-1]):
+            found[-1] += f" {part}"
+        else:
+            found.append(part)
+    return found
+
+
+def like(source: str, text: str) -> str:
+    """
+    With the final mark of the source in place of a final dot, and without a dot that the source does not have.
+
+    >>> like("Alle Bilder", "All pictures."), like("Wählen Sie:", "Choose."), like("Los!", "Go.")
+    ('All pictures', 'Choose:', 'Go!')
+    """
+    end = source[-1:]
+    if end == "." or not text.endswith("."):
+        return text
+    return text.rstrip(".") + (end if end in "!…,;:" else "")
+
+
+def keeps(natural: str, text: str) -> bool:
+    """
+    Whether a shorter text keeps the natural one's numbers and negation (English words) and its final mark.
+
+    >>> keeps("I didn't leave the door open.", "I left the door open.")
+    False
+    """
+    same_numbers = NUMBER.findall(natural) == NUMBER.findall(text)
+    same_end = natural[-1:] == text[-1:] or not {natural[-1:], text[-1:]} & set(MARKS)
+    return same_numbers and same_end and bool(NEGATION.search(natural)) == bool(NEGATION.search(text))
+
+
+@lru_cache(maxsize=100_000)
+def columns(text: str) -> int:
+    """Display columns of one line, as terminals count them."""
+    width = wcswidth(text)
+    if width < 0:
+        raise ValueError(f"a text of one line has no control characters, got {text!r}; remove them")
+    return width
+
+
+def add_options(parser: argparse.ArgumentParser, min_score: float) -> None:
+    """The options of both recipes."""
+    add = parser.add_argument
+    add("--input_file", required=True, help="the file with the texts to translate")
+    add("--output_file", required=True, help="where the translated file goes")
+    add("--report_dir", required=True, help="folder for report.md and report.json")
+    add("--plain_model", required=True, help="a plain model: natural translations, and the score of each candidate")
+    add("--model", help="the length-controlled model, for what does not fit; without it the plain model writes these")
+    add("--length_unit", help="of the limits; default: the model's")
+    add("--min_score", type=float, default=min_score, help="least mean log-probability of a token of a used text")
+    add("--shorten", action="store_true", help="the models shorten text of one language, they do not translate")
+
+
+def fitter(args: argparse.Namespace) -> Fitter:
+    """The `Fitter` that the options name."""
+    for name in ("input_file", "output_file"):
+        if Path(args.output_file).resolve() == Path(args.input_file).resolve():
+            raise ValueError(f"output_file must be another file than input_file, got {args.output_file!r} for both")
+    options = {"length_unit": args.length_unit, "min_score": args.min_score, "shorten": args.shorten}
+    return Fitter(args.plain_model, args.model, **options)
+
+
+def write_report(folder: str, lines: list[str], report: dict) -> None:
+    """`report.md` and `report.json`."""
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "report.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (path / "report.json").write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def cell(text: str) -> str:
+    """A text in a Markdown table."""
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " / ")
+
+
+def quiet() -> None:
+    """Leave out what a reader of the report does not need."""
+    warnings.filterwarnings("ignore", message="Recommended: pip install sacremoses")
+    logging.getLogger("hf_lenctrl").setLevel(logging.ERROR)  # candidates at lengths that are rare in training
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()

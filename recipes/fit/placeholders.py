@@ -1,0 +1,158 @@
+"""Keep what a model must not touch: placeholders, tags, entities, escapes, accelerators.
+
+A string is cut into pieces. Placeholders at an edge of a piece stay outside of it. Inside, stand-ins that the model
+copies take their place: names and numbers. What comes back is counted.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+from fitting import sentences
+
+
+ARGUMENT = (
+    r"%(?:\(\w+\)|\d+\$)?[-+#0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|h|ll|l|z|j|t|L)?[diouxXeEfFgGcrsapn]"  # printf, Python
+    r"|%%|%[A-Z]\w*%|%\d+"  # percent signs, Windows variables, Qt
+    r"|\$\{[^}]*\}|\{\{[^}]*\}\}|\{[^{}]*\}"  # templates, str.format, ICU arguments
+)
+PLACEHOLDER = re.compile(
+    rf"<\w[^<>]*>(?:{ARGUMENT})</\w+>|{ARGUMENT}"  # with tags around it too
+    r"|<[^<>]+>|&#?\w+;"  # tags, entities
+    r"|https?://[^\s<>]+|[^\s<>]+@[^\s<>]+\.\w+"  # addresses
+)
+COUNT = re.compile(r"%(?:\(\w+\)|\d+\$)?[-+#0]*\d*(?:\.\d+)?[hlzjt]*[diuf]|\{n\}|\{count\}|\{num\w*\}")
+ACCELERATOR = re.compile(r"&(?=\w)|(?<!\w)_(?=\w)|(?<=\w)_(?=[A-Za-zÄÖÜäöü])")
+LINE = re.compile(r"((?:\\n|\n|\t|\\t)+)")  # as characters, or as written in a file
+# what stays outside a piece: tags, punctuation, an argument that a colon parts from the text
+BEFORE = re.compile(rf"(?:(?:{ARGUMENT})(?=[\W_]*:)|<[^<>]+>|[^\w%{{<&$»«„“”\"'‚‘’›‹])*")
+AFTER = re.compile(rf"(?::[^\w%{{<&$]*(?:{PLACEHOLDER.pattern})|<[^<>]+>|[^\w%{{}}<>&$;.!?…:,»«„“”\"'‚‘’›‹])*\Z")
+QUOTES = "„“”»«\"'‚‘’›‹"
+QUOTED = re.compile(rf"[{QUOTES}](?:{PLACEHOLDER.pattern})[{QUOTES}]|{PLACEHOLDER.pattern}")  # the quotes go along
+# German or French as the model reads it, English as it writes it; tried in this order
+NAMES = [("Tom", "Maria", "Paris"), ("Maria", "Tom", "Boston"), ("Paris", "Boston", "Tom")]
+NUMBERS = [("50", "100", "30"), ("100", "50", "20"), ("30", "20", "100")]
+WRITTEN = {"Maria": "Mary"}
+
+
+class Unprotectable(ValueError):
+    """A string that cannot be taken apart and put together again."""
+
+
+@dataclass
+class Piece:
+    """Text between two things that stay: edges, its sentences, and the stand-in of each placeholder inside."""
+
+    before: str
+    texts: list[str]
+    after: str
+    inside: dict[str, str]
+
+
+def everything(text: str) -> Counter:
+    """Placeholders, tags, entities and line ends of a string, each with how often it occurs."""
+    return Counter(match[0] for match in PLACEHOLDER.finditer(text)) + Counter(re.findall(r"\\n|\n|\\t|\t", text))
+
+
+def protect(text: str, variant: int = 0) -> tuple[list[Piece | str], str]:
+    """
+    Take a string apart.
+
+    Args:
+        variant (`int`): Which stand-ins, below `len(NAMES)`.
+
+    Returns:
+        The pieces and what separates them, and the accelerator's mark, `""` without one.
+
+    Raises:
+        `Unprotectable`: for more placeholders in a piece than stand-ins, and a line that breaks inside a sentence.
+    """
+    mark = ""
+    found = [m for m in ACCELERATOR.finditer(text) if not any(a <= m.start() < b for a, b in spans(text))]
+    if len(found) == 1 and text.count(found[0][0]) == 1:
+        mark = found[0][0]
+        text = text.replace(mark, "")
+    parts: list[Piece | str] = []
+    lines = LINE.split(text)
+    for i, line in enumerate(lines):
+        if i % 2 or not line:
+            parts.append(line)
+            continue
+        if i + 2 < len(lines) and lines[i + 1] in ("\n", "\\n") and re.search(r"[\w,]\s*$", line):
+            if re.match(r"\s*[a-zäöü]", lines[i + 2]):
+                raise Unprotectable("a line break inside a sentence")
+        parts.append(piece(line, variant))
+    return parts, mark
+
+
+def spans(text: str) -> list[tuple[int, int]]:
+    return [match.span() for match in PLACEHOLDER.finditer(text)]
+
+
+def piece(line: str, variant: int) -> Piece | str:
+    """A line without line ends; as it is where it has no word."""
+    before = BEFORE.match(line)[0]  # type: ignore[index], it matches the empty string
+    rest = line[len(before) :]
+    if not re.search(r"[^\W\d_]{2}", PLACEHOLDER.sub("", rest)):
+        return line
+    after = AFTER.search(rest)[0]  # type: ignore[index], it matches the empty string
+    core = rest[: len(rest) - len(after)]
+    names, numbers = list(NAMES[variant]), list(NUMBERS[variant])
+    if set("{}<>") & set(without(core)):
+        raise Unprotectable("a brace or an angle bracket that is no whole placeholder")
+    inside: dict[str, str] = {}
+
+    def stand_in(match: re.Match) -> str:
+        pool = numbers if COUNT.fullmatch(match[0]) else names
+        held = match[0].strip(QUOTES)
+        if not pool or re.match(r"<[^<>]+>$|&|%%|https?:|[^\s<>]+@", held):
+            raise Unprotectable("a tag, an entity or too many placeholders inside a sentence")
+        name = pool.pop(0)
+        if re.search(rf"\b{name}\b", core):
+            raise Unprotectable(f"the text has the word {name}, which stands in for a placeholder")
+        german = match[0] != held and match[0][0] in "„»‚›"
+        inside[WRITTEN.get(name, name)] = f'"{held}"' if german else match[0]
+        return name
+
+    return Piece(before, sentences(QUOTED.sub(stand_in, core)), after, inside)
+
+
+def without(text: str) -> str:
+    """The text with placeholders blanked, at the same positions."""
+    return PLACEHOLDER.sub(lambda match: " " * len(match[0]), text)
+
+
+def restore(parts: list[Piece | str], outputs: list[str], mark: str, source: str) -> str | None:
+    """
+    Put a string together.
+
+    Args:
+        outputs (`list[str]`): One for each sentence of the pieces.
+        source (`str`): The string that was taken apart.
+
+    Returns:
+        `None` where the output does not have everything of the source as often.
+    """
+    rest, written = list(outputs), []
+    for part in parts:
+        if isinstance(part, str):
+            written.append(part)
+            continue
+        text, rest = " ".join(rest[: len(part.texts)]), rest[len(part.texts) :]
+        for name, placeholder in part.inside.items():
+            text, times = re.subn(rf"(?<![\w]){name}(?![\w.,]\d|\w|')", lambda _, p=placeholder: p, text)  # type: ignore[misc]
+            if times != 1:
+                return None
+        written.append(part.before + text + part.after)
+    result = "".join(written)
+    if everything(result) != everything(source.replace(mark, "") if mark else source):
+        return None
+    return accelerate(result, source, mark) if mark else result
+
+
+def accelerate(text: str, source: str, mark: str) -> str | None:
+    """The mark before the source's letter, or else before the first letter that is no placeholder's."""
+    key = source[source.index(mark) + 1]
+    free = [m.start() for m in re.finditer(r"[^\W\d_]", without(text))]
+    places = [i for i in free if text[i].lower() == key.lower()] or free
+    return text[: places[0]] + mark + text[places[0] :] if places else None
