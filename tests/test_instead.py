@@ -50,7 +50,7 @@ def models(shared_tokenizer, tmp_path):
     (tmp_path / "test.jsonl").write_text("".join(rows))
     spec = yaml.safe_load((BENCHMARKS.parent / "recipes/translation/isometric.yaml").read_text(encoding="utf-8"))
     spec |= {"model": str(tmp_path / "model"), "base_model": str(tmp_path / "base"), "num_beams": 2, "batch_size": 2}
-    (tmp_path / "ways.yaml").write_text(yaml.safe_dump(spec))
+    (tmp_path / "ways.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
     return tmp_path, spec
 
 
