@@ -99,8 +99,8 @@ def main(argv=None) -> None:
         cells += [f"{1000 * seconds[name] / len(rows):.1f}", f"{1000 * seconds[name] / max(good, 1):.1f}"]
         print(f"| {name} | " + " | ".join(cells) + " |")
     if args.output_file:
-        lines = [{**row, **{name: written[name][i] for name in names}} for i, row in enumerate(rows)]
-        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        outputs = [row | {"outputs": {name: written[name][i] for name in names}} for i, row in enumerate(rows)]
+        text = "".join(json.dumps(output, ensure_ascii=False) + "\n" for output in outputs)
         Path(args.output_file).write_text(text, encoding="utf-8")
 
 

@@ -63,9 +63,9 @@ def test_every_way_writes_each_sentence(models, capsys):
     rows = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
     assert [row["source"] for row in rows] == SOURCES[:3]
     for row in rows:
-        assert len(row["base, max"]) <= 1.1 * len(row["source"])
+        assert len(row["outputs"]["base, max"]) <= 1.1 * len(row["source"])
         for name in ("window", "window, greedy", "range"):
-            assert instead.fits(row["source"], row[name], 0.1), name
+            assert instead.fits(row["source"], row["outputs"][name], 0.1), name
 
 
 def test_the_first_that_fits_is_taken_else_the_best():
