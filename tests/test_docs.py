@@ -194,6 +194,7 @@ def test_every_option_in_the_pages_exists():
     )
     known = OPTIONS | set(re.findall(r"^    (\w+): .*field\(", recipes, flags=re.M))
     known |= set(re.findall(r'"--(\w+)"', recipes)) | {"help", "multi_gpu", "num_processes", "config_file"}
+    known |= {"app", "port"}  # of uvicorn
     known |= {name for name, *_ in SAMPLING}
     for name, text in PAGES.items():
         assert set(re.findall(r"(?<![\w-])--(\w+)", text)) <= known, name
