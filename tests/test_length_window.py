@@ -7,9 +7,9 @@ import pytest
 import torch
 from conftest import build_model
 from family_models import FAMILIES, MODES, NO, SOURCE, UNITS, controlled_model, lengths_of, stock_model, tokenizer_of
+from huggingface_hub.errors import StrictDataclassClassValidationError
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from huggingface_hub.errors import StrictDataclassClassValidationError
 from transformers import LogitsProcessorList
 
 from hf_lenctrl import LengthConstraintLogitsProcessor, UnitTable
@@ -144,9 +144,11 @@ def test_the_entries_of_a_window_are_those_that_trying_every_text_finds(seed):
             scores = process(torch.tensor([ids]), torch.zeros(1, len(weights[0])))[0].tolist()
             through = {i for i, score in enumerate(scores) if score > NO and i != 1}
             expected = expected_entries(weights, following, eos, state, count, low, high)
-            silent = {i for i in range(2, len(weights[0])) if i not in eos and all(
-                weights[s][i] == 0 and following[s][i] == s for s in range(len(weights))
-            )}
+            silent = {
+                i
+                for i in range(2, len(weights[0]))
+                if i not in eos and all(weights[s][i] == 0 and following[s][i] == s for s in range(len(weights)))
+            }
             if expected - silent and not (silent and len(ids) <= 2):
                 assert through - silent == expected - silent, (weights, following, eos, low, high, ids)
                 compared += 1
@@ -282,9 +284,9 @@ def test_the_windows_of_rows_are_their_own():
     model = controlled_model("bart", length_unit="character")
     free = model.generate(SOURCE, length=[8, 8, 8], length_constraint="exact", length_tolerance=[0, (0, 9), 0.5])
     for row, tolerance in enumerate([0, (0, 9), 0.5]):
-        alone = model.generate(
-            SOURCE[row : row + 1], length=8, length_constraint="exact", length_tolerance=tolerance
-        )[0]
+        alone = model.generate(SOURCE[row : row + 1], length=8, length_constraint="exact", length_tolerance=tolerance)[
+            0
+        ]
         assert free[row][: len(alone)].tolist() == alone.tolist()
 
 
@@ -292,9 +294,9 @@ def test_no_tolerance_and_a_tolerance_of_zero_write_the_same():
     model = controlled_model("marian", length_unit="character")
     for options in MODES.values():
         written = []
-        for given in ({}, {"length_tolerance": 0}, {"length_tolerance": (0.0, 0)}):
+        for own in ({}, {"length_tolerance": 0}, {"length_tolerance": (0.0, 0)}):
             torch.manual_seed(0)
-            written.append(model.generate(SOURCE, length=[1, 7, 23], length_constraint="exact", **given, **options))
+            written.append(model.generate(SOURCE, length=[1, 7, 23], length_constraint="exact", **own, **options))
         assert torch.equal(written[0], written[1]) and torch.equal(written[0], written[2])
 
 
