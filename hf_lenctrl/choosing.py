@@ -19,7 +19,8 @@ class Chooser:
     """The models that rank candidates, each loaded once; `device` is where they run."""
 
     def __init__(self, device: torch.device):
-        self.device, self.loaded = device, {}
+        self.device = device
+        self.loaded: dict[str, tuple] = {}
 
     def order(self, source: str, candidates: Sequence[str], ranker: Any, scores: Sequence[float] | None) -> list[int]:
         """
@@ -30,16 +31,13 @@ class Chooser:
             candidates (`Sequence[str]`): Texts.
             ranker (`str` or `tuple`, *optional*): A plain model, see `rerank_model` of the pipeline; by default the
                 words of the source rank.
-            scores (`Sequence[float]`, *optional*): For candidates of several lengths: the log-probability of a token;
-                a ranker's is of a token, too.
+            scores (`Sequence[float]`, *optional*): For candidates of several lengths, to break ties among the words
+                of the source; higher is better.
         """
         if ranker is None:
             return rerank(source, candidates, scores)
         model, tokenizer = self._load(ranker) if isinstance(ranker, str) else ranker
         ranks = log_probabilities(model, tokenizer, [source] * len(candidates), candidates)
-        if scores is not None:
-            tokens = [len(ids) for ids in tokenizer(text_target=list(candidates))["input_ids"]]
-            ranks = [rank / count for rank, count in zip(ranks, tokens, strict=True)]
         return sorted(range(len(candidates)), key=lambda k: -ranks[k])
 
     def _load(self, name: str) -> tuple:

@@ -32,7 +32,8 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
 
     Args:
         length_unit (`str`, *optional*): `"token"` or `"character"`; by default that of `model.config`.
-        length (`int`, *optional*): Ask every example for this length instead, to evaluate at one length.
+        length (`int` or `str`, *optional*): Ask every example for this length instead, to evaluate at one length; or
+            `"column"`, each for the length in the column `length` of its row.
         length_noise (`int`, *optional*, defaults to 0): Add an integer drawn uniformly from [-w, w] to each length,
             kept at 1 or more (Oka et al. 2020, section 3.1), so that the model does not trust a predicted length too
             much. For training alone: with `LengthControlTrainer`, or in a loop of your own that calls `set_epoch`.
@@ -48,10 +49,11 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
         The parent's batch and `length (torch.LongTensor of shape (batch_size,))`. A model with
         `length_encoding="none"`, or a stock model, gets none, since it could not use it.
 
-    A column `length` of the rows is left out, with a warning.
+    Without `length="column"` a column `length` of the rows is left out, with a warning.
 
     Raises:
-        `ValueError`: for an example whose labels count zero, and for noise in an epoch that `set_epoch` never began.
+        `TypeError`, `ValueError`: for an example whose labels count zero, a row without a length that is asked for, and
+            for noise in an epoch that `set_epoch` never began.
 
     Example:
 
@@ -68,7 +70,7 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
     """
 
     length_unit: str | None = None
-    length: int | None = None
+    length: int | str | None = None
     length_noise: int = 0
     overshoot_share: float = 0.0
     seed: int = 0
@@ -80,7 +82,7 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
             self.length_unit = getattr(config, "length_unit", None)
         if self.length_unit is None:
             raise ValueError("length_unit is not known; pass length_unit='token' or 'character', or model=")
-        if self.length is not None:
+        if self.length is not None and self.length != "column":
             check_length(self.length)
         check_length_noise(self.length_noise)
         if self.length_noise and self.length is not None:
@@ -110,8 +112,13 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
         return bool(self.length_noise or self.overshoot_share)
 
     def __call__(self, features, return_tensors=None):
+        column = None
+        if self.length == "column":
+            column = [int(row["length"]) if "length" in row else None for row in features]
+            for length in column:
+                check_length(length)
         if self.controlled and "length" in features[0]:
-            if not self._told:
+            if column is None and not self._told:
                 logger.warning("the column `length` of the rows is not used: lengths are counted from the labels")
                 self._told = True
             features = [{name: value for name, value in row.items() if name != "length"} for row in features]
@@ -135,7 +142,10 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
                 f"every target must hold at least one {self.length_unit}, got {length.tolist()}; drop empty targets "
                 "before training (hf_lenctrl.experiment.data.tokenize does)"
             )
-        batch["length"] = length if self.length is None else length.new_full(length.shape, self.length)
+        if column is not None:
+            batch["length"] = length.new_tensor(column)
+        else:
+            batch["length"] = length if self.length is None else length.new_full(length.shape, self.length)
         if draws is None:
             return batch
         noise = (draws[:, 0] * (2 * self.length_noise + 1)).long() - self.length_noise  # (B,)

@@ -29,8 +29,8 @@ class LengthControl(evaluate.Metric):
         text = "Variance (Takase & Okazaki 2019, eq. 8), mean absolute error, exact and over-length shares."
         return _info(text, "int64")
 
-    def _compute(self, predictions, references):
-        return length_metrics(predictions, references)
+    def _compute(self, predictions, references, tolerance=None):
+        return length_metrics(predictions, references, tolerance=tolerance)
 
 
 class TruncatedRouge(evaluate.Metric):

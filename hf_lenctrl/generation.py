@@ -130,13 +130,12 @@ def generate_within(
             `LengthConstraintLogitsProcessor`.
 
     Raises:
-        `ValueError`: for a tolerance without `"exact"`, a length that the positions cannot hold, or an exact one beyond the call's own limit.
+        `ValueError`: for a tolerance without `"exact"`, a length that the positions cannot hold, or an exact one
+            beyond the call's own limit.
     """
     config = arguments.get("generation_config")
     check_tolerance(tolerance, constraint)
-    low, high = (
-        (length, length) if tolerance is None else map(length.new_tensor, window_of(length.tolist(), tolerance))
-    )
+    low, high = map(length.new_tensor, window_of(length.tolist(), tolerance or 0))  # (B,) each
     complete = _limited(model, table, length, constraint, arguments, positions, tolerance)
     outputs = generate(**complete)
     ids = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences

@@ -19,7 +19,7 @@ def check_range(length) -> None:
     """Raise `ValueError` unless `length` is a tuple of two lengths, the lowest and the highest."""
     if not isinstance(length, tuple) or len(length) != 2:
         raise ValueError(
-            f"a range of lengths is a tuple (lowest, highest), got {length!r}; several lengths are a list, [30, 36, 42]"
+            f"a range of lengths is a tuple (lowest, highest), got {length!r}; several lengths are a list, [30, 42]"
         )
     for end in length:
         check_length(end)

@@ -2,11 +2,11 @@
 
 import math
 import threading
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 
-from .length_units import UnitTable
 from .lengths import LONGEST
 
 
@@ -42,7 +42,7 @@ class Rules:
             necessary.
     """
 
-    def __init__(self, table: UnitTable, eos: tuple[int, ...], constraint: str):
+    def __init__(self, table: Any, eos: tuple[int, ...], constraint: str):
         weights, following = table.weights, table.next_state.long()  # (S, V)
         self.eos = torch.tensor(eos, device=weights.device)
         self.weights, self.following = weights, following
@@ -247,8 +247,8 @@ class Rows:
 
 
 @torch.inference_mode(False)
-def rules_of(table: UnitTable, eos: tuple[int, ...], constraint: str) -> Rules:
-    """Made once for a table: `generate` is called many times."""
+def rules_of(table: Any, eos: tuple[int, ...], constraint: str) -> Rules:
+    """The rules of a `UnitTable`, made once: `generate` is called many times."""
     tensors = (table.weights, table.next_state)
     if any(tensor.is_inference() for tensor in tensors):  # these do not tell whether they were changed
         return Rules(table, eos, constraint)

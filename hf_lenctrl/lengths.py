@@ -72,7 +72,7 @@ def check_tolerance(tolerance, constraint) -> None:
                 )
 
 
-def tolerance_of(words: Sequence[str]):
+def parse_tolerance(words: Sequence[str]):
     """A tolerance from words of a command line: `4` units, a share `0.1`, or two of them, below and above."""
     try:
         sides = tuple(int(word) if word.isdecimal() else float(word) for word in words)
@@ -170,7 +170,7 @@ def as_length_tensor(length, batch_size: int, device: torch.device, *, synchroni
             raise TypeError(f"length must be an integer tensor, got dtype {length.dtype}; pass length.long()")
     elif isinstance(length, tuple):
         raise TypeError(
-            f"length must be an int or a list with one for each example, got the tuple {length!r}; a tuple is a range, "
+            f"length must be an int or a list with one for each example, got {length!r}; a tuple is a range, "
             "which the pipeline takes; here give a length and length_tolerance=(below, above)"
         )
     elif isinstance(length, list):

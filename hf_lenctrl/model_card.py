@@ -20,8 +20,8 @@ _HYPERPARAMETERS = (
     *("max_steps", "num_train_epochs", "per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate"),
     *("lr_scheduler_type", "warmup_steps", "label_smoothing_factor", "bf16", "fp16", "seed"),
 )
-_LENGTHS, _TEXTS = ("mae", "variance", "exact", "over"), ("repeated", "distinct", "filled_end")
-_SHARES = ("exact", "over", *_TEXTS)
+_LENGTHS, _TEXTS = ("mae", "variance", "exact", "within", "over"), ("repeated", "distinct", "filled_end")
+_SHARES = ("exact", "within", "over", *_TEXTS)
 _BASELINES = ("lead_rouge1_f1", "base_bleu", "base_chrf")
 _QUALITY = ("rouge1_f1", "rouge2_f1", "rougeL_f1", "bleu", "chrf")
 
@@ -138,7 +138,8 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
     unit, encoding = getattr(config, "length_unit", run.length_unit), getattr(config, "length_encoding", "none")
     methods, base_is_local = methods_of(config), run.base_model is not None and Path(run.base_model).exists()
     first = next(iter(run.tests.values()), {})
-    own = [*_LENGTHS, *(metric for metric in first if metric in _QUALITY)]
+    lengths = [name for name in _LENGTHS if name != "within" or name in first]  # of runs with a tolerance
+    own = [*lengths, *(metric for metric in first if metric in _QUALITY)]
     shown = [*own, *(metric for metric in first if metric in (*_BASELINES, *_TEXTS))]
     results = [
         EvalResult(

@@ -51,11 +51,11 @@ class LengthControlledGenerationPipeline(Pipeline):
         length_constraint (`str`, *optional*): `"max"`, `"exact"` or `None`; defaults to the model's.
         length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window around the length,
             see `LengthControlledGeneration.generate`; a list holds one for each text.
-        length_plans (`int`, *optional*, defaults to 5): The candidates of a range are written at so many lengths of
+        length_plans (`int`, *optional*, defaults to 3): The candidates of a range are written at so many lengths of
             it, evenly spread, each in the window that is the range; with `rerank` or `num_return_sequences` the
             number of these is divided among them. The one with the highest mean log-probability of a token is
-            returned, under this model at the candidate's own length; with `rerank_model`, under that model. A model
-            that does not plan writes once.
+            returned, under this model at the candidate's own length; with `rerank_model`, the one that is most likely
+            as a whole under that model. A model that does not plan writes once.
         finish (`str`, *optional*): With `"max"`, for a model that does not plan: `"sentence"` or `"word"`, how an
             output ends that would not have ended within the length. Adds `finish` to the output: `"sentence"`,
             `"word"`, `"cut"` (within a word), or `"model"` where the model ended it.

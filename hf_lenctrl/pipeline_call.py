@@ -24,7 +24,7 @@ class Call:
     length_unit: Any = None
     length_constraint: Any = FROM_CONFIG
     length_tolerance: Any = None
-    length_plans: int = 5
+    length_plans: int = 3
     finish: str | None = None
     predictor: Any = None
     references: Sequence[str] | None = None
@@ -132,9 +132,10 @@ class Call:
         if not self.ranged:
             return
         self.ranges = self.lengths
-        rows = [(i, n) for i, ends in enumerate(self.ranges) for n in plans_of(*ends, self.length_plans)]
+        rows = [(i, n) for i, (low, high) in enumerate(self.ranges) for n in plans_of(low, high, self.length_plans)]
         self.request_of, self.lengths = [i for i, _ in rows], [n for _, n in rows]
-        self.texts, self.text_of = ([known[i] for i, _ in rows] for known in (self.texts, self.text_of))
+        self.texts = [self.texts[i] for i, _ in rows]
+        self.text_of = [self.text_of[i] for i, _ in rows]
         self.tolerances = [(n - self.ranges[i][0], self.ranges[i][1] - n) for i, n in rows]
 
 

@@ -30,10 +30,10 @@ class LengthReport:
     How well requested lengths were met, for each unit.
 
     Fields:
-        units (`dict[str, dict]`): For each unit `n`, `variance`, `mae`, `exact`, `over`, `within_10_percent`;
-            `buckets` of requested length, each with `low`, `high` (both included) and the same figures; and `worst`,
-            the examples with the largest differences: `index` (from 0), `requested`, `produced`, `text`. Shares are 0
-            to 1.
+        units (`dict[str, dict]`): For each unit `n`, `variance`, `mae`, `exact`, `over`, `within_10_percent`, and with
+            a tolerance `within`; `buckets` of requested length, each with `low`, `high` (both included) and the same
+            figures; and `worst`, the examples with the largest differences: `index` (from 0), `requested`, `produced`,
+            `text`. Shares are 0 to 1.
         lengths (`dict[str, tuple[list[int], list[int]]]`): Produced and requested lengths of each unit, in units.
         rouge (`dict`, *optional*): Figures of `rouge_metrics` and their `settings`, to be shown with the lengths.
         baseline (`dict`, *optional*): `rouge_metrics` of a baseline, and its `name`.
@@ -98,7 +98,7 @@ class LengthReport:
                 produced, requested = self.lengths[unit]
                 _plot_lengths(left, produced, requested, unit)
                 _plot_differences(right, produced, requested, unit)
-                exact, over, within = _shares(figures)
+                exact, *_, over, within = _shares(figures)
                 left.set_title(f"{figures['n']:,} outputs, {within} within ±10 %")
                 right.set_title(f"exact {exact}, over {over}, MAE {figures['mae']:.2f} {unit}s")
                 for axes in (left, right):
@@ -116,6 +116,7 @@ def length_report(
     *,
     units: Sequence[str] = ("character",),
     tokenizer=None,
+    tolerance=None,
     bucket_width: int | None = None,
     worst: int = 5,
 ) -> LengthReport:
@@ -129,6 +130,8 @@ def length_report(
         units (`Sequence[str]`): `"character"`, `"word"`, `"byte"`, `"width"` (see `count_units`) or `"token"`.
         tokenizer (`PreTrainedTokenizerBase`, *optional*): Splits the texts, as targets, into tokens; special tokens do
             not count. A text that was generated in other tokens than these is counted in these.
+        tolerance (`int`, `float` or `tuple`, *optional*): The window in which outputs were allowed to end, as
+            `length_tolerance` of `generate`.
         bucket_width (`int`, *optional*): Requested lengths in each bucket, from multiples of it on; empty buckets are
             left out. By default the smallest of 1, 2, 5, 10, 20, ... that makes at most 8 buckets.
         worst (`int`): Number of examples to show, those with the largest differences; none that is exact.
@@ -139,7 +142,7 @@ def length_report(
     Raises:
         `TypeError`: for a prediction that is not a text, or a length that is not an int.
         `ValueError`: without predictions, when lengths and predictions differ in number, for a length under 1, for an
-            unknown unit, one without lengths, or tokens without a tokenizer.
+            unknown unit, one without lengths, a wrong tolerance, or tokens without a tokenizer.
 
     Example:
 
@@ -181,8 +184,8 @@ def length_report(
         produced = count_texts(tokenizer, texts, unit, target=True)
         report.lengths[unit] = (produced, lengths)
         report.units[unit] = {
-            **_figures(produced, lengths),
-            "buckets": _buckets(produced, lengths, bucket_width),
+            **_figures(produced, lengths, tolerance),
+            "buckets": _buckets(produced, lengths, bucket_width, tolerance),
             "worst": [
                 {"index": i, "requested": lengths[i], "produced": produced[i], "text": texts[i]}
                 for i in sorted(range(len(texts)), key=lambda i: -abs(produced[i] - lengths[i]))[:worst]
@@ -207,10 +210,11 @@ def _checked(requested: Sequence[int], predictions: int, unit: str) -> list[int]
     return lengths
 
 
-def _figures(produced: list[int], requested: list[int]) -> dict[str, Any]:
+def _figures(produced: list[int], requested: list[int], tolerance) -> dict[str, Any]:
     within = sum(10 * abs(p - r) <= r for p, r in zip(produced, requested, strict=True))  # in integers, so exact
     n = len(produced)
-    return {"n": n, **length_metrics(produced, requested), "within_10_percent": within / n}
+    figures = length_metrics(produced, requested, tolerance=tolerance)
+    return {"n": n, **figures, "within_10_percent": within / n}
 
 
 def _round_width(groups: Callable[[int], int], most: int) -> int:
@@ -219,20 +223,21 @@ def _round_width(groups: Callable[[int], int], most: int) -> int:
     return next(width for width in widths if groups(width) <= most)
 
 
-def _buckets(produced: list[int], requested: list[int], width: int | None) -> list[dict[str, Any]]:
+def _buckets(produced: list[int], requested: list[int], width: int | None, tolerance) -> list[dict[str, Any]]:
     width = width or _round_width(lambda width: len({length // width for length in requested}), _MAX_BUCKETS)
     members: dict[int, list[int]] = {}
     for i, length in enumerate(requested):
         members.setdefault(length // width * width, []).append(i)
     return [
         {"low": max(low, 1), "high": low + width - 1}
-        | _figures([produced[i] for i in indices], [requested[i] for i in indices])
+        | _figures([produced[i] for i in indices], [requested[i] for i in indices], tolerance)
         for low, indices in sorted(members.items())
     ]
 
 
 def _shares(figures: dict[str, Any]) -> list[str]:
-    return [f"{100 * figures[name]:.1f} %" for name in ("exact", "over", "within_10_percent")]
+    names = ("exact", *(["within"] if "within" in figures else []), "over", "within_10_percent")
+    return [f"{100 * figures[name]:.1f} %" for name in names]
 
 
 def _cells(figures: dict[str, Any]) -> str:

@@ -442,16 +442,8 @@ def test_a_checkpoint_runs_with_its_own_code_where_the_package_is_not_installed(
 
 def test_a_checkpoint_ships_the_code_it_needs_and_no_more(checkpoints, family):
     modules = ["configuration_lenctrl", "controlled_parts", "generation", "length_constraint", "length_encoding"]
-    modules += [
-        "length_head",
-        "length_rules",
-        "length_signal",
-        "length_tokens",
-        "length_units",
-        "lengths",
-        "minimal_card",
-    ]
-    modules += ["modeling_lenctrl", "unit_vocabulary"]
+    modules += ["length_head", "length_rules", "length_signal", "length_tokens", "length_units", "lengths"]
+    modules += ["minimal_card", "modeling_lenctrl", "unit_vocabulary"]
     assert sorted(path.stem for path in checkpoints[family].glob("*.py")) == modules
     for name in modules:
         shipped = checkpoints[family] / f"{name}.py"

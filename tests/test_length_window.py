@@ -7,9 +7,9 @@ import pytest
 import torch
 from conftest import build_model
 from family_models import FAMILIES, MODES, NO, SOURCE, UNITS, controlled_model, lengths_of, stock_model, tokenizer_of
+from huggingface_hub.errors import StrictDataclassClassValidationError
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from huggingface_hub.errors import StrictDataclassClassValidationError
 from transformers import LogitsProcessorList
 
 from hf_lenctrl import LengthConstraintLogitsProcessor, UnitTable
@@ -294,9 +294,9 @@ def test_no_tolerance_and_a_tolerance_of_zero_write_the_same():
     model = controlled_model("marian", length_unit="character")
     for options in MODES.values():
         written = []
-        for given in ({}, {"length_tolerance": 0}, {"length_tolerance": (0.0, 0)}):
+        for own in ({}, {"length_tolerance": 0}, {"length_tolerance": (0.0, 0)}):
             torch.manual_seed(0)
-            written.append(model.generate(SOURCE, length=[1, 7, 23], length_constraint="exact", **given, **options))
+            written.append(model.generate(SOURCE, length=[1, 7, 23], length_constraint="exact", **own, **options))
         assert torch.equal(written[0], written[1]) and torch.equal(written[0], written[2])
 
 

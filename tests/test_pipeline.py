@@ -255,7 +255,7 @@ def test_what_is_returned_is_what_rerank_picks_among_all_candidates(
     calls = spy(monkeypatch, model)
     asked = []
 
-    def last_first(source, texts):
+    def last_first(source, texts, scores):
         asked.append((source, texts))
         return list(range(len(texts)))[::-1]
 

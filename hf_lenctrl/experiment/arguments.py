@@ -15,7 +15,7 @@ from .. import __version__
 from ..configuration_lenctrl import LENGTH_ENCODING_NAMES
 from ..length_tokens import LENGTH_TOKEN_KINDS
 from ..length_units import LENGTH_UNITS
-from ..lengths import check_length, check_tolerance, tolerance_of
+from ..lengths import check_length, check_tolerance, parse_tolerance
 from ..metrics import ROUGE_UNITS
 from ..model_card import TASKS
 from .parser import GroupedParser
@@ -98,7 +98,7 @@ class ModelArguments:
     @property
     def tolerance(self):
         """`length_tolerance` as `generate` takes it."""
-        return tolerance_of(self.length_tolerance) if self.length_tolerance else None
+        return parse_tolerance(self.length_tolerance) if self.length_tolerance else None
 
     def __post_init__(self):
         check_tolerance(self.tolerance, self.length_constraint)

@@ -19,6 +19,7 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from ..length_units import LENGTH_UNITS
+from ..lengths import parse_tolerance
 from ..metrics import lead, rouge_metrics, rouge_settings, text_quality
 from ..report import length_report
 from .parser import CommandParser
@@ -82,6 +83,9 @@ def parse(argv) -> argparse.Namespace:
     parser.add_argument("--source_column", default="source", help="column of sources, whose beginning is the baseline")
     parser.add_argument("--baseline_column", help="column of another system's texts, to be the baseline instead")
     parser.add_argument("--rouge_max_bytes", type=int, help="cut outputs to so many bytes for ROUGE, 75 in DUC 2004")
+    parser.add_argument(
+        "--length_tolerance", nargs="+", help="window that the outputs had: units, a share, or two, below and above"
+    )
     parser.add_argument("--bucket_width", type=int, help="requested lengths in each bucket of the report")
     parser.add_argument("--worst", type=int, default=5, help="examples to show, those with the largest differences")
     parser.add_argument("--output_dir", help="folder for report.json, report.md and report.png")
@@ -97,7 +101,8 @@ def parse(argv) -> argparse.Namespace:
 
 def check_systems(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Refuse options that do not go with `--systems`."""
-    alien = [name for name in ("length", "requested_column", "rouge_max_bytes", "bucket_width") if getattr(args, name)]
+    names = ("length", "requested_column", "rouge_max_bytes", "bucket_width", "length_tolerance")
+    alien = [name for name in names if getattr(args, name)]
     if alien or len(args.units) > 1 or args.reference_column is None:
         parser.error("--systems needs --reference_column and one unit, and takes no " + (", ".join(alien) or "other"))
     if args.output_dir is not None and (Path(args.output_dir) / "translation.json").exists():
@@ -142,6 +147,7 @@ def main(argv=None) -> None:
         requested,
         units=args.units,
         tokenizer=None if args.tokenizer is None else AutoTokenizer.from_pretrained(args.tokenizer),
+        tolerance=None if args.length_tolerance is None else parse_tolerance(args.length_tolerance),
         bucket_width=args.bucket_width,
         worst=args.worst,
     )

@@ -2,6 +2,7 @@
 
     lenctrl generate --model runs/ldpe --input_file texts.txt --length 40 60 --output_file out.jsonl
     lenctrl generate --model runs/ldpe --input_file rows.jsonl --length_column budget --output_file out.jsonl
+    lenctrl generate --model runs/ldpe --length_ratio 0.9 1.1 ...
     lenctrl generate --model runs/a runs/b --rerank 20 --length_constraint max ...
     lenctrl generate --model runs/ldpe --predictor runs/predictor --length predict ...
 
@@ -27,12 +28,12 @@ from transformers import AutoTokenizer, set_seed
 import hf_lenctrl
 
 from ..length_units import LENGTH_UNITS
-from ..lengths import LENGTH_CONSTRAINTS
+from ..lengths import LENGTH_CONSTRAINTS, check_tolerance, parse_tolerance
 from ..loading import auto_class
 from .output_file import OutputFile
 from .parser import CommandParser
 from .recipes import model_name
-from .requests import Request, read_requests
+from .requests import Request, length_or_range, read_requests
 
 
 SAMPLING = (
@@ -44,15 +45,16 @@ SAMPLING = (
 )
 
 
-def length_or_way(value: str) -> int | str:
-    """`--length`: a number of units, or where the lengths come from."""
+def length_or_way(value: str) -> int | tuple | str:
+    """`--length`: a number of units, a range of them, or where the lengths come from."""
     if value in ("predict", "source", "reference"):
         return value
-    if not value.isdecimal() or int(value) < 1:
+    try:
+        return length_or_range(value)
+    except ValueError:
         raise argparse.ArgumentTypeError(
-            f"must be an integer of at least 1, 'predict', 'source' or 'reference', got {value!r}"
-        )
-    return int(value)
+            f"must be an integer of at least 1, a range as 30-42, 'predict', 'source' or 'reference', got {value!r}"
+        ) from None
 
 
 def load(paths: list[str], dtype: str | None = None, compiled: bool = False):
@@ -71,7 +73,7 @@ def generate(model, tokenizer, sources: list[str], lengths: list | str, progress
 
     Args:
         sources (`list[str]`): Texts.
-        lengths (`list[int]` or `str`): Wanted units for each, or the way to them, `"predict"`, `"source"` or
+        lengths (`list` or `str`): Wanted units or ranges for each, or the way to them, `"predict"`, `"source"` or
             `"reference"`; all `None` for the model's default, or for a plain model.
         options: See `hf_lenctrl.LengthControlledGenerationPipeline`, e.g. `num_beams=4`, `batch_size=50`.
 
@@ -111,17 +113,28 @@ def parse(argv) -> argparse.Namespace:
         "--length",
         type=length_or_way,
         nargs="+",
-        help="units to write, for every text, several for an output at each; or 'predict' by a length predictor, "
-        "'source' or 'reference' for as many as the source or the reference has",
+        help="units to write, for every text, or a range, 30-42; several for an output at each; or 'predict' by a "
+        "length predictor, 'source' or 'reference' for as many as the source or the reference has",
     )
     parser.add_argument(
         "--predictor", type=model_name, help="length predictor for --length predict; defaults to the model's own"
     )
     parser.add_argument("--reference_column", help="column of the references for --length reference")
-    parser.add_argument("--length_column", help="column that holds the length of each text")
-    parser.add_argument("--length_ratio", type=float, help="this many times the source's length, for every text")
+    parser.add_argument("--length_column", help="column that holds the length or the range of each text")
+    parser.add_argument(
+        "--length_ratio",
+        type=float,
+        nargs="+",
+        help="this many times the source's length; two numbers are a range",
+    )
     parser.add_argument("--length_unit", choices=LENGTH_UNITS, help="of a plain model's bound; others know theirs")
     parser.add_argument("--length_constraint", choices=LENGTH_CONSTRAINTS, help="never longer, or exactly so long")
+    parser.add_argument(
+        "--length_tolerance",
+        nargs="+",
+        help="window around an exact length: units (4), a share (0.1), or two of them, below and above",
+    )
+    parser.add_argument("--length_plans", type=int, default=3, help="lengths of a range to write candidates at")
     parser.add_argument("--num_return_sequences", type=int, default=1, help="outputs for each text, the best first")
     parser.add_argument(
         "--rerank", type=int, default=0, help="candidates, of which the one with most source words wins"
@@ -145,6 +158,17 @@ def parse(argv) -> argparse.Namespace:
     sampling = [name for name in ("temperature", "top_k", "top_p") if getattr(args, name) is not None]
     if sampling and not args.do_sample:
         parser.error(f"--{sampling[0]} is for sampling: add --do_sample")
+    if args.length_ratio is not None and len(args.length_ratio) > 2:
+        parser.error(f"--length_ratio takes one number, or two for a range, got {args.length_ratio}")
+    kinds = {type(length) for length in args.length or []}
+    if tuple in kinds and len(kinds) > 1:
+        parser.error(f"--length takes lengths or ranges, not both, got {args.length}")
+    if args.length_tolerance is not None:
+        try:
+            args.length_tolerance = parse_tolerance(args.length_tolerance)
+            check_tolerance(args.length_tolerance, args.length_constraint or "exact")
+        except ValueError as error:
+            parser.error(f"--length_tolerance: {error}")
     if args.compile and len(args.model) > 1:
         parser.error("--compile takes one --model: an ensemble has no static cache")
     if sum(given is not None for given in (args.length, args.length_column, args.length_ratio)) > 1:
@@ -162,8 +186,10 @@ def parse(argv) -> argparse.Namespace:
 
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     """Options of the pipeline."""
-    names = ["batch_size", "batch_tokens", "num_beams", "num_return_sequences", "rerank"]
-    options = {name: getattr(args, name) for name in [*names, "length_ratio", "length_unit"]}
+    names = ["batch_size", "batch_tokens", "num_beams", "num_return_sequences", "rerank", "length_plans"]
+    options = {name: getattr(args, name) for name in [*names, "length_unit", "length_tolerance"]}
+    if args.length_ratio is not None:
+        options["length_ratio"] = tuple(args.length_ratio) if len(args.length_ratio) > 1 else args.length_ratio[0]
     options |= {name: getattr(args, name) for name, _, _ in SAMPLING if getattr(args, name) is not None}
     options |= {"do_sample": True} if args.do_sample else {}
     if args.num_return_sequences > 1 and not args.do_sample:  # beams have a score
@@ -211,13 +237,17 @@ def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, s
     bar.close()
 
 
-def print_figures(requests: list[Request], lines: list[str]) -> None:
+def print_figures(requests: list[Request], lines: list[str], tolerance) -> None:
     """Print how well the outputs have the requested lengths."""
     names, rows = requests[0].names, [json.loads(line) for line in lines]
     count = len(lines) // len(requests)
     requested = [requests[i // count].length or row[names["requested"]] for i, row in enumerate(rows)]
-    if requested[0] is not None:
-        figures = hf_lenctrl.length_metrics([row[names["length"]] for row in rows], requested)
+    produced = [row[names["length"]] for row in rows]
+    if isinstance(requested[0], list | tuple):
+        inside = [low <= n <= high for n, (low, high) in zip(produced, requested, strict=True)]
+        print(f"within {sum(inside) / len(inside):.3f}", file=sys.stderr)
+    elif requested[0] is not None:
+        figures = hf_lenctrl.length_metrics(produced, requested, tolerance=tolerance)
         print(", ".join(f"{name} {value:.3f}" for name, value in figures.items()), file=sys.stderr)
 
 
@@ -237,4 +267,4 @@ def main(argv=None) -> None:
         return print(f"{args.output_file} is complete", file=sys.stderr)
     write(requests, args, file, state, block)
     if state.is_main_process:
-        print_figures(requests, file.lines)
+        print_figures(requests, file.lines, args.length_tolerance)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import IO, Any
 
+from ..length_ranges import check_range
 from .data import ROW_FILES, kind_of_file, read_parquet
 
 
@@ -69,20 +70,42 @@ class Rows:
                 raise ValueError(f"row {i} of {self.path}: {name!r} must hold text, got {text!r}")
         return texts
 
-    def lengths(self, name: str) -> list[int]:
-        """A column of lengths: `40`, and `40.0` or `"40"` for it. Raises `ValueError` for a row that holds none."""
-        lengths = []
+    def lengths(self, name: str, ranges: bool = False) -> list:
+        """
+        A column of lengths: `40`, and `40.0` or `"40"` for it; or with `ranges` of ranges, `[30, 42]` or `"30-42"`.
+        Raises `ValueError` for a row that holds none.
+        """
+        lengths: list = []
         for i, value in enumerate(self.column(name), start=1):
             try:
-                number = float(value) if isinstance(value, str) else value
-                if isinstance(number, bool) or number < 1 or number != int(number):
+                lengths.append(length_or_range(value))
+                if not ranges and isinstance(lengths[-1], tuple):
                     raise ValueError
             except (TypeError, ValueError, OverflowError):
                 raise ValueError(
-                    f"row {i} of {self.path}: {name!r} must hold an integer of at least 1, got {value!r}"
+                    f"row {i} of {self.path}: {name!r} must hold an integer of at least 1"
+                    f"{', or a range of them' if ranges else ''}, got {value!r}"
                 ) from None
-            lengths.append(int(number))
+        kinds = [isinstance(length, tuple) for length in lengths]
+        if any(kinds) and not all(kinds):
+            raise ValueError(f"{self.path}: {name!r} must hold a length for every row or a range for every row")
         return lengths
+
+
+def length_or_range(value) -> int | tuple[int, int]:
+    """
+    A length, `40`, `40.0` or `"40"`, or a range, `[30, 42]` or `"30-42"`. Raises `TypeError`, `ValueError` or
+    `OverflowError` for anything else.
+    """
+    ends = value.split("-") if isinstance(value, str) and value.count("-") == 1 and value[0] != "-" else value
+    if isinstance(ends, list):
+        low, high = map(length_or_range, ends)
+        check_range((low, high))
+        return low, high  # type: ignore[return-value]
+    number = float(value) if isinstance(value, str) else value
+    if isinstance(number, bool) or number < 1 or number != int(number):
+        raise ValueError
+    return int(number)
 
 
 def _open(path: str, newline: str | None = None) -> IO[str]:
@@ -170,14 +193,14 @@ class Request:
 
     Args:
         source (`str`): Text to write from.
-        length (`int` or `None`): Units, where they are known.
+        length (`int`, `tuple` or `None`): Units or a range, where they are known.
         reference (`str` or `None`): Text whose length is requested.
         columns (`str`): The row as JSON, without braces.
         names (`Mapping[str, str]`): Columns that an output adds, and their names in the file.
     """
 
     source: str
-    length: int | None
+    length: Any
     reference: str | None
     columns: str
     names: Mapping[str, str]
@@ -199,7 +222,7 @@ def read_requests(
     length_column: str | None = None,
     reference_column: str | None = None,
     *,
-    lengths: Sequence[int | None] = (None,),
+    lengths: Sequence = (None,),
     prefix: str = "",
     ranked: bool = False,
 ) -> list[Request]:
@@ -209,7 +232,7 @@ def read_requests(
     Args:
         path (`str`): See `Rows`.
         source_column (`str`, *optional*, defaults to `"source"`): Column of the texts.
-        length_column (`str`, *optional*): Column with the length requested for each row.
+        length_column (`str`, *optional*): Column with the length or the range requested for each row.
         reference_column (`str`, *optional*): Column of the references.
         lengths (`Sequence[int]`, *optional*): Without `length_column`: each row is written at each of these.
         prefix (`str`, *optional*): Of the names of the columns that an output adds.
@@ -219,7 +242,7 @@ def read_requests(
     Raises:
         `FileNotFoundError`: for a file that is not there.
         `ValueError`: for a file without rows, a missing column, one that has the name of an added one, a row without
-            text, or a length under 1.
+            text, or with a wrong length.
     """
     rows = Rows(path, plain_text=True)
     source_column = "source" if rows.kind == "txt" else source_column
@@ -227,7 +250,7 @@ def read_requests(
         if text is None or (isinstance(text, str) and not text.strip()):
             raise ValueError(f"row {i} of {path} has no text; remove it")
     sources = rows.texts(source_column)
-    own = None if length_column is None else rows.lengths(length_column)
+    own = None if length_column is None else rows.lengths(length_column, ranges=True)
     references = None if reference_column is None else rows.texts(reference_column)
     names = {
         name: prefix + name

@@ -98,12 +98,18 @@ def load_model(model_args: ModelArguments, data_args: DataArguments, run_args: R
     return model
 
 
-def metrics_of(run_args: RunArguments, data: Data, length: int | None = None):
+def tolerance_of(model):
+    """The window that the model keeps by default; a stock class has none."""
+    return getattr(model.config, "length_tolerance", None)
+
+
+def metrics_of(run_args: RunArguments, data: Data, tolerance, length: int | None = None):
     """`compute_metrics` of Trainer, at a requested length or at the references' own."""
     return build_compute_metrics(
         data.tokenizer,
         data.unit,
         length=length,
+        tolerance=tolerance,
         max_bytes=run_args.rouge_max_bytes,
         rouge_unit=run_args.rouge_unit,
         bleu_tokenizer=run_args.bleu_tokenizer,
@@ -133,7 +139,7 @@ def make_trainer(model, run_args: RunArguments, args, data: Data) -> LengthContr
         weights_dtype=run_args.weights_dtype,
         data_collator=DataCollatorForLengthControl(data.tokenizer, model=model, length_unit=data.unit),
         processing_class=data.tokenizer,
-        compute_metrics=metrics_of(run_args, data),
+        compute_metrics=metrics_of(run_args, data, tolerance_of(model)),
     )
     if isinstance(trainer, GolcTrainer):
         trainer.golc, trainer.data_unit = run_args, data.unit
@@ -179,7 +185,7 @@ def test_at(length: int | None, trainer: LengthControlTrainer, data: Data, model
     trainer.data_collator = DataCollatorForLengthControl(
         tokenizer, model=trainer.model, length_unit=data.unit, length=length
     )
-    trainer.compute_metrics = metrics_of(run_args, data, length)
+    trainer.compute_metrics = metrics_of(run_args, data, tolerance_of(trainer.model), length)
     rows = data.tokenized["test"]
     if data.length_tokens is not None and length is not None:
         test = DatasetDict({"test": data.splits["test"]})

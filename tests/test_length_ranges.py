@@ -1,0 +1,238 @@
+"""A range: one output, as long as it needs to be within, chosen among several lengths; and lengths of rows."""
+
+import datasets
+import pytest
+from conftest import SOURCES, TARGETS, build_model
+from hypothesis import given
+from hypothesis import strategies as st
+from recipe_runs import save, write_rows, write_texts
+from test_causal import PROMPTS, build, make_tokenizer
+from transformers import Seq2SeqTrainingArguments
+
+from hf_lenctrl import DataCollatorForLengthControl, LengthControlEnsemble, LengthControlTrainer
+from hf_lenctrl import LengthControlledGenerationPipeline as Pipeline
+from hf_lenctrl.length_ranges import plans_of, ratio_ranges
+from hf_lenctrl.metrics import build_compute_metrics
+
+
+def test_the_lengths_of_a_range_are_spread_evenly():
+    assert plans_of(30, 42, 3) == [30, 36, 42]
+    assert plans_of(30, 42, 5) == [30, 33, 36, 39, 42]
+    assert plans_of(10, 12, 9) == [10, 11, 12]
+    assert plans_of(10, 20, 1) == [15] and plans_of(7, 7, 5) == [7]
+
+
+@given(counts=st.lists(st.integers(0, 500), min_size=1), low=st.integers(1, 200), more=st.integers(0, 99))
+def test_a_range_of_ratios_never_goes_beyond_them(counts, low, more):
+    """Hundredths, so that whole numbers tell what is inside; a range without a whole length is the nearest one."""
+    for n, (least, most) in zip(counts, ratio_ranges(counts, (low / 100, (low + more) / 100)), strict=True):
+        inside = [k for k in range(1, 1500) if low * n <= 100 * k <= (low + more) * n]
+        if inside:
+            assert (least, most) == (inside[0], inside[-1])
+        else:
+            assert 1 <= least == most and (least == 1 or abs(100 * least - (low + more / 2) * n) <= 50)
+
+
+def test_a_ratio_that_has_no_whole_length_is_logged(caplog):
+    assert ratio_ranges([3, 40], (0.45, 0.55)) == [(2, 2), (18, 22)]
+    assert "1 of 2 texts have no whole length from 0.45 to 0.55 times their own" in caplog.text
+
+
+# What is chosen
+
+
+def candidates(pipe, source: str, low: int, high: int, plans: list[int], **options) -> list[tuple[float, str]]:
+    """Each text written alone, and the mean log-probability of a token, from the loss at the text's own length."""
+    found = []
+    inputs = pipe.tokenizer(source, return_tensors="pt")
+    for n in plans:
+        window = {"length_constraint": "exact", "length_tolerance": (n - low, high - n)}
+        for ids in pipe.model.generate(**inputs, length=n, **window, **options):
+            text = pipe.tokenizer.decode(ids, skip_special_tokens=True)
+            end = ids.tolist().index(pipe.model.config.eos_token_id, 1)
+            labels = ids[1 : end + 1].unsqueeze(0)  # the loss is a mean over these, EOS among them
+            loss = pipe.model(**inputs, labels=labels, decoder_input_ids=ids[:end].unsqueeze(0), length=len(text)).loss
+            found.append((-loss.item(), text))
+    return found
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_the_text_that_is_likeliest_at_its_own_length_is_returned(pipe, beams):
+    ranges = [(9, 15), (4, 4), (20, 31), (10, 11)]
+    outputs = pipe(SOURCES[:4], length=ranges, num_beams=beams)
+    for out, source, (low, high) in zip(outputs, SOURCES, ranges, strict=False):
+        found = candidates(pipe, source, low, high, plans_of(low, high, 3), num_beams=beams)
+        assert out["generated_text"] == max(found)[1]
+        assert out == {
+            "generated_text": max(found)[1],
+            "length": len(max(found)[1]),
+            "requested_length": (low, high),
+            "length_unit": "character",
+        }
+        assert low <= out["length"] <= high
+
+
+def test_a_range_holds_for_all_texts_and_a_list_has_one_for_each(pipe):
+    same = pipe(SOURCES[:3], length=(5, 9))
+    assert [out["requested_length"] for out in same] == [(5, 9)] * 3
+    assert same == pipe(SOURCES[:3], length=[(5, 9)] * 3) and same[0] == pipe(SOURCES[0], length=(5, 9))
+    several = pipe(SOURCES[0], length=[(5, 9), (20, 24)])
+    assert [out["requested_length"] for out in several] == [(5, 9), (20, 24)] and several[0] == same[0]
+    nested = pipe(SOURCES[:2], length=[[(5, 9), (20, 24)], [(5, 9)]])
+    assert nested == [several, [same[1]]]
+    assert pipe(SOURCES[:3], length=(5, 9), batch_size=2) == same  # the rows of a text may lie in two batches
+
+
+def test_a_range_of_ratios_is_of_the_source(pipe):
+    outputs = pipe(SOURCES, length_ratio=(0.4, 0.8))
+    for out, source in zip(outputs, SOURCES, strict=True):
+        low, high = out["requested_length"]
+        assert low - 1 < 0.4 * len(source) <= low <= out["length"] <= high <= 0.8 * len(source) < high + 1
+
+
+def test_the_encoder_reads_a_text_once(pipe, monkeypatch):
+    encoder, read = pipe.model.get_encoder(), []
+    monkeypatch.setattr(encoder, "forward", lambda *a, f=encoder.forward, **k: read.append(len(a[0])) or f(*a, **k))
+    pipe(SOURCES[0], length=(9, 30))
+    assert read == [1]
+
+
+def test_several_outputs_of_a_range_are_the_best_of_all_its_candidates(pipe):
+    found = candidates(pipe, SOURCES[0], 9, 30, plans_of(9, 30, 3), num_beams=2, num_return_sequences=2)
+    texts = list(dict.fromkeys(text for _, text in sorted(found, reverse=True)))
+    outputs = pipe(SOURCES[0], length=(9, 30), num_return_sequences=4, num_beams=2)
+    assert [out["generated_text"] for out in outputs] == texts[:4]
+
+
+def test_another_model_or_words_of_the_source_choose_among_all_candidates(pipe, plain_pipe, monkeypatch):
+    asked = []
+
+    def longest(model, tokenizer, sources, texts):
+        asked.append((set(sources), len(texts)))
+        return [len(text) for text in texts]
+
+    monkeypatch.setattr("hf_lenctrl.choosing.log_probabilities", longest)
+    ranker = (plain_pipe.model, plain_pipe.tokenizer)
+    assert pipe(SOURCES[0], length=(9, 30), rerank=6, rerank_model=ranker)["length"] == 30
+    assert asked == [({SOURCES[0]}, 6)]  # two at each of three lengths
+    monkeypatch.setattr("hf_lenctrl.choosing.rerank", lambda source, texts, scores: list(range(len(texts)))[::-1])
+    last = candidates(pipe, SOURCES[0], 9, 30, [9, 19, 30], num_beams=2, num_return_sequences=2)[-1][1]
+    assert pipe(SOURCES[0], length=(9, 30), rerank=6, num_beams=2)["generated_text"] == last
+
+
+def test_the_lengths_to_write_at_are_an_option(pipe):
+    assert pipe(SOURCES[0], length=(9, 30), length_plans=1) == {
+        **pipe(SOURCES[0], length=19, length_constraint="exact", length_tolerance=(10, 11)),
+        "requested_length": (9, 30),
+    }
+
+
+def test_a_plain_model_an_ensemble_and_a_causal_model_keep_a_range(pipe, plain_pipe, tmp_path):
+    for unit in ("token", "character", "word", "byte"):
+        outputs = plain_pipe(SOURCES[:3], length=(3, 6), length_unit=unit, num_beams=2, max_new_tokens=40)
+        assert all(3 <= out["length"] <= 6 for out in outputs)
+    ensemble = Pipeline(model=LengthControlEnsemble([pipe.model, pipe.model]), tokenizer=pipe.tokenizer, device="cpu")
+    assert ensemble(SOURCES[:2], length=(9, 20)) == pipe(SOURCES[:2], length=(9, 20))
+    _, model = build("llama")
+    write = Pipeline(model=model, tokenizer=make_tokenizer(), device="cpu")
+    outputs = write(PROMPTS, length=[(5, 9), (12, 20)], do_sample=False)
+    assert [out["requested_length"] for out in outputs] == [(5, 9), (12, 20)]
+    assert all(low <= len(out["generated_text"]) <= high for out in outputs for low, high in [out["requested_length"]])
+    assert write(PROMPTS[0], length=(5, 9), do_sample=False) == outputs[0]  # alone as in the padded batch
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length": (30, 20)}, r"begins with the lowest, got \(30, 20\); pass \(20, 30\)"),
+        ({"length": (10, 20, 30)}, r"a tuple \(lowest, highest\), got \(10, 20, 30\); several lengths are a list"),
+        ({"length": [(10, 20), 30]}, r"a tuple \(lowest, highest\), got 30"),
+        ({"length": (0, 5)}, "length must be at least 1, got 0"),
+        ({"length_ratio": (1.1, 0.9)}, r"a tuple \(lowest, highest\) of them, got \(1.1, 0.9\)"),
+        ({"length_ratio": (0, 1.0)}, r"got \(0, 1.0\)"),
+        ({"length": (5, 9), "length_constraint": "max"}, "length_constraint='max'; leave length_constraint out"),
+        ({"length": (5, 9), "length_constraint": None}, "length_constraint=None; leave length_constraint out"),
+        ({"length": (5, 9), "length_tolerance": 2}, "length_tolerance=2; leave length_tolerance out"),
+        ({"length": (5, 9), "length_plans": 0}, "length_plans must be an integer of at least 1, got 0"),
+        ({"length": (5, 9), "length_ratio": 0.5}, "length or length_ratio, not both"),
+        ({"length": 5, "length_tolerance": [1, 2], "length_constraint": "exact"}, "each of the 1 texts, got 2"),
+        ({"length": 5, "length_tolerance": 1, "length_constraint": "max"}, "a window around an exact length"),
+    ],
+)
+def test_a_wrong_range_is_told(pipe, options, message):
+    with pytest.raises(ValueError, match=message):
+        pipe(SOURCES[0], **options)
+
+
+def test_the_pipeline_keeps_the_window_of_each_text(pipe):
+    options = {"length": [12, 20, 9], "length_constraint": "exact"}
+    outputs = pipe(SOURCES[:3], **options, length_tolerance=[0, (0, 8), 0.25], batch_size=2)
+    assert all(a <= out["length"] <= b for out, a, b in zip(outputs, (12, 20, 7), (12, 28, 11), strict=True))
+    assert outputs[1] == pipe(SOURCES[1], length=20, length_constraint="exact", length_tolerance=(0, 8))
+
+
+# Commands, and a trainer
+
+
+@pytest.fixture(scope="module")
+def saved(character_tokenizer, tmp_path_factory):
+    fields = {"vocab_size": len(character_tokenizer), "length_unit": "character", "init_std": 0.5}
+    fields |= {"decoder_vocab_size": len(character_tokenizer.target_encoder)}
+    model = build_model("marian", seed=5, share_encoder_decoder_embeddings=False, **fields)
+    return save(model, character_tokenizer, tmp_path_factory.mktemp("saved"))
+
+
+def test_the_command_takes_windows_and_ranges(saved, tmp_path, capsys):
+    texts, rows, out = tmp_path / "texts.txt", tmp_path / "rows.jsonl", tmp_path / "out.jsonl"
+    texts.write_text("\n".join(SOURCES[:3]), encoding="utf-8")
+    write_rows(rows, [{"source": s, "budget": [5 + i, 9 + i]} for i, s in enumerate(SOURCES[:3])])
+    ways = [
+        (texts, ["--length", "8-12"], [(8, 12)] * 3),
+        (texts, ["--length_ratio", 0.5, 0.75], ratio_ranges([len(s) for s in SOURCES[:3]], (0.5, 0.75))),
+        (rows, ["--length_column", "budget"], [(5, 9), (6, 10), (7, 11)]),
+        (texts, ["--length", 10, "--length_constraint", "exact", "--length_tolerance", 0.2], [(8, 12)] * 3),
+        (texts, ["--length", 10, "--length_constraint", "exact", "--length_tolerance", 0, 3], [(10, 13)] * 3),
+    ]
+    for file, options, expected in ways:
+        lines = write_texts(saved, file, *options)
+        assert [low <= row["length"] <= high for row, (low, high) in zip(lines, expected, strict=True)] == [True] * 3
+        asked = [row.get("requested") for row in lines]
+        assert asked == ([10] * 3 if "--length_tolerance" in options else [list(ends) for ends in expected])
+        assert "within 1.000" in capsys.readouterr().err
+        out.unlink()
+    for options, told in (
+        (["--length", "8-12", "9"], "--length takes lengths or ranges, not both"),
+        (["--length", "12-8"], "must be an integer of at least 1, a range as 30-42"),
+        (
+            ["--length", "8", "--length_constraint", "max", "--length_tolerance", "2"],
+            "a window around an exact length",
+        ),
+        (["--length", "8", "--length_tolerance", "4.0"], "length_tolerance must be units"),
+        (["--length_ratio", "0.5", "1", "2"], "--length_ratio takes one number, or two for a range"),
+    ):
+        with pytest.raises(SystemExit):
+            write_texts(saved, texts, *options)
+        assert told in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_trainer_evaluates_each_row_at_its_own_length(shared_tokenizer, tmp_path):
+    lengths = [3, 9, 5, 12, 4, 7]
+    rows = [dict(shared_tokenizer(s, text_target=t)) for s, t in zip(SOURCES, TARGETS, strict=True)]
+    rows = [row | {"length": n} for row, n in zip(rows, lengths, strict=True)]
+    model = build_model("marian", vocab_size=len(shared_tokenizer), length_constraint="exact", length_tolerance=(0, 1))
+    args = Seq2SeqTrainingArguments(
+        output_dir=str(tmp_path), predict_with_generate=True, use_cpu=True, disable_tqdm=True, report_to="none"
+    )
+    trainer = LengthControlTrainer(
+        model=model,
+        args=args,
+        eval_dataset=datasets.Dataset.from_list(rows),
+        data_collator=DataCollatorForLengthControl(shared_tokenizer, model=model, length="column"),
+        processing_class=shared_tokenizer,
+        compute_metrics=build_compute_metrics(shared_tokenizer, "token", length=lengths, tolerance=(0, 1)),
+    )
+    figures = trainer.evaluate()
+    assert figures["eval_within"] == 1.0 and figures["eval_mae"] <= 1.0
+    assert "tokens against lengths of the rows" in figures["eval_settings"]
+    with pytest.raises(TypeError, match="length must be an int"):
+        trainer.data_collator([{name: value for name, value in rows[0].items() if name != "length"}])
