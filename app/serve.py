@@ -2,9 +2,9 @@
 
     LENCTRL_MODEL=path/or/name uvicorn --app-dir app serve:app --port 8000
 
-`POST /generate` takes `{"text", "length", "unit", "constraint"}` and answers with the pipeline's result. A wrong request
-is answered with status 422 and `detail`: the rule, the value, the right call. A second worker process holds a second
-copy of the model.
+`POST /generate` takes `{"text", "length", "unit", "constraint"}` and answers with the pipeline's result. A wrong
+request gets status 422 and `detail`: the rule, the value, the right call. A second worker process holds a second copy
+of the model.
 """
 
 import asyncio

@@ -81,6 +81,10 @@ class CharacterCost:
         """Units, next context, and whether a constraint may let the character be written."""
         return kind, context, True
 
+    def loose(self, context: int) -> int | None:
+        """A context that stands for this one and others; this cost has but one context."""
+        return None
+
     def check_sum(self, texts: list[str]) -> None:
         """Raise `ValueError` for the first text that does not cost what its characters cost."""
         for text in texts:
@@ -135,7 +139,9 @@ class Columns:
         """Units, next context, and whether a constraint may let the character be written."""
         if kind < 2:  # control characters
             return 0, 0, kind == 0
-        if (context, kind) not in self._steps:
+        if (context, kind) not in self._steps and context < 0:
+            self._steps[context, kind] = self._loose_step(context, kind)
+        elif (context, kind) not in self._steps:
             text = self._texts[context] + self._example[kind]
             columns, signature = wcswidth(text) - wcswidth(self._texts[context]), self._signature(text)
             if signature not in self._contexts:
@@ -143,6 +149,27 @@ class Columns:
                 self._texts.append(text)
             self._steps[context, kind] = max(columns, 0), self._contexts[signature], columns >= 0
         return self._steps[context, kind]
+
+    def loose(self, context: int) -> int | None:
+        """A context that stands for this one and others: -1 for those after text, -2 for those after a joiner."""
+        return next((stands for stands, several in self._several.items() if context in (stands, *several)), None)
+
+    @functools.cached_property
+    def _several(self) -> dict[int, list[int]]:
+        kinds, contexts = range(len(self._example)), [0]
+        for context in contexts:
+            contexts += dict.fromkeys(to for k in kinds if (to := self.step(context, k)[1]) not in contexts)
+        bases, joiner = [self.kind(base) for base in _KINDS[:7]], self.kind("\u200d")
+        text = [c for c in contexts if all(self.step(c, base) == self.step(0, base) for base in bases)]
+        return {-1: text, -2: sorted({self.step(c, joiner)[1] for c in text})}
+
+    def _loose_step(self, context: int, kind: int) -> tuple[int, int, bool]:
+        """The most units of all contexts that it stands for; not to be written where they differ."""
+        steps = {self.step(one, kind) for one in self._several[context]}
+        units, to = {units for units, _, _ in steps}, {to for _, to, _ in steps}
+        around = [stands for stands, several in self._several.items() if to <= set(several)]
+        safe = len(units) == 1 and all(may for _, _, may in steps) and bool(len(to) == 1 or around)
+        return max(units), to.pop() if len(to) == 1 else (around or [-1])[0], safe
 
     def check_sum(self, texts: list[str]) -> None:
         """Nothing: the tables are checked against `count_columns`."""
@@ -194,7 +221,12 @@ class OpenCharacters:
 
     def groups(self) -> list[tuple[int, int]]:
         """Missing bytes and group of all characters that are begun."""
-        return [(missing, group) for missing, rows in self._rows.items() for group in range(len(rows))]
+        return [(missing, group) for missing, of in self._group.items() for group in sorted({*of} - {-1})]
+
+    def is_common(self, missing: int, group: int) -> bool:
+        """Whether the first of its characters is in a block of living scripts or emoji."""
+        first = self._group[missing].index(group) << 6 * missing
+        return first < 0x3400 or 0xF900 <= first < 0x10000 or 0x1F000 <= first < 0x1FB00 or missing > 1
 
     def row(self, missing: int, group: int) -> list[int]:
         """What the 64 next bytes lead to."""

@@ -179,19 +179,26 @@ class CostVocabulary:
             for end in range(1, len(data))
         )
         after = Counter(self.steps(0, piece.kinds)[1] for piece in self.later if piece.kinds)
+        contexts += sorted({stands for context in contexts if (stands := self.costs.loose(context)) is not None})
+        contexts.sort()  # those first that stand for others
         alike: dict[Any, tuple] = {}  # what a context and an open character lead to -> one of them
         named: dict[tuple, tuple] = {}  # of each pair of them: that one
+        exact: dict[tuple, set] = {}  # what a constraint may let be written next
         worth: dict[tuple, float] = defaultdict(float)
         for missing, group in opened.groups():
-            row = opened.row(missing, group)
+            row, common = opened.row(missing, group), 1 if opened.is_common(missing, group) else 0.1
             for context in contexts:
-                leads: dict[int, Any] = {
-                    to: self.costs.step(context, to) if missing == 1 else named[context, missing - 1, to]
-                    for to in set(row) - {-1}
-                }
-                name = alike.setdefault((missing, *map(leads.get, row)), (context, missing, group))
-                named[context, missing, group] = name
-                worth[name] += (1 + begun[missing, group]) * math.log2(2 + after[context])
+                key, stands = (context, missing, group), self.costs.loose(context)
+                if missing == 1:
+                    leads: dict[int, Any] = {to: self.costs.step(context, to) for to in set(row) - {-1}}
+                    exact[key] = {to for to, step in leads.items() if step[2]}
+                else:
+                    leads = {to: named[context, missing - 1, to] for to in set(row) - {-1}}
+                    exact[key] = {(to, one) for to in leads for one in exact[context, missing - 1, to]}
+                named[key] = alike.setdefault((missing, *map(leads.get, row)), key)
+                if stands in (None, context) or exact[key] - exact[stands, missing, group]:
+                    often = after.total() if context < 0 else after[context]
+                    worth[named[key]] += (common + begun[missing, group]) * math.log2(2 + often)
         room = min(_MOST_STATES, _MOST_ENTRIES // len(self.later)) - len(contexts) - 6
         best = set(sorted(worth, key=lambda name: -worth[name])[: max(room, 0)])
         self.kept = {key: name for key, name in named.items() if name in best}
@@ -265,7 +272,7 @@ class CostVocabulary:
         if rest:
             opened = self.costs.opened.begun(rest)
         if opened:
-            name = self.kept.get((context, *opened))
+            name = self.kept.get((context, *opened)) or self.kept.get((self.costs.loose(context), *opened))
             safe = safe and (name is not None or opened[1] is None)
             context, opened = (name[0], name[1:]) if name else (0, (opened[0], None))
         return units if safe else ~units, (True, white, context, opened)
