@@ -152,14 +152,19 @@ class Columns:
 
     def loose(self, context: int) -> int | None:
         """A context that stands for this one and others: -1 for those after text, -2 for those after a joiner."""
-        return next((stands for stands, several in self._several.items() if context in (stands, *several)), None)
+        return self._stands.get(context)
+
+    @functools.cached_property
+    def _stands(self) -> dict[int, int]:
+        several = reversed(self._several.items())
+        return {one: stands for stands, contexts in several for one in (stands, *contexts)}
 
     @functools.cached_property
     def _several(self) -> dict[int, list[int]]:
         kinds, contexts = range(len(self._example)), [0]
         for context in contexts:
             contexts += dict.fromkeys(to for k in kinds if (to := self.step(context, k)[1]) not in contexts)
-        bases, joiner = [self.kind(base) for base in _KINDS[:7]], self.kind("\u200d")
+        bases, joiner = [self.kind(base) for base in _KINDS[:7] + "\U0001f1e6"], self.kind("\u200d")
         text = [c for c in contexts if all(self.step(c, base) == self.step(0, base) for base in bases)]
         return {-1: text, -2: sorted({self.step(c, joiner)[1] for c in text})}
 

@@ -147,6 +147,7 @@ class CostVocabulary:
         self.vocabulary, self.costs = vocabulary, costs
         self.steps = cache(self._steps)
         self.first, self.later = ([self._read(d) for d in side] for side in (vocabulary.first, vocabulary.later))
+        self.whole = {kind for piece in self.later for kind in piece.kinds or ()}
         self.kept: dict = {}  # open characters with a state: what all that continue alike are called
         if any(piece.open for piece in self.later):
             self._choose()
@@ -198,10 +199,42 @@ class CostVocabulary:
                 named[key] = alike.setdefault((missing, *map(leads.get, row)), key)
                 if stands in (None, context) or exact[key] - exact[stands, missing, group]:
                     often = after.total() if context < 0 else after[context]
-                    worth[named[key]] += (common + begun[missing, group]) * math.log2(2 + often)
-        room = min(_MOST_STATES, _MOST_ENTRIES // len(self.later)) - len(contexts) - 6
-        best = set(sorted(worth, key=lambda name: -worth[name])[: max(room, 0)])
-        self.kept = {key: name for key, name in named.items() if name in best}
+                    worth[named[key]] += (common + begun[missing, group]) * math.log2(1.1 + often)
+        room = min(_MOST_STATES, _MOST_ENTRIES // len(self.later)) - 6
+        best = sorted(worth, key=lambda name: -worth[name])
+        few, many = 0, len(best) + 1  # as many of the best as can be reached in so many states
+        while many - few > 1:
+            names = set(best[: (few + many) // 2])
+            kept = {key: name for key, name in named.items() if name in names}
+            if self._reached(kept, list(begun)) <= room:
+                few, self.kept = (few + many) // 2, kept
+            else:
+                many = (few + many) // 2
+
+    def _name(self, kept: dict, context: int, opened) -> tuple | None:
+        return kept.get((context, *opened)) or kept.get((self.costs.loose(context), *opened))
+
+    def _reached(self, kept: dict, begun: list[tuple[int, int]]) -> int:
+        """Contexts and open characters that texts come to."""
+        contexts, names = [0], dict.fromkeys(())
+        todo = list(contexts)
+        while todo:
+            context = todo.pop()
+            new = {name for opened in begun if (name := self._name(kept, context, opened))} - names.keys()
+            met = {self.costs.step(context, kind)[1] for kind in self.whole}
+            while new:
+                names |= dict.fromkeys(new)
+                after = set()
+                for context, missing, group in new:
+                    row = set(self.costs.opened.row(missing, group)) - {-1}
+                    if missing == 1:
+                        met |= {self.costs.step(context, to)[1] for to in row}
+                    else:
+                        after |= {self._name(kept, context, (missing - 1, to)) for to in row}
+                new = after - names.keys() - {None}
+            todo += met - set(contexts)
+            contexts += met - set(contexts)
+        return len(contexts) + len(names)
 
     def machine(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Weights and next states, as `UnitVocabulary.machine`."""
@@ -272,7 +305,7 @@ class CostVocabulary:
         if rest:
             opened = self.costs.opened.begun(rest)
         if opened:
-            name = self.kept.get((context, *opened)) or self.kept.get((self.costs.loose(context), *opened))
+            name = self._name(self.kept, context, opened)
             safe = safe and (name is not None or opened[1] is None)
             context, opened = (name[0], name[1:]) if name else (0, (opened[0], None))
         return units if safe else ~units, (True, white, context, opened)
