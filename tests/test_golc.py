@@ -8,7 +8,8 @@ from conftest import SOURCES, TARGETS, build_model
 from transformers import Seq2SeqTrainingArguments
 
 from hf_lenctrl import DataCollatorForLengthControl
-from hf_lenctrl.experiment.arguments import RunArguments
+from hf_lenctrl.experiment import new_model
+from hf_lenctrl.experiment.arguments import ModelArguments, RunArguments
 from hf_lenctrl.experiment.golc import GolcTrainer, expected_risk, penalised_rouge
 
 
@@ -107,3 +108,11 @@ def test_it_trains_and_evaluates_without_samples(shared_tokenizer, tmp_path, mon
 def test_an_option_out_of_range_is_told(options, message):
     with pytest.raises(ValueError, match=message):
         RunArguments(objective="golc", **options)
+
+
+def test_positions_that_no_checkpoint_holds_are_not_trained(shared_tokenizer, tmp_path):
+    model = build_model("marian", vocab_size=len(shared_tokenizer), length_unit="token", absolute_positions=True)
+    model.save_pretrained(tmp_path)
+    loaded = new_model.build_model(ModelArguments(model_name_or_path=str(tmp_path)), shared_tokenizer, 128)
+    frozen = {name for name, weight in loaded.named_parameters() if not weight.requires_grad}
+    assert frozen == {f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")}

@@ -64,6 +64,7 @@ class GolcTrainer(LengthControlTrainer):
     """`LengthControlTrainer` whose loss is mixed with the risk of sampled outputs; its arguments are in `golc`."""
 
     golc: Any  # RunArguments
+    processing_class: Any
     data_unit: str
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):

@@ -202,6 +202,10 @@ def build_model(args: ModelArguments, tokenizer, max_positions: int, length_toke
         model = _saved_model(args)
     else:
         model = _new_model(args, tokenizer, max_positions, length_tokens)
+    # Marian's sinusoids are computed and never saved, but `from_pretrained` leaves them trainable
+    for name, weight in model.named_parameters():
+        if name in (model._keys_to_ignore_on_save or ()):
+            weight.requires_grad_(False)
     if args.attn_implementation is not None:
         model.set_attn_implementation(args.attn_implementation)
     if length_tokens is not None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from safetensors.torch import load_file
 
 from ..length_units import count_texts
 from ..metrics import lead, length_metrics, rouge_metrics
@@ -65,10 +66,12 @@ def train(folder: Path, options: dict, lengths: list[int]) -> dict[str, dict]:
 
 
 def cost(folder: Path) -> dict[str, float]:
-    """Parameters of a trained row and the minutes of its steps, those of interrupted runs too."""
+    """Weights that a trained row saved, and the minutes of its steps, those of interrupted runs too."""
+    weights = load_file(folder / "model.safetensors").values()
     known = json.loads((folder / "train_results.json").read_text(encoding="utf-8"))
     steps = trained_steps(checkpoints_of(folder)[-1])
-    return {"parameters": known["parameters"], "minutes": known["train_seconds_per_step"] * steps / 60}
+    parameters = sum(weight.numel() for weight in weights if weight.is_floating_point())
+    return {"parameters": parameters, "minutes": known["train_seconds_per_step"] * steps / 60}
 
 
 def sources_of(row: dict) -> list[str]:

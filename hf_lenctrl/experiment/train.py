@@ -154,14 +154,14 @@ def fit(trainer: LengthControlTrainer, run_args: RunArguments, record: RunRecord
     if checkpoint is not None:
         check_checkpoint(checkpoint, args.save_only_model, unit)
         logger.info("resuming from %s", checkpoint)
-    metrics: dict[str, float] = {"parameters": model.num_parameters(only_trainable=True)}
+    metrics: dict[str, float] = {}
     done = 0 if checkpoint is None else trained_steps(checkpoint)
     if checkpoint is not None and 0 < args.max_steps <= done:
         logger.info("training is finished")  # Trainer would take one more step
         load_average(model, [checkpoint])
     else:
         record.begin(done)
-        metrics |= trainer.train(resume_from_checkpoint=checkpoint).metrics
+        metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
         state = trainer.state
         # Trainer divides by the steps before a resumed run, too
         metrics["train_seconds_per_step"] = metrics["train_runtime"] / max(1, state.global_step - done)

@@ -45,8 +45,9 @@ def draw(rows: dict[str, dict[int, list[int]]], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     requested = list(next(iter(rows.values())))
-    size = {"figsize": (3 * len(requested), 1.2 * len(rows) + 0.6), "squeeze": False}
-    figure, axes = plt.subplots(len(rows), len(requested), sharex="col", layout="constrained", **size)
+    size = (3 * len(requested), 1.2 * len(rows) + 0.6)
+    shape = len(rows), len(requested)
+    figure, axes = plt.subplots(*shape, sharex="col", squeeze=False, layout="constrained", figsize=size)
     for row, (name, found) in zip(axes, rows.items(), strict=True):
         for axis, length in zip(row, requested, strict=True):
             last = 2 * length  # what is longer counts as this long

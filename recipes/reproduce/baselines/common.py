@@ -112,7 +112,7 @@ class Baseline(StoresUnitTable, LengthControlledGeneration, PreTrainedModel, Gen
         encoder_outputs=None,
         past_key_values: State | None = None,
         labels: torch.LongTensor | None = None,
-        length: torch.LongTensor | None = None,
+        length: Any = None,
         progress: torch.LongTensor | None = None,
         use_cache: bool | None = None,
         return_dict: bool | None = None,
@@ -138,14 +138,15 @@ class Baseline(StoresUnitTable, LengthControlledGeneration, PreTrainedModel, Gen
             encoder_outputs = self.encode(input_ids, attention_mask, length, ids)
         if attention_mask is None:
             attention_mask = encoder_outputs[0].new_ones(encoder_outputs[0].shape[:2])
-        progress = self.units.progress(ids) if progress is None else progress
-        logits = self.decode(ids, progress, length, encoder_outputs, attention_mask, past_key_values)
+        state: Any = past_key_values  # no `Cache` of the library's
+        counted = self.units.progress(ids) if progress is None else progress
+        logits = self.decode(ids, counted, length, encoder_outputs, attention_mask, past_key_values)
         if past_key_values is not None:
             past_key_values.steps += ids.shape[1]
         loss = None
         if labels is not None:
             loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
-        return Seq2SeqLMOutput(loss=loss, logits=logits, past_key_values=past_key_values)
+        return Seq2SeqLMOutput(loss=loss, logits=logits, past_key_values=state)
 
     def encode(self, input_ids, attention_mask, length, decoder_input_ids):
         """The encoder's outputs; `length` and the target's ids are for an encoder that reads them."""

@@ -20,6 +20,7 @@ characters with two layers. Weight normalisation is left out; the initial weight
 
 from dataclasses import dataclass
 from math import sqrt
+from typing import Any
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -108,7 +109,7 @@ class ConvS2S(Baseline):
     def _positions(self) -> int | None:
         return self.config.max_position_embeddings
 
-    def token_inputs(self, ids: torch.Tensor, length: torch.Tensor | None) -> torch.Tensor:
+    def token_inputs(self, ids: torch.Tensor, length: Any) -> torch.Tensor:
         """Token embeddings, with LC times the length: `(batch_size, target_length, d)`."""
         embeds = self.embed_tokens(ids)
         if self.config.length_encoding == "scale":

@@ -112,8 +112,10 @@ class LpasEncoder(nn.Module):
 
     def __init__(self, source: MarianEncoder, config):
         super().__init__()
-        self.config, self.source, self.prototype = config, source, MarianEncoder(config)
-        self.prototype.embed_tokens = None  # it reads the embeddings of the source
+        self.config, self.source = config, source
+        prototype: Any = MarianEncoder(config)
+        prototype.embed_tokens = None  # it reads the embeddings of the source
+        self.prototype = prototype
         self.mark = nn.Parameter(torch.zeros(config.d_model))
         self.extractor = nn.Sequential(nn.Linear(BERT_WIDTH, config.d_model), nn.ReLU(), nn.Linear(config.d_model, 1))
         self.tokenizer: Any = None

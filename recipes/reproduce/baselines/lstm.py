@@ -16,6 +16,7 @@ step of training four times as fast. The encoder reads in both directions, with 
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -67,7 +68,7 @@ class LstmEncoder(Encoder):
 class Lstm(Baseline):
     """The encoder-decoder; `length_encoding` adds LenInit or LenEmb. LA is in `length_attention`."""
 
-    config_class = LstmConfig
+    config_class: Any = LstmConfig
     base_model_prefix = "lstm"
 
     def __init__(self, config):
