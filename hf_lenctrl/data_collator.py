@@ -52,8 +52,8 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
     Without `length="column"` a column `length` of the rows is left out, with a warning.
 
     Raises:
-        `TypeError`, `ValueError`: for an example whose labels count zero, a row without a length that is asked for, and
-            for noise in an epoch that `set_epoch` never began.
+        `TypeError`, `ValueError`: for an example whose labels count zero, a row without the length asked for, and for
+            noise in an epoch that `set_epoch` never began.
 
     Example:
 

@@ -155,6 +155,14 @@ def parse(argv) -> argparse.Namespace:
     parser.add_argument("--compile", action="store_true", help="torch.compile and a static cache; for many texts")
     args = parser.parse_args(argv)
     args.num_beams = args.num_beams or (1 if args.do_sample else 4)
+    ways = [length for length in args.length or [] if isinstance(length, str)]
+    args.way = ways[0] if ways else None
+    check(parser, args, ways)
+    return args
+
+
+def check(parser: CommandParser, args: argparse.Namespace, ways: list[str]) -> None:
+    """Refuse options that do not go together, and read the tolerance."""
     sampling = [name for name in ("temperature", "top_k", "top_p") if getattr(args, name) is not None]
     if sampling and not args.do_sample:
         parser.error(f"--{sampling[0]} is for sampling: add --do_sample")
@@ -173,15 +181,12 @@ def parse(argv) -> argparse.Namespace:
         parser.error("--compile takes one --model: an ensemble has no static cache")
     if sum(given is not None for given in (args.length, args.length_column, args.length_ratio)) > 1:
         parser.error("give one of --length for all texts, --length_column for each, --length_ratio to the source")
-    ways = [length for length in args.length or [] if isinstance(length, str)]
     if ways and len(args.length) > 1:
         parser.error(f"--length takes numbers, or one of 'predict', 'source' and 'reference', got {args.length}")
     if (ways == ["reference"]) != (args.reference_column is not None):
         parser.error("--length reference and --reference_column go together")
     if args.predictor is not None and ways != ["predict"]:
         parser.error("--predictor goes with --length predict")
-    args.way = ways[0] if ways else None
-    return args
 
 
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:

@@ -252,7 +252,11 @@ AT_5, BY_COLUMN = ("--length", 5), ("--length_column", "n")
         ("one\n", BY_COLUMN, "in.txt is plain text and has no column 'n'; use jsonl"),
         (with_lengths(3), ("--length_column", "budget"), "in.jsonl has no column 'budget', only source, n"),
         (with_lengths(3), ("--source_column", "budget"), "in.jsonl has no column 'budget', only source, n"),
-        (with_lengths(0, 5), BY_COLUMN, "row 1 of .*in.jsonl: 'n' must hold an integer of at least 1, got 0$"),
+        (
+            with_lengths(0, 5),
+            BY_COLUMN,
+            "row 1 of .*in.jsonl: 'n' must hold an integer of at least 1, or a range of them, got 0$",
+        ),
         *(
             (with_lengths(5, n), BY_COLUMN, f"row 2 of .*: 'n' must hold an .*, got {re.escape(repr(n))}$")
             for n in (0, -4, 2.5, "ten", "0", True, None, "", [5], float("nan"))
@@ -280,8 +284,14 @@ def test_an_output_that_exists_is_not_overwritten(tmp_path):
         (("--length", "reference"), "--length reference and --reference_column go together"),
         (("--length", 5, "--reference_column", "n"), "--length reference and --reference_column go together"),
         (("--length", 5, "--predictor", "path"), "--predictor goes with --length predict"),
-        (("--length", "guess"), "must be an integer of at least 1, 'predict', 'source' or 'reference', got 'guess'"),
-        (("--length", 0), "must be an integer of at least 1, 'predict', 'source' or 'reference', got '0'"),
+        (
+            ("--length", "guess"),
+            "must be an integer of at least 1, a range as 30-42, 'predict', 'source' or 'reference', got 'guess'",
+        ),
+        (
+            ("--length", 0),
+            "must be an integer of at least 1, a range as 30-42, 'predict', 'source' or 'reference', got '0'",
+        ),
         (("--length", 2.5), "got '2.5'"),
         (("--length", 5, "predict"), "--length takes numbers, or one of 'predict', 'source' and 'reference', got"),
     ],
