@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import torch
 from PIL import ImageFont
@@ -41,7 +42,7 @@ def tokenizers() -> dict[str, PreTrainedTokenizerFast]:
     """One of each kind, trained on `TEXTS`."""
     special = ["<s>", "<pad>", "</s>", "<unk>"]
     names = dict(zip(("bos_token", "pad_token", "eos_token", "unk_token"), special, strict=True))
-    options = {"vocab_size": VOCABULARY, "special_tokens": special, "show_progress": False}
+    options: Any = {"vocab_size": VOCABULARY, "special_tokens": special, "show_progress": False}
     byte_level = Tokenizer(models.BPE())
     byte_level.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     byte_level.decoder = decoders.ByteLevel()

@@ -145,12 +145,13 @@ class UnitTable(nn.Module):
                 that does not add up, is no whole number, is below 0, or is 0 for every entry.
             `ImportError`: for `"width"` without the package `wcwidth`.
         """
-        if (unit is None) == (cost is None) and not (unit == COST and cost):
+        if cost is not None and unit not in (None, COST):
             raise ValueError(f"pass unit= or cost=, one of them, got unit={unit!r} and cost={cost!r}")
         if unit == COST and cost is None:
             raise ValueError("unit='cost' is counted by a function of yours; pass cost=function")
-        unit = unit or COST
+        unit = unit if cost is None else COST
         check_name("unit", unit, LENGTH_UNITS if cost is None else [COST])
+        assert unit is not None
         special = skipped_ids(tokenizer)
         separate = getattr(tokenizer, "separate_vocabs", False)
         # M2M100 leaves its language codes out of its own size

@@ -216,7 +216,7 @@ class CostVocabulary:
 
     def _reached(self, kept: dict, begun: list[tuple[int, int]]) -> int:
         """Contexts and open characters that texts come to."""
-        contexts, names = [0], dict.fromkeys(())
+        contexts, names = [0], dict[tuple, None]()
         todo = list(contexts)
         while todo:
             context = todo.pop()
@@ -224,7 +224,7 @@ class CostVocabulary:
             met = {self.costs.step(context, kind)[1] for kind in self.whole}
             while new:
                 names |= dict.fromkeys(new)
-                after = set()
+                after: set = set()
                 for context, missing, group in new:
                     row = set(self.costs.opened.row(missing, group)) - {-1}
                     if missing == 1:
