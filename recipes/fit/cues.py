@@ -20,9 +20,10 @@ SMALL = set(
     " may might and or but if than very so no don't doesn't didn't can't won't isn't wasn't I'm I'll I've you're".split()
 )  # after which a line should not end
 START = set(
-    "and but or because if when while before after until although though that which who where why how so than in on at"
+    "and but or because if when while before after until although though that which who where why how so than in at"
     " for with from to of by about into without over under".split()
 )  # before which it may
+PARTICLE = set("off up out down back away on".split())  # of a verb, which a break would part
 
 
 @dataclass
@@ -153,6 +154,8 @@ def break_cost(words: list[str], i: int) -> int:
         return -12
     if words[i - 1] in SMALL or words[i - 1].lower() in SMALL:
         return 12
+    if words[i] in PARTICLE:
+        return 6
     return -6 if words[i].lower() in START else 0
 
 
