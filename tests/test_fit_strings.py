@@ -230,7 +230,11 @@ def test_json_keeps_its_keys_and_indentation(tmp_path):
 
 
 def test_only_missing_and_too_long_strings_are_touched():
-    rows = [catalogues.Entry("a", "Ja", ""), catalogues.Entry("b", "Nein", "No"), catalogues.Entry("c", "Gut", "Alright")]
+    rows = [
+        catalogues.Entry("a", "Ja", ""),
+        catalogues.Entry("b", "Nein", "No"),
+        catalogues.Entry("c", "Gut", "Alright"),
+    ]
     assert [(row.key, limit) for row, limit in strings.wanted(rows, {"c": 5}, None)] == [("a", None), ("c", 5)]
     assert [(row.key, limit) for row, limit in strings.wanted(rows, {}, 2.0)] == [("a", 4), ("c", 6)]
 

@@ -52,7 +52,9 @@ def test_examples_of_the_docstrings_hold(module):
     assert doctest.testmod(module).failed == 0
 
 
-@given(st.lists(st.text("abc,.", min_size=1, max_size=9), min_size=1, max_size=9), st.integers(5, 30), st.integers(1, 3))
+@given(
+    st.lists(st.text("abc,.", min_size=1, max_size=9), min_size=1, max_size=9), st.integers(5, 30), st.integers(1, 3)
+)
 @settings(max_examples=200, deadline=None)
 def test_lines_are_within_the_limits_or_the_text_does_not_fit(words, most_columns, most_lines):
     text = " ".join(words)
@@ -159,7 +161,9 @@ def test_a_shared_text_is_divided_within_both_budgets():
     lines = subtitles.lay_out(passage, NETFLIX, ["Do you think he has read this book?"])
     assert lines == [["Do you think he has read"], ["this book?"]]
     assert subtitles.lay_out(passage, NETFLIX, ["Do you really think that he has already read this book?"]) is None
-    whole = subtitles.lay_out(passage, NETFLIX, ["Do you really think that he has already read this book?"], loose=True)
+    whole = subtitles.lay_out(
+        passage, NETFLIX, ["Do you really think that he has already read this book?"], loose=True
+    )
     assert whole is not None
     said = " ".join(" ".join(part) for part in whole)
     assert said == "Do you really think that he has already read this book?"

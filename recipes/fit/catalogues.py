@@ -108,7 +108,10 @@ class Android:
         parser = etree.XMLParser(strip_cdata=False, resolve_entities=False, remove_blank_text=False)
         self.tree = etree.parse(path, parser)
         content, tag = Path(path).read_text(encoding="utf-8"), self.tree.getroot().tag
-        self.start, self.end = content[: content.index(f"<{tag}")], content[content.rindex(f"</{tag}>") + len(tag) + 3 :]
+        self.start, self.end = (
+            content[: content.index(f"<{tag}")],
+            content[content.rindex(f"</{tag}>") + len(tag) + 3 :],
+        )
         self._nodes: dict[str, Any] = {}
 
     def entries(self) -> list[Entry]:

@@ -12,7 +12,7 @@ from fitting import sentences
 
 
 ARGUMENT = (
-    r"%(?:\(\w+\)|\d+\$)?[-+#0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|h|ll|l|z|j|t|L)?[diouxXeEfFgGcrsapn]"  # printf, Python
+    r"%(?:\(\w+\)|\d+\$)?[-+#0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|h|ll|l|z|j|t|L)?[diouxXeEfFgGcrsapn]"
     r"|%%|%[A-Z]\w*%|%\d+"  # percent signs, Windows variables, Qt
     r"|\$\{[^}]*\}|\{\{[^}]*\}\}|\{[^{}]*\}"  # templates, str.format, ICU arguments
 )
@@ -118,8 +118,9 @@ def piece(line: str, variant: int) -> Piece | str:
 
 def edges(line: str, tags: str) -> tuple[str, str, str]:
     """What stays before a piece, the piece, and what stays after it."""
-    start = re.match(rf"(?:{BEFORE}{tags})*", line).end()  # type: ignore[union-attr], it matches the empty string
-    end = start + re.search(rf"(?:{AFTER}{tags})*\Z", line[start:]).start()  # type: ignore[union-attr]
+    first, last = re.compile(rf"(?:{BEFORE}{tags})*"), re.compile(rf"(?:{AFTER}{tags})*\Z")
+    start = max(match.end() for match in [first.match(line)] if match)  # both match the empty string
+    end = start + max(match.start() for match in [last.search(line[start:])] if match)
     return line[:start], line[start:end], line[end:]
 
 

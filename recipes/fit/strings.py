@@ -12,7 +12,7 @@ from functools import partial
 
 from catalogues import Entry, limits, read
 from fitting import Fitted, Request, add_options, cell, columns, fitter, quiet, write_report
-from placeholders import NAMES, Piece, Unprotectable, protect, restore, without
+from placeholders import NAMES, Piece, Unprotectable, protect, restore
 
 
 def width(text: str) -> int:
@@ -127,7 +127,9 @@ def main(argv=None) -> None:
     add_options(parser, min_score=-0.5)
     parser.add_argument("--source_file", help=".po of another language: its msgstrs are translated, not the msgids")
     parser.add_argument("--existing_file", help="strings.xml or JSON with the translations so far, by key")
-    parser.add_argument("--limits_file", help="CSV with the columns key and max, or a JSON object, beside the comments")
+    parser.add_argument(
+        "--limits_file", help="CSV with the columns key and max, or a JSON object, beside the comments"
+    )
     parser.add_argument("--max_factor", type=float, help="limit of a string that has none: times its source's width")
     args = parser.parse_args(argv)
     catalogue = read(args.input_file, args.source_file)

@@ -146,7 +146,9 @@ def rows_of(cues: Sequence[Cue], done: list[tuple[Passage, Fitted]], limits: Lim
     for number, cue in enumerate(cues, 1):
         source = visible(cue.text)
         row = {"cue": number, "seconds": cue.seconds, "budget": limits.budget(cue), "source": source}
-        rows.append(row | {"natural": source, "output": source, "shortened": False, "fault": cue.fault, "cues": [number]})
+        rows.append(
+            row | {"natural": source, "output": source, "shortened": False, "fault": cue.fault, "cues": [number]}
+        )
     place = {id(cue): k for k, cue in enumerate(cues)}
     for passage, fitted in done:
         natural = lay_out(passage, limits, fitted.natural) or lay_out(passage, limits, fitted.natural, loose=True)
@@ -171,7 +173,10 @@ def summary(rows: list[dict]) -> dict:
 def markdown(rows: list[dict], figures: dict, limits: Limits) -> list[str]:
     """The lines of report.md."""
     lines = ["# Subtitles within their limits", ""]
-    lines += [f"{limits.speed:g} characters a second, {limits.columns} columns a line, {limits.lines} lines a cue.", ""]
+    lines += [
+        f"{limits.speed:g} characters a second, {limits.columns} columns a line, {limits.lines} lines a cue.",
+        "",
+    ]
     lines += ["| text | cues | over a limit |", "|---|---|---|"]
     names = {"source": "source", "natural": "natural translation", "output": "output"}
     lines += [f"| {label} | {len(rows)} | {figures['over'][name]} |" for name, label in names.items()]
@@ -184,7 +189,13 @@ def markdown(rows: list[dict], figures: dict, limits: Limits) -> list[str]:
             texts = " | ".join(cell(" ".join(row[name])) for name in ("source", "output"))
             lines.append(f"| {row['cue']} | {why} | {row['budget']} | {texts} |")
     if shorter:
-        lines += ["", "## Shortened: read them", "", "| cue | score | source | natural | output |", "|---|---|---|---|---|"]
+        lines += [
+            "",
+            "## Shortened: read them",
+            "",
+            "| cue | score | source | natural | output |",
+            "|---|---|---|---|---|",
+        ]
         for row in shorter:
             texts = " | ".join(cell(" ".join(row[name])) for name in ("source", "natural", "output"))
             lines.append(f"| {row['cue']} | {row['score']} | {texts} |")
@@ -267,7 +278,9 @@ def main(argv=None) -> None:
     write_report(args.report_dir, markdown(rows, figures, limits), {**figures, "limits": vars(limits), "rows": rows})
     plot(rows, limits, Path(args.report_dir) / "report.png")
     over = figures["over"]
-    print(f"{len(rows)} cues over a limit: source {over['source']}, natural {over['natural']}, output {over['output']}")
+    print(
+        f"{len(rows)} cues over a limit: source {over['source']}, natural {over['natural']}, output {over['output']}"
+    )
     print(f"{figures['shortened']} shortened, {len(figures['flagged'])} flagged: {args.report_dir}/report.md")
 
 
