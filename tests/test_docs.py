@@ -33,19 +33,8 @@ from hf_lenctrl.experiment.train_length_predictor import PredictorArguments
 
 DOCS = ROOT / "docs"
 # in the order in which a reader makes what the later ones use; results/ is a record of measurements
-ORDER = [
-    "train",
-    "finetune",
-    "quickstart",
-    "generate",
-    "units",
-    "causal",
-    "predict",
-    "evaluate",
-    "share",
-    "serve",
-    "methods",
-]
+ORDER = ["train", "finetune", "quickstart", "generate", "units", "causal", "predict", "evaluate", "share", "serve"]
+ORDER += ["methods", "subtitles", "strings", "service"]
 ORDER += ["architecture", "index", "reference"]
 RESULTS = sorted(f"results/{path.stem}" for path in (DOCS / "results").glob("*.md"))
 PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in [*ORDER, *RESULTS]}

@@ -106,8 +106,12 @@ class Android:
         if sources is not None:
             raise ValueError("source_file is for .po; of strings.xml and JSON, input_file has the sources")
         parser = etree.XMLParser(strip_cdata=False, resolve_entities=False, remove_blank_text=False)
-        self.declared = Path(path).read_bytes().lstrip().startswith(b"<?xml")
         self.tree = etree.parse(path, parser)
+        content, tag = Path(path).read_text(encoding="utf-8"), self.tree.getroot().tag
+        self.start, self.end = (
+            content[: content.index(f"<{tag}")],
+            content[content.rindex(f"</{tag}>") + len(tag) + 3 :],
+        )
         self._nodes: dict[str, Any] = {}
 
     def entries(self) -> list[Entry]:
@@ -150,9 +154,8 @@ class Android:
             root.insert(place, mark)
 
     def save(self, path: str) -> None:
-        self.tree.write(path, encoding="utf-8", xml_declaration=self.declared)
-        with open(path, "ab") as file:
-            file.write(b"\n")
+        body = etree.tostring(self.tree.getroot(), encoding="unicode", with_tail=False)
+        Path(path).write_text(self.start + body + self.end, encoding="utf-8")
 
 
 def inner(node) -> str:

@@ -17,12 +17,13 @@ LEAD = re.compile(r"(?:[-–—]\s*)?(?:[A-ZÄÖÜ][A-ZÄÖÜ. ]+:\s*)?")  # a d
 SMALL = set(
     "a an the my your his her its our their this that these those I you he she it we they who to of in on at for with"
     " by from into about as not is are was were be been am have has had do does did will would can could should must"
-    " may might and or but if than very so no don't doesn't didn't can't won't isn't wasn't I'm I'll I've you're".split()
+    " may might and or but if than very so no don't doesn't didn't can't won't isn't wasn't I'm I'll I've".split()
 )  # after which a line should not end
 START = set(
-    "and but or because if when while before after until although though that which who where why how so than in on at"
+    "and but or because if when while before after until although though that which who where why how so than in at"
     " for with from to of by about into without over under".split()
 )  # before which it may
+PARTICLE = set("off up out down back away on".split())  # of a verb, which a break would part
 
 
 @dataclass
@@ -58,7 +59,7 @@ class Cue:
         if MARKUP.search(body):
             self.fault = "markup inside the text"
         for line in body.split("\n"):
-            lead = LEAD.match(line)[0]  # type: ignore[index], it matches the empty string
+            lead = LEAD.match(line)[0]  # type: ignore[index]  # it matches the empty string
             if self.turns and not lead:
                 self.turns[-1] = (self.turns[-1][0], f"{self.turns[-1][1]} {line.strip()}")
             elif line.strip():
@@ -153,6 +154,8 @@ def break_cost(words: list[str], i: int) -> int:
         return -12
     if words[i - 1] in SMALL or words[i - 1].lower() in SMALL:
         return 12
+    if words[i] in PARTICLE:
+        return 6
     return -6 if words[i].lower() in START else 0
 
 

@@ -276,9 +276,8 @@ def add_options(parser: argparse.ArgumentParser, min_score: float) -> None:
 
 def fitter(args: argparse.Namespace) -> Fitter:
     """The `Fitter` that the options name."""
-    for name in ("input_file", "output_file"):
-        if Path(args.output_file).resolve() == Path(args.input_file).resolve():
-            raise ValueError(f"output_file must be another file than input_file, got {args.output_file!r} for both")
+    if Path(args.output_file).resolve() == Path(args.input_file).resolve():
+        raise ValueError(f"output_file must be another file than input_file, got {args.output_file!r} for both")
     options = {"length_unit": args.length_unit, "min_score": args.min_score, "shorten": args.shorten}
     return Fitter(args.plain_model, args.model, **options)
 

@@ -12,7 +12,7 @@ from fitting import sentences
 
 
 ARGUMENT = (
-    r"%(?:\(\w+\)|\d+\$)?[-+#0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|h|ll|l|z|j|t|L)?[diouxXeEfFgGcrsapn]"  # printf, Python
+    r"%(?:\(\w+\)|\d+\$)?[-+#0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|h|ll|l|z|j|t|L)?[diouxXeEfFgGcrsapn]"
     r"|%%|%[A-Z]\w*%|%\d+"  # percent signs, Windows variables, Qt
     r"|\$\{[^}]*\}|\{\{[^}]*\}\}|\{[^{}]*\}"  # templates, str.format, ICU arguments
 )
@@ -25,8 +25,8 @@ COUNT = re.compile(r"%(?:\(\w+\)|\d+\$)?[-+#0]*\d*(?:\.\d+)?[hlzjt]*[diuf]|\{n\}
 ACCELERATOR = re.compile(r"&(?=\w)|(?<!\w)_(?=\w)|(?<=\w)_(?=[A-Za-zÄÖÜäöü])")
 LINE = re.compile(r"((?:\\n|\n|\t|\\t)+)")  # as characters, or as written in a file
 # what stays outside a piece: tags, punctuation, an argument that a colon parts from the text
-BEFORE = re.compile(rf"(?:(?:{ARGUMENT})(?=[\W_]*:)|<[^<>]+>|[^\w%{{<&$»«„“”\"'‚‘’›‹])*")
-AFTER = re.compile(rf"(?::[^\w%{{<&$]*(?:{PLACEHOLDER.pattern})|<[^<>]+>|[^\w%{{}}<>&$;.!?…:,»«„“”\"'‚‘’›‹])*\Z")
+BEFORE = rf"(?:{ARGUMENT})(?=[\W_]*:)|[^\w%{{<&$»«„“”\"'‚‘’›‹]"
+AFTER = rf":[^\w%{{<&$]*(?:{PLACEHOLDER.pattern})|[^\w%{{}}<>&$;.!?…:,»«„“”\"'‚‘’›‹]"
 QUOTES = "„“”»«\"'‚‘’›‹"
 QUOTED = re.compile(rf"[{QUOTES}](?:{PLACEHOLDER.pattern})[{QUOTES}]|{PLACEHOLDER.pattern}")  # the quotes go along
 # German or French as the model reads it, English as it writes it; tried in this order
@@ -91,12 +91,11 @@ def spans(text: str) -> list[tuple[int, int]]:
 
 def piece(line: str, variant: int) -> Piece | str:
     """A line without line ends; as it is where it has no word."""
-    before = BEFORE.match(line)[0]  # type: ignore[index], it matches the empty string
-    rest = line[len(before) :]
-    if not re.search(r"[^\W\d_]{2}", PLACEHOLDER.sub("", rest)):
+    before, core, after = edges(line, "|<[^<>]+>")
+    if re.findall(r"<(\w+)[^<>/]*>", before) != re.findall(r"</(\w+)>", after)[::-1]:
+        before, core, after = edges(line, "")  # the tags are about a part of the sentence
+    if not re.search(r"[^\W\d_]{2}", without(core)):
         return line
-    after = AFTER.search(rest)[0]  # type: ignore[index], it matches the empty string
-    core = rest[: len(rest) - len(after)]
     names, numbers = list(NAMES[variant]), list(NUMBERS[variant])
     if set("{}<>") & set(without(core)):
         raise Unprotectable("a brace or an angle bracket that is no whole placeholder")
@@ -115,6 +114,14 @@ def piece(line: str, variant: int) -> Piece | str:
         return name
 
     return Piece(before, sentences(QUOTED.sub(stand_in, core)), after, inside)
+
+
+def edges(line: str, tags: str) -> tuple[str, str, str]:
+    """What stays before a piece, the piece, and what stays after it."""
+    first, last = re.compile(rf"(?:{BEFORE}{tags})*"), re.compile(rf"(?:{AFTER}{tags})*\Z")
+    start = max(match.end() for match in [first.match(line)] if match)  # both match the empty string
+    end = start + max(match.start() for match in [last.search(line[start:])] if match)
+    return line[:start], line[start:end], line[end:]
 
 
 def without(text: str) -> str:

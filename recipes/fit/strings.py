@@ -12,7 +12,7 @@ from functools import partial
 
 from catalogues import Entry, limits, read
 from fitting import Fitted, Request, add_options, cell, columns, fitter, quiet, write_report
-from placeholders import NAMES, Piece, Unprotectable, protect, restore, without
+from placeholders import NAMES, Piece, Unprotectable, protect, restore
 
 
 def width(text: str) -> int:

@@ -1,0 +1,198 @@
+"""Subtitles: the file around the texts is unchanged, lines are within their limits, nothing is cut silently."""
+
+import doctest
+import json
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+import pysubs2
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+ROOT = Path(__file__).resolve().parents[1]
+MODELS = ROOT / "models"
+FILM = ROOT / "tests" / "breakfast.de.srt"
+sys.path.insert(0, str(ROOT / "recipes" / "fit"))
+
+import cues  # noqa: E402
+import fitting  # noqa: E402
+import subtitles  # noqa: E402
+
+
+sys.path.pop(0)
+
+NETFLIX = subtitles.Limits(17, 42, 2)
+VTT = """WEBVTT - a title
+
+STYLE
+::cue { color: white }
+
+NOTE Ein Kommentar, der bleibt.
+
+intro
+00:01.000 --> 00:03.000 align:start position:10%
+<v Tom>Guten Tag!
+
+00:00:04.000 --> 00:00:06.500 line:0
+<i>Mein Bruder will</i>
+<i>Pilot werden.</i>
+"""
+
+
+def cue(text: str, start: int = 0, end: int = 2000) -> cues.Cue:
+    return cues.Cue(start, end, (0, len(text)), text)
+
+
+@pytest.mark.parametrize("module", [fitting, cues, subtitles])
+def test_examples_of_the_docstrings_hold(module):
+    assert doctest.testmod(module).failed == 0
+
+
+@given(
+    st.lists(st.text("abc,.", min_size=1, max_size=9), min_size=1, max_size=9), st.integers(5, 30), st.integers(1, 3)
+)
+@settings(max_examples=200, deadline=None)
+def test_lines_are_within_the_limits_or_the_text_does_not_fit(words, most_columns, most_lines):
+    text = " ".join(words)
+    # a greedy wrap needs the fewest lines
+    greedy = textwrap.wrap(text, most_columns, break_long_words=False, break_on_hyphens=False)
+    fits = len(greedy) <= most_lines and max(map(len, greedy)) <= most_columns
+    lines = cues.break_lines(text, most_columns, most_lines)
+    assert (lines is not None) == fits
+    if lines is not None:
+        assert " ".join(lines) == text
+        assert len(lines) == len(greedy)
+        assert max(map(len, lines)) <= most_columns
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("We have to hurry.", ["We have to hurry."]),
+        ("I like him because he is kind.", ["I like him", "because he is kind."]),
+        ("He came late, but nobody was angry.", ["He came late,", "but nobody was angry."]),
+        ("Don't forget to turn off the light.", ["Don't forget", "to turn off the light."]),
+    ],
+)
+def test_lines_break_where_a_reader_would(text, lines):
+    assert cues.break_lines(text, 25, 3) == lines
+
+
+@pytest.mark.parametrize(
+    ("text", "before", "turns", "after"),
+    [
+        ("Guten Tag.", "", [("", "Guten Tag.")], ""),
+        ("{\\an8}<i>Guten\nTag.</i>", "{\\an8}<i>", [("", "Guten Tag.")], "</i>"),
+        ("<i>Guten</i>\n<i>Tag.</i>", "<i>", [("", "Guten Tag.")], "</i>"),
+        ("- Wer?\n- Ich\nnicht.", "", [("- ", "Wer?"), ("- ", "Ich nicht.")], ""),
+        ("<v Tom>Ja.", "<v Tom>", [("", "Ja.")], ""),
+        ("♪ La la ♪", "♪ ", [("", "La la")], " ♪"),
+        ("[Musik]", "[", [("", "Musik")], "]"),
+        ("MARIA: Hallo!", "", [("MARIA: ", "Hallo!")], ""),
+        ("♪", "♪", [], ""),
+        ("", "", [], ""),
+        ("...", "", [], ""),
+    ],
+)
+def test_markup_and_speakers_are_apart_from_the_text(text, before, turns, after):
+    parsed = cue(text)
+    assert (parsed.before, parsed.turns, parsed.after, parsed.fault) == (before, turns, after, "")
+
+
+def test_markup_inside_a_text_is_a_fault():
+    assert cue("Das ist <i>mein</i> Haus.").fault == "markup inside the text"
+    assert subtitles.passages([cue("Das ist <i>mein</i> Haus.")], 1000, 3) == []
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("kind", ["srt", "vtt"])
+def test_all_but_the_texts_is_unchanged_to_the_byte(tmp_path, newline, kind):
+    content = "\ufeff" + (FILM.read_text(encoding="utf-8") if kind == "srt" else VTT)
+    path = tmp_path / f"film.{kind}"
+    path.write_bytes(content.replace("\n", newline).encode())
+    read, found = cues.read(str(path), "utf-8")
+    assert cues.replace(read, found, [own.text for own in found]).encode() == path.read_bytes()
+    marked = cues.replace(read, found, [f"@{i}@" for i in range(len(found))])
+    expected = read
+    for i, own in enumerate(found):
+        text = own.text.replace("\n", newline)
+        if text:
+            assert expected.count(text) == 1
+            expected = expected.replace(text, f"@{i}@")
+    assert re.sub("@32@", "", marked) == expected  # the cue without a text
+    assert len(found) == {"srt": 37, "vtt": 2}[kind]
+
+
+def test_what_is_no_subtitle_file_is_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("x")
+    with pytest.raises(ValueError, match=r"must be .srt or .vtt"):
+        cues.read(str(tmp_path / "a.txt"), "utf-8")
+    (tmp_path / "a.srt").write_text("hello")
+    with pytest.raises(ValueError, match="has no cue"):
+        cues.read(str(tmp_path / "a.srt"), "utf-8")
+    (tmp_path / "b.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nEins\n\nZwei\n")
+    with pytest.raises(ValueError, match="cue 1 has a blank line inside"):
+        cues.read(str(tmp_path / "b.srt"), "utf-8")
+
+
+def test_budgets_and_faults_are_those_of_the_guide():
+    two, ten = cue("x", 0, 2000), cue("x", 0, 10_000)
+    assert (NETFLIX.budget(two), NETFLIX.budget(ten)) == (34, 85)  # 2 s × 17; two lines of 42 and a space
+    assert NETFLIX.faults(two, ["a" * 34]) == []
+    assert NETFLIX.faults(two, ["a" * 35]) == ["speed"]
+    assert NETFLIX.faults(ten, ["a" * 43]) == ["columns"]
+    assert NETFLIX.faults(ten, ["a", "b", "c"]) == ["lines"]
+
+
+def test_cues_share_a_sentence_that_the_first_does_not_end():
+    film = [cue("Glaubst du, dass", 0, 1000), cue("er kommt?", 1200, 2000), cue("Ja.", 2100, 3000)]
+    assert [len(passage.cues) for passage in subtitles.passages(film, 1000, 3)] == [2, 1]
+    assert [len(passage.cues) for passage in subtitles.passages(film, 100, 3)] == [1, 1, 1]
+    assert subtitles.passages(film, 1000, 3)[0].texts == ["Glaubst du, dass er kommt?"]
+
+
+def test_a_shared_text_is_divided_within_both_budgets():
+    first, second = cue("Glaubst du, dass er dieses Buch", 0, 1500), cue("gelesen hat?", 1500, 2500)
+    passage = subtitles.Passage([first, second])
+    lines = subtitles.lay_out(passage, NETFLIX, ["Do you think he has read this book?"])
+    assert lines == [["Do you think he has read"], ["this book?"]]
+    assert subtitles.lay_out(passage, NETFLIX, ["Do you really think that he has already read this book?"]) is None
+    whole = subtitles.lay_out(
+        passage, NETFLIX, ["Do you really think that he has already read this book?"], loose=True
+    )
+    assert whole is not None
+    said = " ".join(" ".join(part) for part in whole)
+    assert said == "Do you really think that he has already read this book?"
+
+
+@pytest.mark.slow
+def test_a_file_is_translated_within_its_limits(tmp_path, capsys):
+    lines = FILM.read_text(encoding="utf-8").split("\n\n")
+    film = "\n\n".join([lines[4], lines[8], lines[9], lines[20], lines[32]])
+    # no English sentence says this in a quarter of a second
+    film += "\n\n99\n00:02:00,000 --> 00:02:00,250\nIch habe meinen Schlüssel im Büro vergessen.\n"
+    source, target = tmp_path / "de.srt", tmp_path / "en.srt"
+    source.write_text(film, encoding="utf-8")
+    options = ["--plain_model", str(MODELS / "translate_to_english_base"), "--report_dir", str(tmp_path)]
+    options += ["--model", str(MODELS / "translate_to_english")]
+    subtitles.main(["--input_file", str(source), "--output_file", str(target), *options])
+    before, after = pysubs2.load(str(source)), pysubs2.load(str(target))
+    assert [(e.start, e.end) for e in before] == [(e.start, e.end) for e in after]
+    numbers = re.compile(r"^\d+$", re.M)
+    assert numbers.findall(film) == numbers.findall(target.read_text(encoding="utf-8"))
+    report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert report["over"]["output"] == 1 and report["flagged"] == [6]
+    assert report["over"]["natural"] > 1 and report["shortened"] >= 1
+    texts = [event.plaintext for event in after]
+    assert texts[0] == "- Where's Tom?\n- He's already in the office."
+    assert texts[4] == ""
+    assert len(texts[3]) <= 17 * 1.6 and texts[3].endswith("raining all day.")
+    flagged = " ".join(texts[5].split())
+    assert flagged.startswith("I ") and flagged.endswith("office.")  # whole
+    assert "cannot fit" in (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert (tmp_path / "report.png").stat().st_size > 1000
+    assert "6 cues over a limit" in capsys.readouterr().out
