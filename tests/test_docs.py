@@ -46,7 +46,7 @@ ORDER = [
     "serve",
     "methods",
 ]
-ORDER += ["architecture", "index", "reference"]
+ORDER += ["service", "architecture", "index", "reference"]
 RESULTS = sorted(f"results/{path.stem}" for path in (DOCS / "results").glob("*.md"))
 PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in [*ORDER, *RESULTS]}
 BLOCK = re.compile(r'^```(\w+)(?: title="([\w.]+)")?\n(.*?)^```', flags=re.M | re.S)
