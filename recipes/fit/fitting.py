@@ -140,12 +140,12 @@ class Fitter:
                 # a single sentence gives all of the excess, of several each may give a part
                 last = count - 1 if len(counts) > 1 else min(count - excess, count - 1)
                 first = count - excess if len(counts) > 1 else last - LENGTHS + 1
-                lengths = range(last, min(first, last) - 1, -max(1, (last - first + 1) // LENGTHS))
-                wanted.setdefault(sentence, set()).update(n for n in lengths if n > 2)
-        wanted = {sentence: lengths for sentence, lengths in wanted.items() if lengths}
+                steps = range(last, min(first, last) - 1, -max(1, (last - first + 1) // LENGTHS))
+                wanted.setdefault(sentence, set()).update(n for n in steps if n > 2)
+        wanted = {sentence: own for sentence, own in wanted.items() if own}
         if not wanted:
             return
-        texts, lengths = list(wanted), [sorted(lengths) for lengths in wanted.values()]
+        texts, lengths = list(wanted), [sorted(own) for own in wanted.values()]
         found: dict[str, set[str]] = {sentence: set() for sentence in texts}
         best: dict[str, Any] = {"num_beams": 2 * BEAMS, "num_return_sequences": 2 * BEAMS}
         bound = {"length": [own[-1] for own in lengths], "length_constraint": "max", "length_unit": self.unit}
