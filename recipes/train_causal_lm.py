@@ -30,6 +30,7 @@ from transformers import (
 from transformers.trainer_utils import get_last_checkpoint
 
 import hf_lenctrl
+from hf_lenctrl.length_units import UnitTable
 from hf_lenctrl.modeling_lenctrl_causal import answer_progress
 from hf_lenctrl.trainer import range_of
 
@@ -44,6 +45,7 @@ class Options:
     length_encoding: str = field(default="ldpe", metadata={"help": "ldpe, lrpe, pre, learned, or none: plain"})
     length_unit: str = field(default="character", metadata={"help": "character, word, byte or token"})
     max_length: int = field(default=512, metadata={"help": "Rows with more tokens are dropped"})
+    overshoot_share: float = field(default=0.0, metadata={"help": "Share of the rows that teach to stop late"})
     projection_lr_factor: float = field(default=1.0, metadata={"help": "The new layer learns so many times as fast"})
     lora_r: int = field(default=0, metadata={"help": "Rank of LoRA; 0 trains the whole model"})
     lora_target: str = field(default="all-linear", metadata={"help": "Layers of LoRA"})
@@ -94,6 +96,33 @@ def trained_lengths(model, tokenizer, rows: datasets.Dataset) -> dict[str, int]:
         progress, length = answer_progress(model.unit_table, torch.tensor([labels]), [tokenizer.eos_token_id])
         lengths += length[progress == 0].tolist()
     return range_of(lengths)
+
+
+@dataclass
+class CollatorWithOvershoot(DataCollatorForSeq2Seq):
+    """
+    The parent's batch; a share of its rows is given a length shorter than the answer's, and EOS as the label wherever
+    the answer has reached it. A model that steps over its length stops late then, rather than never.
+    """
+
+    table: Any = None
+    share: float = 0.0
+
+    def __call__(self, features, return_tensors=None):
+        batch = super().__call__(features, return_tensors)
+        eos, labels = self.tokenizer.eos_token_id, batch["labels"]
+        progress, lengths = answer_progress(self.table, labels, [eos])  # (B, T) each
+        if bool(((progress == 0).sum(dim=1) > 1).any()):
+            raise ValueError(
+                "overshoot_share needs rows with one answer each; leave it out for chats of several turns"
+            )
+        length = lengths.amax(dim=1)  # (B,)
+        chosen = (torch.rand(len(length)) < self.share) & (length > 1)  # (B,)
+        shorter = 1 + (torch.rand(len(length)) * (length - 1)).long()  # (B,), 1 ... length - 1
+        late = torch.nn.functional.pad(progress, (1, 0), value=-1)[:, :-1] >= shorter.unsqueeze(1)  # (B, T)
+        stop = torch.where(late & (labels != -100), eos, -100)
+        batch["labels"] = torch.where(chosen.unsqueeze(1), stop, labels)
+        return batch | {"progress": progress, "length": torch.where(chosen, shorter, length)}
 
 
 def build(options: Options, tokenizer, rows: datasets.Dataset, folder: Path):
@@ -151,10 +180,16 @@ def main(argv=None) -> None:
     files = {"train": options.train_file, "validation": options.validation_file}
     rows = {name: load_rows(file, tokenizer, options.max_length) for name, file in files.items() if file}
     model = build(options, tokenizer, rows["train"], folder)
+    collator: Any = DataCollatorForSeq2Seq(pads_right)
+    if options.overshoot_share:
+        if options.length_encoding == "none":
+            raise ValueError("overshoot_share is for models with a length; leave it out with length_encoding=none")
+        table = UnitTable.from_tokenizer(tokenizer, options.length_unit)
+        collator = CollatorWithOvershoot(pads_right, table=table, share=options.overshoot_share)
     trainer = Trainer(
         model=model,
         args=args,
-        data_collator=DataCollatorForSeq2Seq(pads_right),
+        data_collator=collator,
         train_dataset=rows["train"],
         eval_dataset=rows.get("validation"),
         processing_class=tokenizer,

@@ -12,6 +12,8 @@ from peft import PeftModel
 from test_causal import make_tokenizer
 from transformers import AutoModelForCausalLM
 
+import hf_lenctrl
+
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 sys.path[:0] = [str(RECIPES), str(RECIPES / "causal")]
@@ -90,6 +92,29 @@ def test_a_chat_trains_on_what_the_assistant_says():
     spoken = [i for i in encoded["labels"] if i != -100]
     assert tokenizer.decode(spoken) == "editor</s>editor</s>"
     assert tokenizer.decode(encoded["input_ids"]) == "a smalleditor</s>" * 2
+
+
+def test_a_row_that_oversteps_learns_to_stop():
+    tokenizer = make_tokenizer().__class__(
+        tokenizer_object=make_tokenizer()._tokenizer, eos_token="</s>", pad_token="<pad>"
+    )
+    table = hf_lenctrl.UnitTable.from_tokenizer(tokenizer, "token")
+    row = {"input_ids": [5, 6, 7, 8, 9, 10, 1], "labels": [-100, -100, 7, 8, 9, 10, 1]}
+    collate = train_causal_lm.CollatorWithOvershoot(tokenizer, table=table, share=0.0)
+    batch = collate([row])
+    assert batch["labels"].tolist() == [row["labels"]] and batch["length"].tolist() == [4]
+    collate.share = 1.0
+    seen = set()
+    for _ in range(30):
+        batch = collate([row])
+        assert batch["progress"].tolist() == [[-1, 0, 1, 2, 3, 4, 4]]  # as of the whole answer
+        length = int(batch["length"])
+        seen.add(length)
+        # the token behind `length` units is the first that should be EOS
+        assert batch["labels"].tolist() == [[-100] * (2 + length) + [1] * (5 - length)]
+    assert seen == {1, 2, 3}
+    with pytest.raises(ValueError, match="rows with one answer each"):
+        collate([{"input_ids": [5, 6, 7, 8, 9], "labels": [-100, 6, -100, 8, 1]}])
 
 
 def test_an_unknown_option_is_refused(runs, capsys):
