@@ -59,6 +59,7 @@ def main(argv=None) -> None:
     parser.add_argument("models", nargs="+")
     parser.add_argument("--unit", default="character")
     parser.add_argument("--lengths", type=int, nargs="+", default=[50, 75, 100])
+    parser.add_argument("--asked", nargs="+", help="only these ways, by their names in the table")
     parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--num_beams", type=int, default=1)
     parser.add_argument("--batch_size", type=int, default=50)
@@ -77,6 +78,8 @@ def main(argv=None) -> None:
     for folder in args.models:
         model, tokenizer = load(folder)
         for name, options in ways(getattr(model.config, "length_controlled", False), args.named_prompt):
+            if args.asked and name not in args.asked:
+                continue
             known = None
             for label, lengths in requests.items():
                 texts = known or write(model, tokenizer, prompts, lengths, options, args)
