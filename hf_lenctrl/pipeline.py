@@ -107,6 +107,11 @@ class LengthControlledGenerationPipeline(Pipeline):
     def _sanitize_parameters(self, **kwargs):
         return {}, kwargs, {}  # what `pipeline(...)` is given holds for every call
 
+    def save_pretrained(self, save_directory, **kwargs):
+        """Save model and tokenizer. The task comes with the package; the base method names code to load it."""
+        self.model.save_pretrained(save_directory, **kwargs)
+        self.tokenizer.save_pretrained(save_directory, **kwargs)
+
     def __call__(self, inputs, **kwargs):
         inputs = as_prompts(inputs, self.tokenizer)
         if isinstance(inputs, Mapping) or not isinstance(inputs, Iterable):

@@ -180,6 +180,7 @@ def test_the_space_has_the_front_matter_and_the_requirements_of_the_page():
         "README.md",
         "app.py",
         "requirements.txt",
+        "serve.py",
     ]
     card = SpaceCard.load(folder / "README.md").data
     assert (card.sdk, card.app_file, card.license) == ("gradio", "app.py", "apache-2.0")

@@ -268,7 +268,7 @@ def test_a_default_length_can_be_given_when_loading(checkpoints, family, tmp_pat
         ),
         (
             {"length_unit": "syllable"},
-            "length_unit must be one of token, character, word, byte, width, got 'syllable'",
+            "length_unit must be one of token, character, word, byte, width, cost, got 'syllable'",
         ),
     ],
 )
@@ -306,7 +306,8 @@ def test_a_config_file_with_a_bad_field_is_refused(checkpoint):
     path = checkpoint / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "length_unit": "syllable"}))
     with pytest.raises(
-        StrictDataclassError, match="length_unit must be one of token, character, word, byte, width, got 'syllable'"
+        StrictDataclassError,
+        match="length_unit must be one of token, character, word, byte, width, cost, got 'syllable'",
     ):
         AutoModelForSeq2SeqLM.from_pretrained(checkpoint)
 
@@ -441,7 +442,14 @@ def test_a_checkpoint_runs_with_its_own_code_where_the_package_is_not_installed(
 
 
 def test_a_checkpoint_ships_the_code_it_needs_and_no_more(checkpoints, family):
-    modules = ["configuration_lenctrl", "controlled_parts", "generation", "length_constraint", "length_encoding"]
+    modules = [
+        "character_costs",
+        "configuration_lenctrl",
+        "controlled_parts",
+        "generation",
+        "length_constraint",
+        "length_encoding",
+    ]
     modules += ["length_head", "length_rules", "length_signal", "length_tokens", "length_units", "lengths"]
     modules += ["minimal_card", "modeling_lenctrl", "unit_vocabulary"]
     assert sorted(path.stem for path in checkpoints[family].glob("*.py")) == modules

@@ -106,7 +106,7 @@ def test_a_saved_config_loads_as_it_was_through_autoconfig(any_family, config_cl
         ),
         (
             {"length_unit": "sentence"},
-            "length_unit must be one of token, character, word, byte, width, got 'sentence'",
+            "length_unit must be one of token, character, word, byte, width, cost, got 'sentence'",
         ),
         ({"length": 0}, "length must be at least 1, got 0; pass length=75"),
         ({"length": -3}, "length must be at least 1, got -3; pass length=75"),

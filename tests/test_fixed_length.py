@@ -7,7 +7,7 @@ import sys
 import datasets
 import pytest
 import torch
-from conftest import SOURCES, build_model
+from conftest import SOURCES, TARGETS, build_model
 from family_models import controlled_model, tokenizer_of
 from huggingface_hub import ModelCard
 from recipe_runs import ROWS, load, train
@@ -20,6 +20,12 @@ from hf_lenctrl.fixed_length import FOLDER
 
 LENGTH = 24  # characters; of tokens half as many
 TEXTS = [row["source"] for row in ROWS[:24]]
+# the same source with targets of many lengths, so that only the length tells where to end
+OF_MANY_LENGTHS = [
+    {"source": source, "target": (f"{target} " * 3)[:n].strip(), "package": f"package{n}"}
+    for n in range(10, 38)
+    for source, target in zip(SOURCES, TARGETS, strict=True)
+]
 
 
 @pytest.fixture
@@ -36,6 +42,7 @@ def trained(request, tmp_path_factory):
         patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder.parent / "datasets_cache")
         train(
             folder,
+            rows=ROWS if request.param == "bart" else OF_MANY_LENGTHS,
             max_steps=200,
             per_device_train_batch_size=16,
             learning_rate=5e-3,

@@ -53,6 +53,13 @@ def test_transformers_loads_a_checkpoint_by_the_name_of_the_task(model, tokenize
     assert (result["length"], len(result["generated_text"])) == (12, 12)
 
 
+def test_a_saved_pipeline_loads_by_the_name_of_the_task(model, tokenizer, tmp_path):
+    pipeline(TASK, model=model, tokenizer=tokenizer, device="cpu").save_pretrained(tmp_path)
+    assert not hasattr(model.config, "custom_pipelines")
+    again = pipeline(TASK, model=str(tmp_path), device="cpu")
+    assert again(SOURCES[0], length=12, length_constraint="exact")["length"] == 12
+
+
 @pytest.mark.slow
 def test_a_fresh_process_that_imports_the_package_last_knows_the_task(model, tokenizer, tmp_path):
     model.save_pretrained(tmp_path)

@@ -57,6 +57,7 @@ def run(tmp_path_factory):
             per_device_train_batch_size=16,
             learning_rate=5e-3,
             dropout=0,
+            overshoot_share=0.1,  # else a text that steps over its length may run away, on one machine or another
             label_smoothing_factor=0.1,
             eval_strategy="steps",
             eval_steps=100,
@@ -102,10 +103,10 @@ def test_the_model_is_evaluated_by_generation_during_training(run):
 
 
 def test_a_trained_model_writes_texts_of_the_length_asked_for(run):
-    # references are 19 to 36 characters long; a model that does not look at the length misses by more
+    # a model that writes the references whatever the length misses 24 by 5.0 and 30 by 3.8 characters
     _, metrics = run
     assert metrics["test_mae"] < 2
-    assert metrics["test_24_mae"] < 4 and metrics["test_30_mae"] < 4
+    assert metrics["test_24_mae"] + metrics["test_30_mae"] < 5
 
 
 def test_the_saved_weights_are_the_mean_of_the_last_checkpoints(run):
