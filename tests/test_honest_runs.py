@@ -471,9 +471,7 @@ def test_the_saved_help_is_what_the_commands_say():  # issue 18.14
     code = "import sys; sys.path.append('docs'); import command_help; print(command_help.every_help())"
     # a process of its own: here the families of the baselines may be known too
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    said = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=fresh, capture_output=True, text=True, check=True
-    )
+    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
     assert saved.split() == said.stdout.split(), "run `python docs/command_help.py`"
     parts = {part.partition("\n")[0]: part.splitlines()[1:] for part in saved.split("#: ")[1:]}
     assert {"train", "train data", "train length", "generate", "evaluate"} <= parts.keys()
