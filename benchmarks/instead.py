@@ -4,9 +4,10 @@
 
 A text fits if its characters are within 10 % of the source's; a source of at most 10 characters fits always (the
 protocol of IWSLT 2022, https://iwslt.org/2022/isometric). The ways take turns, one batch of sentences each, on the
-given threads, so that what slows one slows all. Prints a Markdown table: texts that fit, BLEU, chrF, seconds for 1,000
-sentences, and milliseconds for each text that fits. `n_best` takes the first of so many that fits, else the best;
-`tries` samples again those that do not fit yet, in one batch, and keeps the last.
+given threads, so that what slows one slows all. Prints a Markdown table: texts that fit, BLEU, chrF, BLEU on the
+sentences whose reference fits, seconds for 1,000 sentences, and milliseconds for each text that fits. `n_best` takes
+the first of so many that fits, else the best; `tries` samples again those that do not fit yet, in one batch, and keeps
+the last.
 """
 
 import argparse
@@ -91,11 +92,16 @@ def main(argv=None) -> None:
             begin = time.perf_counter()
             written[name] += write(pipes[ways[name].get("of")], sources, ways[name], spec["tolerance"])
             seconds[name] += time.perf_counter() - begin
-    print("| way | fit % | BLEU | chrF | s for 1,000 | ms for each that fits |\n|---|---|---|---|---|---|")
+    known = [i for i, row in enumerate(rows) if fits(row["source"], row["target"], spec["tolerance"])]
+    print(f"{len(known)} of {len(rows)} references fit.\n")
+    print("| way | fit % | BLEU | chrF | BLEU where the reference fits | s for 1,000 | ms for each that fits |")
+    print("|---|---|---|---|---|---|---|")
     for name in names:
         good = sum(fits(row["source"], text, spec["tolerance"]) for row, text in zip(rows, written[name], strict=True))
         quality = translation_metrics(written[name], [row["target"] for row in rows])
         cells = [f"{100 * good / len(rows):.1f}", f"{quality['bleu']:.1f}", f"{quality['chrf']:.1f}"]
+        pairs = [(written[name][i], rows[i]["target"]) for i in known]
+        cells += [f"{translation_metrics(*zip(*pairs, strict=True))['bleu']:.1f}" if pairs else ""]
         cells += [f"{1000 * seconds[name] / len(rows):.1f}", f"{1000 * seconds[name] / max(good, 1):.1f}"]
         print(f"| {name} | " + " | ".join(cells) + " |")
     if args.output_file:
