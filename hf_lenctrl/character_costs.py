@@ -82,7 +82,7 @@ class CharacterCost:
         return kind, context, True
 
     def loose(self, context: int) -> int | None:
-        """A context that stands for this one and others; this cost has but one context."""
+        """A context that represents this one and others; this cost has but one context."""
         return None
 
     def check_sum(self, texts: list[str]) -> None:
@@ -151,7 +151,7 @@ class Columns:
         return self._steps[context, kind]
 
     def loose(self, context: int) -> int | None:
-        """A context that stands for this one and others: -1 for those after text, -2 for those after a joiner."""
+        """A context that represents this one and others: -1 for those after text, -2 for those after a joiner."""
         return self._stands.get(context)
 
     @functools.cached_property
@@ -169,7 +169,7 @@ class Columns:
         return {-1: text, -2: sorted({self.step(c, joiner)[1] for c in text})}
 
     def _loose_step(self, context: int, kind: int) -> tuple[int, int, bool]:
-        """The most units of all contexts that it stands for; not to be written where they differ."""
+        """The most units of all contexts that it represents; not to be written where they differ."""
         steps = {self.step(one, kind) for one in self._several[context]}
         units, to = {units for units, _, _ in steps}, {to for _, to, _ in steps}
         around = [stands for stands, several in self._several.items() if to <= set(several)]
