@@ -54,8 +54,8 @@ def token_log_probabilities(
     """
     Mean log-probability of a token of each output, EOS among them, under the model that wrote it.
 
-    A length-controlled model is told the length that the output has, not the one that it was planned for. It expects
-    EOS there and nowhere else, so that the means of texts of different lengths can be compared.
+    A length-controlled model gets the output's own length, not the planned one. It expects EOS there and nowhere else,
+    so that the means of texts of different lengths can be compared.
 
     Args:
         model (`PreTrainedModel`): Of the outputs.

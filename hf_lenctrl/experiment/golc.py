@@ -8,7 +8,8 @@ GOLC, global optimisation under length constraint (Makino et al. 2019): minimum 
 S(x) are `golc_samples` outputs sampled from the model at `golc_temperature`, c(y') the units of one, and c the limit:
 the requested length or, for a model without control, the length of the reference y. trim cuts at the limit, so that
 units beyond it gain nothing. ROUGE is ROUGE-L F1, 0 to 1. `golc_alpha` is the sharpness of Shen et al. (2016). With
-`length_constraint=exact` every sample has its length, and the risk is about the wording alone.
+`length_constraint=exact` every sample has its length, and the risk is about the wording alone. D is written from a
+summary of the paper; its constants are not those of the paper.
 """
 
 from typing import Any

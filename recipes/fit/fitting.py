@@ -178,7 +178,7 @@ class Fitter:
         texts = {*natural, *self._shorter.get(sentence, ())}
         scores = {text: self._scores[sentence, text] for text in texts}
         kept = [text for text in texts if text == natural[0] or scores[text] >= self.min_score]
-        # as in MBR decoding, likeness to what the model would say stands for likeness to the meaning
+        # as in MBR decoding: a text like the model's natural one probably has its meaning
         value = {text: scores[text] + self._chrf.sentence_score(text, [natural[0]]).score / 100 for text in kept}
         rows = [(value[text], scores[text], like(sentence, text)) for text in kept]
         rows.sort(key=lambda row: (-row[0], row[2]))
