@@ -42,10 +42,14 @@ def as_prompts(inputs, tokenizer) -> Any:
     return inputs
 
 
+def prompt_ids(tokenizer, texts) -> list[list[int]]:
+    """The ids of texts and chats; a chat's template has written its special tokens."""
+    return [tokenizer(text, add_special_tokens=not isinstance(text, Chat))["input_ids"] for text in texts]
+
+
 def encode_prompts(tokenizer, texts) -> Any:
     """A batch of texts and chats, padded on the left, so that answers begin in one column."""
-    ids = [tokenizer(text, add_special_tokens=not isinstance(text, Chat))["input_ids"] for text in texts]
-    return tokenizer.pad({"input_ids": ids}, padding_side="left", return_tensors="pt")
+    return tokenizer.pad({"input_ids": prompt_ids(tokenizer, texts)}, padding_side="left", return_tensors="pt")
 
 
 def check_length_source(texts, length, ratio) -> None:

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoTokenizer
 from transformers.modeling_outputs import BaseModelOutput
 
 from .length_units import UnitTable
+from .loading import auto_class
 from .reranking import log_probabilities, rerank
 
 
@@ -42,7 +43,7 @@ class Chooser:
 
     def _load(self, name: str) -> tuple:
         if name not in self.loaded:
-            model = AutoModelForSeq2SeqLM.from_pretrained(name).eval().to(self.device)
+            model = auto_class(name).from_pretrained(name).eval().to(self.device)
             self.loaded[name] = model, AutoTokenizer.from_pretrained(name)
         return self.loaded[name]
 

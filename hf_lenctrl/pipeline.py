@@ -152,11 +152,8 @@ class LengthControlledGenerationPipeline(Pipeline):
         call.set_constraint(config)
         call.batch_size = call.batch_size or (None if call.batch_tokens else self._batch_size or 32)
         call.set_candidates(plans=self._needs_length)
-        if call.rerank_model is not None and (self._causal or call.rerank == 1):
-            raise ValueError(
-                "rerank_model chooses among several candidates of a sequence-to-sequence model; pass rerank=16, or "
-                "leave rerank_model out"
-            )
+        if call.rerank_model is not None and call.rerank == 1:
+            raise ValueError("rerank_model chooses among several candidates; pass rerank=16, or leave rerank_model out")
         call.set_rows(texts, single)
         return call
 

@@ -4,6 +4,9 @@ import re
 from collections.abc import Sequence
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from .chats import prompt_ids
 
 
 def rerank(source: str, candidates: Sequence[str], scores: Sequence[float] | None = None) -> list[int]:
@@ -45,7 +48,7 @@ def rerank(source: str, candidates: Sequence[str], scores: Sequence[float] | Non
 @torch.no_grad()
 def log_probabilities(model, tokenizer, sources: Sequence[str], texts: Sequence[str]) -> list[float]:
     """
-    Log-probability of each text for its source under a sequence-to-sequence model.
+    Log-probability of each text for its source under a sequence-to-sequence model, or for its prompt under a causal one.
 
     A length-controlled model gives the end its probability from the length alone. A plain model gives it from the
     text, so it finds the candidate that ends like a sentence.
@@ -53,12 +56,14 @@ def log_probabilities(model, tokenizer, sources: Sequence[str], texts: Sequence[
     Args:
         model (`PreTrainedModel`): A plain model of the task, such as the one that length control was added to.
         tokenizer (`PreTrainedTokenizerBase`): The model's.
-        sources (`Sequence[str]`): One for each text.
+        sources (`Sequence[str]`): One for each text; a causal model's prompts, texts or chats.
         texts (`Sequence[str]`): Candidates.
 
     Returns:
         `list[float]`: Sums over the tokens of each text and its EOS; higher is better.
     """
+    if not model.config.is_encoder_decoder:
+        return _of_answers(model, tokenizer, sources, texts)
     padded = {"padding": True, "truncation": True, "return_tensors": "pt"}
     inputs = tokenizer(list(sources), **padded).to(model.device)
     labels = tokenizer(text_target=list(texts), **padded).to(model.device)
@@ -67,6 +72,22 @@ def log_probabilities(model, tokenizer, sources: Sequence[str], texts: Sequence[
     logits = model(**{name: inputs[name] for name in names}, labels=ids.masked_fill(~kept, -100)).logits
     chosen = logits.float().log_softmax(dim=-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)  # (B, T)
     return (chosen * kept).sum(dim=-1).tolist()
+
+
+def _of_answers(model, tokenizer, prompts, texts) -> list[float]:
+    """`log_probabilities` of a causal model, for answers behind their prompts."""
+    before = prompt_ids(tokenizer, prompts)
+    answers = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+    rows = [prompt + answer + [tokenizer.eos_token_id] for prompt, answer in zip(before, answers, strict=True)]
+    filler = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    tensors = [torch.tensor(row, device=model.device) for row in rows]
+    ids = pad_sequence(tensors, batch_first=True, padding_value=filler)  # (B, T)
+    column = torch.arange(ids.shape[1], device=ids.device)
+    starts, ends = (torch.tensor([len(row) for row in given], device=ids.device) for given in (before, rows))
+    mask = column < ends.unsqueeze(1)  # (B, T)
+    logits = model(input_ids=ids, attention_mask=mask.long()).logits[:, :-1]  # (B, T - 1, V)
+    chosen = logits.float().log_softmax(dim=-1).gather(-1, ids[:, 1:].unsqueeze(-1)).squeeze(-1)  # (B, T - 1)
+    return (chosen * (mask & (column >= starts.unsqueeze(1)))[:, 1:]).sum(dim=-1).tolist()
 
 
 def _stems(text: str) -> set[str]:

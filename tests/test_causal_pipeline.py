@@ -6,11 +6,12 @@ import math
 import pytest
 import torch
 from test_causal import PROMPTS, build, make_tokenizer
-from transformers import pipeline
+from transformers import AutoModelForCausalLM, pipeline
 
 import hf_lenctrl
 from hf_lenctrl.experiment import generate as generate_command
 from hf_lenctrl.finish import FinishLogitsProcessor, finished, last_sentence_end
+from hf_lenctrl.reranking import log_probabilities
 
 
 TEMPLATE = (
@@ -165,3 +166,26 @@ def test_an_output_that_was_cut_says_where_it_ends(folder, beams):
         write("a", length=40, finish="word", **(options | {"length_constraint": "exact"}))
     with pytest.raises(ValueError, match="finish must be 'sentence', 'word' or None, got 'line'"):
         write("a", length=40, finish="line", **options)
+
+
+def test_a_plain_model_chooses_among_the_answers(folder):
+    """Its scores are the stock loss of prompt and answer, of texts and of chats; the answer it prefers comes first."""
+    write = pipeline("length-controlled-generation", model=str(folder / "controlled"))
+    plain, tokenizer = AutoModelForCausalLM.from_pretrained(folder / "plain"), write.tokenizer
+
+    def score(prompt: str, answer: str, special: bool = True) -> float:
+        before = tokenizer(prompt, add_special_tokens=special)["input_ids"]
+        after = tokenizer(answer, add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
+        labels = torch.tensor([[-100] * len(before) + after])
+        return -float(plain(torch.tensor([before + after]), labels=labels).loss.detach()) * len(after)
+
+    several = {"length": 9, "length_constraint": "exact", "num_beams": 4, "do_sample": False}
+    ranked = write(PROMPTS[0], **several, num_return_sequences=4, rerank=4, rerank_model=(plain, tokenizer))
+    texts = [out["generated_text"] for out in ranked]
+    scores = [score(PROMPTS[0], text) for text in texts]
+    assert scores == sorted(scores, reverse=True) and len(set(texts)) > 1
+    assert log_probabilities(plain, tokenizer, PROMPTS[:1] * 4, texts) == pytest.approx(scores, rel=1e-4)
+    best = write(CHAT, **several, rerank=4, rerank_model=str(folder / "plain"))
+    chat = tokenizer.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
+    others = write(CHAT, **several, num_return_sequences=4)
+    assert score(chat, best["generated_text"], False) == max(score(chat, o["generated_text"], False) for o in others)

@@ -20,6 +20,7 @@ sys.path[:0] = [str(RECIPES), str(RECIPES / "causal")]
 
 import base  # noqa: E402
 import measure as evaluate_causal  # noqa: E402
+import titles  # noqa: E402
 import train_causal_lm  # noqa: E402
 
 
@@ -120,3 +121,20 @@ def test_a_row_that_oversteps_learns_to_stop():
 def test_an_unknown_option_is_refused(runs, capsys):
     with pytest.raises(ValueError, match="no_such_option"):
         train_causal_lm.main([str(runs / "small.yaml"), "--no_such_option", "1"])
+
+
+def test_the_base_writes_titles_of_several_lengths_for_an_abstract(tmp_path):
+    shipped = RECIPES.parent / "models" / "write_titles_base"
+    for file in shipped.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    (tmp_path / "data").mkdir()
+    abstract = "We train a neural network to detect hate speech in tweets. " * 4
+    real = [{"prompt": f"{abstract}{i}\nTitle:\n", "completion": f"Title {i}"} for i in range(3)]
+    (tmp_path / "data" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in real), encoding="utf-8")
+    titles.main([str(tmp_path), "--prompts", "2", "--titles", "4", "--prompt_tokens", "9"])
+    lines = (tmp_path / "data" / "titles.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    written = [row for row in rows if row not in real]
+    assert len(rows) == 3 + len(written) > 6
+    assert {row["prompt"] for row in written} == {"We train a neural network to detect hate speech\nTitle:\n"}
+    assert len({len(row["completion"]) for row in written}) > 3 and all(len(row["completion"]) > 8 for row in written)

@@ -86,5 +86,5 @@ def test_the_command_takes_it(pipe, plain, shared_tokenizer, tmp_path):
 
 @pytest.mark.parametrize("options", [{"rerank": 1}, {"rerank": 1, "num_return_sequences": 4}])
 def test_a_rerank_model_without_a_choice_is_refused(pipe, plain, shared_tokenizer, options):
-    with pytest.raises(ValueError, match="rerank_model chooses among several candidates .* pass rerank=16"):
+    with pytest.raises(ValueError, match="rerank_model chooses among several candidates; pass rerank=16"):
         pipe(SOURCES[0], length=10, rerank_model=(plain, shared_tokenizer), **options)

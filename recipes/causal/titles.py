@@ -1,0 +1,59 @@
+"""Make the rows that teach a causal model to plan: titles of many lengths for the same abstract.
+
+    python recipes/causal/titles.py runs/causal/base
+
+The plain base model writes six titles for the first words of each of 9,600 abstracts. Each length is then seen with
+many texts, and each text with many lengths. The real pairs are added, with their whole prompts. The new file is
+`data/titles.jsonl` in the base's folder.
+"""
+
+import argparse
+import json
+import random
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
+
+
+SEPARATOR = "\nTitle:\n"  # as in base.py
+
+
+def main(argv=None) -> None:
+    """Run the recipe."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("base", type=Path, help="folder of base.py")
+    parser.add_argument("--prompts", type=int, default=9600, help="abstracts")
+    parser.add_argument("--titles", type=int, default=6, help="titles for each")
+    parser.add_argument("--prompt_tokens", type=int, default=32, help="tokens of an abstract that are read")
+    parser.add_argument("--batch_size", type=int, default=64, help="abstracts in a batch")
+    args = parser.parse_args(argv)
+
+    set_seed(7)
+    tokenizer = AutoTokenizer.from_pretrained(args.base)
+    model = AutoModelForCausalLM.from_pretrained(args.base, dtype=torch.float32).eval()
+    real = (args.base / "data" / "train.jsonl").read_text(encoding="utf-8").splitlines()
+    abstracts = [json.loads(line)["prompt"].removesuffix(SEPARATOR) for line in real]
+    ids = tokenizer(abstracts, add_special_tokens=False)["input_ids"]
+    texts = tokenizer.batch_decode([abstract[: args.prompt_tokens] for abstract in ids])
+    prompts = [text.replace("\ufffd", "") + SEPARATOR for text in texts]
+    random.shuffle(prompts)
+    prompts = prompts[: args.prompts]
+    written = []
+    for k in range(0, len(prompts), args.batch_size):
+        these = prompts[k : k + args.batch_size]
+        batch = tokenizer(these, return_tensors="pt", padding=True, padding_side="left")
+        sampling = {"do_sample": True, "temperature": 0.75, "top_k": 40, "num_return_sequences": args.titles}
+        out = model.generate(**batch, max_new_tokens=30, pad_token_id=tokenizer.pad_token_id, **sampling)
+        for i, answer in enumerate(out[:, batch["input_ids"].shape[1] :]):
+            title = tokenizer.decode(answer, skip_special_tokens=True)
+            if tokenizer.eos_token_id in answer and len(title) > 8:  # it came to its end, and is one
+                written.append({"prompt": these[i // args.titles], "completion": title})
+        print(f"{k + len(these):,} abstracts, {len(written):,} titles", flush=True)
+    lines = real + [json.dumps(row, ensure_ascii=False) for row in written]
+    random.shuffle(lines)
+    (args.base / "data" / "titles.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
