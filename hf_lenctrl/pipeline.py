@@ -153,7 +153,9 @@ class LengthControlledGenerationPipeline(Pipeline):
         call.batch_size = call.batch_size or (None if call.batch_tokens else self._batch_size or 32)
         call.set_candidates(plans=self._needs_length)
         if call.rerank_model is not None and call.rerank == 1:
-            raise ValueError("rerank_model chooses among several candidates; pass rerank=16, or leave rerank_model out")
+            raise ValueError(
+                "rerank_model chooses among several candidates; pass rerank=16, or leave rerank_model out"
+            )
         call.set_rows(texts, single)
         return call
 

@@ -48,7 +48,7 @@ def rerank(source: str, candidates: Sequence[str], scores: Sequence[float] | Non
 @torch.no_grad()
 def log_probabilities(model, tokenizer, sources: Sequence[str], texts: Sequence[str]) -> list[float]:
     """
-    Log-probability of each text for its source under a sequence-to-sequence model, or for its prompt under a causal one.
+    Log-probability of each text for its source (sequence-to-sequence model) or its prompt (causal model).
 
     A length-controlled model gives the end its probability from the length alone. A plain model gives it from the
     text, so it finds the candidate that ends like a sentence.

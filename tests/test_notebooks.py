@@ -48,6 +48,13 @@ assert [out["requested_length"] for out in at_reference] == [len(text) for text 
 assert picture and len(card.data.eval_results) == 6  # four of length, BLEU and chrF
 assert again == first and where == "user/lenctrl-notebook"
 """,
+    "05_causal_language_model": """
+assert same == [True, True] and not report.dropped and list(error) == ["before", "after"]
+assert len(rows) > 2 and all(row["prompt"].endswith("\\nTitle:\\n") and row["completion"] for row in rows)
+assert [answer["length"] for answer in exact] == [50] * 3 == [len(answer["generated_text"]) for answer in exact]
+assert all(45 <= answer["length"] <= 60 for answer in within)
+assert torch.count_nonzero(reloaded.length_projection.weight) > 0
+""",
 }
 
 
@@ -56,6 +63,8 @@ def execute(tmp_path, shared_tokenizer):
     """Runs a notebook on a tiny budget, in a copy of the repository's layout with small models."""
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     (tmp_path / "notebooks").mkdir()
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "write_titles_base").symlink_to(ROOT / "models" / "write_titles_base")
     controlled, base = (tmp_path / "models" / name for name in ("translate_to_english", "translate_to_english_base"))
     fields = {"vocab_size": len(shared_tokenizer), "max_position_embeddings": 512}
     model = build_model("marian", length_encoding="ldpe", length_unit="character", **fields)
@@ -97,6 +106,11 @@ def test_notebook_runs(execute, name):
 
 
 @pytest.mark.slow
+def test_the_notebook_of_causal_models_runs(execute):
+    execute("05_causal_language_model")
+
+
+@pytest.mark.slow
 def test_notebook_uploads_and_loads_back(execute):
     with Hub() as hub:
         names = {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token, "HF_HUB_OFFLINE": "0"}
@@ -127,7 +141,9 @@ def test_committed_notebook_is_whole_and_clean(name):
 
 def test_the_committed_outputs_show_what_the_text_says():
     """Length control is learned, the predictor beats the source's length, and isometric translation works."""
-    finetune, predict, share = ("".join(_printed(name)) for name in NAMES[1:])
+    finetune, predict, share, causal = ("".join(_printed(name)) for name in NAMES[1:])
+    before, after = map(float, re.findall(r"(?:before|after): mean error ([\d.]+) characters", causal))
+    assert after < before / 3
     errors = [float(error) for error in re.findall(r"mean error ([\d.]+) characters", finetune)]
     assert errors[-1] < 0.75 * errors[0]
     source, predictor = re.findall(r"^(?:length of the source|predictor) +([\d.]+) ", predict, flags=re.M)
