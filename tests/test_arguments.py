@@ -297,7 +297,7 @@ def test_every_recipe_parses_as_the_training_script_reads_it(path, tmp_path, mon
         assert getattr(model, name) == values[name]
     assert training.predict_with_generate and training.max_steps > 0
     assert run.test_lengths == values.get("test_lengths", [])
-    assert isinstance(training.learning_rate, float) and 1e-4 < training.learning_rate < 1e-2
+    assert isinstance(training.learning_rate, float) and 1e-5 < training.learning_rate < 1e-2
     assert isinstance(training.adam_epsilon, float) and training.adam_epsilon <= 1e-8
 
 
