@@ -2,9 +2,9 @@
 
     LENCTRL_MODEL=path/or/name uvicorn --app-dir app serve:app --port 8000
 
-`POST /generate` takes `{"text", "length", "unit", "constraint"}` and answers with the pipeline's result. A wrong
-request gets status 422 and `detail`: the rule, the value, the right call. A second worker process holds a second copy
-of the model.
+`POST /generate` takes `{"text", "length", "unit", "constraint", "tolerance"}` and answers with the pipeline's result.
+A wrong request gets status 422 and `detail`: the rule, the value, the right call. A second worker process holds a
+second copy of the model.
 """
 
 import asyncio
@@ -39,6 +39,7 @@ class Request(BaseModel):
     length: Annotated[StrictInt, Field(ge=1, le=LONGEST_OUTPUT)]
     unit: Literal["token", "character", "word", "byte", "width"] | None = None  # by default the model's
     constraint: Literal["max", "exact"] | None = None
+    tolerance: Annotated[StrictInt, Field(ge=0)] | None = None  # with "exact": so many units more or less
 
 
 @dataclass
@@ -49,9 +50,9 @@ class Waiting:
     answer: asyncio.Future
 
     @property
-    def kind(self) -> tuple[str, str]:
+    def kind(self) -> tuple[str, str, bool]:
         """What all requests of one call of the pipeline share."""
-        return self.request.unit or "", self.request.constraint or ""
+        return self.request.unit or "", self.request.constraint or "", self.request.tolerance is not None
 
 
 class Batcher:
@@ -82,9 +83,11 @@ class Batcher:
         self.thread.shutdown()
 
     async def answer(self, group: list[Waiting]) -> None:
-        """Answer requests that share unit and constraint; where they fail together, each by itself."""
+        """Answer requests of one kind; where they fail together, each by itself."""
         first = group[0].request
-        options = {"length_unit": first.unit} if first.unit else {}
+        options: dict[str, Any] = {"length_unit": first.unit} if first.unit else {}
+        if first.tolerance is not None:
+            options["length_tolerance"] = [w.request.tolerance for w in group]
         texts, lengths = [w.request.text for w in group], [w.request.length for w in group]
 
         def call():

@@ -8,7 +8,7 @@ import torch
 from transformers.generation import LogitsProcessor
 
 from .length_constraint import LengthConstraintLogitsProcessor
-from .length_units import UnitTable
+from .length_units import COST, UnitTable
 
 
 FINISHES = ("sentence", "word")
@@ -63,14 +63,19 @@ def finished(text: str, finish: str, enough: Callable[[str], bool], *, at_word: 
     return (words[0], "word") if len(words) == 2 else (text, "cut")
 
 
-def check_finish(finish: str | None, constraint: str | None) -> None:
-    """Raise `ValueError` for a finish of another name, or with another constraint than `"max"`."""
+def check_finish(finish: str | None, constraint: str | None, unit: str | None = None) -> None:
+    """Raise `ValueError` for a finish of another name, with another constraint than `"max"`, or with a cost."""
     if finish is None:
         return
     if finish not in FINISHES:
         raise ValueError(f"finish must be 'sentence', 'word' or None, got {finish!r}")
     if constraint != "max":
         raise ValueError(f"finish={finish!r} goes with length_constraint='max', got {constraint!r}")
+    if unit == COST:
+        raise ValueError(
+            f"finish={finish!r} counts the shortened text; a model that was saved with a cost cannot count a text; "
+            "leave finish out"
+        )
 
 
 class FinishLogitsProcessor(LogitsProcessor):

@@ -85,7 +85,7 @@ class Call:
         if tolerance is None and constraint == "exact" and not self.ranged:
             tolerance = getattr(config, "length_tolerance", None)
         check_tolerance(tolerance, constraint)
-        check_finish(self.finish, constraint)
+        check_finish(self.finish, constraint, self.length_unit)
         self.length_constraint, self.length_tolerance = constraint, tolerance
 
     def set_candidates(self, plans: bool) -> None:

@@ -340,6 +340,8 @@ def test_a_model_counts_a_cost_of_the_user_and_keeps_its_table(shared_tokenizer,
         assert out["length"] == letters(out["generated_text"]) == out["requested_length"]
     with pytest.raises(ValueError, match="a cost of your own with its function"):
         write(TARGETS[0], length_ratio=0.5)
+    with pytest.raises(ValueError, match="saved with a cost cannot count a text; leave finish out"):
+        write(TARGETS[0], length=9, length_constraint="max", finish="word")
     with pytest.raises(ValueError, match="unit='cost' is counted by a function of yours"):
         DataCollatorForLengthControl(shared_tokenizer, model=loaded)
 

@@ -82,6 +82,14 @@ def test_32_parallel_requests_are_answered_each_with_its_own(address):
     assert [waiting.result().json() for waiting in same] == list(alone.values())  # as they are alone
 
 
+def test_each_request_has_a_window_of_its_own(address):
+    asked = [{"text": text, "length": 40, "tolerance": k} for k, text in enumerate(SENTENCES)]
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda request: ask(address, constraint="exact", **request).json(), asked))
+    for request, out in zip(asked, answers, strict=True):
+        assert abs(out["length"] - 40) <= request["tolerance"] and out["requested_length"] == 40
+
+
 @pytest.mark.parametrize(
     "change, message",
     [
@@ -91,6 +99,8 @@ def test_32_parallel_requests_are_answered_each_with_its_own(address):
         ({"text": ""}, "at least 1 character"),
         ({"text": "x" * 5001}, "at most 5000 characters"),
         ({"constraint": "min"}, "'max' or 'exact'"),
+        ({"tolerance": -1}, "greater than or equal to 0"),
+        ({"tolerance": 3}, "length_tolerance"),
         ({"unit": "line"}, "'token', 'character', 'word', 'byte' or 'width'"),
         ({"lenght": 4}, "Extra inputs are not permitted"),
         ({"text": "  "}, "the text at position 0 is empty and has no length to write for"),
