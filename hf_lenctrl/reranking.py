@@ -1,5 +1,6 @@
 """Order the n best outputs, by the words of the source or by a plain model."""
 
+import inspect
 import re
 from collections.abc import Sequence
 
@@ -83,11 +84,14 @@ def _of_answers(model, tokenizer, prompts, texts) -> list[float]:
     tensors = [torch.tensor(row, device=model.device) for row in rows]
     ids = pad_sequence(tensors, batch_first=True, padding_value=filler)  # (B, T)
     column = torch.arange(ids.shape[1], device=ids.device)
-    starts, ends = (torch.tensor([len(row) for row in given], device=ids.device) for given in (before, rows))
-    mask = column < ends.unsqueeze(1)  # (B, T)
-    logits = model(input_ids=ids, attention_mask=mask.long()).logits[:, :-1]  # (B, T - 1, V)
-    chosen = logits.float().log_softmax(dim=-1).gather(-1, ids[:, 1:].unsqueeze(-1)).squeeze(-1)  # (B, T - 1)
-    return (chosen * (mask & (column >= starts.unsqueeze(1)))[:, 1:]).sum(dim=-1).tolist()
+    starts, ends = (torch.tensor([[len(row)] for row in given], device=ids.device) for given in (before, rows))
+    inputs = {"input_ids": ids, "attention_mask": (column < ends).long()}
+    first = min(map(len, before))  # the first column of an answer
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:  # those of a prompt may be gigabytes
+        inputs["logits_to_keep"] = ids.shape[1] - first + 1
+    logits = model(**inputs).logits[:, first - ids.shape[1] - 1 : -1]  # (B, T - first, V)
+    chosen = logits.float().log_softmax(dim=-1).gather(-1, ids[:, first:].unsqueeze(-1)).squeeze(-1)
+    return (chosen * ((column >= starts) & (column < ends))[:, first:]).sum(dim=-1).tolist()
 
 
 def _stems(text: str) -> set[str]:

@@ -185,6 +185,8 @@ def test_a_plain_model_chooses_among_the_answers(folder):
     scores = [score(PROMPTS[0], text) for text in texts]
     assert scores == sorted(scores, reverse=True) and len(set(texts)) > 1
     assert log_probabilities(plain, tokenizer, PROMPTS[:1] * 4, texts) == pytest.approx(scores, rel=1e-4)
+    two = [score(prompt, text) for prompt, text in zip(PROMPTS[:2], texts[:2], strict=True)]
+    assert log_probabilities(plain, tokenizer, PROMPTS[:2], texts[:2]) == pytest.approx(two, rel=1e-4)
     best = write(CHAT, **several, rerank=4, rerank_model=str(folder / "plain"))
     chat = tokenizer.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
     others = write(CHAT, **several, num_return_sequences=4)

@@ -2,8 +2,8 @@
 
     python recipes/causal/titles.py runs/causal/base
 
-The plain base model writes six titles for the first words of each of 9,600 abstracts. Each length is then seen with
-many texts, and each text with many lengths. The real pairs are added, with their whole prompts. The new file is
+The plain base model writes six titles for the first words of each of 9,600 abstracts, so an abstract is seen with
+several lengths, and a length with many texts. The real pairs are added, with their whole prompts. The new file is
 `data/titles.jsonl` in the base's folder.
 """
 
