@@ -3,6 +3,7 @@
 import inspect
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -85,7 +86,7 @@ def _of_answers(model, tokenizer, prompts, texts) -> list[float]:
     ids = pad_sequence(tensors, batch_first=True, padding_value=filler)  # (B, T)
     column = torch.arange(ids.shape[1], device=ids.device)
     starts, ends = (torch.tensor([[len(row)] for row in given], device=ids.device) for given in (before, rows))
-    inputs = {"input_ids": ids, "attention_mask": (column < ends).long()}
+    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": (column < ends).long()}
     first = min(map(len, before))  # the first column of an answer
     if "logits_to_keep" in inspect.signature(model.forward).parameters:  # those of a prompt may be gigabytes
         inputs["logits_to_keep"] = ids.shape[1] - first + 1
