@@ -131,10 +131,21 @@ def test_the_base_writes_titles_of_several_lengths_for_an_abstract(tmp_path):
     abstract = "We train a neural network to detect hate speech in tweets. " * 4
     real = [{"prompt": f"{abstract}{i}\nTitle:\n", "completion": f"Title {i}"} for i in range(3)]
     (tmp_path / "data" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in real), encoding="utf-8")
-    titles.main([str(tmp_path), "--prompts", "2", "--titles", "4", "--prompt_tokens", "9"])
+    command = [str(tmp_path), "--prompts", "3", "--titles", "4", "--prompt_tokens", "9", "--batch_size", "1"]
+    titles.main(command)
     lines = (tmp_path / "data" / "titles.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     written = [row for row in rows if row not in real]
     assert len(rows) == 3 + len(written) > 6
     assert {row["prompt"] for row in written} == {"We train a neural network to detect hate speech\nTitle:\n"}
     assert len({len(row["completion"]) for row in written}) > 3 and all(len(row["completion"]) > 8 for row in written)
+
+    # a run that was killed in its last line, and the command again
+    written_before = (tmp_path / "data" / "written.jsonl").read_bytes()
+    (tmp_path / "data" / "written.jsonl").write_bytes(written_before[:-50])
+    (tmp_path / "data" / "titles.jsonl").unlink()
+    titles.main(command)
+    assert (tmp_path / "data" / "written.jsonl").read_bytes() == written_before
+    assert (tmp_path / "data" / "titles.jsonl").read_text(encoding="utf-8").splitlines() == lines
+    with pytest.raises(ValueError, match="no command with these options began it"):
+        titles.main([*command, "--titles", "5"])

@@ -2,8 +2,6 @@
 
 import json
 import logging
-import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -12,7 +10,7 @@ from pathlib import Path
 import datasets
 import pytest
 import torch
-from conftest import SOURCES, TARGETS, build_model
+from conftest import SOURCES, TARGETS
 from huggingface_hub import ModelCard
 from recipe_runs import as_options, write_rows
 from safetensors.torch import load_file
@@ -20,15 +18,13 @@ from test_readme import ENVIRONMENT
 from transformers import (
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
-    DataCollatorForSeq2Seq,
     MarianConfig,
-    Seq2SeqTrainer,
     Seq2SeqTrainingArguments,
     pipeline,
 )
 
-from hf_lenctrl import DataCollatorForLengthControl, LengthControlTrainer
-from hf_lenctrl.experiment import checkpoints, evaluate, export, generate
+from hf_lenctrl import LengthControlTrainer
+from hf_lenctrl.experiment import checkpoints, evaluate, generate
 from hf_lenctrl.experiment import train as train_command
 from hf_lenctrl.experiment.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
 from hf_lenctrl.experiment.new_model import source_limit
@@ -231,88 +227,6 @@ def test_outputs_stand_in_the_order_of_the_test_rows(trained):  # issue 18.3
     assert rows[0]["source"] in card  # the example's source and reference are of one row
 
 
-# 18.9, 18.10: Trainers
-
-
-def arguments(folder: Path, **options) -> Seq2SeqTrainingArguments:
-    own = {"per_device_train_batch_size": 3, "report_to": [], "save_strategy": "no", "use_cpu": True}
-    return Seq2SeqTrainingArguments(folder, disable_tqdm=True, **{**own, **options})
-
-
-@pytest.fixture
-def pairs(shared_tokenizer) -> list[dict]:
-    return [dict(shared_tokenizer(s, text_target=t)) for s, t in zip(SOURCES, TARGETS, strict=True)]
-
-
-@pytest.fixture
-def counting(shared_tokenizer):
-    """A model, and the (training, length) of each row that it was given."""
-    model, seen = build_model("marian", vocab_size=len(shared_tokenizer), length_unit="character"), []
-    model.set_unit_table(shared_tokenizer)
-    model.get_decoder().register_forward_pre_hook(
-        lambda module, args, kwargs: seen.extend((module.training, n) for n in kwargs["length"].tolist()),
-        with_kwargs=True,
-    )
-    return model, seen
-
-
-def test_the_stock_trainer_refuses_noise_and_names_ours(counting, pairs, shared_tokenizer, tmp_path):  # issue 18.9
-    model, _ = counting
-    collate = DataCollatorForLengthControl(shared_tokenizer, model=model, length_noise=2, overshoot_share=0.2)
-    trainer = Seq2SeqTrainer(model, arguments(tmp_path), collate, train_dataset=pairs, eval_dataset=pairs)
-    for call in (trainer.evaluate, trainer.train):
-        with pytest.raises(ValueError, match=r"for training.*Use LengthControlTrainer, .*call set_epoch\(epoch\)"):
-            call()
-    collate.set_epoch(0)  # as a loop of one's own does
-    assert collate(pairs)["length"].shape == (6,)
-
-
-def test_one_noisy_collator_is_enough_and_evaluation_is_exact(counting, pairs, shared_tokenizer, tmp_path):  # 18.9
-    model, seen = counting
-    collate = DataCollatorForLengthControl(shared_tokenizer, model=model, length_noise=4, seed=3)
-    args = arguments(tmp_path, num_train_epochs=3, eval_strategy="epoch")
-    LengthControlTrainer(model, args, collate, train_dataset=pairs, eval_dataset=pairs).train()
-    exact = sorted(len(text) for text in TARGETS)
-    assert [n for training, n in seen if not training] == 3 * [len(text) for text in TARGETS]
-    noisy = [n for training, n in seen if training]
-    epochs = [sorted(noisy[i : i + 6]) for i in (0, 6, 12)]
-    assert exact not in epochs and epochs[0] != epochs[1] != epochs[2] != epochs[0]
-
-
-def test_evaluation_with_the_stock_collator_names_ours(counting, pairs, shared_tokenizer, tmp_path):  # issue 18.10
-    collate = DataCollatorForSeq2Seq(shared_tokenizer, model=counting[0])
-    args = arguments(tmp_path, predict_with_generate=True, label_smoothing_factor=0.1)
-    trainer = Seq2SeqTrainer(counting[0], args, collate, eval_dataset=pairs, compute_metrics=lambda evaluation: {})
-    with pytest.raises(ValueError, match="no length was given.*DataCollatorForLengthControl"):
-        trainer.evaluate()
-
-
-@pytest.mark.parametrize("stock", [True, False])
-def test_a_column_named_length_is_not_taken_in_silence(
-    counting, pairs, shared_tokenizer, tmp_path, caplog, stock
-):  # issue 18.10
-    model, seen = counting
-    rows = [{**row, "length": 3} for row in pairs]
-    kind = DataCollatorForSeq2Seq if stock else DataCollatorForLengthControl
-    Seq2SeqTrainer(
-        model, arguments(tmp_path, max_steps=2), kind(shared_tokenizer, model=model), train_dataset=rows
-    ).train()
-    if stock:
-        assert [n for _, n in seen] == [3] * 6 and caplog.text.count("a column `length` of the rows is taken") == 1
-    else:
-        assert sorted(n for _, n in seen) == sorted(len(text) for text in TARGETS)
-        assert caplog.text.count("the column `length` of the rows is not used") == 1
-
-
-def test_a_limit_below_the_requested_length_is_told_once(counting, pairs, shared_tokenizer, tmp_path, caplog):  # 18.10
-    model, _ = counting
-    collate = DataCollatorForLengthControl(shared_tokenizer, model=model)
-    args = arguments(tmp_path, predict_with_generate=True, generation_max_length=4, per_device_eval_batch_size=2)
-    Seq2SeqTrainer(model, args, collate, eval_dataset=pairs, compute_metrics=lambda evaluation: {}).evaluate()
-    assert caplog.text.count("outputs were cut at 4 tokens, before they had their length") == 1
-    assert "generation_max_length" in caplog.text
-
-
 # 18.11: trained lengths
 
 
@@ -463,46 +377,7 @@ def test_the_recipe_for_checkpoints_cuts_where_the_encoder_does(trained):  # iss
     assert source_limit(model_args, data_args, None) == 512
 
 
-# 18.14: the command line
-
-
-def test_the_saved_help_is_what_the_commands_say():  # issue 18.14
-    saved = (ROOT / "hf_lenctrl" / "experiment" / "help.txt").read_text(encoding="utf-8")
-    code = "import sys; sys.path.append('docs'); import command_help; print(command_help.every_help())"
-    # a process of its own: here the families of the baselines may be known too
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=True)
-    assert saved.split() == said.stdout.split(), "run `python docs/command_help.py`"
-    parts = {part.partition("\n")[0]: part.splitlines()[1:] for part in saved.split("#: ")[1:]}
-    assert {"train", "train data", "train length", "generate", "evaluate"} <= parts.keys()
-    assert all(len(lines) < 50 for name, lines in parts.items() if name.startswith("train"))  # a screen
-
-
-@pytest.mark.parametrize("words", [["train", "--help"], ["train", "--help", "length"], ["generate", "--help"]])
-def test_the_help_of_a_command_comes_without_torch_in_less_than_a_second(words):  # issue 18.14
-    code = f"import sys, lenctrl; lenctrl.main({words!r}); print({{'torch', 'transformers'}} & sys.modules.keys())"
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert done.stdout.endswith("set()\n") and "--" in done.stdout, done.stderr
-    # of the processor: the machine may be busy
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1
-
-
-@pytest.mark.parametrize(
-    ("command", "options"),
-    [
-        (train_command, ["--base_model", "models/gone", "--output_dir", "x"]),
-        (train_command, ["--model_name_or_path", "./gone", "--output_dir", "x"]),
-        (generate, ["--model", "models/gone", "--input_file", "y", "--output_file", "z"]),
-        (export, ["models/gone", "--length", "5", "--output_dir", "z"]),
-    ],
-)
-def test_a_folder_that_is_not_there_is_not_looked_for_on_the_hub(command, options, tmp_path, monkeypatch):  # 18.14
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "models" / "done").mkdir(parents=True)
-    with pytest.raises(FileNotFoundError, match="there is no folder (models/gone .did you mean models/done|./gone)"):
-        command.main(options)
+# 18.14: a keyword of the pipeline
 
 
 def test_an_unknown_keyword_of_the_pipeline_is_named(trained):  # issue 18.14
@@ -513,15 +388,6 @@ def test_an_unknown_keyword_of_the_pipeline_is_named(trained):  # issue 18.14
         pipe("A text.", length=9, temprature=9)
     with pytest.raises(TypeError, match="colour='red' is no option"):
         pipe("A text.", length=9, colour="red")
-
-
-def test_the_bars_say_what_is_in_progress(counting, pairs, shared_tokenizer, tmp_path, capsys):  # issue 18.14
-    args = arguments(tmp_path, max_steps=1, eval_strategy="steps", eval_steps=1)
-    args.disable_tqdm = False
-    collate = DataCollatorForLengthControl(shared_tokenizer, model=counting[0])
-    LengthControlTrainer(counting[0], args, collate, train_dataset=pairs, eval_dataset=pairs).train()
-    error = capsys.readouterr().err
-    assert "Training:" in error and "Evaluating:" in error
 
 
 # 18.13: cards, and loading without the package

@@ -248,12 +248,17 @@ def test_beams_find_what_an_exhaustive_search_finds(name, character_tokenizer):
     assert ids[0].tolist()[1 : 1 + len(best)] == best
 
 
-def test_the_figure_shows_each_systems_lengths(tmp_path):
+@pytest.fixture
+def figure():
+    spec = importlib.util.spec_from_file_location("lengths_figure", ROOT / "recipes" / "reproduce" / "lengths.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_figure_shows_each_systems_lengths(tmp_path, figure):
     from PIL import Image
 
-    spec = importlib.util.spec_from_file_location("lengths_figure", ROOT / "recipes" / "reproduce" / "lengths.py")
-    figure = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(figure)
     for row, lengths in {"nguyen": [29, 30, 30], "lpas": [12, 70, 44]}.items():
         (tmp_path / row).mkdir()
         for requested in (30, 50):
@@ -271,3 +276,18 @@ def test_the_figure_shows_each_systems_lengths(tmp_path):
         figure.lengths_of(tmp_path / "gone", 30)
     headline = load_table(ROOT / "recipes" / "reproduce" / "headline_en.yaml")
     assert set(figure.SYSTEMS) <= set(headline["rows"])
+
+
+def test_a_length_that_the_table_does_not_test_is_written_for_the_figure(tmp_path, figure, character_tokenizer):
+    folder = tmp_path / "la"
+    build("la", character_tokenizer).save_pretrained(folder)
+    character_tokenizer.save_pretrained(folder)
+    (folder / "run.yaml").write_text("generation_num_beams: 2\nper_device_eval_batch_size: 2\n")
+    rows = [{"source": source, "target": "x"} for source in SOURCES[:3]]
+    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    how = ["--rows", "la", "--lengths", "7", "--output_file", str(tmp_path / "lengths.png")]
+    figure.main([str(tmp_path), *how])
+    written = [json.loads(line) for line in (folder / "lengths_7_outputs.jsonl").read_text().splitlines()]
+    assert [(row["source"], row["requested"]) for row in written] == [(row["source"], 7) for row in rows]
+    assert figure.lengths_of(folder, 7) == [len(row["output"]) for row in written]
+    assert (tmp_path / "lengths.png").is_file()

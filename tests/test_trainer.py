@@ -1,10 +1,13 @@
-"""What LengthControlTrainer hands to the model: lengths with noise in training, without in evaluation."""
+"""What LengthControlTrainer hands to the model: lengths with noise in training, without in evaluation; what the stock
+Trainer is told."""
+
+from pathlib import Path
 
 import pytest
 import torch
 from conftest import SOURCES, TARGETS, build_model
 from datasets import Dataset
-from transformers import Seq2SeqTrainingArguments, TrainerCallback
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
 
 from hf_lenctrl import DataCollatorForLengthControl, LengthControlTrainer
 
@@ -90,3 +93,91 @@ def test_workers_draw_what_one_process_draws(whole, shared_tokenizer, tmp_path):
 @pytest.mark.slow
 def test_accumulated_gradients_draw_the_same(whole, shared_tokenizer, tmp_path):
     assert seen_lengths(shared_tokenizer, tmp_path, accumulate=2)[0] == whole[0]
+
+
+def arguments(folder: Path, **options) -> Seq2SeqTrainingArguments:
+    own = {"per_device_train_batch_size": 3, "report_to": [], "save_strategy": "no", "use_cpu": True}
+    return Seq2SeqTrainingArguments(folder, disable_tqdm=True, **{**own, **options})
+
+
+@pytest.fixture
+def pairs(shared_tokenizer) -> list[dict]:
+    return [dict(shared_tokenizer(s, text_target=t)) for s, t in zip(SOURCES, TARGETS, strict=True)]
+
+
+@pytest.fixture
+def counting(shared_tokenizer):
+    """A model, and the (training, length) of each row that it was given."""
+    model, seen = build_model("marian", vocab_size=len(shared_tokenizer), length_unit="character"), []
+    model.set_unit_table(shared_tokenizer)
+    model.get_decoder().register_forward_pre_hook(
+        lambda module, args, kwargs: seen.extend((module.training, n) for n in kwargs["length"].tolist()),
+        with_kwargs=True,
+    )
+    return model, seen
+
+
+def test_the_stock_trainer_refuses_noise_and_names_ours(counting, pairs, shared_tokenizer, tmp_path):  # issue 18.9
+    model, _ = counting
+    collate = DataCollatorForLengthControl(shared_tokenizer, model=model, length_noise=2, overshoot_share=0.2)
+    trainer = Seq2SeqTrainer(model, arguments(tmp_path), collate, train_dataset=pairs, eval_dataset=pairs)
+    for call in (trainer.evaluate, trainer.train):
+        with pytest.raises(ValueError, match=r"for training.*Use LengthControlTrainer, .*call set_epoch\(epoch\)"):
+            call()
+    collate.set_epoch(0)  # as a loop of one's own does
+    assert collate(pairs)["length"].shape == (6,)
+
+
+def test_one_noisy_collator_is_enough_and_evaluation_is_exact(counting, pairs, shared_tokenizer, tmp_path):  # 18.9
+    model, seen = counting
+    collate = DataCollatorForLengthControl(shared_tokenizer, model=model, length_noise=4, seed=3)
+    args = arguments(tmp_path, num_train_epochs=3, eval_strategy="epoch")
+    LengthControlTrainer(model, args, collate, train_dataset=pairs, eval_dataset=pairs).train()
+    exact = sorted(len(text) for text in TARGETS)
+    assert [n for training, n in seen if not training] == 3 * [len(text) for text in TARGETS]
+    noisy = [n for training, n in seen if training]
+    epochs = [sorted(noisy[i : i + 6]) for i in (0, 6, 12)]
+    assert exact not in epochs and epochs[0] != epochs[1] != epochs[2] != epochs[0]
+
+
+def test_evaluation_with_the_stock_collator_names_ours(counting, pairs, shared_tokenizer, tmp_path):  # issue 18.10
+    collate = DataCollatorForSeq2Seq(shared_tokenizer, model=counting[0])
+    args = arguments(tmp_path, predict_with_generate=True, label_smoothing_factor=0.1)
+    trainer = Seq2SeqTrainer(counting[0], args, collate, eval_dataset=pairs, compute_metrics=lambda evaluation: {})
+    with pytest.raises(ValueError, match="no length was given.*DataCollatorForLengthControl"):
+        trainer.evaluate()
+
+
+@pytest.mark.parametrize("stock", [True, False])
+def test_a_column_named_length_is_not_taken_in_silence(
+    counting, pairs, shared_tokenizer, tmp_path, caplog, stock
+):  # issue 18.10
+    model, seen = counting
+    rows = [{**row, "length": 3} for row in pairs]
+    kind = DataCollatorForSeq2Seq if stock else DataCollatorForLengthControl
+    Seq2SeqTrainer(
+        model, arguments(tmp_path, max_steps=2), kind(shared_tokenizer, model=model), train_dataset=rows
+    ).train()
+    if stock:
+        assert [n for _, n in seen] == [3] * 6 and caplog.text.count("a column `length` of the rows is taken") == 1
+    else:
+        assert sorted(n for _, n in seen) == sorted(len(text) for text in TARGETS)
+        assert caplog.text.count("the column `length` of the rows is not used") == 1
+
+
+def test_a_limit_below_the_requested_length_is_told_once(counting, pairs, shared_tokenizer, tmp_path, caplog):  # 18.10
+    model, _ = counting
+    collate = DataCollatorForLengthControl(shared_tokenizer, model=model)
+    args = arguments(tmp_path, predict_with_generate=True, generation_max_length=4, per_device_eval_batch_size=2)
+    Seq2SeqTrainer(model, args, collate, eval_dataset=pairs, compute_metrics=lambda evaluation: {}).evaluate()
+    assert caplog.text.count("outputs were cut at 4 tokens, before they had their length") == 1
+    assert "generation_max_length" in caplog.text
+
+
+def test_the_bars_say_what_is_in_progress(counting, pairs, shared_tokenizer, tmp_path, capsys):  # issue 18.14
+    args = arguments(tmp_path, max_steps=1, eval_strategy="steps", eval_steps=1)
+    args.disable_tqdm = False
+    collate = DataCollatorForLengthControl(shared_tokenizer, model=counting[0])
+    LengthControlTrainer(counting[0], args, collate, train_dataset=pairs, eval_dataset=pairs).train()
+    error = capsys.readouterr().err
+    assert "Training:" in error and "Evaluating:" in error

@@ -4,7 +4,8 @@
 
 The plain base model writes six titles for the first words of each of 9,600 abstracts, so an abstract is seen with
 several lengths, and a length with many texts. The real pairs are added, with their whole prompts. The new file is
-`data/titles.jsonl` in the base's folder.
+`data/titles.jsonl` in the base's folder. To resume, repeat the command: `data/written.jsonl` holds a line for each
+batch of abstracts, with the state of the random numbers after it.
 """
 
 import argparse
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
+
+from hf_lenctrl.experiment.output_file import OutputFile
 
 
 SEPARATOR = "\nTitle:\n"  # as in base.py
@@ -39,20 +42,30 @@ def main(argv=None) -> None:
     prompts = [text.replace("\ufffd", "") + SEPARATOR for text in texts]
     random.shuffle(prompts)
     prompts = prompts[: args.prompts]
-    written = []
-    for k in range(0, len(prompts), args.batch_size):
+    data = args.base / "data"
+    file = OutputFile(data / "written.jsonl", {**vars(args), "base": str(args.base)})
+    firsts = [json.dumps({"first": first}, ensure_ascii=False)[:-1] for first in prompts[:: args.batch_size]]
+    file.begin(file.keep(firsts))
+    if file.lines:
+        state = bytearray.fromhex(json.loads(file.lines[-1])["random"])
+        torch.set_rng_state(torch.frombuffer(state, dtype=torch.uint8))
+    for k in range(len(file.lines) * args.batch_size, len(prompts), args.batch_size):
         these = prompts[k : k + args.batch_size]
         batch = tokenizer(these, return_tensors="pt", padding=True, padding_side="left")
         sampling = {"do_sample": True, "temperature": 0.75, "top_k": 40, "num_return_sequences": args.titles}
         out = model.generate(**batch, max_new_tokens=30, pad_token_id=tokenizer.pad_token_id, **sampling)
+        rows = []
         for i, answer in enumerate(out[:, batch["input_ids"].shape[1] :]):
             title = tokenizer.decode(answer, skip_special_tokens=True)
             if tokenizer.eos_token_id in answer and len(title) > 8:  # it came to its end, and is one
-                written.append({"prompt": these[i // args.titles], "completion": title})
-        print(f"{k + len(these):,} abstracts, {len(written):,} titles", flush=True)
+                rows.append({"prompt": these[i // args.titles], "completion": title})
+        random_state = torch.get_rng_state().numpy().tobytes().hex()
+        file.append([json.dumps({"first": these[0], "rows": rows, "random": random_state}, ensure_ascii=False)])
+        print(f"{k + len(these):,} of {len(prompts):,} abstracts", flush=True)
+    written = [row for line in file.lines for row in json.loads(line)["rows"]]
     lines = real + [json.dumps(row, ensure_ascii=False) for row in written]
     random.shuffle(lines)
-    (args.base / "data" / "titles.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    (data / "titles.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,21 @@
 """Draw Nguyen et al. 2023's figures 10 to 15: the lengths that each system wrote, where one was requested.
 
-    python recipes/reproduce/lengths.py runs/reproduce/headline_en --output_file lengths.png
+    python recipes/reproduce/lengths.py runs/reproduce/headline_en --lengths 30 50 70 --output_file lengths.png
     python recipes/reproduce/lengths.py runs/reproduce/headline_en --rows lstm lenemb_lstm --output_file lengths.png
 
 A row of panels for each system, from the outputs that `lenctrl reproduce` left in the folders of its rows; a column
-for each requested length, with a line where it is.
+for each requested length, with a line where it is. A length that the table does not test is written by the trained
+models now, to `lengths_*_outputs.jsonl` in the same folders. To resume, repeat the command.
 """
 
 import argparse
 import json
 from pathlib import Path
+
+import yaml
+
+from hf_lenctrl.experiment import generate
+from hf_lenctrl.experiment.recipes import load_baselines
 
 
 # full, model 1, model 2 (without the encoder's and the decoder's embedding), LE, LA, LC, LPAS
@@ -17,10 +23,17 @@ SYSTEMS = ["nguyen", "nguyen_1", "nguyen_2", "lenemb_lstm", "la", "lc_convs2s", 
 
 
 def lengths_of(folder: Path, length: int) -> list[int]:
-    """Units of each output of a row at a requested length."""
+    """Units of each output of a row at a requested length; the row's model writes them where it was not tested so."""
     file = folder / f"test_{length}_outputs.jsonl"
-    if not file.is_file():
+    if not (folder / "model.safetensors").is_file() and not file.is_file():
         raise FileNotFoundError(f"there is no {file}; run the row: lenctrl reproduce ... --rows {folder.name}")
+    if not file.is_file():
+        file = folder / f"lengths_{length}_outputs.jsonl"
+        options = yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))
+        names = {"--num_beams": "generation_num_beams", "--batch_size": "per_device_eval_batch_size"}
+        how = [text for flag, name in names.items() for text in (flag, str(options[name]))]
+        files = ["--input_file", str(folder / "test.jsonl"), "--output_file", str(file)]
+        generate.main(["--model", str(folder), *files, "--length", str(length), *how])
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     return [row["length"] for row in rows if row["length"] is not None]
 
@@ -67,9 +80,11 @@ def main(argv=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="--output_dir of lenctrl reproduce")
     parser.add_argument("--rows", nargs="+", default=SYSTEMS, help="systems, from top to bottom")
+    parser.add_argument("--lengths", type=int, nargs="+", help="requested lengths; those of the table by default")
     parser.add_argument("--output_file", type=Path, required=True, help="the figure: png, svg or pdf")
     args = parser.parse_args(argv)
-    requested = requested_in(args.folder / args.rows[0])
+    load_baselines()
+    requested = args.lengths or requested_in(args.folder / args.rows[0])
     if not requested:
         raise FileNotFoundError(f"{args.folder / args.rows[0]} holds no test_*_outputs.jsonl; run lenctrl reproduce")
     rows = {name: {n: lengths_of(args.folder / name, n) for n in requested} for name in args.rows}
