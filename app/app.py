@@ -151,7 +151,8 @@ def build(pipe: Writer, base: Writer | None = None) -> gr.Blocks:
             raise gr.Error(escape(str(error), quote=False), print_exception=False) from error  # it is shown as HTML
 
     with gr.Blocks(title="Translate to a length", analytics_enabled=False) as page:
-        gr.Markdown("# Translate to a length\nGerman or French in, English of the length you ask for out.")
+        what = "Enter a German or French sentence. The page translates it into English of the length that you choose."
+        gr.Markdown(f"# Translate to a length\n{what}")
         text = gr.Textbox(label="Sentence", lines=2)
         length = gr.Slider(low, high, value=min(max(40, low), high), step=1, label=f"Length in {unit_of(pipe)}s")
         constraint = gr.Radio(choices, value="exact", label="Constraint")

@@ -3,7 +3,7 @@
     python benchmarks/constraints.py [--threads 1] [--rounds 15] [--shapes 2x128 6x512]
 
 One length-controlled BART whose vocabulary is byte-level BPE, the tables with most states; see timing.py for how
-rounds alternate. The free run takes as many decoding steps as the constrained one.
+rounds alternate. The unconstrained run takes as many decoding steps as the constrained one.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def byte_level_tokenizer(vocab_size: int) -> BartTokenizer:
 
 
 LENGTHS = {"token": 20, "character": 110, "word": 20, "byte": 110}  # about 20 steps
-WHAT = "time of beam-5 generation, constrained / free"
+WHAT = "time of beam-5 generation, constrained / unconstrained"
 
 
 def count_steps(model, run) -> int:

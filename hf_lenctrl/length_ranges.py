@@ -1,4 +1,4 @@
-"""Ranges of lengths: an output as long as it needs to be, within."""
+"""Ranges of lengths: an output of any length within one."""
 
 import logging
 import math

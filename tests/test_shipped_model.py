@@ -91,16 +91,27 @@ def test_it_predicts_lengths_by_itself(pipe, own_lengths):
     assert sum(errors) / len(errors) < 0.2
 
 
+RANKED = {"rerank": 16, "rerank_model": str(FOLDER) + "_base", "length_constraint": "exact"}
+
+
 def test_the_cards_examples_are_what_it_writes(pipe):
-    """Twenty rows at three lengths; the first three are translated again."""
-    blocks = re.findall(r"^\*\*(.+)\*\*\n\n((?:\|.+\n)+)", CARD, flags=re.M)
-    assert len(blocks) == 20
-    ranked = {"rerank": 16, "rerank_model": str(FOLDER) + "_base"}
-    for source, table in blocks[:3]:
+    blocks = re.findall(r"^\*\*(.+)\*\*\n\n((?:\|.+\n?)+)", CARD, flags=re.M)
+    assert len(blocks) == 6
+    for source, table in blocks:
         rows = re.findall(r"^\| (\d+) \| (.+) \|$", table, flags=re.M)
         assert len(rows) == 3
-        outputs = pipe(source, length=[int(n) for n, _ in rows], length_constraint="exact", **ranked)
+        outputs = pipe(source, length=[int(n) for n, _ in rows], **RANKED)
         assert [(str(out["length"]), out["generated_text"]) for out in outputs] == rows
+
+
+def test_the_pages_test_rows_are_what_it_writes(pipe):
+    """Twenty rows at three lengths; the first three are translated again."""
+    page = (MODELS.parent / "docs" / "results" / "outputs.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == 20
+    for source, plain, *texts in rows[:3]:
+        lengths = [round(ratio * len(plain)) for ratio in (0.7, 1.0, 1.3)]
+        assert [out["generated_text"] for out in pipe(source, length=lengths, **RANKED)] == texts
 
 
 @pytest.mark.slow

@@ -38,17 +38,17 @@ class ModelArguments:
     given = typed = frozenset()  # type: ignore[var-annotated]  # names of options: all that are given, those not by YAML
 
     model_name_or_path: str | None = field(
-        default=None, metadata={"help": "Length-controlled checkpoint to go on with"}
+        default=None, metadata={"help": "Length-controlled checkpoint to train further"}
     )
     base_model: str | None = field(
         default=None,
-        metadata={"help": "Plain BART, mBART, Pegasus, Marian or M2M100/NLLB checkpoint to add length control to"},
+        metadata={"help": "Plain BART, mBART, Pegasus, Marian, M2M100/NLLB or T5 checkpoint to add length control to"},
     )
     source_language: str | None = field(default=None, metadata={"help": "Language code of a multilingual tokenizer"})
     target_language: str | None = field(default=None, metadata={"help": "Language code of what is written"})
     length_constraint: str | None = field(
         default=None,
-        metadata={"help": "Bound of the trained model by default: max or exact", "choices": ["max", "exact"]},
+        metadata={"help": "Default constraint of the trained model: max or exact", "choices": ["max", "exact"]},
     )
     length_tolerance: list[str] = field(
         default_factory=list,
@@ -80,7 +80,9 @@ class ModelArguments:
     d_model: int = field(default=512, metadata={"help": "Width of the model"})
     attention_heads: int = field(default=8, metadata={"help": "Attention heads of each layer"})
     ffn_dim: int = field(default=2048, metadata={"help": "Width of the feed-forward layers"})
-    dropout: float = field(default=0.1, metadata={"help": "Dropout in training, of a new model or one to go on with"})
+    dropout: float = field(
+        default=0.1, metadata={"help": "Dropout in training, of a new model or one to train further"}
+    )
     activation_function: str = field(default="relu", metadata={"help": "Activation of the feed-forward layers"})
     attn_implementation: str | None = field(
         default=None,

@@ -1,4 +1,4 @@
-"""Write texts of a wanted length.
+"""Write texts of a requested length.
 
     lenctrl generate --model runs/ldpe --input_file texts.txt --length 40 60 --output_file out.jsonl
     lenctrl generate --model runs/ldpe --input_file rows.jsonl --length_column budget --output_file out.jsonl
@@ -10,8 +10,8 @@ The input is a text file, one source a line, or json, jsonl, csv or parquet (.gz
 a row of the input, unchanged and in the input's order, and `requested`, `output` and `length`, the measured one; it
 has `source` in any case; with `--num_return_sequences` also `rank`, `score` (of beams: the mean log probability of a
 token) and `row`, the number of the input row. Several lengths give a line for each.
-Several models of one tokenizer write as an ensemble. A command that was stopped goes on where its output file ends
-when it is given again. `accelerate launch` splits the texts over processes.
+Several models of one tokenizer write as an ensemble. To resume an interrupted command, repeat it.
+`accelerate launch` splits the texts over processes.
 """
 
 import argparse
@@ -127,7 +127,9 @@ def parse(argv) -> argparse.Namespace:
         nargs="+",
         help="this many times the source's length; two numbers are a range",
     )
-    parser.add_argument("--length_unit", choices=LENGTH_UNITS, help="of a plain model's bound; others know theirs")
+    parser.add_argument(
+        "--length_unit", choices=LENGTH_UNITS, help="unit of a constraint on a plain model; others know theirs"
+    )
     parser.add_argument("--length_constraint", choices=LENGTH_CONSTRAINTS, help="never longer, or exactly so long")
     parser.add_argument(
         "--length_tolerance",

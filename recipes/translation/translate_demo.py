@@ -27,13 +27,13 @@ SHOWN = {
     "Sie wartete eine Stunde, aber niemand kam.": [36, 39, 43, 45],
     "Je suis désolé d'être arrivé en retard.": [21, 26, 30, 31],
     "Die Kinder spielen im Garten, obwohl es kalt ist.": [57, 59, 62, 63],
-    "Est-ce que tu veux venir dîner avec nous ce soir ?": [37, 42, 43, 46],
+    "Veux-tu dîner avec nous ce soir ?": [37, 42, 43, 46],
     "Das Konzert beginnt heute Abend um acht Uhr.": [45, 49, 53, 54],
-    "Son fils veut devenir médecin, comme son père.": [45, 46, 49, 52],
+    "Il ne veut plus parler de ce problème.": [48, 50, 52, 54],
     "Ich habe meine Schlüssel im Büro vergessen.": [29, 31, 37, 39],
     "J'aimerais apprendre à jouer du piano.": [34, 36, 38, 44],
-    "Vergiss nicht, das Licht auszumachen, wenn du gehst.": [45, 48, 50, 52],
-    "Peux-tu marcher un peu plus lentement, s'il te plaît ?": [36, 39, 44, 46],
+    "Vergiss nicht, das Licht auszumachen, wenn du gehst.": [47, 50, 51, 52],
+    "Peux-tu marcher un peu plus lentement, s'il te plaît ?": [37, 39, 44, 46],
 }
 LENGTHS = range(15, 81)  # of the picture, in characters
 
