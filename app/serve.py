@@ -38,7 +38,7 @@ class Request(BaseModel):
     text: Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
     length: Annotated[StrictInt, Field(ge=1, le=LONGEST_OUTPUT)]
     unit: Literal["token", "character", "word", "byte", "width"] | None = None  # by default the model's
-    constraint: Literal["max", "exact"] | None = None
+    constraint: Literal["max", "exact"] | None = None  # by default the model's
     tolerance: Annotated[StrictInt, Field(ge=0)] | None = None  # with "exact": so many units more or less
 
 
@@ -85,7 +85,9 @@ class Batcher:
     async def answer(self, group: list[Waiting]) -> None:
         """Answer requests of one kind; where they fail together, each by itself."""
         first = group[0].request
-        options: dict[str, Any] = {"length_unit": first.unit} if first.unit else {}
+        # what a request leaves out is the model's own default
+        options: dict[str, Any] = {"length_unit": first.unit, "length_constraint": first.constraint}
+        options = {name: value for name, value in options.items() if value is not None}
         if first.tolerance is not None:
             options["length_tolerance"] = [w.request.tolerance for w in group]
         texts, lengths = [w.request.text for w in group], [w.request.length for w in group]
@@ -94,7 +96,6 @@ class Batcher:
             return self.write(
                 texts,
                 length=lengths,
-                length_constraint=first.constraint,
                 batch_size=LARGEST,
                 progress_bar=False,
                 **options,

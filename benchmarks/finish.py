@@ -9,14 +9,13 @@ without `finish`, so that column has no figure for it.
 """
 
 import argparse
-import json
 import statistics
-from pathlib import Path
 
 import torch
 from transformers import pipeline
 
 import hf_lenctrl  # noqa: F401  # registers the pipeline
+from hf_lenctrl.experiment.requests import Rows
 from hf_lenctrl.finish import last_sentence_end
 
 
@@ -47,8 +46,7 @@ def main(argv=None) -> None:
     parser.add_argument("--words", type=int, default=20, help="words of a text that make the prompt")
     parser.add_argument("--batch_size", type=int, default=50)
     args = parser.parse_args(argv)
-    lines = Path(args.file).read_text(encoding="utf-8").splitlines()[: args.rows]
-    prompts = [" ".join(json.loads(line)["prompt"].split()[: args.words]) for line in lines]
+    prompts = [" ".join(text.split()[: args.words]) for text in Rows(args.file).texts("prompt")[: args.rows]]
     write = pipeline("length-controlled-generation", model=args.model)  # type: ignore[call-overload]
     for k, finish in enumerate((None, "word", "sentence")):
         row = measure(write, prompts, args.length, finish, args.batch_size)

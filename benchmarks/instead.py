@@ -21,6 +21,7 @@ import yaml
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_lenctrl import LengthControlledGenerationPipeline
+from hf_lenctrl.experiment.requests import Rows
 from hf_lenctrl.metrics import translation_metrics
 
 
@@ -77,9 +78,7 @@ def main(argv=None) -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     spec = yaml.safe_load(Path(args.recipe).read_text(encoding="utf-8"))
-    rows = [json.loads(line) for line in Path(args.test_file).read_text(encoding="utf-8").splitlines()][
-        : args.max_rows
-    ]
+    rows = Rows(args.test_file).values[: args.max_rows]
     names = args.ways or list(spec["ways"])
     common = {"num_beams": spec["num_beams"], "batch_size": spec["batch_size"], "length_unit": "character"}
     ways = {name: {**common, **spec["ways"][name]} for name in names}

@@ -10,8 +10,8 @@ import argparse
 import json
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
+from hf_lenctrl.experiment.requests import Rows
 from hf_lenctrl.metrics import WORD, filled_end, repeats
 
 
@@ -102,7 +102,7 @@ def main(argv=None) -> None:
     print("| outputs | rows | " + " | ".join(FAULTS) + " |\n" + "|---" * (2 + len(FAULTS)) + "|")
     for number, entry in enumerate(args.systems):
         name, _, path = entry.partition("=")
-        rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+        rows = Rows(str(path)).values
         for label, column in [("references", "reference")] * (number == 0) + [(name, "output")]:
             figures = reading(rows, known, column)
             print(f"| {label} | {len(rows)} | " + " | ".join(f"{figures[fault]:.2f}" for fault in FAULTS) + " |")

@@ -17,6 +17,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_lenctrl import LengthControlledGenerationPipeline, length_metrics
+from hf_lenctrl.experiment.requests import Rows
 from hf_lenctrl.metrics import translation_metrics
 
 
@@ -28,7 +29,7 @@ def write(pipe, rows: list[dict], length, path: Path, **options) -> list[dict]:
     if not path.is_file():
         outputs = pipe([row["source"] for row in rows], length=length, **options)
         save(rows, [o["generated_text"] for o in outputs], [o["requested_length"] for o in outputs], path)
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return Rows(str(path)).values
 
 
 def save(rows: list[dict], texts: list[str], requested: list, path: Path) -> list[dict]:
@@ -65,7 +66,7 @@ def main(argv=None) -> None:
     args = parser.parse_args(argv)
     out = Path(args.output_dir)
     out.mkdir(parents=True, exist_ok=True)
-    rows = [json.loads(line) for line in Path(args.test_file).read_text(encoding="utf-8").splitlines()]
+    rows = Rows(args.test_file).values
     rows = rows[: args.max_rows]
     options = {"num_beams": args.num_beams, "batch_size": args.batch_size}
     print("| outputs | BLEU | chrF | MAE | exact % | over % |\n|---|---|---|---|---|---|", flush=True)

@@ -1,6 +1,6 @@
 """Prompts of causal models: a text as it is, or a chat as the tokenizer's template writes it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -37,9 +37,9 @@ def as_prompts(inputs, tokenizer) -> Any:
 
     if _is_chat(inputs):
         return write(inputs)
-    if isinstance(inputs, list | tuple):
-        return [write(item) if _is_chat(item) else item for item in inputs]
-    return inputs
+    if isinstance(inputs, str | Mapping) or not isinstance(inputs, Iterable):
+        return inputs
+    return [write(item) if _is_chat(item) else item for item in inputs]
 
 
 def prompt_ids(tokenizer, texts) -> list[list[int]]:

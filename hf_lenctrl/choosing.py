@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from transformers import AutoTokenizer
-from transformers.modeling_outputs import BaseModelOutput
 
 from .length_units import UnitTable
 from .loading import auto_class
@@ -48,6 +47,13 @@ class Chooser:
         return self.loaded[name]
 
 
+def _each(value, change):
+    """A tensor, or each of an encoder's outputs, changed."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    return type(value)(**{name: change(tensor) for name, tensor in value.items()})
+
+
 @torch.no_grad()
 def token_log_probabilities(
     model, table: UnitTable, ids: torch.Tensor, inputs: dict, prompt: int, *, controlled: bool
@@ -70,30 +76,29 @@ def token_log_probabilities(
         `list[float]`: one for each output; higher is better.
     """
     given = {name: value for name, value in inputs.items() if value is not None}
-    copies, eos = len(ids) // len(next(iter(given.values()))), model.generation_config.eos_token_id
+    copies, eos = len(ids) // len(inputs["attention_mask"]), model.generation_config.eos_token_id
     eos = torch.as_tensor(model.config.eos_token_id if eos is None else eos, device=ids.device).reshape(-1)
     targets = ids[:, 1:]  # (outputs, T - 1)
     written = torch.arange(1, ids.shape[1], device=ids.device) >= prompt
     ends = torch.isin(targets, eos) & written
     written = written & (ends.cumsum(dim=-1) - ends.int() == 0)  # up to the first EOS
-    given = {name: value.repeat_interleave(copies, dim=0) for name, value in given.items()}
+    given = {name: _each(value, lambda x: x.repeat_interleave(copies, dim=0)) for name, value in given.items()}
     if controlled:
         given["length"] = table.count(ids[:, prompt:]).clamp(min=1)
     if prompt:
-        answer = torch.nn.functional.pad(written, (1, 0))
         mask = torch.nn.functional.pad(given["attention_mask"], (0, ids.shape[1] - prompt), value=1)
         given |= {"input_ids": ids, "attention_mask": mask}
         if "position_ids" in inspect.signature(model.forward).parameters:  # the prompts are padded on the left
             given["position_ids"] = (mask.cumsum(dim=-1) - 1).clamp(min=0)
-        given |= {"labels": ids.masked_fill(~answer, -100)} if controlled else {}
+        if controlled:
+            progress = torch.nn.functional.pad(table.progress(ids[:, prompt:]), (1, 0))  # before each of the answer
+            given["progress"] = torch.nn.functional.pad(progress, (prompt - 1, 0), value=-1)
     else:
         given["decoder_input_ids"] = ids[:, :-1]
     means: list[float] = []
     for start in range(0, len(ids), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
-        own = {name: value[part] for name, value in given.items()}
-        if "encoder_states" in own:
-            own["encoder_outputs"] = BaseModelOutput(last_hidden_state=own.pop("encoder_states"))
+        own = {name: _each(value, lambda x, part=part: x[part]) for name, value in given.items()}
         logits = model(**own).logits[:, : targets.shape[1]]  # (outputs, T - 1, V)
         chosen = logits.float().log_softmax(dim=-1).gather(-1, targets[part].unsqueeze(-1)).squeeze(-1)
         kept = written[part]

@@ -49,7 +49,8 @@ def finished(text: str, finish: str, enough: Callable[[str], bool], *, at_word: 
         at_word (`bool`): Whether a word ends where the text does.
 
     Returns:
-        The text, and where it ends: `"sentence"`, `"word"`, or `"cut"` where there is no white space to go back to.
+        The text, and where it ends: `"sentence"`, `"word"`, or
+        `"cut"` where no white space is far enough to go back to.
     """
     text = text.rstrip()
     end = last_sentence_end(text)
@@ -60,7 +61,7 @@ def finished(text: str, finish: str, enough: Callable[[str], bool], *, at_word: 
     if at_word:
         return text, "word"
     words = text.rsplit(maxsplit=1)
-    return (words[0], "word") if len(words) == 2 else (text, "cut")
+    return (words[0], "word") if len(words) == 2 and enough(words[0]) else (text, "cut")
 
 
 def check_finish(finish: str | None, constraint: str | None, unit: str | None = None) -> None:

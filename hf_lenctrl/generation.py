@@ -15,6 +15,7 @@ from transformers.generation import (
     StoppingCriteriaList,
 )
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import ModelOutput
 
 from .length_constraint import LengthConstraintLogitsProcessor
 from .length_units import UnitTable
@@ -249,8 +250,15 @@ def encode_once(model, inputs, rows: torch.Tensor) -> dict:
     """
     mask = inputs.get("attention_mask")
     mask = torch.ones_like(inputs["input_ids"]) if mask is None else mask
-    states = model.get_encoder()(inputs["input_ids"], attention_mask=mask)[0]  # (texts, source_length, d)
-    return {"encoder_outputs": BaseModelOutput(last_hidden_state=states[rows]), "attention_mask": mask[rows]}
+    encoded = model.get_encoder()(inputs["input_ids"], attention_mask=mask)
+    return {"encoder_outputs": _rows_of(encoded, rows), "attention_mask": mask[rows]}
+
+
+def _rows_of(encoded, rows: torch.Tensor) -> ModelOutput:
+    """An encoder's outputs, all that it has for each text, in the order of `rows` `(batch_size,)`."""
+    if not isinstance(encoded, ModelOutput):
+        return BaseModelOutput(last_hidden_state=encoded[0][rows])
+    return type(encoded)(**{name: x[rows] for name, x in encoded.items() if isinstance(x, torch.Tensor)})
 
 
 class LengthControlledGeneration:
@@ -337,7 +345,7 @@ class LengthControlledGeneration:
         kwargs |= {name: kwargs[name][rows] for name in _PER_ROW if kwargs.get(name) is not None}
         given = kwargs.get("encoder_outputs")
         if given is not None:
-            kwargs["encoder_outputs"] = BaseModelOutput(last_hidden_state=given[0][rows])
+            kwargs["encoder_outputs"] = _rows_of(given, rows)
         ids = kwargs.pop("input_ids", None) if inputs is None else inputs[rows]
         reads_lengths = getattr(self.config, "encoder_length_embedding", False)
         if ids is None or given is not None or reads_lengths or not self.config.is_encoder_decoder:

@@ -70,10 +70,21 @@ def count_texts(tokenizer, texts: Sequence[str], unit: str, *, target: bool = Fa
 
 
 def check_texts(texts: Sequence[str], name: str = "input") -> None:
-    """Raise `TypeError` for the first of `texts` that is no `str`."""
+    """Raise `TypeError` for the first of `texts` that is no `str`, `ValueError` for one with half a character."""
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"every {name} must be a text, got {text!r} at position {i}")
+        if not is_valid(text):
+            raise ValueError(f"every {name} must be valid Unicode, got {text!r} with a lone surrogate at position {i}")
+
+
+def is_valid(text: str) -> bool:
+    """Whether a text can be written as UTF-8: it has no half of a character (a lone surrogate)."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class UnitTable(nn.Module):

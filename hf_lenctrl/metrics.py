@@ -69,6 +69,15 @@ class _Characters:
         return list("".join(text.split()))
 
 
+def rouge_scorer(names: Sequence[str], unit: str = "word", use_stemmer: bool = True):
+    """The `RougeScorer` of `rouge_score` for words or characters, see `rouge_metrics`."""
+    from rouge_score.rouge_scorer import RougeScorer
+
+    check_name("unit of ROUGE", unit, ROUGE_UNITS)
+    tokenizer = _Characters() if unit == "character" else None
+    return RougeScorer(list(names), use_stemmer=use_stemmer, tokenizer=tokenizer)
+
+
 def rouge_metrics(
     predictions: Sequence[str],
     references: Sequence[str],
@@ -94,15 +103,11 @@ def rouge_metrics(
     Raises:
         `ValueError`: without predictions, when the two differ in number, for `max_bytes` under 1, or another unit.
     """
-    from rouge_score.rouge_scorer import RougeScorer
-
     if max_bytes is not None and max_bytes < 1:
         raise ValueError(f"max_bytes must be at least 1, got {max_bytes}; leave it out to keep predictions whole")
     _check_pairs(predictions, references, "each prediction needs one reference")
-    check_name("unit of ROUGE", unit, ROUGE_UNITS)
     names = ["rouge1", "rouge2", "rougeL"]
-    tokenizer = _Characters() if unit == "character" else None
-    scorer = RougeScorer(names, use_stemmer=use_stemmer, tokenizer=tokenizer)
+    scorer = rouge_scorer(names, unit, use_stemmer)
     totals = {f"{name}_{part}": 0.0 for name in names for part in ("recall", "f1")}
     for prediction, reference in zip(predictions, references, strict=True):
         if max_bytes is not None:

@@ -150,7 +150,8 @@ class LengthControlledGenerationPipeline(Pipeline):
                 f"length_unit out, or train one: add_length_control(..., {given})"
             )
         call.set_constraint(config)
-        call.batch_size = call.batch_size or (None if call.batch_tokens else self._batch_size or 32)
+        if call.batch_size is None and call.batch_tokens is None:
+            call.batch_size = self._batch_size or 32
         call.set_candidates(plans=self._needs_length)
         if call.rerank_model is not None and call.rerank == 1:
             raise ValueError(
@@ -207,8 +208,8 @@ class LengthControlledGenerationPipeline(Pipeline):
 
     def _batches(self, call: Call) -> Iterator[list[int]]:
         """
-        Step 3: batches of rows. Rows of similar requested and source length need the least padding; the longest come
-        first, so that an impossible length or a lack of memory fails in the first batch.
+        Step 3: batches of rows with as many candidates. Rows of similar requested and source length need the least
+        padding; the longest come first, so that an impossible length or a lack of memory fails in the first batch.
         """
         order = sorted(range(len(call.texts)), key=lambda i: (call.lengths[i] or 0, len(call.texts[i])), reverse=True)
         if call.shared:  # rows of one text stay together, so that its encoder runs once
@@ -221,7 +222,9 @@ class LengthControlledGenerationPipeline(Pipeline):
             counts = count_texts(self.tokenizer, call.texts, "token")
             special = self.tokenizer.num_special_tokens_to_add()
             sizes = [(count + special, length or 0) for count, length in zip(counts, call.lengths, strict=True)]
-        return batches(order, sizes, call.batch_size or len(order), call.batch_tokens)
+        for candidates in dict.fromkeys(call.candidates[i] for i in order):
+            alike = [i for i in order if call.candidates[i] == candidates]
+            yield from batches(alike, sizes, call.batch_size or len(alike), call.batch_tokens)
 
     def _write(self, call: Call, rows: list[int], table: UnitTable) -> list[list[dict]]:
         """Step 4: the outputs of each row of a batch, as the model gives them."""
@@ -232,12 +235,13 @@ class LengthControlledGenerationPipeline(Pipeline):
         if call.shared:
             place = {call.text_of[i]: k for k, i in enumerate(distinct)}
             text_rows = torch.tensor([place[call.text_of[i]] for i in rows])
-        windows = [call.tolerances[i] for i in rows]
-        outputs = self.forward(batch, call=call, table=table, text_rows=text_rows, lengths=lengths, windows=windows)
+        windows, candidates = [call.tolerances[i] for i in rows], call.candidates[rows[0]]
+        options = {"table": table, "text_rows": text_rows, "lengths": lengths, "windows": windows}
+        outputs = self.forward(batch, call=call, candidates=candidates, **options)
         written = self.postprocess(outputs, unit=call.length_unit, lengths=lengths)
         results = []
         for row, i in enumerate(rows):
-            own = written[row * call.candidates : (row + 1) * call.candidates]
+            own = written[row * candidates : (row + 1) * candidates]
             asked = call.ranges[call.request_of[i]] if call.ranged else lengths[row]
             results.append([{**out, "requested_length": asked, "length_unit": call.length_unit} for out in own])
         return results
@@ -285,13 +289,16 @@ class LengthControlledGenerationPipeline(Pipeline):
             batch["attention_mask"] = torch.cat([ids.new_ones(len(ids), 1), batch["attention_mask"]], dim=1)
         return batch
 
-    def _forward(self, batch, *, call: Call, table: UnitTable, text_rows, lengths: list, windows: list):
+    def _forward(
+        self, batch, *, call: Call, candidates: int, table: UnitTable, text_rows, lengths: list, windows: list
+    ):
         batch.pop("token_type_ids", None)
         if text_rows is not None:
             batch = encode_once(self.model, batch, text_rows.to(self.device))
-        arguments, encoded = {**batch, **call.options}, batch.get("encoder_outputs")
+        arguments, encoded = {**batch, **call.options_for(candidates)}, batch.get("encoder_outputs")
         inputs = {name: batch.get(name) for name in ("input_ids", "attention_mask")}
-        inputs["encoder_states"] = None if encoded is None else encoded[0]  # `generate` puts others in its place
+        # `generate` puts others in the place of these
+        inputs["encoder_outputs"] = None if encoded is None else type(encoded)(**encoded)
         prompt = prompt_of(self.model, arguments)[1]
         finish = None
         if call.finish is not None:
@@ -316,7 +323,7 @@ class LengthControlledGenerationPipeline(Pipeline):
             ids = generate_within(generate, self.model, table, length, constraint, arguments, **options)
         scores, of_a_token = getattr(ids, "sequences_scores", None), None
         ids = ids if isinstance(ids, torch.Tensor) else ids.sequences
-        if call.ranged and call.length_plans * call.candidates > 1:
+        if call.ranged and call.length_plans * candidates > 1:
             of_a_token = token_log_probabilities(
                 self.model, table, ids, inputs, self._causal * prompt, controlled=self._controlled
             )
@@ -329,14 +336,16 @@ class LengthControlledGenerationPipeline(Pipeline):
             outputs["ids"], skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         finish, ends = outputs["finish"], []
+        counted = unit in ("token", COST)
+        produced = outputs["tokens"].tolist() if counted else count_texts(self.tokenizer, texts, unit)
         if finish is not None:
-            count, copies = partial(count_texts, self.tokenizer, unit=unit), len(texts) // len(lengths)
+            count, copies = partial(count_texts, self.tokenizer, unit=unit, target=True), len(texts) // len(lengths)
             for k, (ids, text) in enumerate(zip(outputs["ids"].tolist(), texts, strict=True)):
                 half = lengths[k // copies] / 2
                 texts[k], end = finish.ending(ids, text, lambda short, half=half: count([short])[0] >= half)
                 ends.append({"finish": end})
-        counted = unit in ("token", COST) and finish is None
-        produced = outputs["tokens"].tolist() if counted else count_texts(self.tokenizer, texts, unit)
+                if texts[k] != text:  # of tokens no more than were written: the text may have others
+                    produced[k] = min(produced[k], count([texts[k]])[0])
         rows = [{"generated_text": text, "length": n} for text, n in zip(texts, produced, strict=True)]
         if outputs["scores"] is not None:
             rows = [row | {"score": score} for row, score in zip(rows, outputs["scores"].tolist(), strict=True)]

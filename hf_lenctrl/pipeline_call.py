@@ -47,8 +47,9 @@ class Call:
     ranges: list = field(default_factory=list, init=False)  # of each request
     request_of: list[int] = field(default_factory=list, init=False)  # of each row; a range has several rows
     shared: bool = field(default=False, init=False)  # whether rows of one text share its encoder states
-    candidates: int = field(default=1, init=False)  # outputs that the model writes for each row
+    candidates: list[int] = field(default_factory=list, init=False)  # outputs that the model writes for each row
     options: dict[str, Any] = field(default_factory=dict, init=False)  # for `generate`
+    defaults: Any = field(default=None, init=False)  # of `generate`, a `GenerationConfig`
 
     @classmethod
     def of(cls, options: dict, model) -> "Call":
@@ -64,7 +65,7 @@ class Call:
                 f"; did you mean {near[0]}=?" if near else f"; the options are those of generate and {', '.join(own)}"
             )
             raise TypeError(f"{name}={options[name]!r} is no option{meant}")
-        call.options = options
+        call.options, call.defaults = options, options.get("generation_config") or model.generation_config
         call.ranged = is_ranged(call.length) or is_ranged(call.length_ratio)
         return call
 
@@ -89,7 +90,7 @@ class Call:
         self.length_constraint, self.length_tolerance = constraint, tolerance
 
     def set_candidates(self, plans: bool) -> None:
-        """How many outputs the model writes for each row; with `plans` a range is written at several lengths."""
+        """How many outputs are wanted, checked; with `plans` a range is written at several lengths."""
         self.rerank = 20 if self.rerank is True or self.rerank_model and not self.rerank else self.rerank or 1
         sizes = {"batch_size": self.batch_size, "batch_tokens": self.batch_tokens}
         check_counts(
@@ -97,11 +98,23 @@ class Call:
         )
         check_counts(**{name: size for name, size in sizes.items() if size is not None})
         self.length_plans = self.length_plans if self.ranged and plans else 1
-        self.candidates = math.ceil(max(self.rerank, self.num_return_sequences) / self.length_plans)
-        if self.candidates > 1:
-            self.options["num_return_sequences"] = self.candidates
-            if not self.options.get("do_sample"):
-                self.options["num_beams"] = max(self.options.get("num_beams") or 1, self.candidates)
+
+    @property
+    def wanted(self) -> int:
+        """Outputs that are written for each request, to return some of them."""
+        return max(self.rerank, self.num_return_sequences)
+
+    def options_for(self, candidates: int) -> dict[str, Any]:
+        """Options of `generate` for so many outputs of each row: a search of at least as many beams, or samples."""
+        if candidates == 1:
+            return self.options
+        beams, sample = (
+            self.options.get(name) or (name not in self.options and getattr(self.defaults, name, None))
+            for name in ("num_beams", "do_sample")
+        )
+        beams = beams or 1
+        options = {**self.options, "num_return_sequences": candidates}
+        return options if sample and beams == 1 else {**options, "num_beams": max(beams, candidates)}
 
     def set_rows(self, texts: list[str], single: bool) -> None:
         """Make a row of each text, or of each length of each text."""
@@ -119,6 +132,7 @@ class Call:
             self.length = [n for several in lengths for n in several]
         self.text_of = [i for i in range(len(texts)) for _ in (lengths[i] if self.lists else [None])]
         self.texts = [texts[i] for i in self.text_of]
+        self.candidates = [self.wanted] * len(self.texts)
         tolerance = self.length_tolerance
         if isinstance(tolerance, list) and len(tolerance) != len(texts):
             raise ValueError(
@@ -132,7 +146,10 @@ class Call:
         if not self.ranged:
             return
         self.ranges = self.lengths
-        rows = [(i, n) for i, (low, high) in enumerate(self.ranges) for n in plans_of(low, high, self.length_plans)]
+        plans = [plans_of(low, high, self.length_plans) for low, high in self.ranges]
+        rows = [(i, n) for i, own in enumerate(plans) for n in own]
+        # a narrow range has fewer lengths, so each of them is written more often
+        self.candidates = [math.ceil(self.wanted / len(plans[i])) for i, _ in rows]
         self.request_of, self.lengths = [i for i, _ in rows], [n for _, n in rows]
         self.texts = [self.texts[i] for i, _ in rows]
         self.text_of = [self.text_of[i] for i, _ in rows]

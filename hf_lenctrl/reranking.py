@@ -63,10 +63,22 @@ def log_probabilities(model, tokenizer, sources: Sequence[str], texts: Sequence[
 
     Returns:
         `list[float]`: Sums over the tokens of each text and its EOS; higher is better.
+
+    Raises:
+        `TypeError`, `ValueError`: for a single text, or another number of sources than of texts.
     """
+    for name, given in (("sources", sources), ("texts", texts)):
+        if isinstance(given, str):
+            raise TypeError(f"{name} must be a list of texts, got {given!r}; pass [{name}]")
+    if len(sources) != len(texts):
+        raise ValueError(f"every text needs its source, got {len(sources)} sources and {len(texts)} texts")
+    if not texts:
+        return []
     if not model.config.is_encoder_decoder:
         return _of_answers(model, tokenizer, sources, texts)
-    padded = {"padding": True, "truncation": True, "return_tensors": "pt"}
+    positions = getattr(model.config, "max_position_embeddings", None) or 10**9
+    limit = min(tokenizer.model_max_length, positions)
+    padded = {"padding": True, "truncation": True, "max_length": limit, "return_tensors": "pt"}
     inputs = tokenizer(list(sources), **padded).to(model.device)
     labels = tokenizer(text_target=list(texts), **padded).to(model.device)
     ids, kept = labels["input_ids"], labels["attention_mask"].bool()  # (B, T)

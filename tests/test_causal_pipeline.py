@@ -50,6 +50,7 @@ def test_texts_and_chats_in_answers_out(folder):
     expected = write.model.generate(prompt, length=9, **exact)[0, prompt.shape[1] :]
     assert chat["generated_text"] == write.tokenizer.decode(expected, skip_special_tokens=True)
     assert write([CHAT, CHAT], length=[9, 4], **exact)[0] == chat
+    assert write((messages for messages in [CHAT, CHAT]), length=[9, 4], **exact)[0] == chat
     with pytest.raises(ValueError, match="a chat has no length of its own for length_ratio=0.5"):
         write(CHAT, length_ratio=0.5)
     assert write("a small editor", length_ratio=0.5, **exact)["length"] == 7
@@ -111,6 +112,7 @@ def test_the_last_end_of_a_sentence(text, end):
         ("A first one. A sec", "word", False, ("A first one. A", "word")),
         ("A first one.", "word", True, ("A first one.", "sentence")),
         ("unbroken", "word", False, ("unbroken", "cut")),
+        ("Tides: 潮汐は月と太陽の引力によって", "word", False, ("Tides: 潮汐は月と太陽の引力によって", "cut")),
     ],
 )
 def test_what_was_cut_goes_back_to_its_last_end(text, finish, at_word, expected):
@@ -162,6 +164,11 @@ def test_an_output_that_was_cut_says_where_it_ends(folder, beams):
             assert (out["finish"] == "sentence") == (bool(text) and last_sentence_end(text) == len(text)) or (
                 out["finish"] == "model"
             )
+    # tokens are those that were written: the text alone may have more
+    how = {"length_constraint": "max", "do_sample": True, "temperature": 2.0, "num_return_sequences": 40}
+    for finish in ("sentence", "word"):
+        several = write(PROMPTS, length=5, length_unit="token", finish=finish, **how)
+        assert all(out["length"] <= 5 for outputs in several for out in outputs)
     with pytest.raises(ValueError, match="finish='word' goes with length_constraint='max', got 'exact'"):
         write("a", length=40, finish="word", **(options | {"length_constraint": "exact"}))
     with pytest.raises(ValueError, match="finish must be 'sentence', 'word' or None, got 'line'"):

@@ -75,6 +75,10 @@ def test_a_base_a_whole_training_an_adapter_and_their_table(runs, capsys):
     for model in asked:
         assert rows[model, "exact", "9"][:4] == ["0.000", "0.00", "100.0", "0.0"]
         assert rows[model, "max", "reference"][3] == "0.0"
+    options = ["--rows", "2", "--lengths", "2", "--unit", "word", "--asked", "exact"]
+    evaluate_causal.main([str(test), str(runs / "base"), *options])
+    lines = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert [cells[2:7] for cells in lines[2:]] == [[n, "0.000", "0.00", "100.0", "0.0"] for n in ("2", "reference")]
     outputs = [json.loads(line) for line in (runs / "outputs.jsonl").read_text(encoding="utf-8").splitlines()]
     assert {len(row["output"]) for row in outputs if row["asked"] == "exact" and row["length"] == "9"} == {9}
 

@@ -21,6 +21,11 @@ def test_the_loss_of_an_output_is_rouge_of_what_fits_and_the_units_beyond():
     assert penalised_rouge(outputs, references, [2] * 3, "word", None) == pytest.approx([-0.8, -0.8 + 2, 0.0])
 
 
+def test_texts_without_latin_words_are_compared_by_characters():
+    pairs = ["日本語の文字", "日本", "слово"], ["日本語の文字", "日本語の", "слово"]
+    assert penalised_rouge(*pairs, [9] * 3, "character", None, "character") == pytest.approx([-1.0, -2 / 3, -1.0])
+
+
 def test_the_risk_is_the_weighted_mean_of_the_losses():
     log_probabilities = torch.log(torch.tensor([[0.2, 0.6], [0.5, 0.5]]))
     losses = torch.tensor([[1.0, -1.0], [3.0, 0.0]])

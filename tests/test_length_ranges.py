@@ -9,7 +9,12 @@ from recipe_runs import save, write_rows, write_texts
 from test_causal import PROMPTS, build, make_tokenizer
 from transformers import Seq2SeqTrainingArguments
 
-from hf_lenctrl import DataCollatorForLengthControl, LengthControlEnsemble, LengthControlTrainer
+from hf_lenctrl import (
+    DataCollatorForLengthControl,
+    LengthControlEnsemble,
+    LengthControlTrainer,
+    add_length_control,
+)
 from hf_lenctrl import LengthControlledGenerationPipeline as Pipeline
 from hf_lenctrl.length_ranges import plans_of, ratio_ranges
 from hf_lenctrl.metrics import build_compute_metrics
@@ -104,6 +109,18 @@ def test_several_outputs_of_a_range_are_the_best_of_all_its_candidates(pipe):
     assert [out["generated_text"] for out in outputs] == texts[:4]
 
 
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_narrow_ranges_have_as_many_outputs_as_wide_ones(pipe, count):
+    ranges = [(12, 12), (9, 30), (20, 21), (12, 13)]
+    several = pipe(SOURCES[:4], length=ranges, num_return_sequences=count)
+    assert [len(outputs) for outputs in several] == [count] * 4
+    for outputs, source, (low, high) in zip(several, SOURCES, ranges, strict=False):
+        assert all(low <= out["length"] <= high for out in outputs)
+        assert outputs == pipe(source, length=(low, high), num_return_sequences=count)  # its neighbours change nothing
+    best = pipe(SOURCES[:4], length=ranges, rerank=count)
+    assert [out["requested_length"] for out in best] == ranges
+
+
 def test_another_model_or_words_of_the_source_choose_among_all_candidates(pipe, plain_pipe, monkeypatch):
     asked = []
 
@@ -139,6 +156,14 @@ def test_a_plain_model_an_ensemble_and_a_causal_model_keep_a_range(pipe, plain_p
     assert [out["requested_length"] for out in outputs] == [(5, 9), (12, 20)]
     assert all(low <= len(out["generated_text"]) <= high for out in outputs for low, high in [out["requested_length"]])
     assert write(PROMPTS[0], length=(5, 9), do_sample=False) == outputs[0]  # alone as in the padded batch
+
+
+def test_a_range_that_no_text_can_have_is_left_empty():
+    plain, _ = build("llama")
+    options = {"length_encoding": "ldpe", "length_unit": "cost", "cost": lambda text: 3 * len(text)}
+    model = add_length_control(plain, tokenizer=make_tokenizer(), **options)
+    outputs = Pipeline(model=model, tokenizer=make_tokenizer(), device="cpu")(PROMPTS, length=(1, 2), do_sample=False)
+    assert [(out["generated_text"], out["length"]) for out in outputs] == [("", 0)] * len(PROMPTS)
 
 
 @pytest.mark.parametrize(
@@ -199,6 +224,12 @@ def test_the_command_takes_windows_and_ranges(saved, tmp_path, capsys):
         asked = [row.get("requested") for row in lines]
         assert asked == ([10] * 3 if "--length_tolerance" in options else [list(ends) for ends in expected])
         assert "within 1.000" in capsys.readouterr().err
+        out.unlink()
+    for ends, count in (("12-12", 3), ("12-13", 5)):
+        lines = write_texts(saved, texts, "--length", ends, "--num_return_sequences", count)
+        expected = [(source, rank) for source in SOURCES[:3] for rank in range(1, count + 1)]
+        assert [(row["source"], row["rank"]) for row in lines] == expected
+        assert all(row["length"] in map(int, ends.split("-")) for row in lines)
         out.unlink()
     for options, told in (
         (["--length", "8-12", "9"], "--length takes lengths or ranges, not both"),

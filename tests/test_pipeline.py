@@ -208,6 +208,18 @@ def test_as_many_beams_as_outputs_are_kept_and_more_are_left_alone(pipe, model, 
     assert [(call["num_beams"], call["num_return_sequences"]) for call in calls] == [(3, 3), (5, 3)]
 
 
+def test_the_beams_of_the_checkpoint_are_kept(tokenizer, monkeypatch):
+    model = controlled_marian(tokenizer)
+    model.generation_config.num_beams = 5
+    pipe = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    calls = spy(monkeypatch, model)
+    one = pipe(SOURCES[0], length=9)
+    assert pipe(SOURCES[0], length=9, num_return_sequences=2)[0] == one
+    pipe(SOURCES[0], length=9, num_return_sequences=3, num_beams=2)
+    pipe(SOURCES[0], length=9, rerank=7, do_sample=True)  # beams that sample are as many as the candidates too
+    assert [call.get("num_beams") for call in calls] == [None, 5, 3, 7]
+
+
 def test_samples_need_no_beams(pipe, model, monkeypatch):
     calls = spy(monkeypatch, model)
     outputs = pipe(SOURCES[0], length=5, length_constraint="max", num_return_sequences=3, do_sample=True)
@@ -451,12 +463,18 @@ def test_a_source_longer_than_the_encoder_is_cut_and_told(tokenizer, caplog):
         *(
             (SOURCES[0], {name: number}, ValueError, f"{name} must be an integer of at least 1, got {number}")
             for name in ("num_return_sequences", "batch_size", "rerank", "batch_tokens")
-            for number in (-1, 2.5)
+            for number in (-1, 2.5, *([0] if "batch" in name else []))
         ),
         *((inputs, {}, TypeError, "inputs must be a text or a list of texts, got ") for inputs in (None, 5, {"a": 1})),
         ([3], {}, TypeError, "every input must be a text, got 3 at position 0"),
         (["a", None], {}, TypeError, "every input must be a text, got None at position 1"),
         (["a", ["b"]], {}, TypeError, r"every input must be a text, got \['b'\] at position 1"),
+        (
+            ["a", "\ud83d b"],
+            {},
+            ValueError,
+            "every input must be valid Unicode, got .* a lone surrogate at position 1",
+        ),
         ([b"a"], {}, TypeError, "every input must be a text, got b'a' at position 0"),
         *(
             (["a", empty], options, ValueError, "the text at position 1 is empty and has no length to write for; rem")

@@ -169,6 +169,13 @@ def test_a_file_of_another_format_is_told(files, tmp_path):
         run(files, tmp_path)
 
 
+def test_a_result_that_was_cut_off_runs_again(tmp_path):
+    rows = [json.dumps({"format": 1, "row": name, "figures": {}}) for name in ("ldpe", "lrpe")]
+    (tmp_path / "results.jsonl").write_text(f"{rows[0]}\n{rows[1][:20]}")
+    assert list(reproduce.load_results(tmp_path / "results.jsonl")) == ["ldpe"]
+    assert (tmp_path / "results.jsonl").read_text() == f"{rows[0]}\n"
+
+
 def test_an_unknown_row_and_a_missing_file_are_told(files, tmp_path):
     with pytest.raises(ValueError, match="table.yaml has no rows lpde, only truncation, transformer, ldpe"):
         run(files, tmp_path, "--rows", "lpde")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import SOURCES
 
-from hf_lenctrl import DataCollatorForLengthControl
+from hf_lenctrl import DataCollatorForLengthControl, LengthControlledGenerationPipeline
 from hf_lenctrl.experiment.recipes import load_baselines
 from hf_lenctrl.experiment.tables import load_table
 
@@ -246,6 +246,24 @@ def test_beams_find_what_an_exhaustive_search_finds(name, character_tokenizer):
         how = {"num_beams": 64, "max_new_tokens": 4, "min_new_tokens": 2, "length_penalty": 1.0}
         ids = model.generate(**source, **length, **how, suppress_tokens=banned, forced_eos_token_id=eos)
     assert ids[0].tolist()[1 : 1 + len(best)] == best
+
+
+@pytest.mark.parametrize("name", [*RECURRENT, "lc", "lpas"])
+def test_several_lengths_of_a_text_and_a_range_are_those_of_texts_alone(name, character_tokenizer):
+    pipe = LengthControlledGenerationPipeline(
+        model=build(name, character_tokenizer), tokenizer=character_tokenizer, device="cpu"
+    )
+    how = {"length_constraint": "max", "num_beams": 2}
+    alone = [pipe(SOURCES[0], length=n, **how) for n in (6, 9)] if name != "lstm" else []
+    if name != "lstm":  # which is given no length
+        assert pipe(SOURCES[0], length=[6, 9], **how) == alone
+        assert [len(pipe(SOURCES[0], length=(6, 9), num_return_sequences=3)), len(alone)] == [3, 2]
+    with torch.no_grad():
+        ids = character_tokenizer(SOURCES[0], return_tensors="pt")["input_ids"]
+        several = pipe.model.generate(ids, length=[6, 9], **how)
+        for row, n in zip(several, (6, 9), strict=True):
+            one = pipe.model.generate(ids, length=n, **how)[0]
+            assert row[: len(one)].tolist() == one.tolist()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from conftest import MARIAN, SHAPE, SOURCES, build_model
-from transformers import MarianConfig, MarianMTModel
+from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
 
 from hf_lenctrl import LengthControlledGenerationPipeline
 from hf_lenctrl.experiment import generate
@@ -54,6 +54,25 @@ def test_the_plain_models_favourite_comes_first(pipe, plain, shared_tokenizer, t
     shared_tokenizer.save_pretrained(tmp_path)
     options = {**options, "num_return_sequences": 1, "rerank": 6, "rerank_model": str(tmp_path)}
     assert [out["generated_text"] for out in pipe(SOURCES[:2], **options)][0] == texts[0]
+
+
+def test_a_source_that_the_model_cannot_hold_is_cut_for_the_choice_too(shared_tokenizer):
+    model = build_model("bart", vocab_size=len(shared_tokenizer), length_unit="character", max_position_embeddings=16)
+    model.set_unit_table(shared_tokenizer)
+    pipe = LengthControlledGenerationPipeline(model=model, tokenizer=shared_tokenizer, device="cpu")
+    torch.manual_seed(3)
+    shape = {**SHAPE, "vocab_size": len(shared_tokenizer), "max_position_embeddings": 16}
+    ranker = BartForConditionalGeneration(BartConfig(**shape)).eval(), shared_tokenizer
+    out = pipe(" ".join(SOURCES), length=5, length_constraint="exact", rerank=4, rerank_model=ranker)
+    assert out["length"] == 5
+
+
+def test_a_wrong_list_of_candidates_is_told(plain, shared_tokenizer):
+    assert log_probabilities(plain, shared_tokenizer, [], []) == []
+    with pytest.raises(TypeError, match="sources must be a list of texts, got 'a'"):
+        log_probabilities(plain, shared_tokenizer, "a", ["b"])
+    with pytest.raises(ValueError, match="every text needs its source, got 1 sources and 2 texts"):
+        log_probabilities(plain, shared_tokenizer, ["a"], ["b", "c"])
 
 
 def test_without_rerank_there_are_20_candidates(pipe, plain, shared_tokenizer, monkeypatch):

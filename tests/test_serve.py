@@ -103,6 +103,7 @@ def test_each_request_has_a_window_of_its_own(address):
         ({"tolerance": 3}, "length_tolerance"),
         ({"unit": "line"}, "'token', 'character', 'word', 'byte' or 'width'"),
         ({"lenght": 4}, "Extra inputs are not permitted"),
+        ({"text": "Hallo \ud83d"}, "valid Unicode"),
         ({"text": "  "}, "the text at position 0 is empty and has no length to write for"),
         ({"unit": "word"}, "length_unit='word', but the model was trained to count characters"),
     ],
@@ -140,7 +141,7 @@ def test_requests_of_one_kind_are_one_call_sorted_by_length_in_one_thread():
     calls, threads = [], set()
 
     def write(texts, length, **options):
-        calls.append((options.get("length_unit"), options["length_constraint"], length))
+        calls.append((options.get("length_unit"), options.get("length_constraint"), length))
         threads.add(threading.get_ident())
         if "bad" in texts:
             raise ValueError("a bad text")
@@ -148,7 +149,7 @@ def test_requests_of_one_kind_are_one_call_sorted_by_length_in_one_thread():
 
     async def work():
         batcher = serve.Batcher(write)
-        kinds = [(3, "max", "a"), (1, "exact", "b"), (2, "max", "c"), (9, "max", "bad")]
+        kinds = [(3, "max", "a"), (1, "exact", "b"), (2, "max", "c"), (9, "max", "bad"), (4, None, "d")]
         waiting = []
         for length, constraint, text in kinds:
             request = serve.Request(text=text, length=length, constraint=constraint)
@@ -158,8 +159,9 @@ def test_requests_of_one_kind_are_one_call_sorted_by_length_in_one_thread():
         await batcher.run()
         return [one.answer.exception() or one.answer.result()["generated_text"] for one in waiting]
 
-    *written, error = asyncio.run(work())
-    assert written == ["A", "B", "C"] and str(error) == "a bad text"
-    assert calls[:2] == [(None, "exact", [1]), (None, "max", [2, 3, 9])]
-    assert calls[2:] == [(None, "max", [2]), (None, "max", [3]), (None, "max", [9])]
+    *written, error, other = asyncio.run(work())
+    assert written == ["A", "B", "C"] and str(error) == "a bad text" and other == "D"
+    # without a constraint the pipeline is given none, and takes the model's default
+    assert calls[:3] == [(None, None, [4]), (None, "exact", [1]), (None, "max", [2, 3, 9])]
+    assert calls[3:] == [(None, "max", [2]), (None, "max", [3]), (None, "max", [9])]
     assert len(threads) == 1 and threading.get_ident() not in threads

@@ -115,6 +115,7 @@ def test_tables_hold_each_system_where_it_belongs():
         ("word", [10, 11, 81], [1, 1, 0, 0, 1]),
         ("character", [0, 50, 51, 100, 101, 200, 201, 400, 401], [2, 2, 2, 2, 1]),
         ("byte", [400, 401, 1000], [0, 0, 0, 1, 2]),
+        ("width", [50, 401], [1, 0, 0, 0, 1]),
     ],
 )
 def test_groups_are_those_of_the_unit_and_hold_every_sentence(unit, lengths, sizes):  # issue 15.7, 18.7

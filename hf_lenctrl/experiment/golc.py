@@ -17,13 +17,15 @@ from typing import Any
 import torch
 
 from ..length_units import count_units
-from ..metrics import lead
+from ..metrics import lead, rouge_scorer
 from ..trainer import LengthControlTrainer
 
 
-def penalised_rouge(outputs: list[str], references: list[str], limits: list[int], unit: str, tokenizer) -> list[float]:
+def penalised_rouge(
+    outputs: list[str], references: list[str], limits: list[int], unit: str, tokenizer, rouge_unit: str = "word"
+) -> list[float]:
     """
-    D(y, y') of each output; lower is better.
+    D(y, y') of each output; lower is better. `rouge_unit` is that of `rouge_metrics`.
 
     Example:
 
@@ -34,9 +36,7 @@ def penalised_rouge(outputs: list[str], references: list[str], limits: list[int]
 
     ```
     """
-    from rouge_score.rouge_scorer import RougeScorer
-
-    scorer = RougeScorer(["rougeL"], use_stemmer=True)
+    scorer = rouge_scorer(["rougeL"], rouge_unit)
     found = []
     for output, reference, limit in zip(outputs, references, limits, strict=True):
         if unit == "token":
@@ -103,7 +103,7 @@ class GolcTrainer(LengthControlTrainer):
         outputs, targets = (tokenizer.batch_decode(ids, **decode) for ids in (samples, references))
         targets = [target for target in targets for _ in range(n)]
         room = limits.repeat_interleave(n).tolist()
-        losses = penalised_rouge(outputs, targets, room, self.data_unit, tokenizer)
+        losses = penalised_rouge(outputs, targets, room, self.data_unit, tokenizer, self.golc.rouge_unit)
 
         repeated = {name: inputs[name].repeat_interleave(n, dim=0) for name in ("input_ids", "attention_mask")}
         if getattr(config, "length_controlled", False):

@@ -35,9 +35,12 @@ MEASURES = ("variance", "mae", "exact", "over", *(f"rouge{n}_{p}" for n in "12L"
 
 
 def load_results(path: Path) -> dict[str, dict]:
-    """Row -> what `results.jsonl` says of it."""
+    """Row -> what `results.jsonl` says of it. A last line that was cut off is removed: its row runs again."""
     results = {}
-    for i, line in enumerate(path.read_text(encoding="utf-8").splitlines() if path.is_file() else [], start=1):
+    lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else [""]
+    if lines.pop():
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    for i, line in enumerate(lines, start=1):
         result = json.loads(line)
         if result.get("format") != FORMAT:
             raise ValueError(

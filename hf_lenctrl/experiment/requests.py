@@ -12,6 +12,7 @@ from itertools import chain
 from typing import IO, Any
 
 from ..length_ranges import check_range
+from ..length_units import is_valid
 from .data import ROW_FILES, kind_of_file, read_parquet
 
 
@@ -63,11 +64,15 @@ class Rows:
         return [row.get(name) for row in self.values]
 
     def texts(self, name: str) -> list[str]:
-        """A column of texts. Raises `ValueError` for a row that holds none."""
+        """A column of texts. Raises `ValueError` for a row that holds none, or half a character."""
         texts = self.column(name)
         for i, text in enumerate(texts, start=1):
             if not isinstance(text, str):
                 raise ValueError(f"row {i} of {self.path}: {name!r} must hold text, got {text!r}")
+            if not is_valid(text):
+                raise ValueError(
+                    f"row {i} of {self.path}: {name!r} must be valid Unicode, got a lone surrogate: {text!r}"
+                )
         return texts
 
     def lengths(self, name: str, ranges: bool = False) -> list:

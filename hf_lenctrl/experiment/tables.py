@@ -18,7 +18,7 @@ from .requests import Rows
 
 # units of the reference; in Table 3 tokens, up to 80
 LENGTH_GROUPS = {unit: (1, 11, 21, 41, 81) for unit in ("token", "word")}  # where each begins
-LENGTH_GROUPS |= {unit: (1, 51, 101, 201, 401) for unit in ("character", "byte")}
+LENGTH_GROUPS |= {unit: (1, 51, 101, 201, 401) for unit in ("character", "byte", "width")}
 SIGNIFICANT = 0.05
 
 
@@ -318,7 +318,7 @@ def render(spec: dict, results: dict[str, dict], out: Path) -> str:
                 if figures is None:  # a plain model is free, the others are not
                     cells.append("")
                     continue
-                ours = " / ".join(f"{figures[m]:.3f}"[:6] for m in measures)
+                ours = " / ".join(f"{figures[m]:.{3 if figures[m] < 100 else 1}f}" for m in measures)
                 paper = [spec.get("paper", {}).get(name, {}).get(m, [])[i : i + 1] for m in measures]
                 theirs = " / ".join(str(p[0]) for p in paper if p)
                 cells.append(f"{ours} ({theirs})" if theirs else ours)

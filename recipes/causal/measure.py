@@ -14,6 +14,8 @@ from transformers import AutoTokenizer
 
 from hf_lenctrl import length_metrics
 from hf_lenctrl.experiment.generate import generate
+from hf_lenctrl.experiment.requests import Rows
+from hf_lenctrl.length_units import LENGTH_UNITS, count_texts
 from hf_lenctrl.loading import auto_class
 from hf_lenctrl.metrics import rouge_metrics
 
@@ -57,7 +59,7 @@ def main(argv=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("test_file")
     parser.add_argument("models", nargs="+")
-    parser.add_argument("--unit", default="character")
+    parser.add_argument("--unit", default="character", choices=LENGTH_UNITS)
     parser.add_argument("--lengths", type=int, nargs="+", default=[50, 75, 100])
     parser.add_argument("--asked", nargs="+", help="only these ways, by their names in the table")
     parser.add_argument("--rows", type=int, default=1000)
@@ -68,15 +70,16 @@ def main(argv=None) -> None:
     )
     parser.add_argument("--output_file", help="outputs as JSON lines")
     args = parser.parse_args(argv)
-    rows = [json.loads(line) for line in Path(args.test_file).read_text(encoding="utf-8").splitlines()][: args.rows]
+    rows = Rows(args.test_file).values[: args.rows]
     prompts, references = [row["prompt"] for row in rows], [row["completion"] for row in rows]
-    requests = {str(n): [n] * len(rows) for n in args.lengths} | {"reference": [len(text) for text in references]}
     print(
         "| model | asked | length | variance | MAE | exact % | over % | ROUGE-1 |\n|---|---|---|---|---|---|---|---|"
     )
     kept = []
     for folder in args.models:
         model, tokenizer = load(folder)
+        own = count_texts(tokenizer, references, args.unit, target=True)
+        requests = {str(n): [n] * len(rows) for n in args.lengths} | {"reference": own}
         for name, options in ways(getattr(model.config, "length_controlled", False), args.named_prompt):
             if args.asked and name not in args.asked:
                 continue
@@ -84,7 +87,7 @@ def main(argv=None) -> None:
             for label, lengths in requests.items():
                 texts = known or write(model, tokenizer, prompts, lengths, options, args)
                 known = texts if name == "no length" else None  # the same for every length
-                figures = length_metrics([len(text) for text in texts], lengths)
+                figures = length_metrics(count_texts(tokenizer, texts, args.unit, target=True), lengths)
                 rouge = rouge_metrics(texts, references)["rouge1_f1"]
                 cells = [Path(folder).name, name, label, f"{figures['variance']:.3f}", f"{figures['mae']:.2f}"]
                 cells += [f"{100 * figures['exact']:.1f}", f"{100 * figures['over']:.1f}", f"{rouge:.1f}"]

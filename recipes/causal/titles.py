@@ -35,7 +35,7 @@ def main(argv=None) -> None:
     set_seed(7)
     tokenizer = AutoTokenizer.from_pretrained(args.base)
     model = AutoModelForCausalLM.from_pretrained(args.base, dtype=torch.float32).eval()
-    real = (args.base / "data" / "train.jsonl").read_text(encoding="utf-8").splitlines()
+    real = (args.base / "data" / "train.jsonl").read_text(encoding="utf-8").rstrip("\n").split("\n")
     abstracts = [json.loads(line)["prompt"].removesuffix(SEPARATOR) for line in real]
     ids = tokenizer(abstracts, add_special_tokens=False)["input_ids"]
     texts = tokenizer.batch_decode([abstract[: args.prompt_tokens] for abstract in ids])

@@ -9,13 +9,13 @@ models now, to `lengths_*_outputs.jsonl` in the same folders. To resume, repeat 
 """
 
 import argparse
-import json
 from pathlib import Path
 
 import yaml
 
 from hf_lenctrl.experiment import generate
 from hf_lenctrl.experiment.recipes import load_baselines
+from hf_lenctrl.experiment.requests import Rows
 
 
 # full, model 1, model 2 (without the encoder's and the decoder's embedding), LE, LA, LC, LPAS
@@ -34,8 +34,7 @@ def lengths_of(folder: Path, length: int) -> list[int]:
         how = [text for flag, name in names.items() for text in (flag, str(options[name]))]
         files = ["--input_file", str(folder / "test.jsonl"), "--output_file", str(file)]
         generate.main(["--model", str(folder), *files, "--length", str(length), *how])
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    return [row["length"] for row in rows if row["length"] is not None]
+    return [row["length"] for row in Rows(str(file)).values if row["length"] is not None]
 
 
 def requested_in(folder: Path) -> list[int]:

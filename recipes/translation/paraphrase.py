@@ -21,6 +21,7 @@ from typing import Any
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_lenctrl.experiment.export import export_ctranslate2
+from hf_lenctrl.experiment.requests import Rows
 
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # benchmarks/ is no package that is installed
@@ -78,7 +79,7 @@ def main(argv=None) -> None:
     parser.add_argument("--sources", type=int, default=16000, help="so many sources are translated")
     parser.add_argument("--copies", type=int, default=2, help="of each new pair")
     args = parser.parse_args(argv)
-    pairs = [json.loads(line) for line in Path(args.train_file).read_text(encoding="utf-8").splitlines()]
+    pairs = Rows(args.train_file).values
     known = words_of(pair["target"] for pair in pairs)
     sources = sorted({pair["source"] for pair in pairs})
     random.Random(3).shuffle(sources)
