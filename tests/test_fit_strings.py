@@ -229,6 +229,110 @@ def test_json_keeps_its_keys_and_indentation(tmp_path):
     assert (tmp_path / "out.json").read_text(encoding="utf-8") == text.replace("Eins", "One")
 
 
+def test_a_string_that_others_share_the_name_of_is_filled_by_itself(tmp_path):
+    xml = '<resources><string name="a" product="tablet">Eins</string><string name="a">Zwei</string></resources>'
+    (tmp_path / "a.xml").write_text(xml, encoding="utf-8")
+    (tmp_path / "a.json").write_text('{"a": {"b": "Eins"}, "a.b": "Zwei", "c": 1.50}', encoding="utf-8")
+    for name, keys in (("a.xml", ["a (tablet)", "a"]), ("a.json", ["a.b", "a.b (2)"])):
+        catalogue = catalogues.read(str(tmp_path / name))
+        rows = catalogue.entries()
+        assert [row.key for row in rows] == keys
+        for row, text in zip(rows, ("One", "Two"), strict=True):
+            catalogue.set(row, text, fuzzy=False)
+        catalogue.save(str(tmp_path / name))
+    assert (tmp_path / "a.xml").read_text() == xml.replace("Eins", "One").replace("Zwei", "Two")
+    assert (tmp_path / "a.json").read_text() == '{"a": {"b": "One"}, "a.b": "Two", "c": 1.50}'
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    ("name", "encoding", "content"),
+    [
+        ("a.json", "utf-8-sig", '{"x": ["ä", "y"],\n "z":{"e":"f"}, "u": "\\u00e4", "w": "Gut\\r\\nso"}'),
+        ("a.xml", "utf-8-sig", '<?xml version="1.0"?>\n<resources>\n<string name="a">Gut</string>\n</resources>\n'),
+        (
+            "b.xml",
+            "iso-8859-1",
+            '<?xml version="1.0" encoding="iso-8859-1"?>\n<resources>\n<string name="a">ä</string></resources>',
+        ),
+        (
+            "c.xml",
+            "utf-8",
+            "<!-- all <resources> -->\n<resources>\n<!-- </resources> --></resources>\n<!-- </resources> -->\n",
+        ),
+        (
+            "d.xml",
+            "utf-8",
+            '<!DOCTYPE resources [<!ENTITY app "App">]>\n<resources><string name="a">&app; <![CDATA[<b>]]></string>'
+            "</resources>",
+        ),
+        ("e.xml", "utf-8", "<resources/>\n"),
+        ("a.po", "utf-8", PO),
+    ],
+)
+def test_a_file_that_nothing_is_filled_in_stays_to_the_byte(name, encoding, content, newline, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(content.replace("\n", newline).encode(encoding))
+    catalogue = catalogues.read(str(path))
+    catalogue.entries()
+    catalogue.save(str(tmp_path / "out"))
+    assert (tmp_path / "out").read_bytes() == path.read_bytes()
+
+
+def test_quotes_around_a_string_and_what_another_file_has_stay(tmp_path):
+    own = '<resources>\n<!-- max 9 -->\n<plurals name="p"><item quantity="one">Zug</item>'
+    own += '<item quantity="other">Züge</item></plurals>\n'
+    own += '<string name="q">"  Gut  "</string>\n<string name="r">Ja</string><string name="s">Ja</string></resources>'
+    other = (
+        '<resources><string name="r"><![CDATA[<b>Hi</b>]]></string><string name="s">"  Yes\\\' "</string></resources>'
+    )
+    (tmp_path / "de.xml").write_text(own, encoding="utf-8")
+    (tmp_path / "en.xml").write_text(other, encoding="utf-8")
+    catalogue, existing = (catalogues.read(str(tmp_path / name)) for name in ("de.xml", "en.xml"))
+    rows = {row.key: row for row in catalogue.entries()}
+    existing.entries()
+    assert rows["q"].source == "  Gut  "
+    for key in ("r", "s"):
+        catalogue.copy(rows[key], existing, key)
+    for key, text in (("q", "  Tom & 'Jerry'  "), ("p[one]", "train"), ("p[other]", "trains")):
+        catalogue.set(rows[key], text)
+    with pytest.raises(ValueError, match="the output is no valid XML"):
+        catalogue.set(rows["q"], "a < b")
+    catalogue.save(str(tmp_path / "out.xml"))
+    written = (tmp_path / "out.xml").read_text(encoding="utf-8")
+    assert '<string name="q">"  Tom &amp; \\\'Jerry\\\'  "</string>' in written
+    assert other.removeprefix("<resources>") in written
+    assert written.count("<!-- fuzzy -->") == 2  # the plurals once
+
+
+def test_a_character_that_the_file_cannot_hold_is_refused(tmp_path):
+    (tmp_path / "a.po").write_bytes(PO.replace("UTF-8", "ISO-8859-1").encode("iso-8859-1"))
+    catalogue = catalogues.read(str(tmp_path / "a.po"))
+    with pytest.raises(ValueError, match="the file is ISO-8859-1, which has no '…'"):
+        catalogue.set(catalogue.entries()[0], "Game over…")
+
+
+def test_limits_are_read_from_what_spreadsheets_write(tmp_path):
+    (tmp_path / "a.csv").write_text("\ufeffkey;max\na;12\nb;\n", encoding="utf-8")
+    (tmp_path / "a.JSON").write_text('{"a": 12}')
+    assert catalogues.limits(str(tmp_path / "a.csv")) == catalogues.limits(str(tmp_path / "a.JSON")) == {"a": 12}
+    (tmp_path / "b.csv").write_text("key,most\na,12\n")
+    with pytest.raises(ValueError, match=r"needs the columns key and max, got \['key', 'most'\]"):
+        catalogues.limits(str(tmp_path / "b.csv"))
+    (tmp_path / "b.csv").write_text("key,max\na,twelve\n")
+    with pytest.raises(ValueError, match="a limit is a whole number of at least 1, got 'twelve' for 'a'"):
+        catalogues.limits(str(tmp_path / "b.csv"))
+
+
+def test_an_underscore_is_an_accelerator_in_po_alone():
+    assert placeholders.protect("Da_tei")[1] == "_"
+    for text in ("Die Datei user_name ist neu.", "_Datei"):
+        with pytest.raises(Unprotectable, match="a name with an underscore"):
+            placeholders.protect(text, marked=False)
+    assert placeholders.protect("Sag ___!", marked=False)[1] == ""
+    assert strings.width("Gut.\r\nEs regnet.") == len("Es regnet.")
+
+
 def test_only_missing_and_too_long_strings_are_touched():
     rows = [
         catalogues.Entry("a", "Ja", ""),

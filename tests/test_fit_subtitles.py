@@ -96,6 +96,8 @@ def test_lines_break_where_a_reader_would(text, lines):
         ("♪", "♪", [], ""),
         ("", "", [], ""),
         ("...", "", [], ""),
+        ("- Guten\tTag.\n-", "", [("- ", "Guten Tag.")], ""),
+        ("MANN:\nGuten Tag.", "", [("MANN: ", "Guten Tag.")], ""),
     ],
 )
 def test_markup_and_speakers_are_apart_from_the_text(text, before, turns, after):
@@ -106,6 +108,23 @@ def test_markup_and_speakers_are_apart_from_the_text(text, before, turns, after)
 def test_markup_inside_a_text_is_a_fault():
     assert cue("Das ist <i>mein</i> Haus.").fault == "markup inside the text"
     assert subtitles.passages([cue("Das ist <i>mein</i> Haus.")], 1000, 3) == []
+    assert cue("Tom &amp; Maria").fault == "an entity inside the text"
+
+
+def test_a_sentence_without_a_word_is_not_translated():
+    fit = fitting.Fitter(str(MODELS / "translate_to_english_base"))
+    request = fitting.Request(["...", "Ja?"], None, lambda outputs: outputs)
+    assert fit.fit([request])[0].outputs == ["...", "Yes?"]
+    assert fitting.like("Wirklich?", "...") == "..."
+
+
+def test_mixed_line_ends_and_a_last_number_stay(tmp_path):
+    content = "1\r\n00:00:01,000 --> 00:00:02,000\r\nEins\r\nzwei\r\n\n2\n00:00:03,000 --> 00:00:04,000\nEs sind\n5\n"
+    (tmp_path / "a.srt").write_bytes(content.encode())
+    read, found = cues.read(str(tmp_path / "a.srt"), "utf-8")
+    assert [own.text for own in found] == ["Eins\nzwei", "Es sind\n5"]
+    written = cues.replace(read, found, ["One\ntwo", "There are\n5"])
+    assert written == content.replace("Eins", "One").replace("zwei", "two").replace("Es sind\n", "There are\r\n")
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])

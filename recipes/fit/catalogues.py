@@ -1,9 +1,12 @@
 """Files of interface strings: gettext .po, Android strings.xml, JSON. Each is read, filled and written again."""
 
+import copy
 import csv
 import json
 import re
 from dataclasses import dataclass
+from io import StringIO
+from json.decoder import scanstring  # type: ignore[attr-defined]
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ class Entry:
         target (`str`): The translation so far, else empty.
         comment (`str`): What the file says about it.
         fault (`str`): Why it cannot be translated, else empty.
+        marked (`bool`): Whether `&` or `_` before a letter is its accelerator.
     """
 
     key: str
@@ -34,12 +38,22 @@ class Entry:
     target: str = ""
     comment: str = ""
     fault: str = ""
+    marked: bool = False
 
     @property
     def limit(self) -> int | None:
         """The number after "max" in the comment."""
         found = LIMIT.search(self.comment)
         return int(found[1]) if found else None
+
+
+def unique(key: str, taken) -> str:
+    """A key, numbered where another string has it too."""
+    number, name = 1, key
+    while name in taken:
+        number += 1
+        name = f"{key} ({number})"
+    return name
 
 
 class Gettext:
@@ -51,6 +65,7 @@ class Gettext:
     def __init__(self, path: str, sources: str | None = None):
         options: dict[str, Any] = {"wrapwidth": 78, "check_for_duplicates": False}
         self.file = polib.pofile(path, **options)
+        self.newline = "\r\n" if b"\r\n" in Path(path).read_bytes() else "\n"
         self.plural = "nplurals=2" in self.file.metadata.get("Plural-Forms", "").replace(" ", "")
         other = None if sources is None else polib.pofile(sources, **options)
         self._sources = None if other is None else {_id(entry): entry for entry in other if not entry.obsolete}
@@ -65,7 +80,8 @@ class Gettext:
             comment = f"{entry.comment}\n{entry.tcomment}"
             for form in (0, 1) if entry.msgid_plural else (None,):
                 key = f"{number}: {entry.msgid}" + ("" if form is None else f" [{form}]")
-                row = Entry(key, "", entry.msgstr if form is None else entry.msgstr_plural.get(form, ""), comment)
+                target = entry.msgstr if form is None else entry.msgstr_plural.get(form, "")
+                row = Entry(key, "", target, comment, marked=True)
                 if source is None or ("fuzzy" in source.flags and source is not entry):
                     row.fault = "no source in source_file"
                 elif self._sources is not None:
@@ -81,6 +97,12 @@ class Gettext:
 
     def set(self, row: Entry, text: str, fuzzy: bool = True) -> None:
         entry, form = self._entries[row.key]
+        try:
+            text.encode(self.file.encoding)
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"the file is {self.file.encoding}, which has no {error.object[error.start]!r}"
+            ) from error
         if form is None:
             entry.msgstr = text
         else:
@@ -89,7 +111,7 @@ class Gettext:
             entry.flags.append("fuzzy")
 
     def save(self, path: str) -> None:
-        self.file.save(path)
+        self.file.save(path, newline=self.newline)
 
 
 def _id(entry) -> tuple:
@@ -99,20 +121,28 @@ def _id(entry) -> tuple:
 class Android:
     """
     A strings.xml: `string`, the items of `plurals` and `string-array`. `translatable="false"` stays. The limit of a
-    string is in the comment before it. A filled string has a comment `fuzzy` before it.
+    string is in the comment before it. A filled string has a comment `fuzzy` before it. Quotation marks around a whole
+    string, which keep its white space, stay around it.
     """
+
+    # what may stand before and after the root
+    OUTSIDE = r"(?:\s|<\?.*?\?>|<!--(?:(?!-->).)*-->|<!DOCTYPE(?:\[.*?\]|[^\[>])*>)*"
 
     def __init__(self, path: str, sources: str | None = None):
         if sources is not None:
             raise ValueError("source_file is for .po; of strings.xml and JSON, input_file has the sources")
         parser = etree.XMLParser(strip_cdata=False, resolve_entities=False, remove_blank_text=False)
         self.tree = etree.parse(path, parser)
-        content, tag = Path(path).read_text(encoding="utf-8"), self.tree.getroot().tag
-        self.start, self.end = (
-            content[: content.index(f"<{tag}")],
-            content[content.rindex(f"</{tag}>") + len(tag) + 3 :],
-        )
+        raw, self.encoding = Path(path).read_bytes(), self.tree.docinfo.encoding or "utf-8"
+        if raw.startswith(b"\xef\xbb\xbf"):
+            self.encoding = "utf-8-sig"
+        self.newline = "\r\n" if b"\r\n" in raw else "\n"
+        content = raw.decode(self.encoding).replace("\r\n", "\n")
+        end: Any = re.search(rf"(?:</{self.tree.getroot().tag}\s*>|/>)(?P<after>{self.OUTSIDE})\Z", content, re.S)
+        start: Any = re.match(self.OUTSIDE, content, re.S)
+        self.start, self.end = start[0], end["after"]
         self._nodes: dict[str, Any] = {}
+        self._quoted: set[str] = set()
 
     def entries(self) -> list[Entry]:
         rows = []
@@ -124,7 +154,11 @@ class Android:
             comment = (before.text or "") if before is not None and before.tag is etree.Comment else ""
             for number, item in enumerate(items):
                 part = "" if item is node else f"[{item.get('quantity') or number}]"
-                key, text = f"{node.get('name')}{part}", inner(item)
+                part += f" ({node.get('product')})" if node.get("product") else ""
+                key, text = unique(f"{node.get('name')}{part}", self._nodes), inner(item)
+                if quoted := re.fullmatch(r'"(.*[^\\])"', text, re.S):
+                    self._quoted.add(key)
+                    text = quoted[1]
                 foreign = "<![CDATA[" in text or re.search(r"&(?!lt;|gt;|amp;|quot;|apos;|#)", text)
                 fault = "CDATA or an own XML entity" if foreign else ""
                 self._nodes[key] = item
@@ -134,8 +168,13 @@ class Android:
     def set(self, row: Entry, text: str, fuzzy: bool = True) -> None:
         node = self._nodes[row.key]
         markup = re.sub(r"(<[^>]+>)|(['\"])", lambda m: m[1] or f"\\{m[2]}", text)  # quotes of an attribute stay
+        markup = re.sub(r"&(?!#?\w+;)", "&amp;", markup)
+        markup = f'"{markup}"' if row.key in self._quoted else markup
         spaces = "".join(f' xmlns:{k}="{v}"' for k, v in node.nsmap.items() if k)
-        filled = etree.fromstring(f"<x{spaces}>{markup}</x>")
+        try:
+            filled = etree.fromstring(f"<x{spaces}>{markup}</x>")
+        except etree.XMLSyntaxError as error:
+            raise ValueError(f"the output is no valid XML: {error}") from error
         for child in list(node):
             node.remove(child)
         node.text = filled.text
@@ -143,19 +182,34 @@ class Android:
         if fuzzy:
             self._mark(node if node.getparent() is self.tree.getroot() else node.getparent())
 
+    def copy(self, row: Entry, other: "Android", key: str) -> None:
+        """A string as another file has it."""
+        node, filled = self._nodes[row.key], copy.deepcopy(other._nodes[key])
+        filled.tail = node.tail
+        node.getparent().replace(node, filled)
+        self._nodes[row.key] = filled
+
     def _mark(self, node) -> None:
         """A comment before a string, and before its own comment."""
-        if node.getprevious() is not None and node.getprevious().tag is etree.Comment:
-            node = node.getprevious()
+        mark = etree.Comment(" fuzzy ")
+        own = node.getprevious()
+        if own is not None and own.tag is etree.Comment:
+            before = own.getprevious()
+            if own.text == mark.text or (
+                before is not None and before.tag is etree.Comment and before.text == mark.text
+            ):
+                return
+            node = own
         root = node.getparent()
-        place, mark = root.index(node), etree.Comment(" fuzzy ")
-        if node.text != mark.text:
-            mark.tail = root[place - 1].tail if place else root.text
-            root.insert(place, mark)
+        place = root.index(node)
+        mark.tail = root[place - 1].tail if place else root.text
+        root.insert(place, mark)
 
     def save(self, path: str) -> None:
         body = etree.tostring(self.tree.getroot(), encoding="unicode", with_tail=False)
-        Path(path).write_text(self.start + body + self.end, encoding="utf-8")
+        content = (self.start + body + self.end).replace("\n", self.newline).encode(self.encoding, "xmlcharrefreplace")
+        etree.fromstring(content, etree.XMLParser(resolve_entities=False))  # nothing broken is written
+        Path(path).write_bytes(content)
 
 
 def inner(node) -> str:
@@ -168,41 +222,77 @@ def inner(node) -> str:
 class Json:
     """
     Texts under flat or nested keys; a key that begins with @ is about another (ARB), its description may have the
-    limit. Nothing in the file can mark a text as fuzzy, so the report does.
+    limit. Nothing in the file can mark a text as fuzzy, so the report does. Only the texts change, to the character.
     """
 
     def __init__(self, path: str, sources: str | None = None):
         if sources is not None:
             raise ValueError("source_file is for .po; of strings.xml and JSON, input_file has the sources")
-        text = Path(path).read_text(encoding="utf-8")
-        self.data = json.loads(text)
-        indent = re.search(r"\n([ \t]+)\S", text)
-        self.indent, self.end = (indent[1] if indent else None), "\n" if text.endswith("\n") else ""
-        self._places: dict[str, tuple[Any, Any]] = {}
+        raw = Path(path).read_bytes()
+        self.encoding = "utf-8-sig" if raw.startswith(b"\xef\xbb\xbf") else "utf-8"
+        self.content = raw.decode(self.encoding)
+        json.loads(self.content)  # raises for what is no JSON
+        self._places: dict[str, tuple[int, int]] = {}
+        self._filled: dict[str, str] = {}
 
     def entries(self) -> list[Entry]:
-        return self._find(self.data, "")
-
-    def _find(self, data: Any, path: str) -> list[Entry]:
+        found: list[tuple[tuple, str, tuple[int, int]]] = []
+        find_strings(self.content, 0, (), found)
+        about = {path: value for path, value, _ in found}
         rows = []
-        for key, value in data.items() if isinstance(data, dict) else enumerate(data):
-            name = f"{path}.{key}" if path else str(key)
-            if isinstance(value, dict | list) and not str(key).startswith("@"):
-                rows += self._find(value, name)
-            elif isinstance(value, str) and not str(key).startswith("@"):
-                about = data.get(f"@{key}") if isinstance(data, dict) else None
-                comment = str(about.get("description", "")) if isinstance(about, dict) else ""
-                self._places[name] = data, key
-                rows.append(Entry(name, value, "", comment))
+        for path, value, place in found:
+            if any(str(part).startswith("@") for part in path):
+                continue
+            key = unique(".".join(map(str, path)), self._places)
+            self._places[key] = place
+            comment = about.get((*path[:-1], f"@{path[-1]}", "description"), "") if path else ""
+            rows.append(Entry(key, value, "", comment))
         return rows
 
     def set(self, row: Entry, text: str, fuzzy: bool = True) -> None:
-        data, key = self._places[row.key]
-        data[key] = text
+        self._filled[row.key] = json.dumps(text, ensure_ascii=False)
+
+    def copy(self, row: Entry, other: "Json", key: str) -> None:
+        """A text as another file has it."""
+        start, end = other._places[key]
+        self._filled[row.key] = other.content[start:end]
 
     def save(self, path: str) -> None:
-        text = json.dumps(self.data, ensure_ascii=False, indent=self.indent) + self.end
-        Path(path).write_text(text, encoding="utf-8")
+        content = self.content
+        for key, (start, end) in sorted(self._places.items(), key=lambda item: -item[1][0]):
+            content = content[:start] + self._filled.get(key, content[start:end]) + content[end:]
+        Path(path).write_bytes(content.encode(self.encoding))
+
+
+def find_strings(content: str, start: int, path: tuple, found: list) -> int:
+    """
+    Add the path, the value and the place of each text of a JSON value that begins at `start`.
+
+    Returns:
+        `int`: Where the value ends.
+
+    >>> found = []
+    >>> find_strings('{"a": ["x", 1]}', 0, (), found), found
+    (15, [(('a', 0), 'x', (7, 10))])
+    """
+
+    def skip(at: int) -> int:
+        return re.compile(r"[\s,:]*").match(content, at).end()  # type: ignore[union-attr]  # it matches nothing too
+
+    start = skip(start)
+    if content[start] == '"':
+        value, end = scanstring(content, start + 1)
+        found.append((path, value, (start, end)))
+        return end
+    if content[start] not in "{[":
+        return json.JSONDecoder().raw_decode(content, start)[1]
+    at, number = skip(start + 1), 0
+    while content[at] not in "}]":
+        key: Any = number
+        if content[start] == "{":
+            key, at = scanstring(content, at + 1)
+        at, number = skip(find_strings(content, at, (*path, key), found)), number + 1
+    return at + 1
 
 
 KINDS: dict[str, Any] = {".po": Gettext, ".pot": Gettext, ".xml": Android, ".json": Json, ".arb": Json}
@@ -217,10 +307,19 @@ def read(path: str, sources: str | None = None):
 
 
 def limits(path: str | None) -> dict[str, int]:
-    """Limits by key, from a CSV with the columns `key` and `max` or a JSON object."""
+    """Limits by key, from a CSV with the columns `key` and `max` or a JSON object; a row without a number has none."""
     if path is None:
         return {}
-    if path.endswith(".json"):
-        return {key: int(most) for key, most in json.loads(Path(path).read_text(encoding="utf-8")).items()}
-    with open(path, encoding="utf-8", newline="") as file:
-        return {row["key"]: int(row["max"]) for row in csv.DictReader(file)}
+    text = Path(path).read_text(encoding="utf-8-sig")
+    if Path(path).suffix.lower() == ".json":
+        found = json.loads(text)
+    else:
+        header = text.partition("\n")[0]
+        rows = csv.DictReader(StringIO(text), delimiter=max(",;\t", key=header.count))
+        if not {"key", "max"} <= set(rows.fieldnames or ()):
+            raise ValueError(f"limits_file needs the columns key and max, got {rows.fieldnames}")
+        found = {row["key"]: row["max"].strip() for row in rows if (row["max"] or "").strip()}
+    for key, most in found.items():
+        if not str(most).isdecimal() or int(most) < 1:
+            raise ValueError(f"a limit is a whole number of at least 1, got {most!r} for {key!r} in limits_file")
+    return {key: int(most) for key, most in found.items()}

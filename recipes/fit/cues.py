@@ -2,6 +2,7 @@
 
 import re
 import textwrap
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -58,12 +59,16 @@ class Cue:
             self.before, body, self.after = self.before + round_[1], round_[2], round_[3] + self.after
         if MARKUP.search(body):
             self.fault = "markup inside the text"
-        for line in body.split("\n"):
+        if re.search(r"&#?\w+;", body):
+            self.fault = "an entity inside the text"
+        for line in body.replace("\t", " ").split("\n"):
             lead = LEAD.match(line)[0]  # type: ignore[index]  # it matches the empty string
             if self.turns and not lead:
-                self.turns[-1] = (self.turns[-1][0], f"{self.turns[-1][1]} {line.strip()}")
+                self.turns[-1] = (self.turns[-1][0], f"{self.turns[-1][1]} {line}".strip())
             elif line.strip():
+                lead += " " if lead.endswith(":") else ""  # of a name on a line of its own
                 self.turns.append((lead, line[len(lead) :].strip()))
+        self.turns = [(lead, text) for lead, text in self.turns if text]
         if self.turns and not any(re.search(r"\w", text) for _, text in self.turns):
             self.turns = []  # nothing to translate
 
@@ -105,7 +110,9 @@ def find(content: str, kind: str) -> list[Cue]:
     for number, (timing, event) in enumerate(zip(timings, events, strict=True), 1):
         text = re.compile(r"(?:[^\n]*\S[^\n]*(?:\n|\Z))*").match(content, timing.end())[0].rstrip("\n")  # type: ignore[index]
         cues.append(Cue(event.start, event.end, (timing.end(), timing.end() + len(text)), text))
-        if kind == "srt" and event.text.replace("\\N", "\n").split() != text.split():
+        read, number_last = event.text.replace("\\N", "\n").split(), re.sub(r"\n\d+\s*\Z", "", text)
+        # pysubs2 takes a last line of digits for the number of a next cue
+        if kind == "srt" and read not in (text.split(), number_last.split()):
             raise ValueError(f"cue {number} has a blank line inside its text, which ends a cue; remove it: {text!r}")
     return cues
 
@@ -113,15 +120,18 @@ def find(content: str, kind: str) -> list[Cue]:
 def replace(content: str, cues: list[Cue], texts: list[str]) -> str:
     """The file with new texts; everything else is unchanged, line ends too."""
     newline = "\r\n" if "\r\n" in content else "\n"
-    plain = content.replace("\r\n", "\n")
+    # where two characters became one in the text that was searched
+    ends = [match.start() - k for k, match in enumerate(re.finditer("\r\n", content))]
     for cue, text in sorted(zip(cues, texts, strict=True), key=lambda pair: -pair[0].span[0]):
-        plain = plain[: cue.span[0]] + text + plain[cue.span[1] :]
-    return plain.replace("\n", newline)
+        if text != cue.text:
+            start, end = (i + bisect_left(ends, i) for i in cue.span)
+            content = content[:start] + text.replace("\n", newline) + content[end:]
+    return content
 
 
 def visible(text: str) -> list[str]:
     """A cue's lines without markup."""
-    return [line.strip() for line in MARKUP.sub("", text).split("\n") if line.strip()]
+    return [line.strip() for line in MARKUP.sub("", text).replace("\t", " ").split("\n") if line.strip()]
 
 
 def break_lines(text: str, most_columns: int, most_lines: int) -> list[str] | None:

@@ -121,11 +121,11 @@ class Fitter:
 
     def _translate(self, requests: Sequence[Request]) -> None:
         new = list(dict.fromkeys(s for request in requests for s in request.sentences if s not in self._natural))
-        if self.shorten:
-            self._natural |= {sentence: [sentence] for sentence in new}
-        elif new:
-            outputs = self.plain(new, num_beams=2 * BEAMS, num_return_sequences=2 * BEAMS, length_unit=self.unit)
-            for sentence, best in zip(new, outputs, strict=True):
+        said = [] if self.shorten else [sentence for sentence in new if re.search(r"\w", sentence)]
+        self._natural |= {sentence: [sentence] for sentence in new if sentence not in said}  # "..." stays as it is
+        if said:
+            outputs = self.plain(said, num_beams=2 * BEAMS, num_return_sequences=2 * BEAMS, length_unit=self.unit)
+            for sentence, best in zip(said, outputs, strict=True):
                 self._natural[sentence] = list(dict.fromkeys(out["generated_text"] for out in best))
         self._score({sentence: self._natural[sentence] for sentence in new})
 
@@ -142,7 +142,7 @@ class Fitter:
                 first = count - excess if len(counts) > 1 else last - LENGTHS + 1
                 steps = range(last, min(first, last) - 1, -max(1, (last - first + 1) // LENGTHS))
                 wanted.setdefault(sentence, set()).update(n for n in steps if n > 2)
-        wanted = {sentence: own for sentence, own in wanted.items() if own}
+        wanted = {sentence: own for sentence, own in wanted.items() if own and re.search(r"\w", sentence)}
         if not wanted:
             return
         texts, lengths = list(wanted), [sorted(own) for own in wanted.values()]
@@ -237,7 +237,7 @@ def like(source: str, text: str) -> str:
     end = source[-1:]
     if end == "." or not text.endswith("."):
         return text
-    return text.rstrip(".") + (end if end in "!…,;:" else "")
+    return text.rstrip(".") + (end if end in "!…,;:" else "") or text
 
 
 def keeps(natural: str, text: str) -> bool:

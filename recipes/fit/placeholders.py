@@ -23,7 +23,7 @@ PLACEHOLDER = re.compile(
 )
 COUNT = re.compile(r"%(?:\(\w+\)|\d+\$)?[-+#0]*\d*(?:\.\d+)?[hlzjt]*[diuf]|\{n\}|\{count\}|\{num\w*\}")
 ACCELERATOR = re.compile(r"&(?=\w)|(?<!\w)_(?=\w)|(?<=\w)_(?=[A-Za-zÄÖÜäöü])")
-LINE = re.compile(r"((?:\\n|\n|\t|\\t)+)")  # as characters, or as written in a file
+LINE = re.compile(r"((?:\\n|\r?\n|\t|\\t)+)")  # as characters, or as written in a file
 # what stays outside a piece: tags, punctuation, an argument that a colon parts from the text
 BEFORE = rf"(?:{ARGUMENT})(?=[\W_]*:)|[^\w%{{<&$»«„“”\"'‚‘’›‹]"
 AFTER = rf":[^\w%{{<&$]*(?:{PLACEHOLDER.pattern})|[^\w%{{}}<>&$;.!?…:,»«„“”\"'‚‘’›‹]"
@@ -51,25 +51,29 @@ class Piece:
 
 def everything(text: str) -> Counter:
     """Placeholders, tags, entities and line ends of a string, each with how often it occurs."""
-    return Counter(match[0] for match in PLACEHOLDER.finditer(text)) + Counter(re.findall(r"\\n|\n|\\t|\t", text))
+    return Counter(match[0] for match in PLACEHOLDER.finditer(text)) + Counter(re.findall(r"\\n|\r?\n|\\t|\t", text))
 
 
-def protect(text: str, variant: int = 0) -> tuple[list[Piece | str], str]:
+def protect(text: str, variant: int = 0, marked: bool = True) -> tuple[list[Piece | str], str]:
     """
     Take a string apart.
 
     Args:
         variant (`int`): Which stand-ins, below `len(NAMES)`.
+        marked (`bool`): Whether `&` or `_` before a letter is an accelerator, as in .po.
 
     Returns:
         The pieces and what separates them, and the accelerator's mark, `""` without one.
 
     Raises:
-        `Unprotectable`: for more placeholders in a piece than stand-ins, and a line that breaks inside a sentence.
+        `Unprotectable`: for more placeholders in a piece than stand-ins, a line that breaks inside a sentence, and a
+            name with an underscore.
     """
     mark = ""
     found = [m for m in ACCELERATOR.finditer(text) if not any(a <= m.start() < b for a, b in spans(text))]
-    if len(found) == 1 and text.count(found[0][0]) == 1:
+    if not marked and re.search(r"_(?=[^\W_])|(?<=[^\W_])_", without(text)):
+        raise Unprotectable("a name with an underscore")
+    if marked and len(found) == 1 and text.count(found[0][0]) == 1:
         mark = found[0][0]
         text = text.replace(mark, "")
     parts: list[Piece | str] = []
@@ -78,7 +82,7 @@ def protect(text: str, variant: int = 0) -> tuple[list[Piece | str], str]:
         if i % 2 or not line:
             parts.append(line)
             continue
-        if i + 2 < len(lines) and lines[i + 1] in ("\n", "\\n") and re.search(r"[\w,]\s*$", line):
+        if i + 2 < len(lines) and lines[i + 1] in ("\n", "\r\n", "\\n") and re.search(r"[\w,]\s*$", line):
             if re.match(r"\s*[a-zäöü]", lines[i + 2]):
                 raise Unprotectable("a line break inside a sentence")
         parts.append(piece(line, variant))

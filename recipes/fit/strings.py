@@ -17,7 +17,7 @@ from placeholders import NAMES, Piece, Unprotectable, protect, restore
 
 def width(text: str) -> int:
     """Columns of the widest line; placeholders count as they are written, tags do not."""
-    lines = text.replace("\\n", "\n").replace("\t", " ").split("\n")
+    lines = text.replace("\\n", "\n").replace("\t", " ").replace("\r", "").split("\n")
     return max(columns(line) for line in lines)
 
 
@@ -31,7 +31,7 @@ def lay_out(source: str, parts: list[Piece | str], mark: str, limit: int | None,
 
 def request(row: Entry, limit: int | None, variant: int) -> Request:
     """A string with one set of stand-ins; raises `Unprotectable`."""
-    parts, mark = protect(row.source, variant)
+    parts, mark = protect(row.source, variant, row.marked)
     pieces = [part for part in parts if isinstance(part, Piece)]
     texts = [text for part in pieces for text in part.texts]
     if not texts:
@@ -77,8 +77,8 @@ def translate(todo: list[tuple[Entry, int | None]], fit, least: float) -> list[d
         if row.fault:
             continue
         try:
-            first = request(row, limit, 0)
-            variants = len(NAMES) if any(isinstance(p, Piece) and p.inside for p in protect(row.source)[0]) else 1
+            first, parts = request(row, limit, 0), protect(row.source, 0, row.marked)[0]
+            variants = len(NAMES) if any(isinstance(p, Piece) and p.inside for p in parts) else 1
             asked += [(i, first), *((i, request(row, limit, k)) for k in range(1, variants))]
         except Unprotectable as error:
             rows[i]["fault"] = str(error)
@@ -135,7 +135,8 @@ def main(argv=None) -> None:
     catalogue = read(args.input_file, args.source_file)
     entries, most = catalogue.entries(), limits(args.limits_file)
     keys = {row.key for row in entries}
-    existing = {} if args.existing_file is None else {r.key: r.source for r in read(args.existing_file).entries()}
+    other = None if args.existing_file is None else read(args.existing_file)
+    existing = {} if other is None else {row.key: row.source for row in other.entries()}
     for name, given in (("limits_file", most), ("existing_file", existing)):
         if unknown := sorted(set(given) - keys):
             raise ValueError(f"{name} has keys that input_file lacks: {', '.join(unknown[:5])}; remove them")
@@ -143,11 +144,14 @@ def main(argv=None) -> None:
         row.target = existing.get(row.key, row.target)
     rows = translate(wanted(entries, most, args.max_factor), fitter(args), args.min_score)
     places = {row.key: row for row in entries}
-    for key, text in existing.items():
-        catalogue.set(places[key], text, fuzzy=False)
+    for key in existing:
+        catalogue.copy(places[key], other, key)
     for done in rows:
         if done["output"] is not None:
-            catalogue.set(places[done["key"]], done["output"])
+            try:
+                catalogue.set(places[done["key"]], done["output"])
+            except ValueError as error:
+                done |= {"output": None, "fault": str(error)}
     catalogue.save(args.output_file)
     figures = summary(entries, rows, most)
     write_report(args.report_dir, markdown(figures, rows), {**figures, "rows": rows})
