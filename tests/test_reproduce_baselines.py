@@ -274,24 +274,27 @@ def figure():
     return module
 
 
-def test_the_figure_shows_each_systems_lengths(tmp_path, figure):
+def test_the_figure_shows_each_systems_lengths(tmp_path, figure, capsys):
     from PIL import Image
 
     for row, lengths in {"nguyen": [29, 30, 30], "lpas": [12, 70, 44]}.items():
         (tmp_path / row).mkdir()
         for requested in (30, 50):
-            lines = [{"requested": requested, "output": "x", "length": n} for n in lengths]
+            lines = [{"requested": requested, "reference": "x y", "output": "x", "length": n} for n in lengths]
             lines.append({"requested": None, "output": None, "length": None, "dropped": "empty text"})
             text = "".join(json.dumps(line) + "\n" for line in lines)
             (tmp_path / row / f"test_{requested}_outputs.jsonl").write_text(text)
         (tmp_path / row / "test_outputs.jsonl").write_text("")  # at the references' lengths
+        (tmp_path / row / "run.yaml").write_text("rouge_unit: word\n")
     assert figure.requested_in(tmp_path / "lpas") == [30, 50]
-    assert figure.lengths_of(tmp_path / "lpas", 30) == [12, 70, 44]
+    assert [row["length"] for row in figure.outputs_of(tmp_path / "lpas", 30)] == [12, 70, 44]
     figure.main([str(tmp_path), "--rows", "nguyen", "lpas", "--output_file", str(tmp_path / "lengths.png")])
+    # one of two words, none of one pair of words
+    assert "| lpas | 66.7 / 0.0 / 66.7 | 66.7 / 0.0 / 66.7 |" in capsys.readouterr().out
     width, height = Image.open(tmp_path / "lengths.png").size
     assert (width, height) == (2 * 3 * 120, round((2 * 1.2 + 0.6) * 120))
     with pytest.raises(FileNotFoundError, match="there is no .*test_30_outputs.jsonl; run the row: .* --rows gone"):
-        figure.lengths_of(tmp_path / "gone", 30)
+        figure.outputs_of(tmp_path / "gone", 30)
     headline = load_table(ROOT / "recipes" / "reproduce" / "headline_en.yaml")
     assert set(figure.SYSTEMS) <= set(headline["rows"])
 
@@ -307,5 +310,5 @@ def test_a_length_that_the_table_does_not_test_is_written_for_the_figure(tmp_pat
     figure.main([str(tmp_path), *how])
     written = [json.loads(line) for line in (folder / "lengths_7_outputs.jsonl").read_text().splitlines()]
     assert [(row["source"], row["requested"]) for row in written] == [(row["source"], 7) for row in rows]
-    assert figure.lengths_of(folder, 7) == [len(row["output"]) for row in written]
+    assert figure.outputs_of(folder, 7) == written and all(row["length"] == len(row["output"]) for row in written)
     assert (tmp_path / "lengths.png").is_file()

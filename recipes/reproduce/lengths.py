@@ -1,11 +1,12 @@
-"""Draw Nguyen et al. 2023's figures 10 to 15: the lengths that each system wrote, where one was requested.
+"""Draw the lengths that each system wrote, where one was requested, and print its ROUGE F1.
 
     python recipes/reproduce/lengths.py runs/reproduce/headline_en --lengths 30 50 70 --output_file lengths.png
     python recipes/reproduce/lengths.py runs/reproduce/headline_en --rows lstm lenemb_lstm --output_file lengths.png
 
 A row of panels for each system, from the outputs that `lenctrl reproduce` left in the folders of its rows; a column
-for each requested length, with a line where it is. A length that the table does not test is written by the trained
-models now, to `lengths_*_outputs.jsonl` in the same folders. To resume, repeat the command.
+for each requested length, with a line where it is. Nguyen et al. 2023 compare these systems by ROUGE F1 at 30, 50 and
+70 (their figures 10 to 15). A length that the table does not test is written by the trained models now, to
+`lengths_*_outputs.jsonl` in the same folders. To resume, repeat the command.
 """
 
 import argparse
@@ -16,14 +17,15 @@ import yaml
 from hf_lenctrl.experiment import generate
 from hf_lenctrl.experiment.recipes import load_baselines
 from hf_lenctrl.experiment.requests import Rows
+from hf_lenctrl.metrics import rouge_metrics
 
 
 # full, model 1, model 2 (without the encoder's and the decoder's embedding), LE, LA, LC, LPAS
 SYSTEMS = ["nguyen", "nguyen_1", "nguyen_2", "lenemb_lstm", "la", "lc_convs2s", "lpas"]
 
 
-def lengths_of(folder: Path, length: int) -> list[int]:
-    """Units of each output of a row at a requested length; the row's model writes them where it was not tested so."""
+def outputs_of(folder: Path, length: int) -> list[dict]:
+    """What a row wrote at a requested length; its model writes now where it was not tested so."""
     file = folder / f"test_{length}_outputs.jsonl"
     if not (folder / "model.safetensors").is_file() and not file.is_file():
         raise FileNotFoundError(f"there is no {file}; run the row: lenctrl reproduce ... --rows {folder.name}")
@@ -34,7 +36,16 @@ def lengths_of(folder: Path, length: int) -> list[int]:
         how = [text for flag, name in names.items() for text in (flag, str(options[name]))]
         files = ["--input_file", str(folder / "test.jsonl"), "--output_file", str(file)]
         generate.main(["--model", str(folder), *files, "--length", str(length), *how])
-    return [row["length"] for row in Rows(str(file)).values if row["length"] is not None]
+    return [row for row in Rows(str(file)).values if row["length"] is not None]
+
+
+def rouge_of(outputs: list[dict], folder: Path) -> str:
+    """ROUGE-1, 2 and L, F1, of a row's outputs."""
+    options = yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))
+    references = [row["reference"] if "reference" in row else row["target"] for row in outputs]
+    how = {"max_bytes": options.get("rouge_max_bytes"), "unit": options.get("rouge_unit", "word")}
+    figures = rouge_metrics([row["output"] for row in outputs], references, **how)
+    return " / ".join(f"{figures[f'rouge{n}_f1']:.1f}" for n in "12L")
 
 
 def requested_in(folder: Path) -> list[int]:
@@ -86,8 +97,14 @@ def main(argv=None) -> None:
     requested = args.lengths or requested_in(args.folder / args.rows[0])
     if not requested:
         raise FileNotFoundError(f"{args.folder / args.rows[0]} holds no test_*_outputs.jsonl; run lenctrl reproduce")
-    rows = {name: {n: lengths_of(args.folder / name, n) for n in requested} for name in args.rows}
-    draw(rows, args.output_file)
+    written = {name: {n: outputs_of(args.folder / name, n) for n in requested} for name in args.rows}
+    print(f"| ROUGE F1 (1 / 2 / L) | {' | '.join(map(str, requested))} |\n|{'---|' * (1 + len(requested))}")
+    for name, found in written.items():
+        print(f"| {name} | {' | '.join(rouge_of(found[n], args.folder / name) for n in requested)} |")
+    draw(
+        {name: {n: [row["length"] for row in found[n]] for n in requested} for name, found in written.items()},
+        args.output_file,
+    )
 
 
 if __name__ == "__main__":
