@@ -130,7 +130,9 @@ def add_length_control(
     head = FAMILIES[model_type]
     left_out = ("model_type", "architectures", "transformers_version", "_name_or_path", "auto_map")
     fields = {name: value for name, value in plain.config.to_dict().items() if name not in left_out}
-    model = head(head.config_class(**fields, **control)).to(plain.dtype)
+    config = head.config_class(**fields, **control)
+    config._attn_implementation = plain.config._attn_implementation
+    model = head(config).to(plain.dtype)
     missing, unexpected = model.load_state_dict(plain.state_dict(), strict=False)
     model.tie_weights()
     model.to(plain.device)

@@ -114,7 +114,7 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
     def __call__(self, features, return_tensors=None):
         column = None
         if self.length == "column":
-            column = [int(row["length"]) if "length" in row else None for row in features]
+            column = [row.get("length") for row in features]
             for length in column:
                 check_length(length)
         if self.controlled and "length" in features[0]:
@@ -150,7 +150,7 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
             return batch
         noise = (draws[:, 0] * (2 * self.length_noise + 1)).long() - self.length_noise  # (B,)
         batch["length"] = (length + noise).clamp(min=1)
-        return self._overshoot(batch, draws[:, 1:]) if self.overshoot_share > 0 else batch
+        return self._overshoot(batch, length, draws[:, 1:]) if self.overshoot_share > 0 else batch
 
     def _draw(self, feature) -> list[float]:
         """Three numbers from [0, 1) that look random."""
@@ -159,13 +159,13 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
         digest = hashlib.blake2b(key, digest_size=24).digest()
         return [(int.from_bytes(digest[i : i + 8], "big") >> 11) / 2**53 for i in (0, 8, 16)]
 
-    def _overshoot(self, batch, draws):
-        length, labels = batch["length"], batch["labels"]
+    def _overshoot(self, batch, length, draws):
+        labels = batch["labels"]
         chosen = (draws[:, 0] < self.overshoot_share) & (length > 1)  # (B,)
         shorter = 1 + (draws[:, 1] * (length - 1)).long()  # (B,), 1 ... length - 1
         late = self.unit_table.progress(batch["decoder_input_ids"]) >= shorter.unsqueeze(1)  # (B, T)
         padding = self.label_pad_token_id
         stop = torch.where(late & (labels != padding), self.tokenizer.eos_token_id, padding)  # (B, T)
         batch["labels"] = torch.where(chosen.unsqueeze(1), stop, labels)
-        batch["length"] = torch.where(chosen, shorter, length)
+        batch["length"] = torch.where(chosen, shorter, batch["length"])
         return batch

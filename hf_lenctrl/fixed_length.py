@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
-from .length_units import check_texts, count_texts
+from .length_units import check_sources, count_texts
 from .lengths import check_counts
 
 
@@ -92,7 +92,7 @@ class FixedLengthTranslator:
         """
         check_counts(num_beams=1 if num_beams is None else num_beams, batch_size=batch_size)
         rows = [texts] if isinstance(texts, str) else list(texts)
-        check_texts(rows)
+        check_sources(rows)
         for i, text in enumerate(rows):
             if not text.strip():
                 raise ValueError(f"the text at position {i} is empty; remove it")

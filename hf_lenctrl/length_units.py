@@ -70,12 +70,18 @@ def count_texts(tokenizer, texts: Sequence[str], unit: str, *, target: bool = Fa
 
 
 def check_texts(texts: Sequence[str], name: str = "input") -> None:
-    """Raise `TypeError` for the first of `texts` that is no `str`, `ValueError` for one with half a character."""
+    """Raise `TypeError` for the first of `texts` that is no `str`."""
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"every {name} must be a text, got {text!r} at position {i}")
+
+
+def check_sources(texts: Sequence[str]) -> None:
+    """Raise `TypeError` for the first of `texts` that is no `str`, `ValueError` for one with half a character."""
+    check_texts(texts)
+    for i, text in enumerate(texts):
         if not is_valid(text):
-            raise ValueError(f"every {name} must be valid Unicode, got {text!r} with a lone surrogate at position {i}")
+            raise ValueError(f"every input must be valid Unicode, got {text!r} with a lone surrogate at position {i}")
 
 
 def is_valid(text: str) -> bool:

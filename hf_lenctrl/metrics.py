@@ -1,5 +1,6 @@
 """How well lengths were met, and ROUGE: plain functions of lengths and texts, and what a Trainer calls."""
 
+import logging
 import re
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -7,6 +8,9 @@ from typing import Any
 
 from .length_units import LENGTH_UNITS, UnitTable, count_texts, count_units
 from .lengths import check_length, check_name, check_tolerance, window_of
+
+
+logger = logging.getLogger(__name__)
 
 
 def length_metrics(produced: Sequence[int], requested: Sequence[int], *, tolerance=None) -> dict[str, float]:
@@ -108,6 +112,8 @@ def rouge_metrics(
     _check_pairs(predictions, references, "each prediction needs one reference")
     names = ["rouge1", "rouge2", "rougeL"]
     scorer = rouge_scorer(names, unit, use_stemmer)
+    if unit == "word" and not any(re.search("[A-Za-z0-9]", reference) for reference in references):
+        logger.warning("no reference has a Latin word, so ROUGE of words is 0; compare characters: unit='character'")
     totals = {f"{name}_{part}": 0.0 for name in names for part in ("recall", "f1")}
     for prediction, reference in zip(predictions, references, strict=True):
         if max_bytes is not None:
@@ -254,7 +260,7 @@ def text_quality(texts: Sequence[str]) -> dict[str, float]:
 
     Returns:
         `dict`: shares of the texts, 0 to 1: `repeated`, a word or a pair of words twice in a row; `distinct`,
-        different from the others; `filled_end`, see the function.
+        different texts; `filled_end`, see the function.
 
     Example:
 
@@ -283,5 +289,5 @@ def lead(source: str, length: int, unit: str, tokenizer=None) -> str:
         return source.encode("utf-8")[:length].decode("utf-8", errors="ignore")
     if unit == "width":
         return next(cut for n in range(len(source), -1, -1) if count_units(cut := source[:n], unit) <= length)
-    ids = tokenizer(source, add_special_tokens=False)["input_ids"]
+    ids = tokenizer(text_target=source, add_special_tokens=False)["input_ids"]  # as outputs are counted
     return tokenizer.decode(ids[:length], skip_special_tokens=True)

@@ -82,13 +82,15 @@ class TrainingRun:
         del settings["num_train_epochs" if args.max_steps > 0 else "max_steps"]  # which the other overrides
         # BLEU is measured for translations alone
         translates = run_args.bleu_tokenizer or model_args.source_language != model_args.target_language
+        name = data_args.dataset_name
+        on_hub = name is not None and not Path(name).exists()  # `load_dataset` takes folders too
         return cls(
             tests={},
             outputs={},
             sources=[],
             references=[],
-            data=data_args.dataset_name or Path(data_args.train_file).name,  # the file's name, not the local path
-            on_hub=data_args.dataset_name is not None,
+            data=name if on_hub else Path(name or data_args.train_file).name,  # not the local path
+            on_hub=on_hub,
             rows=rows,
             history=history,
             settings=settings,

@@ -15,7 +15,7 @@ from .finish import FinishLogitsProcessor
 from .generation import encode_once, generate_within, prompt_of
 from .length_sources import Predictors, requested_lengths
 from .length_tokens import LengthTokens
-from .length_units import COST, UnitTable, check_texts, count_texts
+from .length_units import COST, UnitTable, check_sources, count_texts
 from .lengths import as_length_tensor
 from .loading import HUB_OPTIONS
 from .pipeline_call import Call, batches
@@ -117,7 +117,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         if isinstance(inputs, Mapping) or not isinstance(inputs, Iterable):
             raise TypeError(f"inputs must be a text or a list of texts, got {inputs!r}")
         texts = [inputs] if isinstance(inputs, str) else list(inputs)
-        check_texts(texts)
+        check_sources(texts)
         if not texts:
             return []
         call = self._read(texts, {**self._forward_params, **kwargs}, isinstance(inputs, str))

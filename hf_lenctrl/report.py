@@ -230,7 +230,11 @@ def _buckets(produced: list[int], requested: list[int], width: int | None, toler
         members.setdefault(length // width * width, []).append(i)
     return [
         {"low": max(low, 1), "high": low + width - 1}
-        | _figures([produced[i] for i in indices], [requested[i] for i in indices], tolerance)
+        | _figures(
+            [produced[i] for i in indices],
+            [requested[i] for i in indices],
+            [tolerance[i] for i in indices] if isinstance(tolerance, list) else tolerance,
+        )
         for low, indices in sorted(members.items())
     ]
 

@@ -66,12 +66,15 @@ class LengthControlTrainer(HubTrainer, Seq2SeqTrainer):
         if data_collator is None and kwargs.get("processing_class") is not None:
             data_collator = DataCollatorForLengthControl(kwargs["processing_class"], model=model)
         train_collator = train_collator or data_collator
+        for collator in (data_collator, train_collator):
+            if isinstance(collator, DataCollatorForLengthControl) and collator.model is None:
+                collator.model = model  # which makes the decoder's input of the labels
         if getattr(data_collator, "draws", False):
             data_collator = replace(data_collator, length_noise=0, overshoot_share=0.0)
         super().__init__(model, args, data_collator, *others, **kwargs)
         if self.args.torch_compile:  # one graph for batches of every size, instead of one for each new length
             self.accelerator.state.dynamo_plugin.dynamic = True
-        self.compute_loss_func = self._token_mean
+        self.compute_loss_func = self.compute_loss_func or self._token_mean
         self.run: TrainingRun | None = None
         self.weights_dtype = None if weights_dtype is None else getattr(torch, weights_dtype)
         self.train_collator = train_collator
@@ -82,18 +85,22 @@ class LengthControlTrainer(HubTrainer, Seq2SeqTrainer):
             self.add_callback(_SetEpoch(train_collator))
 
     def train(self, *args, **kwargs):
-        """Train, and remember in the model's configuration which lengths its targets have."""
-        config: Any = self.accelerator.unwrap_model(self.model).config
-        table, rows = getattr(self.train_collator, "unit_table", None), self.train_dataset
+        self.remember_lengths()
+        return super().train(*args, **kwargs)
+
+    def remember_lengths(self) -> None:
+        """Write into the model's configuration which lengths the training targets have: `trained_lengths`."""
+        model: Any = self.model
+        rows: Any = self.train_dataset
+        config, table = self.accelerator.unwrap_model(model).config, getattr(self.train_collator, "unit_table", None)
         if table is not None and hasattr(config, "trained_lengths") and isinstance(rows, Sized):
-            padding = self.model.config.pad_token_id
+            padding = model.config.pad_token_id
             lengths: list[int] = []
             for start in range(0, len(rows), 1000):
-                part = [torch.as_tensor(rows[i]["labels"]) for i in range(start, min(start + 1000, len(rows)))]
+                part = [torch.as_tensor(rows[i]["labels"]) for i in range(start, min(start + 1000, len(rows)))]  # type: ignore[index]
                 ids = torch.nn.utils.rnn.pad_sequence(part, batch_first=True, padding_value=padding)
                 lengths += table.count(ids.masked_fill(ids == -100, padding)).tolist()
             config.trained_lengths = range_of(lengths)
-        return super().train(*args, **kwargs)
 
     def _token_mean(self, outputs, labels, num_items_in_batch=None):
         # a model's own loss is the mean of its batch, and the mean of two means is not that of all their tokens
@@ -121,7 +128,8 @@ class LengthControlTrainer(HubTrainer, Seq2SeqTrainer):
             return super().create_optimizer(model)
         optimizer = super().create_optimizer(model)
         names = dict((self.model if model is None else model).named_parameters())
-        new = [p for name, p in names.items() if name.endswith("length_projection.weight")]
+        # PEFT keeps a copy of a module that it saves, under a longer name
+        new = [p for name, p in names.items() if "length_projection" in name.split(".") and p.requires_grad]
         if not new:
             raise ValueError(
                 f"projection_lr_factor={self.projection_lr_factor} needs a model with a length projection; start from "
@@ -129,7 +137,8 @@ class LengthControlTrainer(HubTrainer, Seq2SeqTrainer):
             )
         for group in optimizer.param_groups:
             group["params"] = [p for p in group["params"] if not any(p is q for q in new)]
-        optimizer.add_param_group({"params": new, "lr": self.projection_lr_factor * self.args.learning_rate})
+        rate = self.projection_lr_factor * self.args.learning_rate
+        optimizer.add_param_group({"params": new, "lr": rate, "weight_decay": self.args.weight_decay})
         return optimizer
 
     def save_model(self, output_dir=None, _internal_call=False):

@@ -32,7 +32,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 
 from hf_lenctrl.data_collator import DataCollatorForLengthControl
 from hf_lenctrl.experiment.arguments import DataArguments
-from hf_lenctrl.experiment.data import STREAM_HEAD, Stream, first_rows, load_rows, load_splits
+from hf_lenctrl.experiment.data import STREAM_HEAD, Stream, first_rows, load_splits
+from hf_lenctrl.experiment.row_files import load_rows
 
 
 CONFIGURATIONS = ROOT / "recipes" / "accelerate"

@@ -13,7 +13,8 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_lenctrl.data_collator import DataCollatorForLengthControl
 from hf_lenctrl.experiment.arguments import DataArguments
-from hf_lenctrl.experiment.data import RowReport, leave_out_lengths, load_rows, load_splits, tokenize
+from hf_lenctrl.experiment.data import RowReport, leave_out_lengths, load_splits, tokenize
+from hf_lenctrl.experiment.row_files import load_rows
 
 
 DEBIAN = Path(__file__).resolve().parents[2] / "shared" / "data" / "debian_headlines.jsonl.gz"
@@ -128,6 +129,13 @@ def test_packed_parquet_is_streamed(tmp_path):  # issue 15.28
     assert list(load_rows(path, streaming=True)) == ROWS
 
 
+@pytest.mark.parametrize("row", ["long text,short,", "long text", 'a,"b'])
+def test_a_csv_row_with_other_cells_than_the_header_is_refused(tmp_path, row):
+    (tmp_path / "rows.csv").write_text(f"source,target\n{row}\n")
+    with pytest.raises(ValueError, match="rows.csv could not be read as csv: .*(cells, the header has 2|end of data)"):
+        load_rows(str(tmp_path / "rows.csv"))
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
 def test_texts_that_pandas_takes_for_missing_values_stay_text(tmp_path, suffix):
     rows = [{"source": text, "target": "x"} for text in ("NA", "null", "nan", "None", "n/a")]
@@ -186,6 +194,9 @@ def test_rows_of_unseen_lengths_are_left_out_and_counted(shared_tokenizer, caplo
     assert kept["target"][:] == ["a", "é"]
     assert "train: 5 rows, targets left out by their characters: 2 of 3, 1 of 2, 0 of 9" in caplog.text
     assert leave_out_lengths(rows, shared_tokenizer, "byte", [2])["target"][:] == ["abc", "abc", "a"]
+    # training counts what the tokenizer makes of a text
+    wide = datasets.Dataset.from_list([{"source": "s", "target": target} for target in ("ab  b", "abc b c")])
+    assert leave_out_lengths(wide, shared_tokenizer, "character", [4])["target"][:] == ["abc b c"]
     with pytest.raises(ValueError, match=r"unseen_lengths=\[1, 2, 3\] leaves none of 5 training rows; name fewer"):
         leave_out_lengths(rows, shared_tokenizer, "character", [1, 2, 3])
     with pytest.raises(ValueError, match="length must be at least 1, got 0"):

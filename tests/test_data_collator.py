@@ -292,6 +292,24 @@ def test_workers_that_outlive_an_epoch_draw_anew(byte_level_tokenizer, context):
         assert drawn == alone(rows_of([20] * 32))["length"].tolist()
 
 
+def test_an_overshoot_stops_inside_the_target_whatever_the_noise(shared_tokenizer):
+    model = build_model("marian", vocab_size=len(shared_tokenizer), length_unit="character")
+    collate = DataCollatorForLengthControl(shared_tokenizer, model=model, length_noise=4, overshoot_share=0.9)
+    collate.set_epoch(0)
+    rows = [dict(shared_tokenizer(f"source {i}", text_target="abc")) for i in range(60)]
+    batch = collate(rows)
+    assert bool((batch["labels"] != -100).any(dim=1).all())  # no row is without a label
+    stops = (batch["labels"] == shared_tokenizer.eos_token_id).sum(dim=1) > 1
+    assert bool(stops.any()) and bool((batch["length"][stops] < 3).all())
+
+
+def test_a_column_of_lengths_holds_whole_numbers(byte_level_tokenizer):
+    collate = DataCollatorForLengthControl(byte_level_tokenizer, length_unit="character", length="column")
+    rows = [{**dict(byte_level_tokenizer("a", text_target="b")), "length": value} for value in (40.7, 3)]
+    with pytest.raises((TypeError, ValueError), match="40.7"):
+        collate(rows)
+
+
 def test_a_noisy_length_is_all_that_changes(byte_level_tokenizer):
     plain = DataCollatorForLengthControl(byte_level_tokenizer, length_unit="token")(rows_of([9] * 16))
     batch = noisy(byte_level_tokenizer)(rows_of([9] * 16))

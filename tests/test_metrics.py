@@ -132,6 +132,11 @@ def test_rouge_of_characters_sees_japanese():
         rouge_metrics(["a"], ["a"], unit="byte")
 
 
+def test_words_of_japanese_are_told_to_be_none(caplog):
+    assert rouge_metrics(["日本語"], ["日本語"])["rouge1_f1"] == 0
+    assert "no reference has a Latin word, so ROUGE of words is 0; compare characters" in caplog.text
+
+
 def test_rouge_settings_name_version_stemmer_and_cut():
     signature = r"rouge_score \d+\.\d+\S*, stemmer={}, truncation={}, mean over examples x 100"
     assert re.fullmatch(signature.format("True", "none"), rouge_settings())

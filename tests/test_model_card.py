@@ -119,6 +119,14 @@ def test_a_translation_is_not_called_a_summary(options, task, tmp_path):  # issu
     assert run.task == task and run.examples == 0
 
 
+def test_a_local_folder_of_rows_is_no_data_set_of_the_hub(saved, tmp_path):
+    (tmp_path / "private_rows").mkdir()
+    classes = (ModelArguments, DataArguments, RunArguments, Seq2SeqTrainingArguments)
+    argv = ["--dataset_name", str(tmp_path / "private_rows"), "--output_dir", str(tmp_path), "--use_cpu"]
+    card = str(model_card(saved[0], TrainingRun.of(*parse_arguments(classes, argv), rows={"train": 5}), "name"))
+    assert str(tmp_path) not in card and "huggingface.co/datasets" not in card and "Data: private\\_rows" in card
+
+
 def test_a_controlled_card_warns_of_plain_classes_and_a_plain_one_does_not(saved, make_run, shared_tokenizer):
     assert "ignores the length" in model_card(saved[0], make_run(), "short").text
     plain = MarianMTModel(MarianConfig(vocab_size=60, d_model=16, encoder_layers=1, decoder_layers=1, pad_token_id=0))

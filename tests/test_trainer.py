@@ -5,11 +5,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import SOURCES, TARGETS, build_model
+from conftest import MARIAN, SHAPE, SOURCES, TARGETS, build_model
 from datasets import Dataset
-from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
+from transformers import (
+    DataCollatorForSeq2Seq,
+    MarianConfig,
+    MarianMTModel,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    TrainerCallback,
+)
 
-from hf_lenctrl import DataCollatorForLengthControl, LengthControlTrainer
+from hf_lenctrl import DataCollatorForLengthControl, LengthControlTrainer, add_length_control
 
 
 class StopAt(TrainerCallback):
@@ -181,3 +188,27 @@ def test_the_bars_say_what_is_in_progress(counting, pairs, shared_tokenizer, tmp
     LengthControlTrainer(counting[0], args, collate, train_dataset=pairs, eval_dataset=pairs).train()
     error = capsys.readouterr().err
     assert "Training:" in error and "Evaluating:" in error
+
+
+def test_a_loss_of_the_users_own_and_a_collator_without_a_model_are_kept(counting, pairs, shared_tokenizer, tmp_path):
+    calls = []
+
+    def own_loss(outputs, labels, num_items_in_batch=None):
+        calls.append(len(labels))
+        return outputs["logits"].sum() * 0
+
+    model, seen = counting
+    collate = DataCollatorForLengthControl(shared_tokenizer, length_unit="character")
+    args = arguments(tmp_path, max_steps=1)
+    LengthControlTrainer(model, args, collate, train_dataset=pairs, compute_loss_func=own_loss).train()
+    assert calls == [3] and len(seen) == 3
+
+
+def test_the_projection_decays_as_the_other_weights(counting, pairs, shared_tokenizer, tmp_path):
+    plain = MarianMTModel(MarianConfig(**{**SHAPE, **MARIAN, "vocab_size": len(shared_tokenizer)}))
+    model = add_length_control(plain, length_unit="character", tokenizer=shared_tokenizer)
+    for decay in (0.0, 0.1):
+        trainer = LengthControlTrainer(
+            model, arguments(tmp_path, weight_decay=decay), processing_class=shared_tokenizer, projection_lr_factor=5
+        )
+        assert trainer.create_optimizer().param_groups[-1]["weight_decay"] == decay

@@ -9,6 +9,7 @@ from transformers import AutoModelForSeq2SeqLM
 from ..metrics import lead, rouge_metrics, text_quality, translation_metrics
 from ..pipeline import LengthControlledGenerationPipeline
 from .arguments import ModelArguments, RunArguments
+from .new_model import language_id
 
 
 logger = logging.getLogger("train_seq2seq")
@@ -27,7 +28,7 @@ def base_figures(sources, references, model_args: ModelArguments, run_args: RunA
     base = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=torch.float32).to(args.device).eval()
     options: dict[str, Any] = {"num_beams": args.generation_num_beams or 1}
     if model_args.target_language is not None:
-        options["forced_bos_token_id"] = tokenizer.convert_tokens_to_ids(model_args.target_language)
+        options["forced_bos_token_id"] = language_id(tokenizer, model_args.target_language)
     pipe: Any = LengthControlledGenerationPipeline(model=base, tokenizer=tokenizer, device=args.device)
     written = pipe(list(sources), batch_size=args.per_device_eval_batch_size, **options)
     texts = [output["generated_text"] for output in written]

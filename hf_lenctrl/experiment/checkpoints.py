@@ -96,6 +96,22 @@ def trained_steps(checkpoint: str | Path) -> int:
     return TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME))).global_step
 
 
+def is_finished(args, checkpoint: str | Path) -> bool:
+    """Whether a run with these training arguments ends at a checkpoint: Trainer would take one more step."""
+    state = TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME)))
+    if args.max_steps > 0:
+        return state.global_step >= args.max_steps
+    return state.global_step >= state.max_steps and state.num_train_epochs >= args.num_train_epochs
+
+
+def kept_checkpoint(args, last: str | Path) -> Path:
+    """The checkpoint that a finished run keeps: with `load_best_model_at_end` the best one, else the last."""
+    best = TrainerState.load_from_json(str(Path(last, TRAINER_STATE_NAME))).best_model_checkpoint
+    if args.load_best_model_at_end and best is not None:
+        return Path(last).parent / Path(best).name  # the run's folder may have moved
+    return Path(last)
+
+
 def average_checkpoints(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
     """
     Mean of the weights of several checkpoints of one run (Vaswani et al. 2017, section 6.1, averages the last five).
@@ -151,6 +167,8 @@ def keep_better(trainer, count: int) -> str:
         `str`: a sentence on what was kept, and why.
     """
     folders = checkpoints_of(str(trainer.args.output_dir))
+    if not folders:
+        return "Weights: those of the last step; no checkpoint was saved."
     steps = trained_steps(folders[-1])
     first = max(steps / 2, trainer.args.get_warmup_steps(steps))
     late = [folder for folder in folders[-count:] if trained_steps(folder) > first]

@@ -1,36 +1,25 @@
 """Rows in, token ids out: loading, splitting by group, tokenising, and a report of what was dropped."""
 
-import contextlib
-import gzip
-import hashlib
 import itertools
 import logging
-import os
-import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from io import BytesIO
-from pathlib import Path
 from typing import Any
 
-import datasets
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from datasets import Dataset, DatasetDict, IterableDataset, load_dataset
-from datasets.exceptions import DatasetGenerationError
 
 from ..length_tokens import LengthTokens
-from ..length_units import count_texts
+from ..length_units import UnitTable, count_texts
 from .arguments import DataArguments
+from .row_files import load_rows
 
 
 logger = logging.getLogger(__name__)
 
 STREAM_HEAD = 100_000  # rows of a stream that a tokenizer is trained on
 STREAM_BUFFER = 10_000  # rows that its order is drawn from
-ROW_FILES = ("json", "jsonl", "csv", "parquet")
 
 
 @dataclass
@@ -91,8 +80,13 @@ def load_splits(args: DataArguments) -> DatasetDict:
 
 def _given_splits(args: DataArguments, limits: dict[str, int | None]) -> tuple[dict[str, Any], dict[str, str]]:
     """The splits that have rows of their own, and where each comes from, for messages."""
+    given = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
+    if args.dataset_name is not None and any(given.values()):
+        raise ValueError(
+            f"dataset_name={args.dataset_name} has its own splits, got {[name for name in given.values() if name]} "
+            "too; give a data set or files"
+        )
     if args.dataset_name is None:
-        given = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
         files = {name: path for name, path in given.items() if path is not None}
         return {name: load_rows(path, args.streaming and name == "train") for name, path in files.items()}, files
     found = load_dataset(args.dataset_name, args.dataset_config_name, streaming=args.streaming)
@@ -105,6 +99,8 @@ def _given_splits(args: DataArguments, limits: dict[str, int | None]) -> tuple[d
 def _check_columns(found: Dataset | IterableDataset, file: str, args: DataArguments) -> None:
     rows = _read(found, 100) if isinstance(found, IterableDataset) else found
     columns = {"source_column": args.source_column, "target_column": args.target_column}
+    if args.source_column == args.target_column:
+        raise ValueError(f"source_column and target_column are both {args.source_column!r}; name two columns")
     groups = {} if args.group_column is None else {"group_column": args.group_column}
     for option, column in (columns | groups).items():
         if column not in rows.column_names:
@@ -172,76 +168,6 @@ class Stream(torch.utils.data.IterableDataset):
                 return
 
 
-def kind_of_file(path: str | Path, kinds: Sequence[str]) -> str:
-    """
-    What a file holds, by its name without `.gz`: `"jsonl"`.
-
-    Raises:
-        `FileNotFoundError`: for a file that is not there.
-        `ValueError`: for a kind that is none of `kinds`.
-    """
-    file = Path(path)
-    if not file.is_file():
-        raise FileNotFoundError(f"there is no data file {path}")
-    kind = (Path(file.stem).suffix if file.suffix == ".gz" else file.suffix)[1:]
-    if kind not in kinds:
-        endings = ", ".join(f".{kind}" for kind in kinds)
-        raise ValueError(f"{path} must end in {endings} (or these and .gz), got {file.suffix!r}")
-    return kind
-
-
-def load_rows(path: str, streaming: bool = False) -> Any:
-    """
-    Rows of a local json, jsonl, csv or parquet file, or one of these with `.gz`; all of them, or as a stream.
-
-    Raises:
-        `FileNotFoundError`: for a file that is not there.
-        `ValueError`: for another type of file, or one that cannot be read.
-    """
-    kind = kind_of_file(path, ROW_FILES)
-    # pandas would take texts such as "NA" and "null" for missing ones
-    options: dict[str, Any] = {"keep_default_na": False} if kind == "csv" else {}
-    rows: Any
-    try:
-        if path.endswith(".parquet.gz"):  # `datasets` does not unpack it
-            rows = Dataset(read_parquet(path))
-            rows = rows.to_iterable_dataset() if streaming else rows
-        else:
-            options |= {"split": "train", "streaming": streaming}
-            rows = load_dataset("json" if kind == "jsonl" else kind, data_files=_plain_name(path, kind), **options)
-        if streaming:
-            next(iter(rows))  # what cannot be read is told before the model is made
-            return rows
-        rows.data.validate(full=True)  # the JSON reader does not check that texts are UTF-8
-    except StopIteration:  # from an empty file
-        raise ValueError(f"{path} has no rows") from None
-    except (DatasetGenerationError, ValueError, OSError, EOFError, zlib.error) as error:
-        cause = error.__cause__ or error
-        if "corresponds to no data" in str(cause):
-            raise ValueError(f"{path} has no rows") from None
-        raise ValueError(f"{path} could not be read as {kind}: {cause}; mend or remove the broken row") from error
-    return rows
-
-
-def read_parquet(path: str) -> pa.Table:
-    """A parquet file, or one with `.gz`, as a whole."""
-    data = Path(path).read_bytes()
-    return pq.read_table(BytesIO(gzip.decompress(data) if path.endswith(".gz") else data))
-
-
-def _plain_name(path: str, kind: str) -> str:
-    """The file under a name that `datasets` takes for one: `[1]` is a pattern there, `a::b` a chain of archives."""
-    name = os.path.abspath(path).replace(os.sep, "/")
-    if not re.search(r"[][*?\\]|::", name):
-        return path
-    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
-    link = Path(datasets.config.HF_DATASETS_CACHE, "links", f"{digest}.{kind}{'.gz' * name.endswith('.gz')}")
-    link.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):  # it leads to the same file
-        link.symlink_to(name)
-    return str(link)
-
-
 def _split(rows: Dataset, shares: dict[str, float], args: DataArguments) -> dict[str, Dataset]:
     """Cut splits from the training rows, by a hash of the group."""
     if args.streaming:
@@ -283,16 +209,22 @@ def leave_out_lengths(rows, tokenizer, unit: str, lengths: Sequence[int]):
     Raises:
         `ValueError`: when no row is left.
     """
+    table, unseen = UnitTable.from_tokenizer(tokenizer, unit), set(lengths)
+
+    def found(targets) -> list[set[int]]:
+        """The unseen lengths of each target: as a text, and as training counts its tokens."""
+        texts = [(text or "").strip() for text in targets]
+        ids = tokenizer(text_target=texts, verbose=False)["input_ids"]
+        tokens = [int(table.count(torch.tensor([row]))) if row else 0 for row in ids]
+        return [
+            {*pair} & unseen for pair in zip(count_texts(tokenizer, texts, unit, target=True), tokens, strict=True)
+        ]
+
     if isinstance(rows, IterableDataset):
-
-        def others(targets):
-            counts = count_texts(tokenizer, [(text or "").strip() for text in targets], unit, target=True)
-            return [count not in set(lengths) for count in counts]
-
-        return rows.filter(others, input_columns="target", batched=True)
-    counts = count_texts(tokenizer, [(text or "").strip() for text in rows["target"]], unit, target=True)
-    kept = [i for i, count in enumerate(counts) if count not in set(lengths)]
-    left_out = ", ".join(f"{counts.count(length):,} of {length}" for length in lengths)
+        return rows.filter(lambda targets: [not own for own in found(targets)], input_columns="target", batched=True)
+    counts = found(rows["target"])
+    kept = [i for i, own in enumerate(counts) if not own]
+    left_out = ", ".join(f"{sum(length in own for own in counts):,} of {length}" for length in lengths)
     logger.info("train: %s rows, targets left out by their %ss: %s", f"{len(rows):,}", unit, left_out)
     if not kept:
         raise ValueError(

@@ -20,7 +20,7 @@ from transformers import AutoTokenizer
 
 from ..length_units import LENGTH_UNITS
 from ..lengths import parse_tolerance
-from ..metrics import lead, rouge_metrics, rouge_settings, text_quality
+from ..metrics import ROUGE_UNITS, lead, rouge_metrics, rouge_settings, text_quality
 from ..report import length_report
 from .parser import CommandParser
 from .recipes import model_name
@@ -82,6 +82,7 @@ def parse(argv) -> argparse.Namespace:
     parser.add_argument("--reference_column", help="column of references; adds ROUGE")
     parser.add_argument("--source_column", default="source", help="column of sources, whose beginning is the baseline")
     parser.add_argument("--baseline_column", help="column of another system's texts, to be the baseline instead")
+    parser.add_argument("--rouge_unit", choices=ROUGE_UNITS, default="word", help="character for Japanese or Chinese")
     parser.add_argument("--rouge_max_bytes", type=int, help="cut outputs to so many bytes for ROUGE, 75 in DUC 2004")
     parser.add_argument(
         "--length_tolerance", nargs="+", help="window that the outputs had: units, a share, or two, below and above"
@@ -102,7 +103,7 @@ def parse(argv) -> argparse.Namespace:
 def check_systems(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Refuse options that do not go with `--systems`."""
     names = ("length", "requested_column", "rouge_max_bytes", "bucket_width", "length_tolerance")
-    alien = [name for name in names if getattr(args, name)]
+    alien = [name for name in names if getattr(args, name)] + (["rouge_unit"] if args.rouge_unit != "word" else [])
     if alien or len(args.units) > 1 or args.reference_column is None:
         parser.error("--systems needs --reference_column and one unit, and takes no " + (", ".join(alien) or "other"))
     if args.output_dir is not None and (Path(args.output_dir) / "translation.json").exists():
@@ -152,13 +153,11 @@ def main(argv=None) -> None:
         worst=args.worst,
     )
     if references is not None:
-        report.rouge = {
-            **rouge_metrics(texts, references, max_bytes=args.rouge_max_bytes),
-            "settings": rouge_settings(args.rouge_max_bytes),
-        }
+        how = {"max_bytes": args.rouge_max_bytes, "unit": args.rouge_unit}
+        report.rouge = {**rouge_metrics(texts, references, **how), "settings": rouge_settings(**how)}
         name, baseline = texts_of_baseline(args, rows, requested)
         if baseline:
-            report.baseline = {"name": name, **rouge_metrics(baseline, references, max_bytes=args.rouge_max_bytes)}
+            report.baseline = {"name": name, **rouge_metrics(baseline, references, **how)}
     report.text = text_quality(texts)
     print(report.markdown())
     if args.output_dir is not None:

@@ -25,6 +25,7 @@ from ..modeling_lenctrl import LenCtrlBartForConditionalGeneration, LenCtrlMaria
 from ..tokenizer_training import train_marian_tokenizer
 from .arguments import ENCODINGS, FAMILIES, DataArguments, ModelArguments, RunArguments
 from .data import fit_length_tokens
+from .recipes import did_you_mean
 
 
 logger = logging.getLogger(__name__)
@@ -147,10 +148,12 @@ def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], out
     folder = Path(output_dir, "tokenizer")
     name = args.tokenizer_name_or_path or args.model_name_or_path or args.base_model
     if name is not None:
-        languages = {"src_lang": args.source_language, "tgt_lang": args.target_language}
-        return AutoTokenizer.from_pretrained(
-            name, **{key: code for key, code in languages.items() if code is not None}
-        )
+        given = {"src_lang": args.source_language, "tgt_lang": args.target_language}
+        languages = {key: code for key, code in given.items() if code is not None}
+        known = AutoTokenizer.from_pretrained(name)
+        for code in languages.values():
+            language_id(known, code)
+        return AutoTokenizer.from_pretrained(name, **languages)
     if not (folder / "tokenizer_config.json").is_file():
         logger.info("training a tokenizer: %d source subwords, %s target", args.vocab_size, args.target_vocabulary)
         return train_marian_tokenizer(
@@ -161,6 +164,16 @@ def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], out
             target_vocabulary=args.target_vocabulary,
         )
     return AutoTokenizer.from_pretrained(folder)
+
+
+def language_id(tokenizer, code: str) -> int:
+    """The id of a language's token, which M2M100 writes `__ja__`; raises `ValueError` for an unknown one."""
+    tokens = getattr(tokenizer, "lang_code_to_token", None)
+    found = tokenizer.convert_tokens_to_ids(code if tokens is None else tokens.get(code, tokenizer.unk_token))
+    if found is None or found == tokenizer.unk_token_id:
+        known = tokenizer.all_special_tokens if tokens is None else list(tokens)
+        raise ValueError(f"the tokenizer knows no language {code!r}{did_you_mean(code, known)}")
+    return found
 
 
 def unit_and_tokens(model_args: ModelArguments, data_args: DataArguments, rows: Dataset, tokenizer):
@@ -213,6 +226,12 @@ def build_model(args: ModelArguments, tokenizer, max_positions: int, length_toke
     return model
 
 
+def with_dropout(config, dropout: float) -> Any:
+    """A configuration with this dropout, under the name that its family has for it."""
+    setattr(config, "dropout_rate" if hasattr(config, "dropout_rate") else "dropout", dropout)
+    return config
+
+
 def _controlled_base(args: ModelArguments, tokenizer, length_tokens: LengthTokens | None) -> Any:
     """A plain checkpoint with length control added."""
     name: Any = args.base_model
@@ -221,8 +240,7 @@ def _controlled_base(args: ModelArguments, tokenizer, length_tokens: LengthToken
             f"base_model={name} starts a run and model_name_or_path={args.model_name_or_path} goes on with one; give "
             "one of them"
         )
-    config = AutoConfig.from_pretrained(name)
-    config.dropout = args.dropout
+    config = with_dropout(AutoConfig.from_pretrained(name), args.dropout)
     # a float16 file is for serving; what is trained is float32
     base: Any = AutoModelForSeq2SeqLM.from_pretrained(name, config=config, dtype=torch.float32)
     if length_tokens is not None and len(tokenizer) > base.get_input_embeddings().num_embeddings:
@@ -239,14 +257,15 @@ def _controlled_base(args: ModelArguments, tokenizer, length_tokens: LengthToken
         length_tokens=length_tokens,
     )
     if args.target_language is not None:
-        model.generation_config.forced_bos_token_id = tokenizer.convert_tokens_to_ids(args.target_language)
+        model.generation_config.forced_bos_token_id = language_id(tokenizer, args.target_language)
     return model
 
 
 def _saved_model(args: ModelArguments) -> Any:
     """The length-controlled checkpoint to continue with."""
     name: Any = args.model_name_or_path
-    model = AutoModelForSeq2SeqLM.from_pretrained(name, dropout=args.dropout, dtype=torch.float32)
+    config = with_dropout(AutoConfig.from_pretrained(name), args.dropout)
+    model = AutoModelForSeq2SeqLM.from_pretrained(name, config=config, dtype=torch.float32)
     if not hasattr(model.config, "length_encoding"):
         raise ValueError(
             f"{name} holds a {type(model).__name__}, which has no length control; give it as base_model={name} to add "

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from ..length_ranges import check_range
 from ..length_units import is_valid
-from .data import ROW_FILES, kind_of_file, read_parquet
+from .row_files import ROW_FILES, csv_rows, kind_of_file, read_parquet
 
 
 class Rows:
@@ -64,15 +64,11 @@ class Rows:
         return [row.get(name) for row in self.values]
 
     def texts(self, name: str) -> list[str]:
-        """A column of texts. Raises `ValueError` for a row that holds none, or half a character."""
+        """A column of texts. Raises `ValueError` for a row that holds none."""
         texts = self.column(name)
         for i, text in enumerate(texts, start=1):
             if not isinstance(text, str):
                 raise ValueError(f"row {i} of {self.path}: {name!r} must hold text, got {text!r}")
-            if not is_valid(text):
-                raise ValueError(
-                    f"row {i} of {self.path}: {name!r} must be valid Unicode, got a lone surrogate: {text!r}"
-                )
         return texts
 
     def lengths(self, name: str, ranges: bool = False) -> list:
@@ -157,17 +153,7 @@ def _elements(text: str) -> Iterator[tuple[Any, str]]:
 
 
 def _csv_rows(path: str) -> Iterator[tuple[dict, str]]:
-    csv.field_size_limit(2**31 - 1)  # texts may be longer than the default of 128 KiB
-    with _open(path, newline="") as file:
-        reader = csv.reader(file, strict=True)
-        header = next(reader, [])
-        if len(set(header)) < len(header):
-            raise ValueError(f"two columns have one name: {', '.join(header)}")
-        for cells in filter(None, reader):
-            if len(cells) != len(header):
-                raise ValueError(f"line {reader.line_num} has {len(cells)} cells, the header has {len(header)}")
-            row = dict(zip(header, cells, strict=True))
-            yield row, as_json(row)
+    return ((row, as_json(row)) for row in csv_rows(path))
 
 
 def _parquet_rows(path: str) -> Iterator[tuple[dict, str]]:
@@ -255,6 +241,9 @@ def read_requests(
         if text is None or (isinstance(text, str) and not text.strip()):
             raise ValueError(f"row {i} of {path} has no text; remove it")
     sources = rows.texts(source_column)
+    for i, source in enumerate(sources, start=1):
+        if not is_valid(source):
+            raise ValueError(f"row {i} of {path}: {source_column!r} must be valid Unicode, got {source!r}")
     own = None if length_column is None else rows.lengths(length_column, ranges=True)
     references = None if reference_column is None else rows.texts(reference_column)
     names = {

@@ -27,7 +27,9 @@ from .baselines import quality, warn_of_baselines
 from .checkpoints import (
     check_checkpoint,
     check_writable,
+    is_finished,
     keep_better,
+    kept_checkpoint,
     last_checkpoint,
     load_average,
     room_for,
@@ -98,6 +100,26 @@ def load_model(model_args: ModelArguments, data_args: DataArguments, run_args: R
     return model
 
 
+def check_training(args, run_args: RunArguments, says_generate: bool) -> None:
+    """Refuse options of Trainer that lose a training at its end; a run writes texts to measure their lengths."""
+    if says_generate and not args.predict_with_generate:
+        raise ValueError(
+            "predict_with_generate=False writes no texts, and lengths are measured on these; leave it out"
+        )
+    args.predict_with_generate = True
+    if isinstance(args.resume_from_checkpoint, str) and not Path(args.resume_from_checkpoint).is_dir():
+        raise ValueError(
+            f"resume_from_checkpoint names a folder, got {args.resume_from_checkpoint!r}; leave it out: a command "
+            "that is repeated resumes from its last checkpoint"
+        )
+    if run_args.average_checkpoints > 1 and (args.load_best_model_at_end or args.save_strategy == "no"):
+        other = "load_best_model_at_end" if args.load_best_model_at_end else "save_strategy=no"
+        raise ValueError(
+            f"average_checkpoints={run_args.average_checkpoints} takes the mean of saved checkpoints, so it does not "
+            f"go with {other}; leave one of them out"
+        )
+
+
 def tolerance_of(model):
     """The window that the model keeps by default; a stock class has none."""
     return getattr(model.config, "length_tolerance", None)
@@ -156,9 +178,10 @@ def fit(trainer: LengthControlTrainer, run_args: RunArguments, record: RunRecord
         logger.info("resuming from %s", checkpoint)
     metrics: dict[str, float] = {}
     done = 0 if checkpoint is None else trained_steps(checkpoint)
-    if checkpoint is not None and 0 < args.max_steps <= done:
-        logger.info("training is finished")  # Trainer would take one more step
-        load_average(model, [checkpoint])
+    if checkpoint is not None and is_finished(args, checkpoint):
+        logger.info("training is finished")
+        load_average(model, [kept_checkpoint(args, checkpoint)])
+        trainer.remember_lengths()
     else:
         record.begin(done)
         metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
@@ -240,6 +263,7 @@ def main(argv=None) -> dict:
     check_writable(args.output_dir)
     check_optional_parts(run_args)
     check_options(model_args, data_args, run_args)
+    check_training(args, run_args, "predict_with_generate" in model_args.given)
     check_upload(args)  # before anything is written
     with args.main_process_first(desc="record"):
         record = RunRecord(args, model_args, data_args, run_args)

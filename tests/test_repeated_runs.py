@@ -1,0 +1,119 @@
+"""A run that is repeated after its end keeps what it has; options that would lose a training are refused before it."""
+
+import json
+import shutil
+
+import datasets
+import pytest
+import recipe_runs
+import torch
+from recipe_runs import ROWS, assert_same_weights, train
+from transformers import M2M100Config, M2M100ForConditionalGeneration, T5Config, T5ForConditionalGeneration
+
+from hf_lenctrl.experiment.arguments import ModelArguments
+from hf_lenctrl.experiment.new_model import build_model, language_id, load_tokenizer
+
+
+SMALL = {"rows": ROWS[:60], "max_steps": 4, "save_steps": 2, "test_share": 0}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets_cache")
+
+
+def test_a_repeated_run_keeps_its_trained_lengths(tmp_path):
+    train(tmp_path / "run", **SMALL)
+    before = json.loads((tmp_path / "run" / "config.json").read_text())["trained_lengths"]
+    train(tmp_path / "run", **SMALL)
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["trained_lengths"] == before
+    assert before["1%"] >= 1
+    assert "It was trained on lengths from" in (tmp_path / "run" / "README.md").read_text()
+
+
+def test_a_repeated_run_keeps_its_best_checkpoint(tmp_path):
+    best = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True, "greater_is_better": True}
+    best |= {"metric_for_best_model": "loss"}  # the first is the worst, so the best one here is not the last
+    train(tmp_path / "run", **SMALL, **best)
+    assert_same_weights(tmp_path / "run", tmp_path / "run" / "checkpoint-2")
+    shutil.copytree(tmp_path / "run", tmp_path / "moved")
+    train(tmp_path / "run", **SMALL, **best)
+    assert_same_weights(tmp_path / "run", tmp_path / "moved")
+
+
+def test_a_run_of_epochs_that_is_repeated_keeps_its_figures(tmp_path):
+    epochs = {"rows": ROWS[:40], "num_train_epochs": 1, "save_steps": 2, "validation_share": 0, "test_share": 0}
+    train(tmp_path / "run", **epochs)
+    files = [tmp_path / "run" / name for name in ("train_results.json", "README.md", "model.safetensors")]
+    before = [path.read_bytes() for path in files]
+    train(tmp_path / "run", **epochs)
+    assert [path.read_bytes() for path in files] == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"average_checkpoints": 2, "save_strategy": "no"},
+            "average_checkpoints=2 .*does not go with save_strategy=no",
+        ),
+        (
+            {"average_checkpoints": 2, "load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 2},
+            "does not go with load_best_model_at_end",
+        ),
+        ({"predict_with_generate": False}, "predict_with_generate=False writes no texts"),
+        ({"resume_from_checkpoint": "true"}, "resume_from_checkpoint names a folder, got 'true'"),
+        ({"dataset_name": "some/name"}, "dataset_name=some/name has its own splits, got .*run.jsonl"),
+        ({"source_column": "target"}, "source_column and target_column are both 'target'"),
+    ],
+)
+def test_what_would_lose_a_training_is_refused_before_it(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path / "run", **(SMALL | options))
+    assert not list((tmp_path / "run").glob("checkpoint-*"))
+
+
+def test_a_run_writes_texts_without_being_told(tmp_path, monkeypatch):
+    """And in tokens, where a separate target vocabulary has other ids than the source."""
+    monkeypatch.delitem(recipe_runs.TINY, "predict_with_generate")
+    figures = train(tmp_path / "run", **(SMALL | {"test_share": 0.1}), length_unit="token")
+    assert {"test_variance", "test_lead_rouge1_f1"} <= figures.keys()
+
+
+def test_the_card_says_under_which_constraint_it_was_tested(tmp_path):
+    train(tmp_path / "run", **(SMALL | {"test_share": 0.1, "max_steps": 1}), length_constraint="exact")
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert 'test rows, with `length_constraint="exact"`.' in card and "unconstrained" not in card
+
+
+# Base models
+
+
+@pytest.fixture
+def m2m(tokenizers_of_every_kind, tmp_path):
+    tokenizer = tokenizers_of_every_kind["m2m_100"]
+    size = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+    size |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "vocab_size": 108 + tokenizer.encoder_size}
+    M2M100ForConditionalGeneration(M2M100Config(**size)).save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    return ModelArguments(base_model=str(tmp_path / "base"), source_language="en", target_language="ja")
+
+
+def test_a_language_is_forced_by_its_token(m2m, tmp_path):
+    tokenizer = load_tokenizer(m2m, {}, str(tmp_path))
+    labels = tokenizer(text_target="text")["input_ids"]
+    model = build_model(m2m, tokenizer, 64)
+    assert tokenizer.convert_ids_to_tokens(labels)[0] == "__ja__"
+    assert model.generation_config.forced_bos_token_id == labels[0] == language_id(tokenizer, "ja")
+    m2m.target_language = "jaa"
+    with pytest.raises(ValueError, match=r"the tokenizer knows no language 'jaa' \(did you mean ja\?\)"):
+        load_tokenizer(m2m, {}, str(tmp_path))
+
+
+def test_the_dropout_of_t5_is_the_runs(tokenizers_of_every_kind, tmp_path):
+    tokenizer = tokenizers_of_every_kind["t5"]
+    size = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "vocab_size": len(tokenizer)}
+    T5ForConditionalGeneration(T5Config(**size)).save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    model = build_model(ModelArguments(base_model=str(tmp_path / "base"), dropout=0.0), tokenizer, 64)
+    assert {part.p for part in model.modules() if isinstance(part, torch.nn.Dropout)} == {0.0}
