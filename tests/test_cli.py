@@ -80,6 +80,7 @@ def test_the_recipes_are_listed_with_a_line_each(capsys, monkeypatch):
         (["generate", "--model", "x", "--input_file", "y", "--output_flie", "z"], "required: --output_file"),
         (["evaluate", "--input_flie", "y"], "unrecognized arguments: --input_flie y (did you mean --input_file?)"),
         (["generate", "--length_unit", "words"], "(did you mean word?)"),
+        (["train", "headline/small", "--layer", "2"], "unrecognized arguments: --layer 2 (did you mean --layers?)"),
     ],
 )
 def test_a_misspelt_word_is_answered_with_the_right_one(run, words, message):

@@ -27,7 +27,7 @@ from hf_lenctrl import LengthControlTrainer
 from hf_lenctrl.experiment import checkpoints, evaluate, generate
 from hf_lenctrl.experiment import train as train_command
 from hf_lenctrl.experiment.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
-from hf_lenctrl.experiment.new_model import source_limit
+from hf_lenctrl.experiment.new_model import source_limit, target_limit
 from hf_lenctrl.length_units import count_units
 from hf_lenctrl.metrics import lead, rouge_metrics, text_quality
 from hf_lenctrl.minimal_card import minimal_card
@@ -375,6 +375,23 @@ def test_the_recipe_for_checkpoints_cuts_where_the_encoder_does(trained):  # iss
     argv = [str(ROOT / "recipes" / "headline" / "pretrained.yaml"), "--base_model", str(trained)]
     model_args, data_args, *_ = parse_arguments(classes, argv)
     assert source_limit(model_args, data_args, None) == 512
+
+
+def test_targets_are_no_longer_than_the_decoder(trained, tmp_path):
+    """By default; a longer one is refused before the training."""
+    base = shutil.copytree(trained, tmp_path / "base", ignore=shutil.ignore_patterns("checkpoint-*"))
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 40, "absolute_positions": True}))
+    for options, most in (({}, 40), ({"max_target_length": 30}, 30)):
+        argv = as_options({"model_name_or_path": base, "output_dir": tmp_path, "train_file": "x.jsonl", **options})
+        model_args, data_args, *_ = parse_arguments((ModelArguments, DataArguments, Seq2SeqTrainingArguments), argv)
+        assert target_limit(model_args, data_args) == most
+    argv += ["--max_target_length", "41"]
+    model_args, data_args, *_ = parse_arguments((ModelArguments, DataArguments, Seq2SeqTrainingArguments), argv)
+    with pytest.raises(
+        ValueError, match="max_target_length=41, but the decoder of .* has 40 positions; give at most 40"
+    ):
+        target_limit(model_args, data_args)
 
 
 # 18.14: a keyword of the pipeline

@@ -143,6 +143,26 @@ def source_limit(args: ModelArguments, data_args: DataArguments, tokenizer) -> i
     return given
 
 
+def target_limit(args: ModelArguments, data_args: DataArguments) -> int:
+    """
+    Tokens of the longest target that is kept: `max_target_length`, by default no more than a checkpoint's decoder has
+    positions for.
+
+    Raises:
+        `ValueError`: for more than it has.
+    """
+    name, most = args.model_name_or_path or args.base_model, data_args.max_target_length
+    config: Any = None if name is None else AutoConfig.from_pretrained(name)
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions is None or most <= positions or not getattr(config, "absolute_positions", True):
+        return most
+    if "max_target_length" in args.given:
+        raise ValueError(
+            f"max_target_length={most}, but the decoder of {name} has {positions} positions; give at most {positions}"
+        )
+    return positions
+
+
 def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], output_dir: str):
     """The named tokenizer, that of the run to go on with, or one trained on the training texts."""
     folder = Path(output_dir, "tokenizer")

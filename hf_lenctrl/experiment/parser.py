@@ -45,7 +45,10 @@ TITLES = ("model", "data", "length", "training", "Hub", "other options of Traine
 
 
 class CommandParser(argparse.ArgumentParser):
-    """`ArgumentParser` that suggests an option or a choice for one that is misspelt."""
+    """`ArgumentParser` that suggests an option or a choice for one that is misspelt, and takes no abbreviations."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, allow_abbrev=False, **kwargs)
 
     def _check_value(self, action, value):
         try:

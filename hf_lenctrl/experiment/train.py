@@ -37,7 +37,7 @@ from .checkpoints import (
 )
 from .data import Stream, first_rows, leave_out_lengths, load_splits, tokenize
 from .golc import GolcTrainer
-from .new_model import build_model, check_options, load_tokenizer, source_limit, unit_and_tokens
+from .new_model import build_model, check_options, load_tokenizer, source_limit, target_limit, unit_and_tokens
 from .record import RunRecord
 from .run import (
     StreamCollator,
@@ -73,6 +73,7 @@ def load_data(model_args: ModelArguments, data_args: DataArguments, args) -> Dat
     with args.main_process_first(desc="tokenizer"):
         tokenizer = load_tokenizer(model_args, head, args.output_dir)
     data_args.max_source_length = source_limit(model_args, data_args, tokenizer)
+    data_args.max_target_length = target_limit(model_args, data_args)
     unit, tokens = unit_and_tokens(model_args, data_args, head, tokenizer)
     if data_args.unseen_lengths:
         splits["train"] = leave_out_lengths(splits["train"], tokenizer, unit, data_args.unseen_lengths)
