@@ -25,8 +25,29 @@ def check_length_noise(window) -> None:
         raise ValueError(f"length_noise must be at least 0, got {window}; pass length_noise=2 for a window of [-2, 2]")
 
 
+class DrawsByExample:
+    """Mixin of a collator that draws numbers from its `seed`, the epoch and the example's ids alone."""
+
+    seed: int
+
+    def __post_init__(self):
+        # in shared memory, so that dataloader workers that outlive an epoch see it change
+        self._epoch = torch.full((), -1).share_memory_()  # none has begun
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch of training: numbers are drawn anew. `LengthControlTrainer` calls it."""
+        self._epoch.fill_(epoch)
+
+    def _draw(self, feature) -> list[float]:
+        """Three numbers from [0, 1) that look random."""
+        ids = [torch.as_tensor(feature[name]).tolist() for name in ("input_ids", "labels")]
+        key = repr((self.seed, int(self._epoch), *ids)).encode()
+        digest = hashlib.blake2b(key, digest_size=24).digest()
+        return [(int.from_bytes(digest[i : i + 8], "big") >> 11) / 2**53 for i in (0, 8, 16)]
+
+
 @dataclass
-class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
+class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
     """
     `DataCollatorForSeq2Seq` that adds `length`, counted from each example's labels.
 
@@ -77,6 +98,7 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
     unit_table: UnitTable = field(init=False, repr=False)
 
     def __post_init__(self):
+        super().__post_init__()
         config = getattr(self.model, "config", None)
         if self.length_unit is None:
             self.length_unit = getattr(config, "length_unit", None)
@@ -99,12 +121,6 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
         )  # a stock model's `forward` has no length
         self.unit_table = UnitTable.from_tokenizer(self.tokenizer, self.length_unit)
         self._told = False
-        # in shared memory, so that dataloader workers that outlive an epoch see it change
-        self._epoch = torch.full((), -1).share_memory_()  # none has begun
-
-    def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch of training: noise is drawn anew. `LengthControlTrainer` calls it."""
-        self._epoch.fill_(epoch)
 
     @property
     def draws(self) -> bool:
@@ -151,13 +167,6 @@ class DataCollatorForLengthControl(DataCollatorForSeq2Seq):
         noise = (draws[:, 0] * (2 * self.length_noise + 1)).long() - self.length_noise  # (B,)
         batch["length"] = (length + noise).clamp(min=1)
         return self._overshoot(batch, length, draws[:, 1:]) if self.overshoot_share > 0 else batch
-
-    def _draw(self, feature) -> list[float]:
-        """Three numbers from [0, 1) that look random."""
-        ids = [torch.as_tensor(feature[name]).tolist() for name in ("input_ids", "labels")]
-        key = repr((self.seed, int(self._epoch), *ids)).encode()
-        digest = hashlib.blake2b(key, digest_size=24).digest()
-        return [(int.from_bytes(digest[i : i + 8], "big") >> 11) / 2**53 for i in (0, 8, 16)]
 
     def _overshoot(self, batch, length, draws):
         labels = batch["labels"]

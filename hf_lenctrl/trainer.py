@@ -38,7 +38,37 @@ def range_of(lengths: Sequence[int]) -> dict[str, int]:
     return {name: ordered[place] for name, place in places.items()} | {"max": ordered[-1]}
 
 
-class LengthControlTrainer(HubTrainer, Seq2SeqTrainer):
+class ResumableTrainer(HubTrainer):
+    """
+    `Trainer` whose training batches come from `train_collator` (by default `data_collator`, which evaluation takes),
+    and are the same after the run is resumed.
+    """
+
+    def __init__(self, *args, train_collator=None, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.train_collator = train_collator or self.data_collator
+        if hasattr(self.train_collator, "set_epoch"):
+            self.add_callback(_SetEpoch(self.train_collator))
+
+    def _get_train_sampler(self, train_dataset=None):
+        sampler = super()._get_train_sampler(train_dataset)
+        # Trainer's draws from the global generator, so that a resumed epoch would have other batches than a whole one
+        return _Seeded(sampler, self.args.seed) if isinstance(sampler, LengthGroupedSampler) else sampler
+
+    def _get_eval_sampler(self, eval_dataset):
+        # Trainer's orders these rows by length, too, with `group_by_length`: outputs would not be in the rows' order
+        sampler = super()._get_eval_sampler(eval_dataset)
+        return SequentialSampler(eval_dataset) if isinstance(sampler, LengthGroupedSampler) else sampler
+
+    def get_train_dataloader(self):
+        evaluation_collator, self.data_collator = self.data_collator, self.train_collator
+        try:
+            return super().get_train_dataloader()
+        finally:
+            self.data_collator = evaluation_collator
+
+
+class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
     """
     `Seq2SeqTrainer` whose noise on lengths is that of training batches alone, drawn anew in each epoch, and whose
     length projection, the one new layer of a pretrained model, learns at `projection_lr_factor` times the rate.
@@ -71,18 +101,15 @@ class LengthControlTrainer(HubTrainer, Seq2SeqTrainer):
                 collator.model = model  # which makes the decoder's input of the labels
         if getattr(data_collator, "draws", False):
             data_collator = replace(data_collator, length_noise=0, overshoot_share=0.0)
-        super().__init__(model, args, data_collator, *others, **kwargs)
+        super().__init__(model, args, data_collator, *others, train_collator=train_collator, **kwargs)
         if self.args.torch_compile:  # one graph for batches of every size, instead of one for each new length
             self.accelerator.state.dynamo_plugin.dynamic = True
         self.compute_loss_func = self.compute_loss_func or self._token_mean
         self.run: TrainingRun | None = None
         self.weights_dtype = None if weights_dtype is None else getattr(torch, weights_dtype)
-        self.train_collator = train_collator
         self.projection_lr_factor = projection_lr_factor
         if not self.args.disable_tqdm and self.pop_callback(ProgressCallback) is not None:
             self.add_callback(_LabelledProgress)
-        if hasattr(train_collator, "set_epoch"):
-            self.add_callback(_SetEpoch(train_collator))
 
     def train(self, *args, **kwargs):
         self.remember_lengths()
@@ -175,23 +202,6 @@ class LengthControlTrainer(HubTrainer, Seq2SeqTrainer):
         name = self.hub_model_id or model_name or folder.resolve().name
         card = model_card(model, self.run, name, picture=picture, revision=self.args.hub_revision)
         card.save(folder / "README.md")
-
-    def _get_train_sampler(self, train_dataset=None):
-        sampler = super()._get_train_sampler(train_dataset)
-        # Trainer's draws from the global generator, so that a resumed epoch would have other batches than a whole one
-        return _Seeded(sampler, self.args.seed) if isinstance(sampler, LengthGroupedSampler) else sampler
-
-    def _get_eval_sampler(self, eval_dataset):
-        # Trainer's orders these rows by length, too, with `group_by_length`: outputs would not be in the rows' order
-        sampler = super()._get_eval_sampler(eval_dataset)
-        return SequentialSampler(eval_dataset) if isinstance(sampler, LengthGroupedSampler) else sampler
-
-    def get_train_dataloader(self):
-        evaluation_collator, self.data_collator = self.data_collator, self.train_collator
-        try:
-            return super().get_train_dataloader()
-        finally:
-            self.data_collator = evaluation_collator
 
 
 class _Seeded(Sampler):

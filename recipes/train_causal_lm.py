@@ -6,33 +6,27 @@
 The rows have the columns `prompt` and `completion`, or `messages`, a chat, for a tokenizer whose template marks what
 the assistant says with {% generation %}. The length is counted from each answer. With --lora_r the folder receives the
 adapter, and in `base` the model to load it on. Options on the command line override the YAML file; a run that was
-stopped resumes from its last checkpoint when the same command is given again.
+stopped resumes from its last whole checkpoint when the same command is given again.
 """
 
 import copy
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import datasets
 import torch
-import yaml
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    DataCollatorForSeq2Seq,
-    HfArgumentParser,
-    Trainer,
-    TrainingArguments,
-    set_seed,
-)
-from transformers.trainer_utils import get_last_checkpoint
+from transformers import AutoModelForCausalLM, AutoTokenizer, DataCollatorForSeq2Seq, TrainingArguments, set_seed
 
 import hf_lenctrl
+from hf_lenctrl.data_collator import DrawsByExample
+from hf_lenctrl.experiment import data
+from hf_lenctrl.experiment.arguments import parse_arguments
+from hf_lenctrl.experiment.checkpoints import check_checkpoint, finished_with, last_checkpoint
+from hf_lenctrl.experiment.run import check_upload
 from hf_lenctrl.length_units import UnitTable
 from hf_lenctrl.modeling_lenctrl_causal import answer_progress
-from hf_lenctrl.trainer import range_of
+from hf_lenctrl.trainer import ResumableTrainer, range_of
 
 
 @dataclass
@@ -52,16 +46,15 @@ class Options:
     lora_merge: bool = field(default=False, metadata={"help": "Save the model with the adapter merged into it"})
     load_in_4bit: bool = field(default=False, metadata={"help": "Load the base by bitsandbytes, for LoRA"})
 
-
-def parse(argv: list[str]) -> tuple[Options, TrainingArguments]:
-    """Options of the YAML file, then those of the command line."""
-    given = list(argv)
-    if given and given[0].endswith((".yaml", ".yml")):
-        fields = yaml.safe_load(Path(given.pop(0)).read_text(encoding="utf-8"))
-        given = [f"--{name}={value}" for name, value in fields.items()] + given
-    classes: Any = (Options, TrainingArguments)
-    options, args = HfArgumentParser(classes).parse_args_into_dataclasses(given)
-    return options, args
+    def __post_init__(self):
+        if self.lora_merge and not self.lora_r:
+            raise ValueError("lora_merge needs an adapter to merge, got lora_r=0; give lora_r=16, or leave it out")
+        for name, unused in (("overshoot_share", 0.0), ("projection_lr_factor", 1.0)):
+            value = getattr(self, name)
+            if self.length_encoding == "none" and value != unused:
+                raise ValueError(
+                    f"{name}={value} is for models with a length, got length_encoding=none; give {name}={unused:g}"
+                )
 
 
 def encode(row: dict, tokenizer) -> dict[str, list[int]]:
@@ -75,6 +68,13 @@ def encode(row: dict, tokenizer) -> dict[str, list[int]]:
             )
         pairs = zip(ids["input_ids"], ids["assistant_masks"], strict=True)
         return {"input_ids": ids["input_ids"], "labels": [i if answer else -100 for i, answer in pairs]}
+    for name in ("prompt", "completion"):
+        text = row.get(name)
+        if not isinstance(text, str) or (name == "completion" and not text):
+            raise ValueError(
+                f"prompt and completion must be texts, the completion not empty, got {name}={text!r}; mend or remove "
+                "the row"
+            )
     prompt = tokenizer(row["prompt"])["input_ids"]
     answer = tokenizer(row["completion"], add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
     return {"input_ids": prompt + answer, "labels": [-100] * len(prompt) + answer}
@@ -82,10 +82,22 @@ def encode(row: dict, tokenizer) -> dict[str, list[int]]:
 
 def load_rows(path: str, tokenizer, max_length: int) -> datasets.Dataset:
     """The rows of a file, encoded, without those that are too long."""
-    rows = datasets.load_dataset("json", data_files=path, split="train")
-    rows = rows.map(lambda row: encode(row, tokenizer), remove_columns=rows.column_names)
+
+    def numbered(row, i):
+        try:
+            return encode(row, tokenizer)
+        except Exception as error:  # those of a chat template, too
+            raise ValueError(f"row {i + 1} of {path}: {error}") from error
+
+    rows = data.load_rows(path)
+    rows = rows.map(numbered, with_indices=True, remove_columns=rows.column_names)
     kept = rows.filter(lambda row: len(row["input_ids"]) <= max_length)
     print(f"{path}: {len(kept):,} of {len(rows):,} rows have at most {max_length} tokens")
+    if len(kept) == 0:
+        raise ValueError(
+            f"no row of {path} has at most max_length={max_length} tokens, the shortest has "
+            f"{min(map(len, rows['input_ids']), default=0)}; give a larger max_length"
+        )
     return kept
 
 
@@ -99,16 +111,19 @@ def trained_lengths(model, tokenizer, rows: datasets.Dataset) -> dict[str, int]:
 
 
 @dataclass
-class CollatorWithOvershoot(DataCollatorForSeq2Seq):
+class CollatorWithOvershoot(DrawsByExample, DataCollatorForSeq2Seq):
     """
     The parent's batch; a share of its rows is given a length shorter than the answer's, and EOS as the label wherever
-    the answer has reached it. A model that steps over its length stops late then, rather than never.
+    the answer has reached it. A model that steps over its length stops late then, rather than never. What is drawn
+    depends on `seed`, the epoch and the row alone, so a resumed run has the same batches.
     """
 
     table: Any = None
     share: float = 0.0
+    seed: int = 0
 
     def __call__(self, features, return_tensors=None):
+        draws = torch.tensor([self._draw(row) for row in features], dtype=torch.float64)  # (B, 3)
         batch = super().__call__(features, return_tensors)
         eos, labels = self.tokenizer.eos_token_id, batch["labels"]
         progress, lengths = answer_progress(self.table, labels, [eos])  # (B, T) each
@@ -117,15 +132,15 @@ class CollatorWithOvershoot(DataCollatorForSeq2Seq):
                 "overshoot_share needs rows with one answer each; leave it out for chats of several turns"
             )
         length = lengths.amax(dim=1)  # (B,)
-        chosen = (torch.rand(len(length)) < self.share) & (length > 1)  # (B,)
-        shorter = 1 + (torch.rand(len(length)) * (length - 1)).long()  # (B,), 1 ... length - 1
+        chosen = (draws[:, 0] < self.share) & (length > 1)  # (B,)
+        shorter = 1 + (draws[:, 1] * (length - 1)).long()  # (B,), 1 ... length - 1
         late = torch.nn.functional.pad(progress, (1, 0), value=-1)[:, :-1] >= shorter.unsqueeze(1)  # (B, T)
         stop = torch.where(late & (labels != -100), eos, -100)
         batch["labels"] = torch.where(chosen.unsqueeze(1), stop, labels)
         return batch | {"progress": progress, "length": torch.where(chosen, shorter, length)}
 
 
-def build(options: Options, tokenizer, rows: datasets.Dataset, folder: Path):
+def build(options: Options, args: TrainingArguments, tokenizer, rows: datasets.Dataset):
     """The model to train: length-controlled, and with an adapter for LoRA."""
     quantization = {}
     if options.load_in_4bit:
@@ -143,9 +158,11 @@ def build(options: Options, tokenizer, rows: datasets.Dataset, folder: Path):
         return model
     from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 
-    model.save_pretrained(folder / "base")
-    tokenizer.save_pretrained(folder / "base")
-    model.name_or_path = str(folder / "base")
+    folder = Path(str(args.output_dir), "base")
+    if args.should_save:  # one process alone
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    model.name_or_path = str(folder)
     if options.load_in_4bit:
         model = prepare_model_for_kbit_training(model)
     whole = None if options.length_encoding == "none" else ["length_projection"]
@@ -167,41 +184,60 @@ def make_optimizer(model, args: TrainingArguments, factor: float) -> torch.optim
     return torch.optim.AdamW(groups, lr=args.learning_rate, betas=betas, eps=args.adam_epsilon, weight_decay=0.0)
 
 
-def main(argv=None) -> None:
-    """Run the recipe."""
-    options, args = parse(sys.argv[1:] if argv is None else argv)
-    set_seed(args.seed)
-    folder = Path(str(args.output_dir))
-    tokenizer = AutoTokenizer.from_pretrained(options.base_model)
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
+def make_trainer(options: Options, args: TrainingArguments, tokenizer) -> ResumableTrainer:
+    """The Trainer of a run, with overshoot in the training batches alone."""
     pads_right = copy.deepcopy(tokenizer)  # positions count from the first token, as in generation
     pads_right.padding_side = "right"
     files = {"train": options.train_file, "validation": options.validation_file}
     rows = {name: load_rows(file, tokenizer, options.max_length) for name, file in files.items() if file}
-    model = build(options, tokenizer, rows["train"], folder)
-    collator: Any = DataCollatorForSeq2Seq(pads_right)
+    model = build(options, args, tokenizer, rows["train"])
+    train_collator = None
     if options.overshoot_share:
-        if options.length_encoding == "none":
-            raise ValueError("overshoot_share is for models with a length; leave it out with length_encoding=none")
         table = UnitTable.from_tokenizer(tokenizer, options.length_unit)
-        collator = CollatorWithOvershoot(pads_right, table=table, share=options.overshoot_share)
-    trainer = Trainer(
+        share = options.overshoot_share
+        train_collator = CollatorWithOvershoot(pads_right, table=table, share=share, seed=args.seed)
+    return ResumableTrainer(
         model=model,
         args=args,
-        data_collator=collator,
+        data_collator=DataCollatorForSeq2Seq(pads_right),
+        train_collator=train_collator,
         train_dataset=rows["train"],
         eval_dataset=rows.get("validation"),
         processing_class=tokenizer,
         optimizers=(make_optimizer(model, args, options.projection_lr_factor), None),
     )
-    last = get_last_checkpoint(args.output_dir) if folder.is_dir() else None
-    trainer.train(resume_from_checkpoint=last)
-    if options.lora_r and options.lora_merge:
-        model.merge_and_unload().save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+
+
+def fit(trainer: ResumableTrainer, options: Options) -> None:
+    """Train, or resume, or load what is trained; save the model."""
+    args = trainer.args
+    checkpoint = args.resume_from_checkpoint or last_checkpoint(str(args.output_dir), args.world_size)
+    if checkpoint is not None:
+        unit = None if options.length_encoding == "none" else options.length_unit
+        check_checkpoint(checkpoint, args.save_only_model, unit)
+    if checkpoint is not None and (finished := finished_with(checkpoint, args)) is not None:
+        print(f"training is finished: {finished}")  # Trainer would take one more step
+        trainer._load_from_checkpoint(str(finished))
     else:
-        trainer.save_model()
+        trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.accelerator.wait_for_everyone()
+    if options.lora_merge:
+        adapted: Any = trainer.model
+        trainer.model = adapted.merge_and_unload()
+    trainer.save_model(_internal_call=True)  # uploaded once, at the end
+    if args.push_to_hub:
+        trainer.push_to_hub()
+
+
+def main(argv=None) -> None:
+    """Run the recipe."""
+    options, args = parse_arguments((Options, TrainingArguments), argv, __doc__)
+    set_seed(args.seed)
+    check_upload(args)  # before anything is trained
+    tokenizer = AutoTokenizer.from_pretrained(options.base_model)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    fit(make_trainer(options, args, tokenizer), options)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,18 @@
 
 import gzip
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from hub_server import Hub
 from peft import PeftModel
+from recipe_runs import as_options, write_rows
 from test_causal import make_tokenizer
+from test_hub import Worker
 from transformers import AutoModelForCausalLM
 
 import hf_lenctrl
@@ -110,8 +114,10 @@ def test_a_row_that_oversteps_learns_to_stop():
     assert batch["labels"].tolist() == [row["labels"]] and batch["length"].tolist() == [4]
     collate.share = 1.0
     seen = set()
-    for _ in range(30):
+    for epoch in range(30):
+        collate.set_epoch(epoch)
         batch = collate([row])
+        assert collate([row])["length"].tolist() == batch["length"].tolist()  # in each batch of an epoch
         assert batch["progress"].tolist() == [[-1, 0, 1, 2, 3, 4, 4]]  # as of the whole answer
         length = int(batch["length"])
         seen.add(length)
@@ -123,8 +129,141 @@ def test_a_row_that_oversteps_learns_to_stop():
 
 
 def test_an_unknown_option_is_refused(runs, capsys):
-    with pytest.raises(ValueError, match="no_such_option"):
+    with pytest.raises(SystemExit):
         train_causal_lm.main([str(runs / "small.yaml"), "--no_such_option", "1"])
+    assert "unrecognized arguments: --no_such_option" in capsys.readouterr().err
+
+
+def test_a_yaml_may_hold_null_and_lists(runs, tmp_path):
+    fields = yaml.safe_load((runs / "small.yaml").read_text(encoding="utf-8"))
+    fields |= {"validation_file": None, "report_to": ["none"], "max_steps": 1, "output_dir": str(tmp_path / "run")}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(fields), encoding="utf-8")
+    train_causal_lm.main([str(tmp_path / "small.yaml")])
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--lora_merge"], "lora_merge needs an adapter to merge, got lora_r=0"),
+        (
+            ["--length_encoding", "none", "--overshoot_share", "0", "--projection_lr_factor", "3"],
+            "projection_lr_factor=3.0 is for models with a length, got length_encoding=none; .*projection_lr_factor=1",
+        ),
+        (["--length_encoding", "none"], "overshoot_share=0.05 is for models with a length"),
+        (["--max_length", "2"], "no row of .*train.jsonl has at most max_length=2 tokens, the shortest has [0-9]+"),
+    ],
+)
+def test_options_without_an_effect_and_a_run_without_rows_are_refused(runs, tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        train_causal_lm.main([str(runs / "small.yaml"), "--output_dir", str(tmp_path / "run"), *options])
+
+
+@pytest.mark.parametrize(("completion", "shown"), [(None, "None"), ("", "''")])
+def test_a_row_without_an_answer_is_told_with_its_number(runs, tmp_path, completion, shown):
+    rows = [{"prompt": "a", "completion": "b"}, {"prompt": "a", "completion": completion}]
+    file = write_rows(tmp_path / "rows.jsonl", rows)
+    with pytest.raises(ValueError, match=f"row 2 of .*rows.jsonl: .*must be texts.*got completion={shown}; mend"):
+        train_causal_lm.main([str(runs / "small.yaml"), "--train_file", str(file), "--output_dir", str(tmp_path)])
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+LORA = ["--lora_r", "2"]
+SIX_STEPS = ["--max_steps", "6", "--save_steps", "1", "--save_total_limit", "9", "--overshoot_share", "0.5"]
+SIX_STEPS += ["--per_device_train_batch_size", "1"]  # an epoch and a half
+
+
+@pytest.fixture(scope="module", params=[[], LORA, [*LORA, "--lora_merge"]], ids=" ".join)
+def six_steps(runs, request, tmp_path_factory):
+    """Runs the recipe in a folder; the folder of a run that was not stopped; and its weights' name."""
+    whole = tmp_path_factory.mktemp("six") / "whole"
+
+    def train(folder, *options):
+        yaml = str(runs / "small.yaml")
+        train_causal_lm.main([yaml, *SIX_STEPS, *request.param, "--output_dir", str(folder), *options])
+        return files_of(folder)
+
+    train(whole)
+    return train, whole, "adapter_model.safetensors" if request.param == LORA else "model.safetensors"
+
+
+def test_a_repeated_run_trains_nothing(six_steps, tmp_path, capsys):
+    train, whole, weights = six_steps
+    shutil.copytree(whole, tmp_path / "run")
+    again = train(tmp_path / "run")
+    assert "training is finished" in capsys.readouterr().out
+    assert again.keys() == files_of(whole).keys() and "checkpoint-6/optimizer.pt" in again
+    assert again[weights] == (whole / weights).read_bytes()
+    assert train(tmp_path / "run", "--max_steps", "4").keys() == again.keys()
+    assert "checkpoint-7/optimizer.pt" in train(tmp_path / "run", "--max_steps", "7")
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["stopped", "killed while it saved"])
+def test_a_resumed_run_has_the_weights_of_a_whole_one(six_steps, tmp_path, cut):
+    train, whole, weights = six_steps
+    for step in (1, 2, 3) if cut else (1, 2):  # in the middle of an epoch
+        shutil.copytree(whole / f"checkpoint-{step}", tmp_path / f"checkpoint-{step}")
+    if cut:
+        (tmp_path / "checkpoint-3" / "trainer_state.json").unlink()
+    resumed = train(tmp_path)
+    assert resumed[weights] == (whole / weights).read_bytes()
+    assert [json.loads(resumed[f"checkpoint-{n}/trainer_state.json"])["global_step"] for n in (3, 6)] == [3, 6]
+
+
+def test_a_checkpoint_without_its_optimizer_is_told(runs, tmp_path):
+    options = [str(runs / "small.yaml"), "--save_steps", "2", "--lora_r", "2", "--output_dir", str(tmp_path)]
+    train_causal_lm.main(options)
+    optimizer = tmp_path / "checkpoint-3" / "optimizer.pt"
+    optimizer.rename(tmp_path / "optimizer.pt")
+    with pytest.raises(ValueError, match="checkpoint-3 has no optimizer.pt; remove the folder to go on from the one"):
+        train_causal_lm.main([*options, "--max_steps", "4"])
+    (tmp_path / "optimizer.pt").rename(optimizer)
+    (tmp_path / "checkpoint-3" / "adapter_model.safetensors").unlink()
+    with pytest.raises(ValueError, match="checkpoint-3 has no adapter_model.safetensors; remove the folder"):
+        train_causal_lm.main([*options, "--max_steps", "4"])
+
+
+def test_evaluation_has_no_overshoot(runs, tmp_path):
+    options = ["--validation_file", str(runs / "base" / "data" / "train.jsonl"), "--overshoot_share", "0.9"]
+    options += ["--eval_strategy", "steps", "--eval_steps", "1", "--learning_rate", "0", "--output_dir", str(tmp_path)]
+    train_causal_lm.main([str(runs / "small.yaml"), *options])
+    state = json.loads((tmp_path / "checkpoint-3" / "trainer_state.json").read_text())
+    losses = [entry["eval_loss"] for entry in state["log_history"] if "eval_loss" in entry]
+    assert len(losses) == 3 and len(set(losses)) == 1
+
+
+SECRET = "hf_secret123"
+PUSH = """
+sys.path[:0] = [given[0]]
+import train_causal_lm
+train_causal_lm.main(given[1:])
+"""
+
+
+def test_no_file_holds_the_token_and_no_upload_rows_or_arguments(runs, tmp_path):
+    files = ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+    adapter = {"README.md", "adapter_config.json", "adapter_model.safetensors", *files[3:]}
+    adapter |= {f"base/{name}" for name in files}
+    with Hub(token=SECRET, honours_gitignore=False) as hub:
+        worker = Worker(tmp_path / "log", HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path / "home"))
+        worker("import os, sys; sys.path[:0] = given", str(RECIPES.parent))
+        try:
+            for name, lora, expected in (("whole", 0, {"README.md", *files}), ("lora", 2, adapter)):
+                folder = tmp_path / name
+                options = {"output_dir": folder, "lora_r": lora, "save_steps": 2, "hub_token": SECRET}
+                options |= {"hub_model_id": f"user/{name}", "hub_strategy": "end"}
+                folder.mkdir()
+                (folder / "rows.jsonl").write_text('{"prompt": "a"}\n')
+                given = [str(runs / "small.yaml"), "--push_to_hub", *as_options(options)]
+                worker(PUSH, str(RECIPES), *given)
+                assert [path for path, data in files_of(folder).items() if SECRET.encode() in data] == []
+                pushed = hub.files(f"user/{name}").keys() - {".gitattributes", ".gitignore"}
+                assert {path for path in pushed if not path.endswith(".py")} == expected
+        finally:
+            worker.end()
 
 
 def test_the_base_writes_titles_of_several_lengths_for_an_abstract(tmp_path):

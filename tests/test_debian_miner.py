@@ -79,6 +79,18 @@ def test_the_pairs_of_a_package_list():
     ]
 
 
+def test_a_line_ends_at_a_newline_alone():
+    record = LISTS.split("\n\n")[0].replace("plain text,", "plain\u2028Package: evil\x85Description-en: evil\x0btext,")
+    assert debian.mine([record]) == [
+        {
+            "source": f"{PROSE} The table is plain Package: evil Description-en: evil text, with one file a line. All "
+            "packages of this family say this one sentence.",
+            "target": "reader of whole folders",
+            "package": "reader",
+        }
+    ]
+
+
 def test_the_same_lists_give_the_same_file_in_any_order(tmp_path, monkeypatch, capsys):
     records = LISTS.split("\n\n")
     written = []

@@ -11,7 +11,7 @@ import sacrebleu
 
 from hf_lenctrl.experiment import evaluate
 from hf_lenctrl.experiment.figures import length_figures, paired_bootstrap, predictor_figures
-from hf_lenctrl.experiment.tables import System, load_systems, translation_tables
+from hf_lenctrl.experiment.tables import System, load_systems, render, translation_tables
 from hf_lenctrl.metrics import translation_metrics
 
 
@@ -258,6 +258,34 @@ def test_the_recipe_prints_and_writes_the_tables(run, tmp_path):
     assert [s["name"] for s in figures["systems"]] == ["transformer", "ldpe"]
     status, _, error = run(*words)
     assert status == 2 and "holds a translation.json; remove it or name another folder" in error
+
+
+def test_where_all_references_are_empty_there_is_no_ratio(run, tmp_path):
+    assert length_figures([3, 2], [0, 0]) == {"length_ratio": None, "variance": 6.5}
+    words = "one two three four five six seven eight nine ten eleven twelve"
+    file = write(tmp_path / "a.jsonl", ["a b", words], references=["", words])
+    options = ["--reference_column", "ref", "--units", "word"]
+    status, printed, error = run("--systems", f"t={file}", *options, "--output_dir", tmp_path / "report")
+    assert status == 0, error
+    assert "| BLEU (LR) | 1 to 10 (1 sentences) | 11 to 20 (1 sentences) |" in printed
+    assert "| t |  | 100.00 (1.000) |" in printed
+    figures = json.loads((tmp_path / "report" / "translation.json").read_text())["systems"][0]
+    assert figures["groups"][0]["length_ratio"] is None and figures["length_ratio"] == pytest.approx(14 / 12)
+    file = write(tmp_path / "b.jsonl", ["a b", "c d"], references=["", ""])
+    status, printed, error = run("--systems", f"t={file}", *options)
+    assert status == 0, error
+    assert "| t | 0.00 | 0.00 |  | 4.000 |" in printed
+
+
+def test_a_table_of_the_papers_leaves_a_ratio_that_is_not_there_empty(tmp_path, shared_tokenizer):
+    shared_tokenizer.save_pretrained(tmp_path / "plain")
+    rows = [{"source": "x", "output": text, "target": ""} for text in ("a b", "c d")]
+    (tmp_path / "plain" / "outputs_free.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = {"length_unit": "word", "bleu_tokenizer": "13a"}
+    table = {"title": "T", "lengths": ["free"], "rows": {"plain": {}}, "options": options, "predictor": {}}
+    figures = {"bleu": 0.0, "length_ratio": None, "variance": 4.0}
+    text = render(table, {"plain": {"figures": {"free": figures}}}, tmp_path)
+    assert "| plain | 0.000 /  / 4.000 |" in text
 
 
 def test_no_script_has_the_name_of_a_library():  # issue 15.43

@@ -7,10 +7,12 @@ import tempfile
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
+from transformers import TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import TrainerState
 
@@ -96,20 +98,14 @@ def trained_steps(checkpoint: str | Path) -> int:
     return TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME))).global_step
 
 
-def is_finished(args, checkpoint: str | Path) -> bool:
-    """Whether a run with these training arguments ends at a checkpoint: Trainer would take one more step."""
-    state = TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME)))
-    if args.max_steps > 0:
-        return state.global_step >= args.max_steps
-    return state.global_step >= state.max_steps and state.num_train_epochs >= args.num_train_epochs
-
-
-def kept_checkpoint(args, last: str | Path) -> Path:
-    """The checkpoint that a finished run keeps: with `load_best_model_at_end` the best one, else the last."""
-    best = TrainerState.load_from_json(str(Path(last, TRAINER_STATE_NAME))).best_model_checkpoint
-    if args.load_best_model_at_end and best is not None:
-        return Path(last).parent / Path(best).name  # the run's folder may have moved
-    return Path(last)
+def finished_with(checkpoint: str | Path, args: TrainingArguments) -> Path | None:
+    """The checkpoint to keep, if the run that wrote this one has ended and no longer one is asked for."""
+    state: Any = TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME)))
+    longer = args.max_steps > state.max_steps or args.max_steps < 0 and args.num_train_epochs > state.num_train_epochs
+    ended = state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"] and not longer
+    ended = ended or 0 < args.max_steps <= state.global_step
+    best = state.best_model_checkpoint if args.load_best_model_at_end else None
+    return Path(checkpoint).parent / Path(best or checkpoint).name if ended else None
 
 
 def average_checkpoints(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
@@ -219,7 +215,7 @@ def check_checkpoint(folder: str | Path, weights_only: bool = False, length_unit
     sharded = any(name.startswith(("global_step", "optimizer_", "pytorch_model_fsdp")) for name in names)
     expected = [] if sharded or weights_only else ["optimizer.pt", "scheduler.pt"]
     if not sharded and "model.safetensors.index.json" not in names:
-        expected.append("model.safetensors")
+        expected.append(f"{'adapter_' * ('adapter_config.json' in names)}model.safetensors")
     broken = next((f"has no {name}" for name in expected if name not in names), None)
     for path in sorted(folder.iterdir()):
         if path.suffix in (".pt", ".pth") and not zipfile.is_zipfile(path):  # as torch.save writes them

@@ -8,15 +8,16 @@ import numpy as np
 from ..metrics import bleu_metric, length_metrics
 
 
-def length_figures(produced: Sequence[int], reference: Sequence[int]) -> dict[str, float]:
+def length_figures(produced: Sequence[int], reference: Sequence[int]) -> dict[str, Any]:
     """
     `length_ratio` and `variance` (eq. 4) of outputs against their references, in one unit.
 
     Oka et al. 2020, section 4.1, write `tgt_len / ref_len` and leave the mean open; here each is summed over the set,
-    as in BLEU's brevity penalty.
+    as in BLEU's brevity penalty. The ratio is `None` where all references are empty.
     """
     figures = length_metrics(produced, reference)
-    return {"length_ratio": sum(produced) / sum(reference), "variance": figures["variance"]}
+    ratio = sum(produced) / sum(reference) if sum(reference) else None
+    return {"length_ratio": ratio, "variance": figures["variance"]}
 
 
 def predictor_figures(predicted: Sequence[int], reference: Sequence[int]) -> dict[str, Any]:

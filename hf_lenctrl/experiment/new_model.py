@@ -26,6 +26,7 @@ from ..tokenizer_training import train_marian_tokenizer
 from .arguments import ENCODINGS, FAMILIES, DataArguments, ModelArguments, RunArguments
 from .data import fit_length_tokens
 from .recipes import did_you_mean
+from .run import trained_tokenizer
 
 
 logger = logging.getLogger(__name__)
@@ -165,7 +166,6 @@ def target_limit(args: ModelArguments, data_args: DataArguments) -> int:
 
 def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], output_dir: str):
     """The named tokenizer, that of the run to go on with, or one trained on the training texts."""
-    folder = Path(output_dir, "tokenizer")
     name = args.tokenizer_name_or_path or args.model_name_or_path or args.base_model
     if name is not None:
         given = {"src_lang": args.source_language, "tgt_lang": args.target_language}
@@ -174,16 +174,13 @@ def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], out
         for code in languages.values():
             language_id(known, code)
         return AutoTokenizer.from_pretrained(name, **languages)
-    if not (folder / "tokenizer_config.json").is_file():
+
+    def train(folder: Path) -> None:
         logger.info("training a tokenizer: %d source subwords, %s target", args.vocab_size, args.target_vocabulary)
-        return train_marian_tokenizer(
-            texts["source"],
-            texts["target"],
-            folder,
-            vocab_size=args.vocab_size,
-            target_vocabulary=args.target_vocabulary,
-        )
-    return AutoTokenizer.from_pretrained(folder)
+        shape: dict[str, Any] = {"vocab_size": args.vocab_size, "target_vocabulary": args.target_vocabulary}
+        train_marian_tokenizer(texts["source"], texts["target"], folder, **shape)
+
+    return AutoTokenizer.from_pretrained(trained_tokenizer(output_dir, train))
 
 
 def language_id(tokenizer, code: str) -> int:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from .. import __version__
 from .arguments import MODELS
 from .checkpoints import checkpoints_of, trained_steps
+from .run import remove_tokenizer
 
 
 FORMAT = 1
@@ -23,14 +25,15 @@ MAY_CHANGE = """max_steps num_train_epochs eval_strategy eval_steps save_steps s
 AFTER = """attn_implementation preprocessing_num_workers bleu_tokenizer rouge_unit rouge_max_bytes weights_dtype
     length_predictor task card_examples language license""".split()
 FILES = ("train_file", "validation_file", "test_file")
-WEIGHTS = ("config.json", "model.safetensors", "tokenizer.json", "vocab.json", "target_vocab.json", "source.spm")
+TOKENIZER = ("tokenizer.json", "vocab.json", "target_vocab.json", "source.spm")
+WEIGHTS = ("config.json", "model.safetensors", *TOKENIZER)
 
 
-def identity(path: str | Path) -> dict[str, Any] | str:
-    """Size and hash of a file, or of the files of a model's folder; a name on the Hub as it is. No path is in it."""
+def identity(path: str | Path, names: Sequence[str] = WEIGHTS) -> dict[str, Any] | str:
+    """Size and hash of a file, or of `names` in a model's folder; a name on the Hub as it is. No path is in it."""
     path = Path(path)
     if path.is_dir():
-        parts = {name: identity(path / name) for name in WEIGHTS if (path / name).is_file()}
+        parts = {name: identity(path / name) for name in names if (path / name).is_file()}
         return {"name": path.resolve().name, "files": parts}
     if not path.is_file():
         return str(path)
@@ -61,7 +64,9 @@ class RunRecord:
         decides = {name: values[name] for name in [*names, *OPTIMISATION]} | {"processes": args.world_size}
         given = [name for name in (*FILES, *MODELS) if decides.get(name) is not None]
         self.files = {name: Path(decides[name]).name for name in given}
-        decides |= {name: identity(decides[name]) for name in given}
+        decides |= {name: identity(decides[name]) for name in given if name != "target_tokenizer"}
+        if "target_tokenizer" in given:  # a generator's folder, which may be trained on: only its tokens count
+            decides["target_tokenizer"] = identity(decides["target_tokenizer"], TOKENIZER)
         self.decides = json.loads(json.dumps(decides, default=str))
         self.rows: dict[str, int] = {}
         self.sittings: list[dict[str, Any]] = []
@@ -76,8 +81,7 @@ class RunRecord:
         # a tokenizer that was trained on other text, in a run that ended before its first checkpoint
         old = self.path.parent / "tokenizer"
         if saved is not None and saved["decides"] != self.decides and old.is_dir() and self.writes:
-            for file in old.iterdir():
-                file.unlink()
+            remove_tokenizer(self.path.parent)
         self.save()
 
     def _compare(self, saved: dict, steps: int) -> None:
@@ -90,10 +94,10 @@ class RunRecord:
             return
         differences = [f"{name}={_short(before.get(name))}, now {_short(now[name])}" for name in other]
         folder = self.path.parent
+        further = f"; to start from the model of this run, add model_name_or_path={folder}"
         raise ValueError(
-            f"{folder} holds a run with other options: {'; '.join(differences)}. Name another output_dir; to start "
-            f"from the model of this run, add model_name_or_path={folder}. Options that may change: "
-            f"{', '.join(self.changeable)}"
+            f"{folder} holds a run with other options: {'; '.join(differences)}. Name another output_dir"
+            f"{further if 'model_name_or_path' in now else ''}. Options that may change: {', '.join(self.changeable)}"
         )
 
     def set_rows(self, rows: dict[str, int]) -> None:
@@ -147,6 +151,7 @@ class RunRecord:
 def _short(value: Any) -> str:
     """A value of the record for a message."""
     if isinstance(value, dict):
-        found = value.get("sha256") or (value.get("files") or {}).get("model.safetensors", {}).get("sha256", "")
-        return " ".join(filter(None, [value.get("name"), f"sha256 {found[:8]}"]))
+        files = value.get("files", {"": value})
+        shown = [files["model.safetensors"]] if "model.safetensors" in files else files.values()
+        return " ".join(filter(None, [value.get("name"), "sha256", *(file["sha256"][:8] for file in shown)]))
     return str(value)

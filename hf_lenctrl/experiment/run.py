@@ -1,8 +1,12 @@
 """What a run needs beside its Trainer: permission to upload, a length predictor, streams."""
 
 import logging
+import os
+import shutil
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import transformers
 from huggingface_hub import create_repo, get_session, upload_file
@@ -70,6 +74,40 @@ def check_upload(args) -> None:
             f"cannot upload to {name}, so nothing was trained: {error}; sign in (hf auth login), name a repository of "
             "your own with hub_model_id=, or leave out push_to_hub"
         ) from error
+
+
+def trained_tokenizer(output_dir: str | Path, train: Callable[[Path], Any]) -> Path:
+    """
+    The folder of the tokenizer that a run trains for itself. It has its name only when it is whole: what a run that
+    was killed leaves is `tokenizer.part`. Call it in `main_process_first`.
+
+    Args:
+        output_dir (`str` or `Path`): The run's folder.
+        train (`Callable`): Trains the tokenizer and saves it in the folder that it is given; called where none is.
+
+    Raises:
+        `ValueError`: where the folder holds something else.
+        `RuntimeError`: in a process that is not the first, where the first has written none.
+    """
+    folder, part = Path(output_dir, "tokenizer"), Path(output_dir, "tokenizer.part")
+    if (folder / "tokenizer_config.json").is_file():
+        return folder
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ValueError(f"{folder} holds files, but no tokenizer; remove it, or name another output_dir")
+    if int(os.environ.get("LOCAL_RANK", 0)) > 0:
+        raise RuntimeError(f"the first process writes {folder}, and has written none; look at its error")
+    shutil.rmtree(part, ignore_errors=True)
+    train(part)
+    part.replace(folder)
+    return folder
+
+
+def remove_tokenizer(output_dir: str | Path) -> None:
+    """Remove what `trained_tokenizer` wrote, so that no half of it keeps the name."""
+    part = Path(output_dir, "tokenizer.part")
+    shutil.rmtree(part, ignore_errors=True)
+    Path(output_dir, "tokenizer").replace(part)
+    shutil.rmtree(part)
 
 
 def add_length_predictor(model, name: str | None, output_dir, save: bool = True) -> None:

@@ -142,8 +142,7 @@ class TranslationTables:
         if self.lengths:
             lines += ["", _row(["length", "MAE", "VAR", "r"]), _row(["---"] * 4)]
             for how, row in self.lengths.items():
-                r = "" if row["pearson"] is None else f"{row['pearson']:.2f}"
-                lines.append(_row([how, f"{row['mae']:.2f}", f"{row['variance']:.2f}", r]))
+                lines.append(_row([how, *(_number(row[key], 2) for key in ("mae", "variance", "pearson"))]))
         unknown = [str(s) for s in self.systems if s.how in ("predict", "source") and s.requested is None]
         if unknown:
             lines += ["", f"Not in this table, for want of requested lengths in {self.unit}s: {', '.join(unknown)}."]
@@ -154,8 +153,10 @@ class TranslationTables:
         ]
         lines += ["", _row(["BLEU (LR)", *groups]), _row(["---"] * (1 + len(groups)))]
         for system in self.systems:
-            values = [
-                f"{group['bleu']:.2f} ({group['length_ratio']:.3f})" for group in system.figures["groups"] if group
+            values = [  # without a unit in the references there is nothing to compare
+                "" if group["length_ratio"] is None else f"{group['bleu']:.2f} ({group['length_ratio']:.3f})"
+                for group in system.figures["groups"]
+                if group
             ]
             lines.append(_row([str(system), *values]))
         lines.append("")
@@ -169,10 +170,14 @@ def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
 def _cells(figures: dict) -> list[str]:
     star = "\\*" if (figures.get("p") is not None and figures["p"] < SIGNIFICANT) else ""
     values = [f"{figures['bleu']:.2f}{star}", f"{figures['chrf']:.2f}"]
-    return [*values, f"{figures['length_ratio']:.3f}", f"{figures['variance']:.3f}"]
+    return [*values, _number(figures["length_ratio"], 3), _number(figures["variance"], 3)]
 
 
 def translation_tables(
@@ -318,7 +323,7 @@ def render(spec: dict, results: dict[str, dict], out: Path) -> str:
                 if figures is None:  # a plain model is free, the others are not
                     cells.append("")
                     continue
-                ours = " / ".join(f"{figures[m]:.{3 if figures[m] < 100 else 1}f}" for m in measures)
+                ours = " / ".join(_number(figures[m], 3 if (figures[m] or 0) < 100 else 1) for m in measures)
                 paper = [spec.get("paper", {}).get(name, {}).get(m, [])[i : i + 1] for m in measures]
                 theirs = " / ".join(str(p[0]) for p in paper if p)
                 cells.append(f"{ours} ({theirs})" if theirs else ours)

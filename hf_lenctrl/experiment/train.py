@@ -27,9 +27,8 @@ from .baselines import quality, warn_of_baselines
 from .checkpoints import (
     check_checkpoint,
     check_writable,
-    is_finished,
+    finished_with,
     keep_better,
-    kept_checkpoint,
     last_checkpoint,
     load_average,
     room_for,
@@ -179,9 +178,10 @@ def fit(trainer: LengthControlTrainer, run_args: RunArguments, record: RunRecord
         logger.info("resuming from %s", checkpoint)
     metrics: dict[str, float] = {}
     done = 0 if checkpoint is None else trained_steps(checkpoint)
-    if checkpoint is not None and is_finished(args, checkpoint):
+    kept = None if checkpoint is None else finished_with(checkpoint, args)
+    if kept is not None:
         logger.info("training is finished")
-        load_average(model, [kept_checkpoint(args, checkpoint)])
+        load_average(model, [kept])
         trainer.remember_lengths()
     else:
         record.begin(done)

@@ -3,7 +3,8 @@
     lenctrl train-predictor translation/length_predictor_small --train_file rows.jsonl
         --encoder_name_or_path path/to/encoder --target_tokenizer runs/ldpe --output_dir runs/predictor
 
-One YAML file is one run; options on the command line override it. To resume an interrupted run, repeat the command.
+One YAML file is one run; options on the command line override it. To resume an interrupted run, repeat the command;
+a folder that holds a run with other options is refused.
 """
 
 import json
@@ -15,18 +16,17 @@ from typing import Any
 import torch
 from datasets import DatasetDict
 from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer, EarlyStoppingCallback, TrainingArguments
-from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_callback import TrainerState
 
 from ..hub import HubTrainer
-from ..length_predictor import LengthPredictor, round_lengths
+from ..length_predictor import LengthPredictor, LengthPredictorConfig, round_lengths
 from ..length_units import LENGTH_UNITS, count_texts
 from ..minimal_card import minimal_card
 from .arguments import DataArguments, parse_arguments
-from .checkpoints import last_checkpoint, load_average
+from .checkpoints import check_checkpoint, check_writable, finished_with, last_checkpoint, load_average, trained_steps
 from .data import load_splits
 from .figures import predictor_figures
-from .run import check_upload, set_up
+from .record import RunRecord
+from .run import check_upload, set_up, trained_tokenizer
 
 
 logger = logging.getLogger("train_length_predictor")
@@ -93,10 +93,12 @@ class PredictorTrainer(HubTrainer):
 
 def load_tokenizer(args: PredictorArguments, texts, output_dir: str):
     """The encoder's tokenizer, that of the run to go on with, or one trained on the sources."""
-    name = args.encoder_name_or_path or str(Path(output_dir, "tokenizer"))
-    if args.encoder_name_or_path is None and not Path(name, "tokenizer_config.json").is_file():
+
+    def train(folder: Path) -> None:
         new = BertTokenizer(strip_accents=False)  # without its accents Japanese loses its voiced syllables
-        new.train_new_from_iterator(iter(texts), args.vocab_size, show_progress=False).save_pretrained(name)
+        new.train_new_from_iterator(iter(texts), args.vocab_size, show_progress=False).save_pretrained(folder)
+
+    name = args.encoder_name_or_path or trained_tokenizer(output_dir, train)
     return AutoTokenizer.from_pretrained(name, padding_side="right")  # the predictor reads the first position
 
 
@@ -144,14 +146,6 @@ def tokenize(splits: DatasetDict, tokenizer, limit: int, data_args: DataArgument
     return encoded.remove_columns("cut")
 
 
-def finished_with(checkpoint: str, args: TrainingArguments) -> Path | None:
-    """The best checkpoint, if the run that wrote this one has ended and no longer one is asked for."""
-    state: Any = TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME)))
-    longer = args.max_steps > state.max_steps or args.max_steps < 0 and args.num_train_epochs > state.num_train_epochs
-    ended = state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"] and not longer
-    return Path(checkpoint).parent / Path(state.best_model_checkpoint or checkpoint).name if ended else None
-
-
 def markdown(table: dict[str, dict]) -> str:
     """Table 2 of Oka et al. 2020."""
     lines = ["| split | lengths | average error | variance | correlation | error ratio |", "|---|---|---|---|---|---|"]
@@ -162,15 +156,30 @@ def markdown(table: dict[str, dict]) -> str:
     return "\n".join(lines)
 
 
-def fit(trainer: PredictorTrainer) -> None:
+def take_up(model: Any, checkpoint: str, weights_only: bool) -> None:
+    """See that a checkpoint is whole, and keep the mean and the deviation that its weights were trained with."""
+    check_checkpoint(checkpoint, weights_only, model.config.length_unit)
+    if Path(checkpoint, "config.json").is_file():  # those of FSDP have none
+        before = LengthPredictorConfig.from_pretrained(checkpoint)
+        model.config.target_mean, model.config.target_std = before.target_mean, before.target_std
+
+
+def fit(trainer: PredictorTrainer, record: RunRecord) -> None:
     """Train, or resume, or load what is trained, and save the model."""
     args = trainer.args
     checkpoint = args.resume_from_checkpoint or last_checkpoint(str(args.output_dir), args.world_size)
+    if checkpoint is not None:
+        take_up(trainer.model, checkpoint, args.save_only_model)
     if checkpoint is not None and (best := finished_with(checkpoint, args)) is not None:
         logger.info("training is finished")  # Trainer would take one more step
         load_average(trainer.model, [best])
     else:
+        record.begin(0 if checkpoint is None else trained_steps(checkpoint))
         trainer.save_metrics("train", trainer.train(resume_from_checkpoint=checkpoint).metrics)
+        state = trainer.state
+        whole = state.global_step >= state.max_steps
+        why = "the last step" if whole else f"ended before step {state.max_steps}, the last of its schedule"
+        record.end(state.global_step, state.epoch or 0.0, why)
     trainer.save_model(_internal_call=True)  # uploaded once, at the end, with its card
 
 
@@ -203,12 +212,16 @@ def main(argv=None) -> dict:
     model_args, data_args, args = parse_arguments(classes, argv, __doc__)
     data_args.max_source_length = data_args.max_source_length or 256
     set_up(args)
+    check_writable(args.output_dir)
     check_upload(args)
+    with args.main_process_first(desc="record"):
+        record = RunRecord(args, model_args, data_args)
 
     # ---------------------------------------------------------------- data and model
     with args.main_process_first(desc="data"):
         splits = measure(load_splits(data_args), model_args, data_args)
         tokenizer = load_tokenizer(model_args, splits["train"]["source"], args.output_dir)
+    record.set_rows({name: len(split) for name, split in splits.items()})
     encoder: Any = model_args.encoder_name_or_path or new_encoder(model_args, tokenizer, data_args)
     unit, lengths = model_args.length_unit, splits["train"]["labels"][:]
     model = LengthPredictor.from_encoder(encoder, lengths, length_unit=unit, dropout=model_args.dropout)
@@ -223,7 +236,7 @@ def main(argv=None) -> dict:
     trainer = PredictorTrainer(model, args, **data, processing_class=tokenizer, compute_metrics=compute_metrics)
     if model_args.patience is not None:
         trainer.add_callback(EarlyStoppingCallback(model_args.patience))
-    fit(trainer)
+    fit(trainer, record)
 
     # ---------------------------------------------------------------- Table 2, card, upload
     args.train_sampling_strategy = "random"  # group_by_length would reorder the rows of a test, too

@@ -28,7 +28,7 @@ def records_of(text: str) -> Iterator[dict[str, str]]:
     for record in text.split("\n\n"):
         fields: dict[str, str] = {}
         name = ""
-        for line in record.splitlines():
+        for line in record.split("\n"):  # a text may hold other line ends, such as U+2028
             if line[:1].isspace():
                 fields[name] = f"{fields.get(name, '')}\n{line}"
             elif ":" in line:

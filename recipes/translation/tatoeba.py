@@ -42,7 +42,12 @@ def main(argv=None) -> None:
     args = parser.parse_args(argv)
     folder = Path(args.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    languages = dict(map(read, args.files))
+    languages: dict[str, dict[str, list[dict]]] = {}
+    for path in args.files:
+        code, splits = read(path)
+        if code in languages:
+            raise ValueError(f"{path} is a second file of the language {code}; give one for each language")
+        languages[code] = splits
     train = [row for splits in languages.values() for row in splits["train"]]
     validation = [row for splits in languages.values() for row in splits["validation"]]
     random.Random(1).shuffle(validation)  # the recipes evaluate on the first rows, which should hold every language

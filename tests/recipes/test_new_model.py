@@ -1,15 +1,19 @@
 """A new model from the recipe's arguments."""
 
+import os
+
 import pytest
 import torch
-from conftest import TARGETS
+from conftest import SOURCES, TARGETS
 from transformers import (
     BartForConditionalGeneration,
     MarianMTModel,
+    MarianTokenizer,
 )
 
 from hf_lenctrl.experiment import train as train_seq2seq
 from hf_lenctrl.experiment.arguments import ModelArguments
+from hf_lenctrl.experiment.run import remove_tokenizer
 
 
 @pytest.mark.parametrize("family", ["marian", "bart"])
@@ -54,3 +58,58 @@ def test_a_new_model_may_have_fewer_decoder_layers_and_another_attention(encodin
         assert (len(model.get_encoder().layers), len(model.model.decoder.layers)) == (3, 1)
         used = {module.config._attn_implementation for module in model.modules() if hasattr(module, "out_proj")}
         assert used == {attention}
+
+
+# The tokenizer that a run trains
+
+TEXTS = {"source": SOURCES, "target": TARGETS}
+
+
+def killed(*args, **kwargs):
+    raise KeyboardInterrupt
+
+
+def test_a_tokenizer_that_a_killed_run_left_half_written_is_trained_anew(tmp_path, monkeypatch):
+    args = ModelArguments(vocab_size=120)
+    with monkeypatch.context() as patch:
+        patch.setattr(MarianTokenizer, "save_vocabulary", killed)
+        with pytest.raises(KeyboardInterrupt):
+            train_seq2seq.load_tokenizer(args, TEXTS, str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.part"]
+    (tmp_path / "tokenizer.part" / "vocab.json").write_text("{")
+    for _ in range(2):  # trained, then read
+        tokenizer = train_seq2seq.load_tokenizer(args, TEXTS, str(tmp_path))
+        assert [path.name for path in tmp_path.iterdir()] == ["tokenizer"]
+        ids = tokenizer(text_target="small")["input_ids"]
+        assert len(ids) == 6 and 1 not in ids and ids[-1] == 0  # five characters, all known, and the end
+        assert "tokenizer.part" not in tokenizer.name_or_path
+
+
+def test_a_tokenizer_is_removed_at_once(tmp_path, monkeypatch):
+    args = ModelArguments(vocab_size=120)
+    train_seq2seq.load_tokenizer(args, TEXTS, str(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            remove_tokenizer(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.part"]
+
+
+def test_only_the_first_process_trains_the_tokenizer(tmp_path, monkeypatch):
+    args = ModelArguments(vocab_size=120)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(RuntimeError, match="the first process writes .*tokenizer, and has written none; look at its"):
+        train_seq2seq.load_tokenizer(args, TEXTS, str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    train_seq2seq.load_tokenizer(args, TEXTS, str(tmp_path))
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert len(train_seq2seq.load_tokenizer(args, TEXTS, str(tmp_path))(text_target="small")["input_ids"]) == 6
+
+
+def test_files_that_are_no_tokenizer_are_kept(tmp_path):
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="tokenizer holds files, but no tokenizer; remove it, or name another output"):
+        train_seq2seq.load_tokenizer(ModelArguments(vocab_size=120), TEXTS, str(tmp_path))
+    assert (tmp_path / "tokenizer" / "notes.txt").read_text() == "mine"

@@ -1,0 +1,40 @@
+"""Sentence pairs of Tatoeba for the translation recipes."""
+
+import gzip
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+
+SCRIPT = Path(__file__).parents[1] / "recipes" / "translation" / "tatoeba.py"
+spec = importlib.util.spec_from_file_location("translation_tatoeba", SCRIPT)
+assert spec is not None and spec.loader is not None
+tatoeba = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(tatoeba)
+
+
+def write(path: Path, code: str, texts: list[str]) -> str:
+    """A file with a pair of each split."""
+    splits = ("train", "validation", "test")
+    rows = [{"split": name, code: text, "en": text.upper()} for name, text in zip(splits, texts, strict=True)]
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        file.write("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_the_pairs_of_all_languages_are_written(tmp_path):
+    files = [write(tmp_path / f"{code}.gz", code, [f"{code} {i}" for i in range(3)]) for code in ("de", "fr")]
+    tatoeba.main([*files, "--output_dir", str(tmp_path / "data")])
+    written = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "data").iterdir()}
+    assert sorted(written) == ["test_de.jsonl", "test_fr.jsonl", "train.jsonl", "validation.jsonl"]
+    assert written["train.jsonl"] == '{"source": "de 0", "target": "DE 0"}\n{"source": "fr 0", "target": "FR 0"}\n'
+    assert written["test_fr.jsonl"] == '{"source": "fr 2", "target": "FR 2"}\n'
+
+
+def test_a_second_file_of_a_language_is_refused(tmp_path):
+    files = [write(tmp_path / f"{name}.gz", "de", [f"{name} {i}" for i in range(3)]) for name in ("one", "two")]
+    with pytest.raises(ValueError, match="two.gz is a second file of the language de; give one for each language"):
+        tatoeba.main([*files, "--output_dir", str(tmp_path / "data")])
+    assert list((tmp_path / "data").iterdir()) == []
