@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DataCollatorForSeq
 
 import hf_lenctrl
 from hf_lenctrl.data_collator import DrawsByExample
-from hf_lenctrl.experiment import data
+from hf_lenctrl.experiment import row_files
 from hf_lenctrl.experiment.arguments import parse_arguments
 from hf_lenctrl.experiment.checkpoints import check_checkpoint, finished_with, last_checkpoint
 from hf_lenctrl.experiment.run import check_upload
@@ -89,7 +89,7 @@ def load_rows(path: str, tokenizer, max_length: int) -> datasets.Dataset:
         except Exception as error:  # those of a chat template, too
             raise ValueError(f"row {i + 1} of {path}: {error}") from error
 
-    rows = data.load_rows(path)
+    rows = row_files.load_rows(path)
     rows = rows.map(numbered, with_indices=True, remove_columns=rows.column_names)
     kept = rows.filter(lambda row: len(row["input_ids"]) <= max_length)
     print(f"{path}: {len(kept):,} of {len(rows):,} rows have at most {max_length} tokens")
