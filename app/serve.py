@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, HTTPException
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 from transformers import pipeline
 
@@ -127,6 +129,13 @@ async def lifespan(app: FastAPI):
 
 
 app = FastAPI(title="Text of a length", lifespan=lifespan)
+
+
+@app.exception_handler(RequestValidationError)
+async def refuse(_, error: RequestValidationError) -> JSONResponse:
+    """What is wrong with a request, without the text itself, which may be no valid Unicode."""
+    found = [{name: fault[name] for name in ("type", "loc", "msg")} for fault in error.errors()]
+    return JSONResponse({"detail": found}, status_code=422)
 
 
 @app.post("/generate")

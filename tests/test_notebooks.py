@@ -51,8 +51,8 @@ assert again == first and where == "user/lenctrl-notebook"
     "05_causal_language_model": """
 assert same == [True, True] and not report.dropped and list(error) == ["before", "after"]
 assert len(rows) > 2 and all(row["prompt"].endswith("\\nTitle:\\n") and row["completion"] for row in rows)
-assert [answer["length"] for answer in exact] == [50] * 3 == [len(answer["generated_text"]) for answer in exact]
-assert all(45 <= answer["length"] <= 60 for answer in within)
+assert [answer["length"] for answer in exact] == [56] * 3 == [len(answer["generated_text"]) for answer in exact]
+assert all(50 <= answer["length"] <= 60 for answer in within)
 assert torch.count_nonzero(reloaded.length_projection.weight) > 0
 """,
 }

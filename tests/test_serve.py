@@ -103,7 +103,6 @@ def test_each_request_has_a_window_of_its_own(address):
         ({"tolerance": 3}, "length_tolerance"),
         ({"unit": "line"}, "'token', 'character', 'word', 'byte' or 'width'"),
         ({"lenght": 4}, "Extra inputs are not permitted"),
-        ({"text": "Hallo \ud83d"}, "valid Unicode"),
         ({"text": "  "}, "the text at position 0 is empty and has no length to write for"),
         ({"unit": "word"}, "length_unit='word', but the model was trained to count characters"),
     ],
@@ -112,6 +111,12 @@ def test_a_wrong_request_is_refused_with_the_rule(address, change, message):
     answer = ask(address, **{"text": SENTENCES[0], "length": 30, **change})
     assert answer.status_code == 422
     assert message in answer.text
+
+
+def test_half_a_character_is_refused(address):
+    body = b'{"text": "Hallo \\ud83d", "length": 30}'  # as JSON writes it
+    answer = httpx.post(f"{address}/generate", content=body, headers={"content-type": "application/json"}, timeout=60)
+    assert answer.status_code == 422 and "unicode" in answer.text and "Hallo" not in answer.text
 
 
 def test_a_request_that_fails_leaves_its_neighbours_their_answers(address):

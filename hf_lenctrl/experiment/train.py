@@ -101,12 +101,8 @@ def load_model(model_args: ModelArguments, data_args: DataArguments, run_args: R
 
 
 def check_training(args, run_args: RunArguments, says_generate: bool) -> None:
-    """Refuse options of Trainer that lose a training at its end; a run writes texts to measure their lengths."""
-    if says_generate and not args.predict_with_generate:
-        raise ValueError(
-            "predict_with_generate=False writes no texts, and lengths are measured on these; leave it out"
-        )
-    args.predict_with_generate = True
+    """Refuse options of Trainer that lose a training at its end; a run writes texts unless it is told not to."""
+    args.predict_with_generate = args.predict_with_generate or not says_generate
     if isinstance(args.resume_from_checkpoint, str) and not Path(args.resume_from_checkpoint).is_dir():
         raise ValueError(
             f"resume_from_checkpoint names a folder, got {args.resume_from_checkpoint!r}; leave it out: a command "
@@ -271,6 +267,10 @@ def main(argv=None) -> dict:
     data = load_data(model_args, data_args, args)
     rows = {name: len(split) for name, split in data.tokenized.items() if not isinstance(split, IterableDataset)}
     record.set_rows(rows)
+    if not args.predict_with_generate and {"validation", "test"} & data.tokenized.keys():
+        raise ValueError(
+            "predict_with_generate=False writes no texts, and lengths are measured on these; leave it out"
+        )
     model = load_model(model_args, data_args, run_args, args, data)
     trainer = make_trainer(model, run_args, args, data)
     metrics, history = fit(trainer, run_args, record, data.unit)
