@@ -37,7 +37,7 @@ class LengthControlledGenerationPipeline(Pipeline):
             tokenizer's template writes.
         length (`int`, `tuple`, `list` or `str`, *optional*): Units, for all texts or for each; a list for a single
             text, or for each of several, gives one output for each length. A tuple `(lowest, highest)` is a range: one
-            output, as long as it needs to be within; see `length_plans`. `"predict"` uses a length
+            output, of any length within; see `length_plans`. `"predict"` uses a length
             predictor (Oka et al. 2020), `"source"` the source's length (Lakew et al. 2019), `"reference"` that of
             `references`, the best case. Defaults to the model's.
         predictor (`str` or `tuple`, *optional*): Path or Hub name of a `LengthPredictor`, or the model and its

@@ -354,3 +354,10 @@ def test_a_converted_model_learns_the_length_and_forgets_nothing(tmp_path):
     train(converted, tokenizer, steps=170, rate=3e-3)
     assert every_target(converted, tokenizer, controlled=True) <= learned
     assert mean_absolute_error(converted, tokenizer) <= before / 2
+
+
+def test_the_attention_of_the_plain_model_is_kept():
+    plain = stock_model("bart")
+    plain.set_attn_implementation("eager")
+    model = add_length_control(plain, tokenizer=tokenizer_of("bart"))
+    assert model.config._attn_implementation == "eager"

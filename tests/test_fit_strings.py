@@ -305,6 +305,17 @@ def test_quotes_around_a_string_and_what_another_file_has_stay(tmp_path):
     assert written.count("<!-- fuzzy -->") == 2  # the plurals once
 
 
+@pytest.mark.parametrize(("own", "other"), [("a.po", "b.po"), ("a.json", "b.xml")])
+def test_translations_so_far_come_from_a_file_of_the_same_kind(own, other, tmp_path):
+    contents = {".po": PO, ".json": '{"wait": "Warten"}', ".xml": XML}
+    for name in (own, other):
+        (tmp_path / name).write_text(contents[Path(name).suffix], encoding="utf-8")
+    files = {"input": own, "existing": other, "output": "out"}
+    argv = [word for option, name in files.items() for word in (f"--{option}_file", str(tmp_path / name))]
+    with pytest.raises(ValueError, match="existing_file is for strings.xml and JSON, of the kind of input_file"):
+        strings.main([*argv, "--report_dir", str(tmp_path), "--plain_model", str(MODELS / "gone")])
+
+
 def test_a_character_that_the_file_cannot_hold_is_refused(tmp_path):
     (tmp_path / "a.po").write_bytes(PO.replace("UTF-8", "ISO-8859-1").encode("iso-8859-1"))
     catalogue = catalogues.read(str(tmp_path / "a.po"))

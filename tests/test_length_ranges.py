@@ -1,4 +1,4 @@
-"""A range: one output, as long as it needs to be within, chosen among several lengths; and lengths of rows."""
+"""A range: one output of any length within, chosen among several lengths; and lengths of rows."""
 
 import datasets
 import pytest

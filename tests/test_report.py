@@ -341,3 +341,8 @@ def test_wrong_arguments_are_refused(arguments, error, message):
     arguments = {"predictions": TEXTS, "requested": CHARACTERS, **arguments}
     with pytest.raises(error, match=message):
         length_report(arguments.pop("predictions"), arguments.pop("requested"), **arguments)
+
+
+def test_each_text_has_its_window_in_the_buckets_too():
+    report = length_report(["aaaa", "bbbbb"], [5, 40], tolerance=[1, 0])
+    assert [bucket["within"] for bucket in report.units["character"]["buckets"]] == [1.0, 0.0]

@@ -10,7 +10,7 @@ models cannot write within the limit, with every placeholder, is left as it was,
 import argparse
 from functools import partial
 
-from catalogues import Entry, limits, read
+from catalogues import Entry, Gettext, limits, read
 from fitting import Fitted, Request, add_options, cell, columns, fitter, quiet, write_report
 from placeholders import NAMES, Piece, Unprotectable, protect, restore
 
@@ -136,6 +136,11 @@ def main(argv=None) -> None:
     entries, most = catalogue.entries(), limits(args.limits_file)
     keys = {row.key for row in entries}
     other = None if args.existing_file is None else read(args.existing_file)
+    if other is not None and (type(other) is not type(catalogue) or isinstance(other, Gettext)):
+        raise ValueError(
+            f"existing_file is for strings.xml and JSON, of the kind of input_file, got {args.existing_file!r} for "
+            f"{args.input_file!r}; a .po file holds its own translations"
+        )
     existing = {} if other is None else {row.key: row.source for row in other.entries()}
     for name, given in (("limits_file", most), ("existing_file", existing)):
         if unknown := sorted(set(given) - keys):
