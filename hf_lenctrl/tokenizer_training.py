@@ -23,6 +23,7 @@ def train_marian_tokenizer(
     vocab_size: int = 16_000,
     target_vocabulary: str = "character",
     character_coverage: float = 1.0,
+    byte_fallback: bool = False,
     model_max_length: int = 512,
 ) -> MarianTokenizer:
     """
@@ -37,6 +38,8 @@ def train_marian_tokenizer(
             `"shared"` gives one subword model for both.
         character_coverage (`float`, *optional*, defaults to 1.0): Share of the text's characters that the vocabulary
             covers; 0.9995 suits Japanese and Chinese.
+        byte_fallback (`bool`, *optional*, defaults to `False`): Whether a subword model writes characters that the
+            text lacks as UTF-8 bytes, 256 entries of the vocabulary, instead of `<unk>`.
         model_max_length (`int`, *optional*, defaults to 512): Longest source in tokens.
 
     Returns:
@@ -52,6 +55,7 @@ def train_marian_tokenizer(
         sources if separate else itertools.chain(sources, targets),
         vocab_size=vocab_size - len(SPECIAL_TOKENS) + 1,  # SentencePiece counts its own <unk>
         character_coverage=character_coverage,
+        byte_fallback=byte_fallback,
         hard_vocab_limit=False,
     )
     # Without the dummy prefix every target token is one character of the output, so that progress equals position.

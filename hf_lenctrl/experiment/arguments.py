@@ -96,6 +96,9 @@ class ModelArguments:
         metadata={"help": "The decoder writes characters, or the subwords that both sides share"}
         | {"choices": ["character", "shared"]},
     )
+    byte_fallback: bool = field(
+        default=False, metadata={"help": "A tokenizer trained here writes unknown characters as UTF-8 bytes"}
+    )
 
     @property
     def tolerance(self):

@@ -95,6 +95,7 @@ def check_options(args: ModelArguments, data_args: DataArguments, run_args: RunA
         "group_separator": (data_args.group_column is not None, "group_column="),
         "vocab_size": (args.tokenizer_name_or_path is None, "a tokenizer that is trained here"),
         "target_vocabulary": (args.tokenizer_name_or_path is None, "a tokenizer that is trained here"),
+        "byte_fallback": (args.tokenizer_name_or_path is None, "a tokenizer that is trained here"),
         "length_noise": (told or run_args.length_noise == 0, "a model that is given the length"),
         **{name: (run_args.objective == "golc", "objective=golc") for name in _GOLC},
         "overshoot_share": (told or run_args.overshoot_share == 0, "a model that is given the length"),
@@ -177,7 +178,7 @@ def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], out
 
     def train(folder: Path) -> None:
         logger.info("training a tokenizer: %d source subwords, %s target", args.vocab_size, args.target_vocabulary)
-        shape: dict[str, Any] = {"vocab_size": args.vocab_size, "target_vocabulary": args.target_vocabulary}
+        shape: Any = {name: getattr(args, name) for name in ("vocab_size", "target_vocabulary", "byte_fallback")}
         train_marian_tokenizer(texts["source"], texts["target"], folder, **shape)
 
     return AutoTokenizer.from_pretrained(trained_tokenizer(output_dir, train))

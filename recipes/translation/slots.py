@@ -1,0 +1,267 @@
+"""
+Names, places, numbers and times for training pairs, German or French to English.
+
+Sentence collections know a handful of names (in Tatoeba: Tom, Mary and Boston), so a small model that is trained on
+them writes these for every other name. `replace` puts others into a pair, on both sides; `sentence` writes a pair with
+several of them. Both draw from lists below. `HELD_OUT` names never enter training; they test whether a model copies.
+"""
+
+import random
+import re
+from pathlib import Path
+
+
+MEN = (
+    "Lukas Jonas Felix Paul Max Moritz Leon Noah Ben Emil Anton Jakob David Simon Tobias "
+    "Stefan Markus Andreas Michael "
+    "Peter Klaus Jürgen Wolfgang Uwe Dieter Karl Otto Günther Björn Jörg Sören Hugo Louis Gabriel Raphaël Arthur "
+    "Nathan Théo Mathis Clément Antoine Julien Nicolas Pierre François Michel Philippe Laurent Olivier Sébastien "
+    "Guillaume Benoît Cédric Rémi Yves Omar Ali Mehmet Mustafa Ahmed Karim Youssef Ivan Dmitri Sergei Luca Marco "
+    "Giovanni Matteo Diego Carlos Javier Pablo Miguel Kenji Hiroshi Wei Raj Arjun Kwame Lars Erik Oliver Harry George "
+    "Liam Ethan Mason Logan Ryan Kevin Brian Steven Daniel Robert William Richard Thomas"
+).split()
+WOMEN = (
+    "Anna Emma Mia Hannah Sofia Lena Lea Clara Marie Laura Julia Katharina Sabine Petra Monika Ursula Renate Ingrid "
+    "Heike Birgit Susanne Claudia Nadine Franziska Greta Frieda Jette Käthe Louise Chloé Camille Manon Inès Léa Zoé "
+    "Jade Juliette Margaux Élodie Céline Aurélie Nathalie Sylvie Brigitte Véronique Hélène Françoise Geneviève Amélie "
+    "Fatima Aisha Leila Yasmin Elif Zeynep Olga Natalia Svetlana Giulia Chiara Francesca Carmen Lucía Elena Yuki "
+    "Sakura Mei Priya Ananya Amina Freya Astrid Olivia Charlotte Amelia Isla Grace Chloe Ella Megan Rachel Rebecca "
+    "Jessica Ashley Karen Linda Susan Deborah"
+).split()
+HELD_OUT = {
+    "men": "Florian Hannes Rüdiger Till Baptiste Gaspard Loïc Tariq Bogdan Enzo Rodrigo "
+    "Takeshi Ravi Callum Duncan".split(),
+    "women": "Wiebke Annika Dorothea Svenja Capucine Maëlle Solène Noor Ludmila Bianca Paloma Haruka Kavita Fiona "
+    "Harriet".split(),
+    "cities": "Kassel Rostock Bielefeld Graz Lugano Grenoble Dijon Limoges Malmö Gdansk Bilbao Denver Perth".split(),
+}
+SURNAMES = (
+    "Müller Schmidt Schneider Fischer Weber Meyer Wagner Becker Schulz Hoffmann Koch Bauer "
+    "Richter Klein Wolf Schröder "
+    "Neumann Schwarz Zimmermann Krüger Hartmann Lange Krause Lehmann Köhler Dupont Martin "
+    "Bernard Durand Dubois Moreau "
+    "Lefebvre Girard Bonnet Lambert Fontaine Rousseau Chevalier Mercier Smith Jones Taylor Brown Wilson Evans Walker "
+    "Wright Green Hall Wood Clarke Yilmaz Kaya Demir Nguyen Tran Kowalski Novak Rossi Russo Garcia Lopez Silva Tanaka"
+).split()
+# (German, French, English)
+CITIES = [
+    tuple(line.split("/")) if "/" in line else (line,) * 3
+    for line in (
+        "Berlin|Hamburg|München/Munich/Munich|Köln/Cologne/Cologne|Frankfurt/Francfort/Frankfurt|Stuttgart|Düsseldorf|"
+        "Dortmund|Leipzig|Dresden/Dresde/Dresden|Hannover/Hanovre/Hanover|"
+        "Nürnberg/Nuremberg/Nuremberg|Bremen/Brême/Bremen|"
+        "Mainz/Mayence/Mainz|Freiburg/Fribourg/Freiburg|Heidelberg|Wien/Vienne/Vienna|Salzburg/Salzbourg/Salzburg|"
+        "Innsbruck|Zürich/Zurich/Zurich|Basel/Bâle/Basel|Bern/Berne/Bern|Genf/Genève/Geneva|Lausanne|Paris|"
+        "Lyon|Marseille|Toulouse|Nizza/Nice/Nice|Bordeaux|Lille|Nantes|"
+        "Straßburg/Strasbourg/Strasbourg|Rennes|Montpellier|"
+        "Brüssel/Bruxelles/Brussels|Gent/Gand/Ghent|Brügge/Bruges/Bruges|"
+        "Luxemburg/Luxembourg/Luxembourg|Rotterdam|London/"
+        "Londres/London|Manchester|Liverpool|Bristol|Dublin|Glasgow|Rom/Rome/Rome|"
+        "Mailand/Milan/Milan|Florenz/Florence/"
+        "Florence|Venedig/Venise/Venice|Neapel/Naples/Naples|Turin|Madrid|"
+        "Barcelona/Barcelone/Barcelona|Sevilla/Séville/"
+        "Seville|Lissabon/Lisbonne/Lisbon|Porto|Kopenhagen/Copenhague/Copenhagen|Stockholm|Helsinki|Warschau/Varsovie/"
+        "Warsaw|Krakau/Cracovie/Krakow|Prag/Prague/Prague|Budapest|Bukarest/Bucarest/Bucharest|Moskau/Moscou/Moscow|"
+        "Kiew/Kiev/Kyiv|Tokio/Tokyo/Tokyo|Peking/Pékin/Beijing|Shanghai|"
+        "Singapur/Singapour/Singapore|Delhi|Mumbai|Dubai/"
+        "Dubaï/Dubai|Kairo/Le Caire/Cairo|Tunis|Casablanca|Nairobi|New York|Chicago|Boston|Los Angeles|San Francisco|"
+        "Seattle|Miami|Toronto|Montreal/Montréal/Montreal|Vancouver|Quebec/Québec/Quebec|Sydney|"
+        "Melbourne|Athen/Athènes/"
+        "Athens|Edinburgh/Édimbourg/Edinburgh|Antwerpen/Anvers/Antwerp|Oslo|Istanbul|Amsterdam"
+    ).split("|")
+]
+# without an article in German; feminine in French ("en France")
+COUNTRIES = [
+    tuple(line.split("/"))
+    for line in (
+        "Deutschland/Allemagne/Germany|Österreich/Autriche/Austria|Italien/Italie/Italy|Spanien/Espagne/Spain|"
+        "Australien/Australie/Australia|Indien/Inde/India|Irland/Irlande/Ireland|Ägypten/Égypte/Egypt|"
+        "Argentinien/Argentine/Argentina|Algerien/Algérie/Algeria|Frankreich/France/France|China/Chine/China|"
+        "Russland/Russie/Russia|Belgien/Belgique/Belgium|Norwegen/Norvège/Norway|Schweden/Suède/Sweden|"
+        "Griechenland/Grèce/Greece|Polen/Pologne/Poland|Ungarn/Hongrie/Hungary|Finnland/Finlande/Finland|"
+        "Kroatien/Croatie/Croatia|Tunesien/Tunisie/Tunisia|Rumänien/Roumanie/Romania|Neuseeland/Nouvelle-Zélande/"
+        "New Zealand|Südafrika/Afrique du Sud/South Africa|Schottland/Écosse/Scotland|Kolumbien/Colombie/Colombia"
+    ).split("|")
+]
+MONTHS = [
+    tuple(line.split("/"))
+    for line in (
+        "Januar/janvier/January|Februar/février/February|März/mars/March|April/avril/April|Mai/mai/May|Juni/juin/June|"
+        "Juli/juillet/July|August/août/August|September/septembre/September|Oktober/octobre/October|"
+        "November/novembre/November|Dezember/décembre/December"
+    ).split("|")
+]
+DAYS = [
+    tuple(line.split("/"))
+    for line in (
+        "Montag/lundi/Monday|Dienstag/mardi/Tuesday|Mittwoch/mercredi/Wednesday|Donnerstag/jeudi/Thursday|"
+        "Freitag/vendredi/Friday|Samstag/samedi/Saturday|Sonntag/dimanche/Sunday"
+    ).split("|")
+]
+HOURS = [
+    tuple(line.split("/"))
+    for line in (
+        "eins/une heure/one|zwei/deux heures/two|drei/trois heures/three|vier/quatre heures/four|"
+        "fünf/cinq heures/five|"
+        "sechs/six heures/six|sieben/sept heures/seven|acht/huit heures/eight|"
+        "neun/neuf heures/nine|zehn/dix heures/ten|"
+        "elf/onze heures/eleven|zwölf/midi/twelve"
+    ).split("|")
+]
+SIDE = {"de": 0, "fr": 1, "en": 2}
+
+# the name in a pair -> whom it may become: German and English, French and English
+_KNOWN = {
+    "de": {"Tom": ("Tom", MEN), "Maria": ("Mary", WOMEN), "Mary": ("Mary", WOMEN), "Johannes": ("John", MEN)},
+    "fr": {"Tom": ("Tom", MEN), "Marie": ("Mary", WOMEN), "Mary": ("Mary", WOMEN), "Jean": ("John", MEN)},
+}
+for _name in "John Jim Bill Bob Jack Ken Mike Tony Johnny Jackson".split():
+    _KNOWN["de"][_name] = _KNOWN["fr"][_name] = (_name, MEN)
+for _name in "Alice Jane Nancy Emily Kate Lucy Linda Betty Ann Judy Susan Layla".split():
+    _KNOWN["de"][_name] = _KNOWN["fr"][_name] = (_name, WOMEN)
+_VOWELS = "AEIOUÉÈÊÀÂÎÔÛ"
+_NUMBER = re.compile(r"(?<![\w.,:])\d{1,4}(?![\w.,:]*\w)")
+
+
+def _elide(text: str) -> str:
+    """French "de" and "que" before a name or a place, with a vowel or without."""
+    text = re.sub(rf"\b([dD]|[qQ]u)e (?=[{_VOWELS}]\w*)", r"\1'", text)
+    return re.sub(rf"\b([dD]|[qQ]u)['’](?=[A-ZÀ-Ü])(?![{_VOWELS}H])", r"\1e ", text)
+
+
+def _swap(text: str, old: str, new: str) -> tuple[str, int]:
+    """The text with one word for another, which keeps a genitive's s, and how often it stood there."""
+    return re.subn(rf"(?<!\w){re.escape(old)}(?=(?:s|'s|’s)?(?!\w))", new, text)
+
+
+def _both(source: str, target: str, old: tuple[str, str], new: tuple[str, str]) -> tuple[str, str] | None:
+    """The pair with a word exchanged, if it stands equally often on both sides."""
+    source, first = _swap(source, old[0], new[0])
+    target, second = _swap(target, old[1], new[1])
+    return (source, target) if first == second > 0 else None
+
+
+def replace(source: str, target: str, code: str, draw: random.Random) -> tuple[str, str] | None:
+    """
+    A pair with other names, places and numbers.
+
+    Args:
+        source (`str`), target (`str`): The pair.
+        code (`str`): Language of the source, `"de"` or `"fr"`.
+        draw (`random.Random`): Chooses the new words.
+
+    Returns:
+        `tuple[str, str]`, or `None` where nothing was exchanged.
+    """
+    pair, side = (source, target), SIDE[code]
+    taken = {word.strip(".,!?\"'") for word in target.split()}
+    for name, (english, others) in _KNOWN[code].items():
+        if re.search(rf"(?<!\w){name}", pair[0]):
+            genitive = re.search(rf"(?<!\w){name}s", pair[0])
+            fits = [other for other in others if other not in taken and not (genitive and other[-1] in "sxzß")]
+            new = draw.choice(fits)
+            pair = _both(*pair, (name, english), (new, new)) or pair
+            taken.add(new)
+    for places in (CITIES, COUNTRIES):
+        for place in places:
+            if place[2] in taken or all(part in taken for part in place[2].split()):
+                new_place = draw.choice([other for other in places if not other[1].startswith("Le ")])
+                pair = _both(*pair, (place[side], place[2]), (new_place[side], new_place[2])) or pair
+                break
+    numbers = [n for n in dict.fromkeys(_NUMBER.findall(pair[0])) if int(n) > 12 and n in _NUMBER.findall(pair[1])]
+    for number in numbers:
+        low = 10 ** (len(number) - 1)
+        other = str(draw.randrange(max(13, low), 10 * low)) if len(number) < 4 else str(draw.randrange(1900, 2031))
+        pair = _both(*pair, (number, number), (other, other)) or pair
+    if pair == (source, target):
+        return None
+    return (_elide(pair[0]) if code == "fr" else pair[0]), pair[1]
+
+
+def clock(draw: random.Random) -> tuple[str, str, str]:
+    """A time of day in the three languages, behind "um", "à" and "at"."""
+    hour, kind = draw.randrange(11), draw.randrange(6)
+    word, later = HOURS[hour], HOURS[hour + 1]
+    if kind == 0:
+        return "halb " + later[0], word[1] + " et demie", "half past " + word[2]
+    if kind == 1:
+        return "Viertel nach " + word[0], word[1] + " et quart", "a quarter past " + word[2]
+    if kind == 2:
+        return "Viertel vor " + later[0], later[1] + " moins le quart", "a quarter to " + later[2]
+    if kind == 3:
+        return f"{'ein' if hour == 0 else word[0]} Uhr", word[1], word[2] + " o'clock"
+    hours, minutes = draw.randrange(6, 24), draw.choice([0, 5, 10, 15, 20, 30, 35, 40, 45, 50])
+    half = "a.m." if hours < 12 else "p.m."
+    english = f"{(hours - 1) % 12 + 1}:{minutes:02d} {half}"
+    if minutes == 0:
+        return f"{hours} Uhr", f"{hours} heures", f"{(hours - 1) % 12 + 1} {half}"
+    if kind == 4:
+        return f"{hours}:{minutes:02d} Uhr", f"{hours} h {minutes:02d}", english
+    return f"{hours}.{minutes:02d} Uhr", f"{hours}h{minutes:02d}", english
+
+
+def date(draw: random.Random) -> tuple[str, str, str]:
+    """A day in the three languages, behind "am", "le" and "on"."""
+    day, month = draw.randrange(1, 29), draw.choice(MONTHS)
+    first = "1er" if day == 1 else str(day)
+    if draw.random() < 0.3:
+        year = draw.randrange(1950, 2031)
+        return f"{day}. {month[0]} {year}", f"{first} {month[1]} {year}", f"{month[2]} {day}, {year}"
+    return f"{day}. {month[0]}", f"{first} {month[1]}", f"{month[2]} {day}"
+
+
+def amount(draw: random.Random) -> tuple[str, str, str]:
+    """A sum of money in the three languages."""
+    euros, cents = draw.randrange(2, 100), draw.choice([5, 10, 20, 49, 50, 80, 90, 95, 99])
+    kind = draw.randrange(4)
+    if kind == 0:
+        return f"{euros} Euro", f"{euros} euros", f"{euros} euros"
+    if kind == 1:
+        return f"{euros},{cents:02d} Euro", f"{euros},{cents:02d} euros", f"{euros}.{cents:02d} euros"
+    if kind == 2:
+        return f"{euros},{cents:02d} €", f"{euros},{cents:02d} €", f"€{euros}.{cents:02d}"
+    thousands, rest = draw.randrange(1, 20), draw.choice(["000", "200", "250", "500", "750"])
+    return f"{thousands}.{rest} Euro", f"{thousands} {rest} euros", f"{thousands},{rest} euros"
+
+
+_LINES = Path(__file__).with_name("sentences.txt").read_text(encoding="utf-8").splitlines()[1:]
+SENTENCES = [tuple(line.split(" | ")) for line in _LINES]
+
+
+def _fill(template: str, words: dict[str, tuple[str, str, str]], side: int) -> str:
+    return re.sub(r"{(\w+)}", lambda slot: words[slot[1]][side], template)
+
+
+def sentence(code: str, draw: random.Random, held_out: bool = False) -> tuple[str, str, list[str]]:
+    """
+    A pair with names, places, numbers or times.
+
+    Args:
+        code (`str`): Language of the source, `"de"` or `"fr"`.
+        draw (`random.Random`): Chooses template and words.
+        held_out (`bool`, *optional*, defaults to `False`): Names and cities of `HELD_OUT`, in templates that name one.
+
+    Returns:
+        `tuple`: source, target, and the words of the target that the source decides.
+    """
+    men, women = (HELD_OUT["men"], HELD_OUT["women"]) if held_out else (MEN, WOMEN)
+    cities = [(city,) * 3 for city in HELD_OUT["cities"]] if held_out else CITIES
+    side, named = SIDE[code], ("{name}", "{man}", "{woman}", "{city}")
+    templates = [lines for lines in SENTENCES if not held_out or any(slot in lines[2] for slot in named)]
+    template = draw.choice(templates)
+    country = draw.choice(COUNTRIES)
+    city, city2 = draw.sample([city for city in cities if not city[1].startswith("Le ")], 2)
+    man, woman = draw.choice(men), draw.choice(women)
+    anyone = draw.choice([man, woman])
+    if "né le" in template[1] and code == "fr":
+        anyone = man  # the participle agrees
+    words = {
+        "man": (man,) * 3, "woman": (woman,) * 3, "name": (anyone,) * 3, "surname": (draw.choice(SURNAMES),) * 3,
+        "city": city, "city2": city2, "country": country, "month": draw.choice(MONTHS), "day": draw.choice(DAYS),
+        "place": (country[2] if code == "de" else city[2],) * 3,
+        "time": clock(draw), "date": date(draw), "amount": amount(draw),
+        "n": (str(draw.randrange(13, 60)),) * 3, "n2": (str(draw.randrange(13, 60)),) * 3,
+    }  # fmt: skip
+    source, target = _fill(template[side], words, side), _fill(template[2], words, 2).replace(".m..", ".m.")
+    source = _elide(source) if code == "fr" else source
+    return source, target, [words[slot][2] for slot in re.findall(r"{(\w+)}", template[2])]

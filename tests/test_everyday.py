@@ -1,0 +1,103 @@
+"""Names, places, numbers and times in sentence pairs for the translation recipes."""
+
+import gzip
+import json
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+
+FOLDER = Path(__file__).parents[1] / "recipes" / "translation"
+
+
+@pytest.fixture(scope="module")
+def everyday():
+    sys.path.insert(0, str(FOLDER))
+    try:
+        import everyday
+        import slots
+
+        yield everyday, slots
+    finally:
+        sys.path.remove(str(FOLDER))
+
+
+class First:
+    """Draws the first choice, the smallest number."""
+
+    choice = staticmethod(lambda choices: choices[0])
+    randrange = staticmethod(lambda low, high=None: low)
+
+
+@pytest.mark.parametrize(
+    "code, source, target, wanted",
+    [
+        ("de", "Tom kennt Maria.", "Tom knows Mary.", ("Lukas kennt Anna.", "Lukas knows Anna.")),
+        # a name that ends in s has no German genitive with s
+        ("de", "Toms Auto ist neu.", "Tom's car is new.", ("Pauls Auto ist neu.", "Paul's car is new.")),
+        ("fr", "C'est l'ami de Tom.", "He is Alice's friend.", None),  # other names on the two sides
+        ("fr", "Il vient de Paris.", "He comes from Paris.", ("Il vient de Berlin.", "He comes from Berlin.")),
+        ("fr", "C'est la voiture de Marie.", "It's Mary's car.", ("C'est la voiture d'Anna.", "It's Anna's car.")),
+        ("fr", "C'est la mère d'Alice.", "She is Alice's mother.", ("C'est la mère d'Anna.", "She is Anna's mother.")),
+        ("de", "Er wohnt in Italien.", "He lives in Italy.", ("Er wohnt in Deutschland.", "He lives in Germany.")),
+        ("de", "Ich habe 30 Euro.", "I have 30 euros.", ("Ich habe 13 Euro.", "I have 13 euros.")),
+        ("de", "Um 7 Uhr.", "At 7 o'clock.", None),  # an hour may be written otherwise on the other side
+        ("de", "Das ist ein Hund.", "That is a dog.", None),
+    ],
+)
+def test_names_places_and_numbers_change_on_both_sides(everyday, code, source, target, wanted):
+    assert everyday[1].replace(source, target, code, First) == wanted
+
+
+def test_times_are_converted(everyday):
+    draw = random.Random(1)
+    times = {everyday[1].clock(draw) for _ in range(20_000)}
+    assert ("halb acht", "sept heures et demie", "half past seven") in times
+    assert ("Viertel vor drei", "trois heures moins le quart", "a quarter to three") in times
+    assert ("14:30 Uhr", "14 h 30", "2:30 p.m.") in times
+    assert ("12.05 Uhr", "12h05", "12:05 p.m.") in times
+    assert ("ein Uhr", "une heure", "one o'clock") in times
+    assert ("18 Uhr", "18 heures", "6 p.m.") in times
+
+
+def write(path: Path, code: str, rows: list[tuple[str, str, str, str]]) -> str:
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        for split, text, english, kind in rows:
+            file.write(json.dumps({"split": split, code: text, "en": english, "kind": kind}) + "\n")
+    return str(path)
+
+
+def read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_the_files_hold_pairs_and_variants_and_no_held_out_name(everyday, tmp_path):
+    rows = [("train", f"Tom hat {i} Euro.", f"Tom has {i} euros.", "prose") for i in range(20, 60)]
+    rows += [("train", "Florian ist da.", "Florian is here.", "prose"), ("train", "Ja", "Yes", "machine")]
+    rows += [("validation", "Gut.", "Good.", "prose"), ("test", "Nein.", "No.", "prose")]
+    file = write(tmp_path / "small.jsonl.gz", "de", rows)
+    options = ["--sentences", "300", "--replace_share", "1", "--weights", "machine=0", "--typed_share", "0.5"]
+    for name in ("one", "two"):
+        everyday[0].main([file, "--output_dir", str(tmp_path / name), *options])
+    files = sorted(path.name for path in (tmp_path / "one").iterdir())
+    assert files == ["names.jsonl", "test_small.jsonl", "train.jsonl", "validation.jsonl"]
+    assert all((tmp_path / "one" / n).read_bytes() == (tmp_path / "two" / n).read_bytes() for n in files)
+    train, names = read(tmp_path / "one" / "train.jsonl"), read(tmp_path / "one" / "names.jsonl")
+    assert {"source": "Tom hat 33 Euro.", "target": "Tom has 33 euros."} in train
+    assert {"source": "Ja", "target": "Yes"} not in train
+    assert read(tmp_path / "one" / "test_small.jsonl") == [{"source": "Nein.", "target": "No."}]
+    assert any(row["source"].startswith("tom hat") for row in train)  # as people type
+    assert any(row["source"].count("Tom") == 2 for row in train)  # two pairs joined
+    held_out = {name for names in everyday[1].HELD_OUT.values() for name in names}
+    assert not any(name in row["target"].split() for row in train for name in held_out)
+    assert len(names) == 200
+    assert all(any(name in row["target"] for name in held_out) for row in names)
+    assert all(word in row["target"] for row in names for word in row["names"])
+
+
+def test_a_file_of_another_language_is_refused(everyday, tmp_path):
+    file = write(tmp_path / "it.jsonl.gz", "it", [("train", "Sì.", "Yes.", "prose")])
+    with pytest.raises(ValueError, match="de or fr.*it"):
+        everyday[0].main([file, "--output_dir", str(tmp_path / "data")])
