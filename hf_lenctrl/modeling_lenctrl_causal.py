@@ -215,6 +215,7 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
         logits_to_keep: int | torch.Tensor = 0,
         length: int | list[int] | torch.Tensor | None = None,
         progress: torch.LongTensor | None = None,
+        prompt: tuple[int, int] | None = None,
         **kwargs,
     ):
         """
@@ -227,6 +228,7 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
             progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): Units of the answer
                 written before each prediction, -1 where no answer is predicted. Counted from the labels; without
                 labels all of `input_ids` is the prompt, and its last token predicts the answer's first.
+            prompt (`tuple`, *optional*): Not read; `generate` with an adapter asks whether it is known here.
 
         Raises:
             `ValueError`: without any length, for a length under 1, for an answer without any unit, and in training
@@ -256,20 +258,27 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
         if kwargs.get("inputs_embeds") is not None:
             raise ValueError("generate needs the prompt's ids, got inputs_embeds; pass input_ids")
         if self.config.length_controlled:
-            kwargs["prompt_length"] = prompt_of(self, {**kwargs, "inputs": inputs})[1]
+            columns, mask = prompt_of(self, {**kwargs, "inputs": inputs})[1], kwargs.get("attention_mask")
+            kwargs["prompt"] = (0 if mask is None else mask.shape[-1] - columns, columns)
         return super().generate(inputs, *args, **kwargs)
 
     def prepare_inputs_for_generation(  # type: ignore[override]
-        self, input_ids, prompt_length: int = 0, length=None, **kwargs
+        self, input_ids, prompt: tuple[int, int] | None = None, length=None, **kwargs
     ):
-        """The inner model's method, and progress, counted over the answer, which beam search has already reordered."""
+        """
+        The inner model's method, and progress, counted over the answer, which beam search has already reordered.
+        `prompt` has the columns of a cache that are not among the ids, and the ids' columns that are no answer.
+        """
         model_inputs = self.language_model.prepare_inputs_for_generation(input_ids, **kwargs)
         if not self.config.length_controlled:
             return model_inputs
-        progress = first_progress(prompt_length, len(input_ids), input_ids.device)
-        if input_ids.shape[1] > prompt_length:
-            progress = torch.cat([progress, self.units_written(input_ids[:, prompt_length:])], dim=1)
-        columns = model_inputs["input_ids"].shape[1]
+        columns, given = model_inputs["input_ids"].shape[1], input_ids.shape[1]
+        start, end = (0, given) if prompt is None else prompt
+        progress = first_progress(end, len(input_ids), input_ids.device)
+        if given > end:
+            progress = torch.cat([progress, self.units_written(input_ids[:, end:])], dim=1)
+        elif given < end:  # with `prefill_chunk_size` a part of the prompt, behind what the cache has
+            progress = progress[:, : int(kwargs["past_key_values"].get_seq_length()) - start + columns]
         # a slice whose stride grows with each step would make torch.compile compile again
         return model_inputs | {"progress": progress[:, -columns:].contiguous(), "length": length}
 

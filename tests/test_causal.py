@@ -177,6 +177,25 @@ def test_a_cache_of_the_prompt_serves_every_length():
     assert torch.equal(shared, model.generate(**prompt, **options))
 
 
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_prompt_read_in_chunks_changes_nothing(beams):
+    _, model = build("llama")
+    prompt, cut = encode(PROMPTS[1:]), 4
+    options = {"length": 9, "do_sample": False, "max_new_tokens": 20, "num_beams": beams}
+    expected = model.generate(**prompt, **options)
+    several = {"length": LENGTHS, "do_sample": False, "max_new_tokens": 20, "num_beams": beams}
+    both = model.generate(**encode(PROMPTS), **several)
+    for chunk in (1, 3, 100):
+        assert torch.equal(model.generate(**encode(PROMPTS), **several, prefill_chunk_size=chunk), both)
+        for first in (0, cut):  # with a cache of the first columns: all ids, or those that are new
+            cache = DynamicCache(config=model.config)
+            with torch.no_grad():
+                model.language_model(prompt["input_ids"][:, :cut].expand(beams, -1), past_key_values=cache)
+            ids = {**prompt, "input_ids": prompt["input_ids"][:, first:], "past_key_values": cache}
+            out = model.generate(**ids, **options, prefill_chunk_size=chunk)
+            assert torch.equal(out, expected[:, first:])
+
+
 def test_each_answer_of_a_row_is_counted_by_itself():
     tokenizer = make_tokenizer()
     _, model = build("llama")
