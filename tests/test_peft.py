@@ -1,9 +1,19 @@
-"""Adapters and quantizers over length-controlled models: issues 15.20 and 15.40."""
+"""Adapters and quantizers over length-controlled models."""
 
 import pytest
 import torch
 from conftest import build_model_of
-from peft import LoraConfig, PeftModel, PrefixTuningConfig, TaskType, get_peft_model
+from peft import (
+    IA3Config,
+    LoraConfig,
+    PeftModel,
+    PrefixTuningConfig,
+    PromptEncoderConfig,
+    PromptTuningConfig,
+    TaskType,
+    get_peft_model,
+)
+from test_causal import LENGTHS, PROMPTS, answers, build, encode
 from torch import nn
 
 
@@ -115,3 +125,34 @@ def test_an_adapter_that_leaves_a_new_projection_out_is_told_the_setting_that_wo
     options = {"target_modules": ["q_proj"], "modules_to_save": ["length_projection"]}
     model = train(get_peft_model(controlled(family), LoraConfig(**options)))
     assert not torch.allclose(logits(model, 3), logits(model, 9), atol=1e-5)
+
+
+CAUSAL = {
+    "prompt tuning": PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4),
+    "p-tuning": PromptEncoderConfig(task_type="CAUSAL_LM", num_virtual_tokens=4, encoder_hidden_size=8),
+    "prefix tuning": PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4),
+    "lora": LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear"),
+    "ia3": IA3Config(task_type="CAUSAL_LM", target_modules=["k_proj", "up_proj"], feedforward_modules=["up_proj"]),
+}
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("adapter", CAUSAL)
+def test_a_causal_model_generates_with_an_adapter(adapter, beams, tmp_path):
+    def adapted(model):
+        torch.manual_seed(5)  # of the virtual tokens
+        return get_peft_model(model.train(), CAUSAL[adapter]).eval()
+
+    prompt, options = encode(PROMPTS), {"num_beams": beams, "do_sample": False}
+    plain, model = build("llama", zero=True)
+    expected = adapted(plain).generate(**prompt, **options, max_new_tokens=12)
+    tuned = adapted(model)
+    assert torch.equal(tuned.generate(**prompt, **options, max_new_tokens=12, length=LENGTHS), expected)
+
+    tuned = adapted(build("llama")[1])  # the length is heard
+    assert not torch.equal(tuned.generate(**prompt, **options, max_new_tokens=12, length=LENGTHS), expected)
+    exact = tuned.generate(**prompt, **options, length=LENGTHS, length_constraint="exact")
+    assert answers(tuned.get_base_model(), exact, prompt) == LENGTHS
+    tuned.save_pretrained(tmp_path)
+    again = PeftModel.from_pretrained(build("llama")[1], tmp_path)
+    assert torch.equal(again.generate(**prompt, **options, length=LENGTHS, length_constraint="exact"), exact)
