@@ -159,9 +159,9 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
         Raises:
             `ValueError`: when the tokenizer's vocabulary is not the model's, or cannot be counted in its unit.
         """
-        table = UnitTable.from_tokenizer(tokenizer, self.config.length_unit, cost=cost)
-        table = table.to(self.unit_table.weights.device)
-        self._modules["unit_table"] = table.padded(self.embed_tokens.num_embeddings)
+        old = self.unit_table.weights  # as large as the embedding, which an adapter may have wrapped
+        table = UnitTable.from_tokenizer(tokenizer, self.config.length_unit, cost=cost).to(old.device)
+        self._modules["unit_table"] = table.padded(old.shape[1])
         self.config.unit_states = table.states
 
     def resize_token_embeddings(self, *args, **kwargs):

@@ -13,7 +13,7 @@ from peft import (
     TaskType,
     get_peft_model,
 )
-from test_causal import LENGTHS, PROMPTS, answers, build, encode
+from test_causal import LENGTHS, PROMPTS, answers, build, encode, make_tokenizer
 from torch import nn
 
 
@@ -115,6 +115,39 @@ def test_prefix_tuning_counts_the_text_and_not_its_virtual_tokens(any_family, en
         assert seen[0].tolist() == [[0, 1, 2], [0, 1, 2]]
     ids = tuned.generate(input_ids=SOURCE, length=5, max_new_tokens=6)
     assert ids.shape[0] == 2 and (encoding == "scale" or seen[-1].shape == (2, 1))
+
+
+ON_EMBEDDINGS = {
+    "some tokens": {"target_modules": ["q_proj", "q"], "trainable_token_indices": [31, 35]},
+    "all tokens": {"target_modules": ["embed_tokens"]},
+}
+
+
+@pytest.mark.parametrize("fields", ON_EMBEDDINGS.values(), ids=list(ON_EMBEDDINGS))
+def test_an_adapter_may_train_token_embeddings(any_family, fields):
+    expected = logits(controlled(any_family), 3)
+    options = fields | {"modules_to_save": ["length_projection"]}
+    model = get_peft_model(controlled(any_family), LoraConfig(**options))
+    assert torch.equal(logits(model.eval(), 3), expected)
+    train(model)
+    assert not torch.allclose(logits(model, 3), logits(model, 9), atol=1e-5)
+
+
+@pytest.mark.parametrize("fields", ON_EMBEDDINGS.values(), ids=list(ON_EMBEDDINGS))
+def test_an_adapter_may_train_token_embeddings_of_a_causal_model(fields):
+    _, model = build("llama")
+    prompt = {"input_ids": LABELS}
+    with torch.no_grad():
+        expected = model(**prompt, length=9).logits
+    table = model.unit_table.weights.clone()
+    tuned = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **fields)).eval()
+    with torch.no_grad():
+        assert torch.equal(tuned(**prompt, length=9).logits, expected)
+    tuned.get_base_model().set_unit_table(make_tokenizer())
+    assert torch.equal(tuned.get_base_model().unit_table.weights, table)
+    tuned.train()(**prompt, labels=prompt["input_ids"]).loss.backward()
+    trained = [p for name, p in tuned.named_parameters() if "embed_tokens" in name and p.requires_grad]
+    assert any(bool(weight.grad.any()) for weight in trained)
 
 
 def test_an_adapter_that_leaves_a_new_projection_out_is_told_the_setting_that_works(family):
