@@ -147,6 +147,15 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
     def get_decoder(self):
         return self.language_model.get_decoder()
 
+    @property
+    def loss_function(self):
+        """The inner model's, which computes the loss."""
+        return self.language_model.loss_function
+
+    @loss_function.setter
+    def loss_function(self, value):
+        self.language_model.loss_function = value
+
     @torch.no_grad()
     def _init_weights(self, module):
         init_length_weights(module, self.config)  # the inner model has given its own weights theirs
@@ -243,6 +252,9 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
             input_ids = None
         kwargs |= {"past_key_values": past_key_values, "use_cache": use_cache, "logits_to_keep": logits_to_keep}
         kwargs["position_ids"] = position_ids
+        for name in ("output_attentions", "output_hidden_states", "return_dict"):
+            if kwargs.get(name) is None and getattr(self.config, name) != getattr(self.config.text_config, name):
+                kwargs[name] = getattr(self.config, name)
         kwargs = {name: value for name, value in kwargs.items() if self._reads(name, value)}
         return self.language_model(
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, labels=labels, **kwargs
