@@ -156,6 +156,10 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
     def get_decoder(self):
         return self.language_model.get_decoder()
 
+    def is_custom_code(self) -> bool:  # type: ignore[override]
+        """As of the inner model: loading leaves the buffers of what it takes for custom code without values."""
+        return self.language_model.is_custom_code()
+
     @property
     def loss_function(self):
         """The inner model's, which computes the loss."""

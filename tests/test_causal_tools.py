@@ -104,6 +104,20 @@ def test_the_settings_of_the_inner_model_are_those_of_the_whole(checkpoint):
     assert not fields.keys() & saved.keys() and saved["text_config"]["attention_dropout"] == 0.25
 
 
+def test_a_loaded_model_has_the_buffers_that_no_checkpoint_holds(tmp_path, monkeypatch):
+    mamba = {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_chunk_size": 8}
+    monkeypatch.setitem(ARCHITECTURES, "falcon_h1", ARCHITECTURES["llama"] | mamba)
+    _, model = build("falcon_h1", ssm_multipliers=[0.5, 0.7, 0.9, 1.1, 1.3])
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    multipliers = again.language_model.model.layers[0].mamba.mup_vector.flatten()
+    expected = torch.tensor([0.5] * 32 + [0.7] * 32 + [0.9] * 8 + [1.1] * 8 + [1.3] * 4)  # z, x, B, C, dt
+    assert torch.equal(multipliers, expected)
+    prompt = encode(PROMPTS[1:])
+    with torch.no_grad():
+        assert torch.equal(again(**prompt, length=5).logits, model(**prompt, length=5).logits)
+
+
 def test_tied_and_resized_embeddings(checkpoint, tmp_path):
     model = AutoModelForCausalLM.from_pretrained(checkpoint)
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
