@@ -194,7 +194,7 @@ class LenCtrlUMT5Config(LengthControlRules, UMT5Config):
 
 
 def _of_text(name: str) -> property:
-    """A field that a causal model's configuration has in `text_config`."""
+    """A special token of `text_config`, which may have none."""
     return property(
         lambda self: getattr(self.text_config, name, None), lambda self, value: setattr(self.text_config, name, value)
     )
@@ -210,12 +210,28 @@ class LenCtrlCausalLMConfig(LengthControlRules, PreTrainedConfig):
     text_config: dict | PreTrainedConfig | None = None
     absolute_positions: bool = True
 
-    vocab_size = _of_text("vocab_size")
-    hidden_size = _of_text("hidden_size")
-    max_position_embeddings = _of_text("max_position_embeddings")
     pad_token_id = _of_text("pad_token_id")
     bos_token_id = _of_text("bos_token_id")
     eos_token_id = _of_text("eos_token_id")
+
+    def __getattr__(self, name):
+        """What is not a field here is the inner model's."""
+        if name.startswith("_") or not isinstance(self.__dict__.get("text_config"), PreTrainedConfig):
+            raise AttributeError(f"{type(self).__name__} has no {name!r}")
+        return getattr(self.text_config, name)
+
+    def __setattr__(self, name, value):
+        own = name.startswith("_") or name in self.__dict__ or hasattr(type(self), name) or not hasattr(self, name)
+        super().__setattr__(name, value) if own else setattr(self.text_config, name, value)
+
+    def convert_rope_params_to_dict(self, **kwargs):
+        """Nothing to convert: `text_config` has done so, and has passed the checks of its own fields below."""
+        return kwargs
+
+    def validate_rope(self):
+        """See `text_config`."""
+
+    validate_architecture = validate_layer_type = validate_rope
 
     def validate_causal_length_control(self):
         """What needs an encoder, or changes the model before it is trained."""

@@ -55,6 +55,11 @@ class PositionsOfIds(_AddsNothing):
 class _Part:
     """What encoder and decoder share."""
 
+    def __init__(self: Any, *args, **kwargs):
+        super().__init__(*args, **kwargs)  # of a part alone; in a model it is a stock part, see `control`
+        self.add_length_control()
+        self.post_init()
+
     def _take_positions(self: Any) -> None:
         positions: Any = getattr(self, "embed_positions", None)
         if (PositionsOfIds, type(positions)) in CONTROLLED:
@@ -78,7 +83,7 @@ class LengthControlledEncoder(_Part):
     """
 
     def add_length_control(self) -> None:
-        """The new modules; called once, by `control`."""
+        """The new modules; called once, by `control` or for a part alone."""
         if self.config.encoder_length_embedding:
             self.length_embedding = EncoderLengthEmbedding(self.config.learned_lengths, self.config.d_model)
             self._take_positions()
@@ -105,7 +110,7 @@ class LengthControlledDecoder(_Part, LengthSignal):
     """
 
     def add_length_control(self) -> None:
-        """The new modules; called once, by `control`."""
+        """The new modules; called once, by `control` or for a part alone."""
         config = self.config
         self.add_length_signal()
         if not config.absolute_positions:

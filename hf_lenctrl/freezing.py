@@ -187,7 +187,9 @@ def _progress(table: UnitTable, starts: list[int], rows: int) -> torch.Tensor:
 def _decoder_table(decoder, progress: torch.Tensor, length: int, plain) -> torch.Tensor:
     """The stock decoder's positions, own ones and encoding, with the rows that its class puts before them."""
     config, rows = decoder.config, progress.shape[1]
-    table = decoder.encode_length(progress, torch.full_like(progress[:, :1], length))[0].float()  # (rows, d)
+    table = decoder.encode_length(progress, torch.full_like(progress[:, :1], length), decoder.config.d_model)[
+        0
+    ].float()  # (rows, d)
     if config.length_projection:
         table = torch.nn.functional.linear(table, decoder.length_projection.weight.float())
     offset = getattr(plain.model.decoder.embed_positions, "offset", 0)  # 2 rows in BART's, which nothing reads

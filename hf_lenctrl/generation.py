@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 _SAID: set = set()  # keys of the warnings that were logged
 FROM_CONFIG: Any = object()  # None says "no constraint"
-_OURS = ("length", "progress", "prompt_length")
+_OURS = ("length", "progress", "prompt")
 _PER_ROW = ("input_ids", "attention_mask", "inputs_embeds", "decoder_input_ids", "decoder_attention_mask")
 
 
@@ -329,6 +329,8 @@ class LengthControlledGeneration:
         length = as_length_tensor(length, batch_size, table.weights.device)  # (B,)
         warn_of_range(length, getattr(self.config, "trained_lengths", None), table.unit)
         kwargs |= {"inputs": inputs, **({"length": length} if controlled else {})}
+        if controlled and self.config.is_encoder_decoder:
+            kwargs["prefill_chunk_size"] = None  # a decoder's prompt is short, and progress needs all of it
         options = {"positions": self._positions, "tolerance": length_tolerance}
         return generate_within(generate, self, table, length, length_constraint, kwargs, **options)
 

@@ -123,19 +123,19 @@ class LengthSignal:
         if config.length_encoding == "scale":
             factor = lengths.unsqueeze(2).float() / config.length_scale  # bfloat16 cannot tell 257 from 256
             return (embeds * factor).to(embeds.dtype)
-        encoding = self.encode_length(progress, lengths)  # (B, T, d)
+        encoding = self.encode_length(progress, lengths, embeds.shape[2])  # (B, T, d)
         if config.length_projection:
             self._check_projection()
             encoding = self.length_projection(encoding.to(self.length_projection.weight.dtype))
         # Marian's decoder multiplies its `inputs_embeds` by embed_scale, BART's did so in embed_tokens
         return embeds + (encoding / getattr(self, "embed_scale", 1.0)).to(embeds)
 
-    def encode_length(self: Any, progress: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Of progress `(batch_size, sequence_length)` and lengths `(batch_size, 1)`, before the projection."""
+    def encode_length(self: Any, progress: torch.Tensor, lengths: torch.Tensor, dim: int) -> torch.Tensor:
+        """Of progress `(batch_size, sequence_length)` and lengths `(batch_size, 1)`, `dim` wide."""
         config = self.config
         if config.length_encoding == "learned":
             return self.length_embedding((lengths - progress).clamp(0, config.learned_lengths - 1))
-        return LENGTH_ENCODINGS[config.length_encoding](progress, lengths, self.embed_tokens.embedding_dim)  # float32
+        return LENGTH_ENCODINGS[config.length_encoding](progress, lengths, dim)  # float32
 
     def _check_projection(self: Any) -> None:
         """Refuse to train while the projection is frozen at zero, as by an adapter that leaves it out."""

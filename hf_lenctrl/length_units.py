@@ -230,6 +230,8 @@ class UnitTable(nn.Module):
 
     def count(self, ids: torch.Tensor) -> torch.Tensor:
         """Units of each row: `(batch_size, sequence_length)` -> `(batch_size,)`."""
+        if ids.shape[1] == 0:
+            return ids.new_zeros(len(ids))
         return self.progress(ids)[:, -1].contiguous()  # a view's stride would make torch.compile compile again
 
     def states_after(self, ids: torch.Tensor) -> torch.Tensor:

@@ -77,9 +77,9 @@ class _Whole(StoresUnitTable):
         Raises:
             `ValueError`: when the tokenizer's vocabulary is not the decoder's, or cannot be counted in its unit.
         """
-        decoder, old = self.get_decoder(), self.unit_table
-        table = UnitTable.from_tokenizer(tokenizer, self.config.length_unit, cost=cost).to(old.weights.device)
-        decoder.unit_table = table.padded(decoder.embed_tokens.num_embeddings)
+        decoder, old = self.get_decoder(), self.unit_table.weights  # as large as the embedding, or an adapter's of it
+        table = UnitTable.from_tokenizer(tokenizer, self.config.length_unit, cost=cost).to(old.device)
+        decoder.unit_table = table.padded(old.shape[1])
         for config in {id(part.config): part.config for part in (self, decoder)}.values():  # T5's parts have copies
             config.unit_states = table.states
 

@@ -29,17 +29,20 @@ _OF_INNER = (
 )
 
 
-def first_progress(columns: int, rows: int, device) -> torch.Tensor:
-    """Progress over a prompt, `(rows, columns)`: 0 on its last token, which predicts the first one, -1 before it."""
-    progress = torch.full((rows, columns), -1, dtype=torch.long, device=device)
-    progress[:, -1] = 0
-    return progress
+def first_progress(columns: int, rows: int, device, mask: torch.Tensor | None = None) -> torch.Tensor:
+    """
+    Progress over a prompt, `(rows, columns)`: 0 on its last token, which predicts the first one, -1 elsewhere. `mask
+    (rows, columns)`, where given, has 0 on the padding.
+    """
+    position = torch.arange(columns, device=device).expand(rows, -1)  # (rows, columns)
+    last = position if mask is None else position * (mask != 0)
+    return (position == last.amax(dim=1, keepdim=True)).long() - 1
 
 
 def answer_progress(table: UnitTable, labels: torch.Tensor, eos: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Progress and length of the answers in a batch. An answer is a run of labels that are not -100; each is counted by
-    itself, up to its EOS. The first label of a row is never predicted and belongs to the prompt.
+    Progress and length of the answers in a batch, one a row: the run of labels that are not -100, counted up to its
+    EOS. The first label of a row is never predicted and belongs to the prompt.
 
     Args:
         table (`UnitTable`): Of the labels' vocabulary.
@@ -47,39 +50,44 @@ def answer_progress(table: UnitTable, labels: torch.Tensor, eos: list[int]) -> t
         eos (`list[int]`): Ids that end an answer.
 
     Returns:
-        Two `torch.LongTensor` of shape `(batch_size, sequence_length)`: units written after each token of an answer,
-        0 on the token before it, -1 elsewhere; and the length of the answer that a position belongs to, 1 elsewhere.
+        Two `torch.LongTensor`: of shape `(batch_size, sequence_length)` the units written after each token of the
+        answer, 0 on the token before it, -1 elsewhere; and of shape `(batch_size,)` the length of each answer, 1 in a
+        row without one.
 
     Raises:
-        `ValueError`: for an answer without any unit.
+        `ValueError`: for an answer without any unit, and for a row with several.
     """
-    answer = labels != -100  # (B, T)
-    answer[:, 0] = False
-    before = torch.nn.functional.pad(answer, (1, 0))[:, :-1]  # (B, T) whether the position to the left is an answer's
-    row, start = (answer & ~before).nonzero(as_tuple=True)  # (answers,) each
-    end = (answer & ~torch.nn.functional.pad(answer, (0, 1))[:, 1:]).nonzero(as_tuple=True)[1] + 1  # (answers,)
-    progress, lengths = torch.full_like(labels, -1), torch.ones_like(labels)
-    if len(row) == 0:
-        return progress, lengths
-    column = start.unsqueeze(1) + torch.arange(int((end - start).max()), device=labels.device)  # (answers, L)
-    inside = column < end.unsqueeze(1)  # (answers, L)
-    ids = labels[row.unsqueeze(1), column.clamp(max=labels.shape[1] - 1)].masked_fill(~inside, 0)  # (answers, L)
+    column = torch.arange(labels.shape[1], device=labels.device).unsqueeze(0)  # (1, T)
+    answer = (labels != -100) & (column > 0)  # (B, T)
+    many, start = answer.sum(dim=1, keepdim=True), answer.long().argmax(dim=1, keepdim=True)  # (B, 1) each
+    has_answer = many > 0  # (B, 1)
+    # every answer is moved to the first column, and what was counted there is moved back
+    ids = labels.gather(1, (start + column).clamp(max=labels.shape[1] - 1))  # (B, T)
+    ids = ids.masked_fill((column >= many) | (ids < 0), 0)
     if eos:
-        ends = torch.isin(ids, torch.tensor(eos, device=ids.device)) & inside
-        ids = torch.where(ends.cumsum(-1) > 0, eos[0], ids)  # a template's new line behind EOS is no part of the text
-    written = table.progress(ids.to(table.weights.device)).to(ids.device)  # (answers, L)
-    length = written.gather(1, (end - start - 1).unsqueeze(1))  # (answers, 1)
-    if not torch.compiler.is_compiling() and bool((length < 1).any()):
+        ended = torch.isin(ids, torch.tensor(eos, device=ids.device)).cumsum(1) > 0
+        ids = torch.where(ended, eos[0], ids)  # a template's new line behind EOS is no part of the text
+    written = table.progress(ids.to(table.weights.device)).to(ids.device)  # (B, T)
+    length = torch.where(has_answer, written.gather(1, (many - 1).clamp(min=0)), 1)  # (B, 1)
+    if not torch.compiler.is_compiling():
+        _check_answers(answer, length, table.unit)
+    progress = torch.where(answer, written.gather(1, (column - start).clamp(min=0)), -1)  # (B, T)
+    return torch.where(has_answer & (column == start - 1), 0, progress), length.squeeze(1)
+
+
+def _check_answers(answer: torch.Tensor, length: torch.Tensor, unit: str) -> None:
+    """Refuse rows of `answer (batch_size, sequence_length)` with several answers, or with a length under 1."""
+    answers = (answer[:, 1:] & ~answer[:, :-1]).sum(dim=1)  # (B,)
+    if bool((answers > 1).any()):
         raise ValueError(
-            f"every answer (labels that are not -100) must hold at least one {table.unit}, got "
+            f"a row holds one answer, a run of labels that are not -100, got {answers.tolist()}; make a row for each "
+            "answer of a chat, -100 over what is before it, as recipes/train_causal_lm.py does"
+        )
+    if bool((length < 1).any()):
+        raise ValueError(
+            f"every answer (labels that are not -100) must hold at least one {unit}, got "
             f"{length.squeeze(1).tolist()}; drop the rows without one"
         )
-    rows = row.unsqueeze(1).expand_as(column)
-    progress[rows[inside], column[inside]] = written[inside]
-    lengths[rows[inside], column[inside]] = length.expand_as(column)[inside]
-    progress[row, start - 1] = 0
-    lengths[row, start - 1] = length.squeeze(1)
-    return progress, lengths
 
 
 class LenCtrlForCausalLM(  # type: ignore[misc]
@@ -90,6 +98,7 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
 
     The length is the answer's: the encoding stands on the last token of the prompt, which predicts the answer's first
     token, and on the answer's tokens. Nothing is added to the prompt before it, so its cache serves every length.
+    Earlier answers of a chat are prompt.
 
     Args:
         config (`LenCtrlCausalLMConfig`): Of the new model.
@@ -147,6 +156,19 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
     def get_decoder(self):
         return self.language_model.get_decoder()
 
+    def is_custom_code(self) -> bool:  # type: ignore[override]
+        """As of the inner model: loading leaves the buffers of what it takes for custom code without values."""
+        return self.language_model.is_custom_code()
+
+    @property
+    def loss_function(self):
+        """The inner model's, which computes the loss."""
+        return self.language_model.loss_function
+
+    @loss_function.setter
+    def loss_function(self, value):
+        self.language_model.loss_function = value
+
     @torch.no_grad()
     def _init_weights(self, module):
         init_length_weights(module, self.config)  # the inner model has given its own weights theirs
@@ -159,9 +181,9 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
         Raises:
             `ValueError`: when the tokenizer's vocabulary is not the model's, or cannot be counted in its unit.
         """
-        table = UnitTable.from_tokenizer(tokenizer, self.config.length_unit, cost=cost)
-        table = table.to(self.unit_table.weights.device)
-        self._modules["unit_table"] = table.padded(self.embed_tokens.num_embeddings)
+        old = self.unit_table.weights  # as large as the embedding, which an adapter may have wrapped
+        table = UnitTable.from_tokenizer(tokenizer, self.config.length_unit, cost=cost).to(old.device)
+        self._modules["unit_table"] = table.padded(old.shape[1])
         self.config.unit_states = table.states
 
     def resize_token_embeddings(self, *args, **kwargs):
@@ -176,8 +198,8 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
         eos = self.config.eos_token_id if eos is None else eos
         return [] if eos is None else list(eos) if isinstance(eos, list | tuple) else [int(eos)]
 
-    def _progress_and_length(self, labels, length, progress, past_key_values, embeds):
-        """Progress `(batch_size, sequence_length)` and lengths, of rows `(batch_size,)` or of positions."""
+    def _progress_and_length(self, labels, length, progress, past_key_values, embeds, mask):
+        """Progress `(batch_size, sequence_length)` and lengths `(batch_size,)`."""
         rows, columns = embeds.shape[:2]
         if labels is not None and progress is None:
             progress, own = answer_progress(self.unit_table, labels, self._eos())
@@ -195,7 +217,8 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
                     "progress cannot be counted from the last tokens of a cached sequence; call generate(), or pass "
                     "progress=(batch_size, sequence_length) with the units written before each prediction"
                 )
-            progress = first_progress(columns, rows, embeds.device)  # all that came in is the prompt
+            mask = mask if mask is not None and mask.shape == (rows, columns) else None
+            progress = first_progress(columns, rows, embeds.device, mask)  # all that came in is the prompt
         virtual = columns - progress.shape[1]
         if virtual > 0:  # prompt tuning puts embeddings of its own before the prompt
             progress = torch.nn.functional.pad(progress, (virtual, 0), value=-1)
@@ -215,6 +238,7 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
         logits_to_keep: int | torch.Tensor = 0,
         length: int | list[int] | torch.Tensor | None = None,
         progress: torch.LongTensor | None = None,
+        prompt: tuple[int, int] | None = None,
         **kwargs,
     ):
         """
@@ -222,25 +246,30 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
 
         Args:
             length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested units of
-                every answer of a row. Without it each answer has the length that is counted from its labels; without
-                labels `config.length` holds.
+                each answer. Without it they are counted from the labels; without labels `config.length` holds.
             progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): Units of the answer
                 written before each prediction, -1 where no answer is predicted. Counted from the labels; without
-                labels all of `input_ids` is the prompt, and its last token predicts the answer's first.
+                labels all of `input_ids` is the prompt, and its last token that `attention_mask` does not hide
+                predicts the answer's first.
+            prompt (`tuple`, *optional*): Not read; `generate` with an adapter asks whether it is known here.
 
         Raises:
-            `ValueError`: without any length, for a length under 1, for an answer without any unit, and in training
-                without labels.
+            `ValueError`: without any length, for a length under 1, for an answer without any unit, for labels
+                with several answers in a row, and in training without labels.
         """
         if self.config.length_controlled:
             embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds  # (B, T, d)
-            progress, lengths = self._progress_and_length(labels, length, progress, past_key_values, embeds)
+            given = (labels, length, progress, past_key_values, embeds, attention_mask)
+            progress, lengths = self._progress_and_length(*given)
             # where, not a product: the prompt's embeddings stay what they were, bit for bit
             signal = self.add_signal(embeds, progress.clamp(min=0), lengths)
             inputs_embeds = torch.where((progress < 0).unsqueeze(2), embeds, signal)
             input_ids = None
         kwargs |= {"past_key_values": past_key_values, "use_cache": use_cache, "logits_to_keep": logits_to_keep}
         kwargs["position_ids"] = position_ids
+        for name in ("output_attentions", "output_hidden_states", "return_dict"):
+            if kwargs.get(name) is None and getattr(self.config, name) != getattr(self.config.text_config, name):
+                kwargs[name] = getattr(self.config, name)
         kwargs = {name: value for name, value in kwargs.items() if self._reads(name, value)}
         return self.language_model(
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, labels=labels, **kwargs
@@ -256,22 +285,57 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
         if kwargs.get("inputs_embeds") is not None:
             raise ValueError("generate needs the prompt's ids, got inputs_embeds; pass input_ids")
         if self.config.length_controlled:
-            kwargs["prompt_length"] = prompt_of(self, {**kwargs, "inputs": inputs})[1]
-        return super().generate(inputs, *args, **kwargs)
+            columns, mask = prompt_of(self, {**kwargs, "inputs": inputs})[1], kwargs.get("attention_mask")
+            start = 0 if mask is None else mask.shape[-1] - columns
+            kwargs["prompt"] = (start, columns)
+            cache = _without_answer(kwargs.pop("past_key_values", None), start, columns)
+            kwargs |= {} if cache is None else {"past_key_values": cache}
+        outputs = super().generate(inputs, *args, **kwargs)
+        if self.config.length_controlled:
+            for used in (cache, getattr(outputs, "past_key_values", None)):
+                if used is not None:
+                    used.answer_column = start + columns - 1
+        return outputs
 
     def prepare_inputs_for_generation(  # type: ignore[override]
-        self, input_ids, prompt_length: int = 0, length=None, **kwargs
+        self, input_ids, prompt: tuple[int, int] | None = None, length=None, **kwargs
     ):
-        """The inner model's method, and progress, counted over the answer, which beam search has already reordered."""
+        """
+        The inner model's method, and progress, counted over the answer, which beam search has already reordered.
+        `prompt` has the columns of a cache that are not among the ids, and the ids' columns that are no answer.
+        """
         model_inputs = self.language_model.prepare_inputs_for_generation(input_ids, **kwargs)
         if not self.config.length_controlled:
             return model_inputs
-        progress = first_progress(prompt_length, len(input_ids), input_ids.device)
-        if input_ids.shape[1] > prompt_length:
-            progress = torch.cat([progress, self.units_written(input_ids[:, prompt_length:])], dim=1)
-        columns = model_inputs["input_ids"].shape[1]
+        columns, given = model_inputs["input_ids"].shape[1], input_ids.shape[1]
+        start, end = (0, given) if prompt is None else prompt
+        progress = first_progress(end, len(input_ids), input_ids.device)
+        if given > end:
+            progress = torch.cat([progress, self.units_written(input_ids[:, end:])], dim=1)
+        elif given < end:  # with `prefill_chunk_size` a part of the prompt, behind what the cache has
+            progress = progress[:, : int(kwargs["past_key_values"].get_seq_length()) - start + columns]
         # a slice whose stride grows with each step would make torch.compile compile again
         return model_inputs | {"progress": progress[:, -columns:].contiguous(), "length": length}
+
+
+def _without_answer(cache: Any, start: int, columns: int) -> Any:
+    """
+    The cache of a call of `generate` up to the answer of the call before, which has that answer's encoding in it;
+    `None` for a cache that cannot be cut. The call has `columns` ids, behind `start` columns of the cache.
+    """
+    first = getattr(cache, "answer_column", None)
+    if first is None:
+        return cache
+    if start > 0 or columns <= first:
+        raise ValueError(
+            f"a cache from generate is read up to its answer, at token {first}, so all ids of the chat are needed, "
+            f"got {columns} ids; pass those before them as well"
+        )
+    try:
+        cache.crop(min(first - cache.get_seq_length(), 0))
+    except (AttributeError, NotImplementedError, RuntimeError, ValueError):  # of fixed size, or with a window
+        return None
+    return cache
 
 
 def is_plain_causal(model: Any) -> bool:

@@ -4,9 +4,10 @@
     python recipes/train_causal_lm.py recipes/causal/acl.yaml ... --lora_r 16 --output_dir runs/causal/lora
 
 The rows have the columns `prompt` and `completion`, or `messages`, a chat, for a tokenizer whose template marks what
-the assistant says with {% generation %}. The length is counted from each answer. With --lora_r the folder receives the
-adapter, and in `base` the model to load it on. Options on the command line override the YAML file; a run that was
-stopped resumes from its last whole checkpoint when the same command is given again.
+the assistant says with {% generation %}. The length is counted from each answer; a chat with several gives a row for
+each, and those before it are prompt. With --lora_r the folder receives the adapter, and in `base` the model to load it
+on. Options on the command line override the YAML file; a run that was stopped resumes from its last whole checkpoint
+when the same command is given again.
 """
 
 import copy
@@ -57,17 +58,28 @@ class Options:
                 )
 
 
-def encode(row: dict, tokenizer) -> dict[str, list[int]]:
-    """A row as ids and labels, -100 over the prompt."""
+def encode_answer(messages: list[dict], tokenizer) -> dict[str, list[int]]:
+    """The last answer of a chat as ids and labels, -100 over what is before it: earlier answers are prompt."""
+    ids = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
+    mask = list(ids["assistant_masks"])
+    if not any(mask):
+        raise ValueError(
+            "the chat template does not mark the assistant's turns; set one with {% generation %} ... "
+            "{% endgeneration %}, or give columns prompt and completion"
+        )
+    end = len(mask) - mask[::-1].index(1)
+    start = max((i + 1 for i in range(end) if not mask[i]), default=0)
+    return {"input_ids": ids["input_ids"][:end], "labels": [-100] * start + ids["input_ids"][start:end]}
+
+
+def encode(row: dict, tokenizer) -> list[dict[str, list[int]]]:
+    """A row as ids and labels, -100 over the prompt: one for each answer of a chat."""
     if row.get("messages"):
-        ids = tokenizer.apply_chat_template(row["messages"], return_dict=True, return_assistant_tokens_mask=True)
-        if not any(ids["assistant_masks"]):
-            raise ValueError(
-                "the chat template does not mark the assistant's turns; set one with {% generation %} ... "
-                "{% endgeneration %}, or give columns prompt and completion"
-            )
-        pairs = zip(ids["input_ids"], ids["assistant_masks"], strict=True)
-        return {"input_ids": ids["input_ids"], "labels": [i if answer else -100 for i, answer in pairs]}
+        messages = row["messages"]
+        ends = [i + 1 for i, message in enumerate(messages) if message["role"] == "assistant"]
+        if not ends:
+            raise ValueError("messages hold no answer, a message of role assistant; mend or remove the row")
+        return [encode_answer(messages[:end], tokenizer) for end in ends]
     for name in ("prompt", "completion"):
         text = row.get(name)
         if not isinstance(text, str) or (name == "completion" and not text):
@@ -77,20 +89,23 @@ def encode(row: dict, tokenizer) -> dict[str, list[int]]:
             )
     prompt = tokenizer(row["prompt"])["input_ids"]
     answer = tokenizer(row["completion"], add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
-    return {"input_ids": prompt + answer, "labels": [-100] * len(prompt) + answer}
+    return [{"input_ids": prompt + answer, "labels": [-100] * len(prompt) + answer}]
 
 
 def load_rows(path: str, tokenizer, max_length: int) -> datasets.Dataset:
     """The rows of a file, encoded, without those that are too long."""
 
-    def numbered(row, i):
+    def numbered(batch, indices):
+        row = {name: values[0] for name, values in batch.items()}
         try:
-            return encode(row, tokenizer)
+            answers = encode(row, tokenizer)
         except Exception as error:  # those of a chat template, too
-            raise ValueError(f"row {i + 1} of {path}: {error}") from error
+            raise ValueError(f"row {indices[0] + 1} of {path}: {error}") from error
+        return {name: [answer[name] for answer in answers] for name in ("input_ids", "labels")}
 
     rows = row_files.load_rows(path)
-    rows = rows.map(numbered, with_indices=True, remove_columns=rows.column_names)
+    one = {"batched": True, "batch_size": 1}  # of which several may come
+    rows = rows.map(numbered, **one, with_indices=True, remove_columns=rows.column_names)
     kept = rows.filter(lambda row: len(row["input_ids"]) <= max_length)
     print(f"{path}: {len(kept):,} of {len(rows):,} rows have at most {max_length} tokens")
     if len(kept) == 0:
@@ -105,8 +120,7 @@ def trained_lengths(model, tokenizer, rows: datasets.Dataset) -> dict[str, int]:
     """What the configuration keeps of the lengths of answers, so that `generate` warns of others."""
     lengths: list[int] = []
     for labels in rows["labels"]:
-        progress, length = answer_progress(model.unit_table, torch.tensor([labels]), [tokenizer.eos_token_id])
-        lengths += length[progress == 0].tolist()
+        lengths += answer_progress(model.unit_table, torch.tensor([labels]), [tokenizer.eos_token_id])[1].tolist()
     return range_of(lengths)
 
 
@@ -126,12 +140,7 @@ class CollatorWithOvershoot(DrawsByExample, DataCollatorForSeq2Seq):
         draws = torch.tensor([self._draw(row) for row in features], dtype=torch.float64)  # (B, 3)
         batch = super().__call__(features, return_tensors)
         eos, labels = self.tokenizer.eos_token_id, batch["labels"]
-        progress, lengths = answer_progress(self.table, labels, [eos])  # (B, T) each
-        if bool(((progress == 0).sum(dim=1) > 1).any()):
-            raise ValueError(
-                "overshoot_share needs rows with one answer each; leave it out for chats of several turns"
-            )
-        length = lengths.amax(dim=1)  # (B,)
+        progress, length = answer_progress(self.table, labels, [eos])  # (B, T) and (B,)
         chosen = (draws[:, 0] < self.share) & (length > 1)  # (B,)
         shorter = 1 + (draws[:, 1] * (length - 1)).long()  # (B,), 1 ... length - 1
         late = torch.nn.functional.pad(progress, (1, 0), value=-1)[:, :-1] >= shorter.unsqueeze(1)  # (B, T)

@@ -177,24 +177,89 @@ def test_a_cache_of_the_prompt_serves_every_length():
     assert torch.equal(shared, model.generate(**prompt, **options))
 
 
-def test_each_answer_of_a_row_is_counted_by_itself():
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_prompt_read_in_chunks_changes_nothing(beams):
+    _, model = build("llama")
+    prompt, cut = encode(PROMPTS[1:]), 4
+    options = {"length": 9, "do_sample": False, "max_new_tokens": 20, "num_beams": beams}
+    expected = model.generate(**prompt, **options)
+    several = {"length": LENGTHS, "do_sample": False, "max_new_tokens": 20, "num_beams": beams}
+    both = model.generate(**encode(PROMPTS), **several)
+    for chunk in (1, 3, 100):
+        assert torch.equal(model.generate(**encode(PROMPTS), **several, prefill_chunk_size=chunk), both)
+        for first in (0, cut):  # with a cache of the first columns: all ids, or those that are new
+            cache = DynamicCache(config=model.config)
+            with torch.no_grad():
+                model.language_model(prompt["input_ids"][:, :cut].expand(beams, -1), past_key_values=cache)
+            ids = {**prompt, "input_ids": prompt["input_ids"][:, first:], "past_key_values": cache}
+            out = model.generate(**ids, **options, prefill_chunk_size=chunk)
+            assert torch.equal(out, expected[:, first:])
+
+
+def test_an_answer_is_counted_up_to_its_end_and_a_row_holds_one():
     tokenizer = make_tokenizer()
     _, model = build("llama")
     first, second = tokenizer("für alle")["input_ids"], tokenizer("文字")["input_ids"]
     newline = tokenizer("\n")["input_ids"]  # a template's, behind EOS: no part of the text
-    rows = [([0, 20, 21], False), ([*first, 1, *newline], True), ([22, 23], False), ([*second, 1, *newline], True)]
-    ids = torch.tensor([[i for piece, _ in rows for i in piece]])
-    labels = torch.tensor([[i if answer else -100 for piece, answer in rows for i in piece]])
-    progress, lengths = hf_lenctrl.modeling_lenctrl_causal.answer_progress(model.unit_table, labels, [1])
-    start, other = 3, 3 + len(first) + 2 + 2
-    assert progress[0, :start].tolist() == [-1, -1, 0] and progress[0, other - 2 : other].tolist() == [-1, 0]
-    assert progress[0, start + len(first) - 1 : other - 2].tolist() == [8, 8, 8]  # the last letter, EOS, the new line
-    assert progress[0, -3:].tolist() == [2, 2, 2] and int(progress.max()) == 8
-    assert lengths[0].tolist() == [1, 1] + [8] * (len(first) + 3) + [1] + [2] * (len(second) + 3)
+    count = functools.partial(hf_lenctrl.modeling_lenctrl_causal.answer_progress, model.unit_table, eos=[1])
+    rows = [[-100] * 3 + [*first, 1, *newline], [-100] * 5 + [*second, 1, *newline]]
+    labels = torch.tensor([row + [-100] * (18 - len(row)) for row in rows])
+    progress, lengths = count(labels)
+    assert lengths.tolist() == [8, 2]
+    assert progress[0, :3].tolist() == [-1, -1, 0] and progress[1, :5].tolist() == [-1, -1, -1, -1, 0]
+    end = len(rows[0])  # the last letter, EOS, the new line
+    assert progress[0, end - 3 : end].tolist() == [8, 8, 8] and progress[0, end:].tolist() == [-1] * (18 - end)
+    end = len(rows[1])
+    assert progress[1, end - 3 : end].tolist() == [2, 2, 2] and progress[1, end:].tolist() == [-1] * (18 - end)
+    both = torch.tensor([rows[0] + rows[1], rows[0] + [-100] * len(rows[1])])
+    with pytest.raises(ValueError, match=r"a row holds one answer.*got \[2, 1\]; make a row for each answer"):
+        model(both.clamp(min=3), labels=both)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "mistral"])  # a cache with a window cannot be cut
+def test_an_earlier_answer_is_prompt_in_training_and_generation(architecture):
+    _, model = build(architecture)
+    options = {"do_sample": False, "output_logits": True, "return_dict_in_generate": True, "max_new_tokens": 8}
+    first = model.generate(**encode(PROMPTS[1:]), length=15, **options)
+    asked = encode(PROMPTS[:1])["input_ids"]
+    ids = torch.cat([first.sequences, asked], dim=1)
+    chat = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    fresh = model.generate(**chat, length=23, **options)
+    continued = model.generate(**chat, length=23, **options, past_key_values=first.past_key_values)
+    assert torch.equal(continued.sequences, fresh.sequences)
+    labels = fresh.sequences.clone()
+    labels[:, : ids.shape[1]] = -100
     with torch.no_grad():
-        both = model(ids, labels=labels).logits
-        alone = model(ids[:, :start], length=8).logits
-    assert torch.allclose(both[:, start - 1], alone[:, -1], atol=1e-4)
+        trained = model(fresh.sequences, labels=labels, length=23).logits[:, ids.shape[1] - 1 : -1]
+    for out in (fresh, continued):
+        torch.testing.assert_close(torch.stack(out.logits, dim=1), trained, atol=1e-5, rtol=1e-5)
+    new = {"input_ids": asked, "attention_mask": chat["attention_mask"], "past_key_values": fresh.past_key_values}
+    with pytest.raises(ValueError, match="read up to its answer, .* all ids of the chat are needed"):
+        model.generate(**new, length=23)
+
+
+def test_the_length_of_a_right_padded_row_is_heard():
+    _, model = build("llama")
+    rows = [make_tokenizer()(text)["input_ids"] for text in PROMPTS]
+    columns = max(map(len, rows))
+    ids = torch.tensor([row + [2] * (columns - len(row)) for row in rows])
+    with torch.no_grad():
+        together = model(ids, attention_mask=(ids != 2).long(), length=LENGTHS).logits
+        for row, logits, length in zip(rows, together, LENGTHS, strict=True):
+            alone = model(torch.tensor([row]), length=length).logits[0]
+            torch.testing.assert_close(logits[: len(row)], alone, atol=1e-4, rtol=1e-4)
+            assert not torch.allclose(alone[-1], model(torch.tensor([row]), length=40).logits[0, -1], atol=1e-2)
+
+
+def test_training_is_one_graph():
+    _, model = build("llama")
+    ids = encode(PROMPTS[1:])["input_ids"].repeat(2, 1)
+    labels = ids.clone()
+    labels[0, :4], labels[1, :6] = -100, -100
+    expected = model.train()(ids, labels=labels).loss
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(ids, labels=labels).loss, expected)
 
 
 def test_labels_alone_say_where_an_answer_is():
@@ -204,7 +269,10 @@ def test_labels_alone_say_where_an_answer_is():
     progress, lengths = count(rows)
     # the first label of a row is never predicted: it is the prompt's
     assert progress.tolist() == [[0, 1, 2, 3, 3, -1], [-1, 0, 1, 2, 2, -1], [-1] * 6]
-    assert lengths.tolist() == [[3, 3, 3, 3, 3, 1], [1, 2, 2, 2, 2, 1], [1] * 6]
+    assert lengths.tolist() == [3, 2, 1]
+    assert model.unit_table.count(torch.zeros(3, 0, dtype=torch.long)).tolist() == [0, 0, 0]
+    ids = torch.tensor([[5, 6, 7]])
+    assert model.prepare_inputs_for_generation(ids)["progress"].tolist() == [[-1, -1, 0]]
     with pytest.raises(ValueError, match="every answer .* at least one token, got \\[0\\]"):
         count(torch.tensor([[-100, 1, -100]]))
 

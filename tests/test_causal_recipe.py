@@ -97,10 +97,13 @@ def test_a_chat_trains_on_what_the_assistant_says():
         "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content + eos_token }}"
         "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
     )
-    encoded = train_causal_lm.encode(row, tokenizer)
-    spoken = [i for i in encoded["labels"] if i != -100]
-    assert tokenizer.decode(spoken) == "editor</s>editor</s>"
-    assert tokenizer.decode(encoded["input_ids"]) == "a smalleditor</s>" * 2
+    for many, encoded in enumerate(train_causal_lm.encode(row, tokenizer), start=1):  # an earlier answer is prompt
+        prompt = tokenizer("a smalleditor</s>" * (many - 1) + "a small")["input_ids"]
+        answer = tokenizer("editor</s>")["input_ids"]
+        assert encoded == {"input_ids": prompt + answer, "labels": [-100] * len(prompt) + answer}
+    assert many == 2
+    with pytest.raises(ValueError, match="no answer, a message of role assistant"):
+        train_causal_lm.encode({"messages": row["messages"][:1]}, tokenizer)
 
 
 def test_a_row_that_oversteps_learns_to_stop():
@@ -124,7 +127,7 @@ def test_a_row_that_oversteps_learns_to_stop():
         # the token behind `length` units is the first that should be EOS
         assert batch["labels"].tolist() == [[-100] * (2 + length) + [1] * (5 - length)]
     assert seen == {1, 2, 3}
-    with pytest.raises(ValueError, match="rows with one answer each"):
+    with pytest.raises(ValueError, match="a row holds one answer"):
         collate([{"input_ids": [5, 6, 7, 8, 9], "labels": [-100, 6, -100, 8, 1]}])
 
 

@@ -78,6 +78,46 @@ def test_a_static_cache_and_a_compiled_model_write_the_same(checkpoint):
     assert 0 < many == len(graphs)  # another length needs no other graph
 
 
+def test_the_settings_of_the_inner_model_are_those_of_the_whole(checkpoint):
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, attn_implementation="eager")
+    prompt = encode(PROMPTS)
+    assert model(**prompt, length=5).hidden_states is None
+    model.config.use_cache, model.config.output_hidden_states, model.config.output_attentions = False, True, True
+    out = model(**prompt, length=5)
+    assert out.past_key_values is None and len(out.hidden_states) == 3 and len(out.attentions) == 2
+    assert model(**prompt, length=5, output_hidden_states=False).hidden_states is None
+    model.config.return_dict = False
+    assert isinstance(model(**prompt, length=5), tuple)
+    model.config.return_dict, model.loss_function = True, lambda **kwargs: torch.tensor(7.0)
+    assert float(model(**prompt, labels=prompt["input_ids"]).loss) == 7.0
+    assert (model.config.num_hidden_layers, model.config.tie_word_embeddings) == (2, True)
+    with pytest.raises(AttributeError, match="no attribute 'number_of_layers'"):
+        model.config.number_of_layers  # noqa: B018
+
+    rope = {"rope_type": "linear", "factor": 2.0, "rope_theta": 5000.0}
+    fields = {"use_cache": False, "attention_dropout": 0.25, "rope_parameters": rope}
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, **fields)
+    assert model(**prompt, length=5).past_key_values is None
+    inner = model.language_model.model
+    assert inner.layers[0].self_attn.attention_dropout == 0.25 and inner.rotary_emb.config.rope_parameters == rope
+    saved = model.config.to_dict()
+    assert not fields.keys() & saved.keys() and saved["text_config"]["attention_dropout"] == 0.25
+
+
+def test_a_loaded_model_has_the_buffers_that_no_checkpoint_holds(tmp_path, monkeypatch):
+    mamba = {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_chunk_size": 8}
+    monkeypatch.setitem(ARCHITECTURES, "falcon_h1", ARCHITECTURES["llama"] | mamba)
+    _, model = build("falcon_h1", ssm_multipliers=[0.5, 0.7, 0.9, 1.1, 1.3])
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    multipliers = again.language_model.model.layers[0].mamba.mup_vector.flatten()
+    expected = torch.tensor([0.5] * 32 + [0.7] * 32 + [0.9] * 8 + [1.1] * 8 + [1.3] * 4)  # z, x, B, C, dt
+    assert torch.equal(multipliers, expected)
+    prompt = encode(PROMPTS[1:])
+    with torch.no_grad():
+        assert torch.equal(again(**prompt, length=5).logits, model(**prompt, length=5).logits)
+
+
 def test_tied_and_resized_embeddings(checkpoint, tmp_path):
     model = AutoModelForCausalLM.from_pretrained(checkpoint)
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight

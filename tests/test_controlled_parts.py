@@ -55,6 +55,22 @@ def test_gradient_checkpointing_of_the_configuration_is_honoured(any_family):
     assert not any(getattr(m, "gradient_checkpointing", False) for m in build_model_of(any_family).modules())
 
 
+@pytest.mark.parametrize("fields", [{"length_projection": True}, FULL], ids=["projection", "all parts"])
+def test_a_part_that_is_saved_alone_is_loaded_as_it_was(any_family, fields, tmp_path):
+    model = build_model_of(any_family, absolute_positions=True, **fields)
+    torch.manual_seed(3)
+    for name, parameter in model.named_parameters():
+        if "length" in name:
+            torch.nn.init.normal_(parameter, std=0.3)
+    model.unit_table.weights[:, 12] = 3
+    for part in (model.get_encoder(), model.get_decoder()):
+        part.save_pretrained(tmp_path / type(part).__name__)
+        again = type(part).from_pretrained(tmp_path / type(part).__name__)
+        with torch.no_grad():
+            assert torch.equal(again(SOURCE, length=7)[0], part(SOURCE, length=7)[0])
+    assert int(again.unit_table.weights[0, 12]) == 3
+
+
 # Sent elsewhere: issue 15.24
 
 

@@ -194,12 +194,13 @@ def test_bfloat16_model_has_the_length_asked_for(speller, inputs, num_beams):
     assert output.tolist() == expected(speller, [3, 25, 11])
 
 
-@pytest.mark.parametrize("num_beams", [1, 4])
-def test_letters_of_a_decoder_prompt_count(speller, num_beams):
+@pytest.mark.parametrize(("num_beams", "chunk"), [(1, None), (4, None), (1, 2)])
+def test_letters_of_a_decoder_prompt_count(speller, num_beams, chunk):
     start = speller.config.decoder_start_token_id
     prompt = torch.tensor([[start, 5, 6, 7], [start, 9, 10, 11]])
-    output = speller.generate(torch.tensor([[5], [9]]), decoder_input_ids=prompt, num_beams=num_beams, length=[4, 12])
-    assert output.tolist() == expected(speller, [4, 12], letters=(5, 9))
+    options = {"decoder_input_ids": prompt, "num_beams": num_beams, "prefill_chunk_size": chunk}
+    output = speller.generate(torch.tensor([[5], [9]]), **options, length=[3, 12])
+    assert output.tolist() == expected(speller, [3, 12], letters=(5, 9))
 
 
 def test_padding_before_a_decoder_prompt_does_not_count(speller):

@@ -1,9 +1,19 @@
-"""Adapters and quantizers over length-controlled models: issues 15.20 and 15.40."""
+"""Adapters and quantizers over length-controlled models."""
 
 import pytest
 import torch
 from conftest import build_model_of
-from peft import LoraConfig, PeftModel, PrefixTuningConfig, TaskType, get_peft_model
+from peft import (
+    IA3Config,
+    LoraConfig,
+    PeftModel,
+    PrefixTuningConfig,
+    PromptEncoderConfig,
+    PromptTuningConfig,
+    TaskType,
+    get_peft_model,
+)
+from test_causal import LENGTHS, PROMPTS, answers, build, encode, make_tokenizer
 from torch import nn
 
 
@@ -107,6 +117,39 @@ def test_prefix_tuning_counts_the_text_and_not_its_virtual_tokens(any_family, en
     assert ids.shape[0] == 2 and (encoding == "scale" or seen[-1].shape == (2, 1))
 
 
+ON_EMBEDDINGS = {
+    "some tokens": {"target_modules": ["q_proj", "q"], "trainable_token_indices": [31, 35]},
+    "all tokens": {"target_modules": ["embed_tokens"]},
+}
+
+
+@pytest.mark.parametrize("fields", ON_EMBEDDINGS.values(), ids=list(ON_EMBEDDINGS))
+def test_an_adapter_may_train_token_embeddings(any_family, fields):
+    expected = logits(controlled(any_family), 3)
+    options = fields | {"modules_to_save": ["length_projection"]}
+    model = get_peft_model(controlled(any_family), LoraConfig(**options))
+    assert torch.equal(logits(model.eval(), 3), expected)
+    train(model)
+    assert not torch.allclose(logits(model, 3), logits(model, 9), atol=1e-5)
+
+
+@pytest.mark.parametrize("fields", ON_EMBEDDINGS.values(), ids=list(ON_EMBEDDINGS))
+def test_an_adapter_may_train_token_embeddings_of_a_causal_model(fields):
+    _, model = build("llama")
+    prompt = {"input_ids": LABELS}
+    with torch.no_grad():
+        expected = model(**prompt, length=9).logits
+    table = model.unit_table.weights.clone()
+    tuned = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **fields)).eval()
+    with torch.no_grad():
+        assert torch.equal(tuned(**prompt, length=9).logits, expected)
+    tuned.get_base_model().set_unit_table(make_tokenizer())
+    assert torch.equal(tuned.get_base_model().unit_table.weights, table)
+    tuned.train()(**prompt, labels=prompt["input_ids"]).loss.backward()
+    trained = [p for name, p in tuned.named_parameters() if "embed_tokens" in name and p.requires_grad]
+    assert any(bool(weight.grad.any()) for weight in trained)
+
+
 def test_an_adapter_that_leaves_a_new_projection_out_is_told_the_setting_that_works(family):
     message = r"frozen at zero.*LoraConfig\(target_modules='all-linear'\), or modules_to_save=\['length_projection'\]"
     model = get_peft_model(controlled(family), LoraConfig(target_modules=["q_proj"])).train()
@@ -115,3 +158,34 @@ def test_an_adapter_that_leaves_a_new_projection_out_is_told_the_setting_that_wo
     options = {"target_modules": ["q_proj"], "modules_to_save": ["length_projection"]}
     model = train(get_peft_model(controlled(family), LoraConfig(**options)))
     assert not torch.allclose(logits(model, 3), logits(model, 9), atol=1e-5)
+
+
+CAUSAL = {
+    "prompt tuning": PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4),
+    "p-tuning": PromptEncoderConfig(task_type="CAUSAL_LM", num_virtual_tokens=4, encoder_hidden_size=8),
+    "prefix tuning": PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4),
+    "lora": LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear"),
+    "ia3": IA3Config(task_type="CAUSAL_LM", target_modules=["k_proj", "up_proj"], feedforward_modules=["up_proj"]),
+}
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("adapter", CAUSAL)
+def test_a_causal_model_generates_with_an_adapter(adapter, beams, tmp_path):
+    def adapted(model):
+        torch.manual_seed(5)  # of the virtual tokens
+        return get_peft_model(model.train(), CAUSAL[adapter]).eval()
+
+    prompt, options = encode(PROMPTS), {"num_beams": beams, "do_sample": False}
+    plain, model = build("llama", zero=True)
+    expected = adapted(plain).generate(**prompt, **options, max_new_tokens=12)
+    tuned = adapted(model)
+    assert torch.equal(tuned.generate(**prompt, **options, max_new_tokens=12, length=LENGTHS), expected)
+
+    tuned = adapted(build("llama")[1])  # the length is heard
+    assert not torch.equal(tuned.generate(**prompt, **options, max_new_tokens=12, length=LENGTHS), expected)
+    exact = tuned.generate(**prompt, **options, length=LENGTHS, length_constraint="exact")
+    assert answers(tuned.get_base_model(), exact, prompt) == LENGTHS
+    tuned.save_pretrained(tmp_path)
+    again = PeftModel.from_pretrained(build("llama")[1], tmp_path)
+    assert torch.equal(again.generate(**prompt, **options, length=LENGTHS, length_constraint="exact"), exact)
