@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, PreTrainedConfig
 
 from .character_costs import CharacterCost, columns, count_columns
 from .lengths import check_name
-from .unit_vocabulary import CostVocabulary, UnitVocabulary, skipped_ids
+from .unit_vocabulary import CostVocabulary, UnitVocabulary, entries_of
 
 
 LENGTH_UNITS = ("token", "character", "word", "byte", "width")
@@ -169,12 +169,7 @@ class UnitTable(nn.Module):
         unit = unit if cost is None else COST
         check_name("unit", unit, LENGTH_UNITS if cost is None else [COST])
         assert unit is not None
-        special = skipped_ids(tokenizer)
-        separate = getattr(tokenizer, "separate_vocabs", False)
-        # M2M100 leaves its language codes out of its own size
-        codes = special | set(getattr(tokenizer, "lang_code_to_id", {}).values())
-        vocab_size = len(tokenizer.target_encoder) if separate else max(len(tokenizer), max(codes, default=0) + 1)
-        special = {i for i in special if i < vocab_size}  # length tokens are beyond a target vocabulary of its own
+        vocab_size, special = entries_of(tokenizer)
         if unit == "token":
             special.discard(tokenizer.unk_token_id)  # an unknown word is written, if not well
             return cls(unit, torch.tensor([[int(i not in special) for i in range(vocab_size)]]))
