@@ -15,7 +15,7 @@ except ImportError:  # a checkpoint from the Hub loads without it
     wcswidth = None  # type: ignore[assignment]
 
 
-_CONTROL = re.compile("[\x01-\x1f\x7f-\x9f]")  # what `wcswidth` gives no width
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")  # what `wcswidth` gives no width, and U+0000
 # One of each kind that `wcswidth` tells apart: narrow, digit (VS16 makes it wide), narrow and wide emoji, ideograph,
 # combining mark, spacing mark, virama, joiner, variation selectors, regional indicator, skin tone
 _KINDS = "a1\u00a9\u65e5\u231a\U0001f02c\U0001f0cf\u0301\u0903\u094d\u200d\ufe0e\ufe0f\U0001f1e6\U0001f3fd"

@@ -2,13 +2,16 @@
 
 import math
 import re
+import unicodedata
 from collections.abc import Callable
+from functools import lru_cache
 
 import torch
 from transformers.generation import LogitsProcessor
 
 from .length_constraint import LengthConstraintLogitsProcessor
 from .length_units import COST, UnitTable
+from .unit_vocabulary import UnitVocabulary, entries_of
 
 
 FINISHES = ("sentence", "word")
@@ -79,6 +82,36 @@ def check_finish(finish: str | None, constraint: str | None, unit: str | None = 
         )
 
 
+@lru_cache(maxsize=4)
+def _pieces(tokenizer, entries: int) -> list[str | None]:
+    """What each entry writes behind text: `""` for nothing, `None` for bytes of a character that it does not begin."""
+    size, special = entries_of(tokenizer)
+    try:
+        vocabulary = UnitVocabulary(tokenizer, size, special)
+    except ValueError as error:
+        raise ValueError(
+            f"finish needs a tokenizer that tells what a piece writes, {type(tokenizer).__name__} has no decoder; "
+            "leave finish out"
+        ) from error
+    pieces = ["" if i in special else _text(data) for i, data in enumerate(vocabulary.later)]
+    return [*pieces, *[""] * (entries - size)][:entries]
+
+
+def _text(data: bytes) -> str | None:
+    """The whole characters at the beginning of `data`; `None` where the first one is not whole."""
+    text = data.decode("utf-8", errors="replace")
+    whole = text.split("\ufffd")[0]
+    return whole if whole or not data else None
+
+
+def _goes_on(piece: str | None) -> bool:
+    """Whether a piece behind a word is more of that word: "ed", "'s", a vowel sign; not " a" or ","."""
+    if piece is None:
+        return True
+    first = piece.lstrip("'’")[:1]
+    return first != "" and (unicodedata.category(first)[0] in "LMN" or first in "\u200c\u200d")
+
+
 class FinishLogitsProcessor(LogitsProcessor):
     """
     For `length_constraint="max"`: where the model's first choice has no room any more, the output ends, instead of
@@ -98,13 +131,10 @@ class FinishLogitsProcessor(LogitsProcessor):
         check_finish(finish, "max")
         self.finish, self.prompt_length = finish, prompt_length
         device, entries = unit_table.weights.device, unit_table.weights.shape[1]
-        pieces = tokenizer.batch_decode([[i] for i in range(min(len(tokenizer), entries))])
-        written = [piece if i not in tokenizer.all_special_ids else "" for i, piece in enumerate(pieces)]
-        ends = [bool(text) and last_sentence_end(text) == len(text) for text in (t.strip() for t in written)]
-        begins = [not text or not text[0].isalnum() for text in written]  # of a word, or of what stands behind one
-        pad = [False] * (entries - len(ends))
-        self.ends = torch.tensor(ends + pad, device=device) & (finish == "sentence")  # (V,)
-        self.begins = torch.tensor(begins + pad, device=device)  # (V,)
+        self.pieces = _pieces(tokenizer, entries)
+        stripped = [(piece or "").strip() for piece in self.pieces]
+        ends = [bool(text) and last_sentence_end(text) == len(text) for text in stripped]
+        self.ends = torch.tensor(ends, device=device) & (finish == "sentence")  # (V,)
         self.eos = torch.as_tensor(eos_token_id, device=device).reshape(-1)
         mark = 0
         if bool(self.ends.any()):
@@ -128,7 +158,7 @@ class FinishLogitsProcessor(LogitsProcessor):
         if bool(pressed.any()):
             for row in pressed.nonzero().squeeze(1).tolist():
                 ids = tuple(input_ids[row, self.prompt_length :].tolist())
-                self.cut[ids] = bool(self.begins[first[row, 0]])
+                self.cut[ids] = self._at_word(ids, int(first[row, 0]))
             ending = fits & self.ends
             allowed = torch.where(pressed.unsqueeze(1), ending, allowed)
             allowed[:, self.eos] = fits[:, self.eos]
@@ -137,6 +167,11 @@ class FinishLogitsProcessor(LogitsProcessor):
             scores = scores.clone()
             scores[:, self.eos] = torch.maximum(scores[:, self.eos], least)
         return scores.masked_fill(~allowed, -math.inf)
+
+    def _at_word(self, ids: tuple[int, ...], following: int) -> bool:
+        """Whether a word ends between an output and the entry that would follow."""
+        last = next((self.pieces[i] for i in reversed(ids) if self.pieces[i] != ""), None)
+        return not _goes_on(self.pieces[following]) or (last or "")[-1:].isspace()
 
     def ending(self, ids: list[int], text: str, enough: Callable[[str], bool]) -> tuple[str, str]:
         """

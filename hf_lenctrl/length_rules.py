@@ -2,6 +2,7 @@
 
 import math
 import threading
+from collections import defaultdict
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -73,13 +74,12 @@ class Rules:
         if constraint == "exact":
             self.best, self.period = self._best()
             self._set_spread()
-            keys = len(weights) * (self.spread + 1)
-            self.fits = Rows(self._make_exact, keys, 0, self.best.shape[1] - 1, self.period)
+            self.fits = Rows(self._make_exact, 0, self.best.shape[1] - 1, self.period)
         else:
             dearest = int(torch.where(self.cost < never, self.cost, 0).max())
-            self.fits = Rows(self._make_fits, len(weights), 0, dearest + 1)
-        self.steers = Rows(self._make_steer, len(weights), int(self.gain.min()), int(self.gain.max()) + 1)
-        self.ends_within = Rows(self._make_ends, len(weights), -1, 4)
+            self.fits = Rows(self._make_fits, 0, dearest + 1)
+        self.steers = Rows(self._make_steer, int(self.gain.min()), int(self.gain.max()) + 1)
+        self.ends_within = Rows(self._make_ends, -1, 4)
 
     def _is_eos(self) -> torch.Tensor:
         return torch.zeros_like(self.weights[0], dtype=torch.bool).index_fill(0, self.eos, True)  # (V,)
@@ -111,34 +111,65 @@ class Rules:
         Which numbers can be written repeats with a period (1 where all large ones can), so that a table of the first
         ones serves all: `(S, N)`.
         """
-        states = range(len(self.weights))
-        usable = (self.weights >= 0) & (self.cost < _NEVER) & ~self._is_eos()
-        moves = []  # of each state: units that an entry writes, and the state after it
-        for s in states:
-            pairs = torch.stack([self.weights[s][usable[s]].long(), self.following[s][usable[s]]])
-            moves.append(pairs.unique(dim=1).T.tolist())
-        idle = [(s, to) for s in states for w, to in moves[s] if w == 0 and to != s]
-        ending = [set(row) for row in self.cost[:, self.eos].tolist()]
-        width = 1 + max(w for w in [0, *(w for s in states for w, _ in moves[s]), *set().union(*ending)] if w < _NEVER)
-        can: list[list[bool]] = []  # for each number of units, whether each state can write it
-        seen: dict = {}
+        can, period = self._writable()
+        count = len(self.weights)
+        data = b"".join(here.to_bytes(count // 8 + 1, "little") for here in can)
+        bits = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(len(can), -1)
+        writable = torch.stack([bits[:, s // 8] >> s % 8 & 1 for s in range(count)])  # (S, N)
+        numbers = torch.arange(len(can), dtype=self.cost.dtype)
+        best = torch.where(writable.bool(), numbers, -_NEVER).cummax(dim=1).values
+        return best.to(self.cost.device, self.cost.dtype), period
+
+    def _writable(self) -> tuple[list[int], int]:
+        """For each number of units the states that can write it, as bits of an integer; and the period."""
+        moves, idle, ending, width = self._moves()
+        recent, window = [0] * len(idle), (1 << width) - 1  # of each state: bit w - 1 is 1 where it can write n - w
+        can: list[int] = []
+        kept, at, following = None, 0, width
         while True:
-            n = len(can)
-            can.append([n in ending[s] or any(0 < w <= n and can[n - w][to] for w, to in moves[s]) for s in states])
-            while any(can[n][to] and not can[n][s] for s, to in idle):
-                for s, to in idle:
-                    can[n][s] |= can[n][to]
-            window = str(can[-width:])  # all that the next number depends on
-            if n >= width and window in seen:
+            direct = ending.get(len(can), 0)
+            for (to, units), states in moves.items():
+                if recent[to] & units:
+                    direct |= states
+            can.append(sum(1 << s for s, reached in enumerate(idle) if reached & direct))
+            recent = [(past << 1 | can[-1] >> s & 1) & window for s, past in enumerate(recent)]
+            if recent == kept:  # all that the next number depends on is as it was
                 break
-            seen[window] = n
-        period = n - seen[window]
-        while len(can) < seen[window] + 1 + 2 * period:
-            can.append(can[len(can) - period])
-        best = [[-_NEVER] * len(states)]
-        for n, here in enumerate(can):
-            best.append([n if here[s] else best[-1][s] for s in states])
-        return torch.tensor(best[1:], dtype=self.cost.dtype, device=self.cost.device).T.contiguous(), period
+            if len(can) == following:  # kept for longer each time, so that any period is found
+                kept, at, following = recent, following, following * 5 // 4 + 1
+        period = len(can) - at
+        while at > width and can[at - 1 - width] == can[at - 1 - width + period]:
+            at -= 1
+        return can[: at + period] + can[at : at + period], period
+
+    def _moves(self) -> tuple[dict[tuple[int, int], int], list[int], dict[int, int], int]:
+        """
+        States are bits of an integer, and so are numbers of units: bit `w - 1` for `w`.
+
+        Returns:
+            For each state and the units of the entries that lead to it those it is led to from; for each state those
+            it leads to without units; for the units of an EOS the states that may end on it; the most units and 1.
+        """
+        usable = (self.weights >= 0) & (self.cost < _NEVER) & ~self._is_eos()
+        moves: dict[tuple[int, int], int] = defaultdict(int)
+        idle = [1 << s for s in range(len(usable))]
+        for s, row in enumerate(usable):
+            units: dict[int, int] = defaultdict(int)
+            pairs = torch.stack([self.following[s][row], self.weights[s][row].long()]).unique(dim=1).T
+            for to, weight in pairs.tolist():
+                if weight:
+                    units[to] |= 1 << weight - 1
+                else:
+                    idle[s] |= 1 << to
+            for move in units.items():
+                moves[move] |= 1 << s
+        for via in range(len(idle)):  # what they lead to leads on (Warshall)
+            idle = [reached | idle[via] if reached >> via & 1 else reached for reached in idle]
+        ending: dict[int, int] = defaultdict(int)
+        for s, row in enumerate(self.cost[:, self.eos].tolist()):
+            for written in {*row} - {_NEVER}:
+                ending[written] |= 1 << s
+        return moves, idle, ending, 1 + max([0, *(units.bit_length() for _, units in moves), *ending])
 
     def _make_fits(self, state, remaining):
         return _log_step(remaining.unsqueeze(1) - self.cost[state])  # (keys, V)
@@ -207,10 +238,11 @@ class Rows:
     A number below `low` counts as `low`; one above `high` as the one in the last `period` numbers that it repeats.
     """
 
-    def __init__(self, make, states: int, low: int, high: int, period: int = 1):
-        self.make, self.states, self.low, self.high, self.period = make, states, low, high, period
+    def __init__(self, make, low: int, high: int, period: int = 1):
+        self.make, self.low, self.high, self.period = make, low, high, period
         self.kept: torch.Tensor | None = None
         self.made = 0
+        self.keys = self.slot = torch.empty(0, dtype=torch.long)  # of rows that are made, in order, and their places
 
     @torch.inference_mode(False)  # a row made by a call in inference mode is read by others
     def __call__(self, state: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
@@ -218,21 +250,26 @@ class Rows:
         number = number.clamp(self.low, first) + (number - first).clamp(min=0) % self.period
         key = state * (self.high - self.low + 1) + number - self.low  # (rows,)
         with _LOCK:
-            if self.kept is None:
-                self.slot = torch.full((self.states * (self.high - self.low + 1),), -1, device=key.device)
-            slots = self.slot[key]
-            if bool((slots < 0).any()):
+            slots = self._slots(key)
+            if slots is None:
                 self._add(key)
-                slots = self.slot[key]
-            assert self.kept is not None
+                slots = self._slots(key)
+            assert self.kept is not None and slots is not None
             return self.kept.index_select(0, slots)
+
+    def _slots(self, keys: torch.Tensor) -> torch.Tensor | None:
+        """Rows of `kept` that belong to the keys; `None` where one is missing."""
+        if self.made == 0:
+            return None
+        place = torch.searchsorted(self.keys, keys).clamp(max=self.made - 1)
+        return self.slot[place] if torch.equal(self.keys[place], keys) else None
 
     def _add(self, keys: torch.Tensor) -> None:
         if self.made > _KEPT_ROWS:
-            self.slot.fill_(-1)
             self.made = 0
         keys = keys.unique()
-        keys = keys[self.slot[keys] < 0]
+        if self.made:
+            keys = keys[~torch.isin(keys, self.keys)]
         width = self.high - self.low + 1
         new = self.make(keys // width, keys % width + self.low)
         end = self.made + len(keys)
@@ -242,8 +279,11 @@ class Rows:
                 room[: self.made] = self.kept[: self.made]
             self.kept = room
         self.kept[self.made : end] = new
-        self.slot[keys] = torch.arange(self.made, end, device=keys.device)
-        self.made = end
+        slots = torch.arange(self.made, end, device=keys.device)
+        if self.made:
+            keys, slots = torch.cat([self.keys, keys]), torch.cat([self.slot, slots])
+        self.keys, order = keys.sort()
+        self.slot, self.made = slots[order], end
 
 
 @torch.inference_mode(False)

@@ -45,6 +45,7 @@ def init_length_weights(module: nn.Module, config) -> None:
         table = UnitTable.from_config(config, module.weights.shape[1])
         init.copy_(module.weights, table.weights)
         init.copy_(module.next_state, table.next_state)
+        init.copy_(module.unit_code, table.unit_code)
     elif isinstance(module, (LengthProjection, EncoderLengthEmbedding, LengthHeadOutput)):
         init.zeros_(module.weight)  # so that a pretrained model starts as it was
 

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, PreTrainedConfig
 
 from .character_costs import CharacterCost, columns, count_columns
 from .lengths import check_name
-from .unit_vocabulary import CostVocabulary, UnitVocabulary, skipped_ids
+from .unit_vocabulary import CostVocabulary, UnitVocabulary, entries_of
 
 
 LENGTH_UNITS = ("token", "character", "word", "byte", "width")
@@ -22,6 +22,7 @@ _COUNTED: dict = {  # UTF-8 is the default of `str.encode`
     "byte": lambda text: len(text.encode()),
     "width": count_columns,
 }
+_CODES = (*LENGTH_UNITS, COST)  # a saved table names its unit by the position here
 NOT_FILLED = torch.iinfo(torch.int32).min  # weight of an entry before `set_unit_table`
 NO_STATE = 255  # its next state
 
@@ -111,6 +112,7 @@ class UnitTable(nn.Module):
 
     weights: torch.Tensor
     next_state: torch.Tensor
+    unit_code: torch.Tensor
 
     def __init__(self, unit: str, weights: torch.Tensor, next_state: torch.Tensor | None = None):
         super().__init__()
@@ -119,6 +121,7 @@ class UnitTable(nn.Module):
         self.register_buffer("weights", weights.to(torch.int32))
         next_state = torch.zeros(weights.shape) if next_state is None else next_state
         self.register_buffer("next_state", next_state.to(torch.uint8))
+        self.register_buffer("unit_code", torch.tensor([_CODES.index(unit)], dtype=torch.uint8))
         self._filled = False
 
     @classmethod
@@ -169,12 +172,7 @@ class UnitTable(nn.Module):
         unit = unit if cost is None else COST
         check_name("unit", unit, LENGTH_UNITS if cost is None else [COST])
         assert unit is not None
-        special = skipped_ids(tokenizer)
-        separate = getattr(tokenizer, "separate_vocabs", False)
-        # M2M100 leaves its language codes out of its own size
-        codes = special | set(getattr(tokenizer, "lang_code_to_id", {}).values())
-        vocab_size = len(tokenizer.target_encoder) if separate else max(len(tokenizer), max(codes, default=0) + 1)
-        special = {i for i in special if i < vocab_size}  # length tokens are beyond a target vocabulary of its own
+        vocab_size, special = entries_of(tokenizer)
         if unit == "token":
             special.discard(tokenizer.unk_token_id)  # an unknown word is written, if not well
             return cls(unit, torch.tensor([[int(i not in special) for i in range(vocab_size)]]))
@@ -301,9 +299,15 @@ class UnitTable(nn.Module):
         next_state = torch.cat([self.next_state, own.expand(-1, vocab_size - entries)], dim=1)
         return UnitTable(self.unit, weights, next_state)
 
-    def _load_from_state_dict(self, *args, **kwargs):
+    @property
+    def loaded_unit(self) -> str:
+        """The unit that the loaded weights count; a table that was saved without one counts `unit`."""
+        return _CODES[int(self.unit_code)]
+
+    def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
         self._filled = False
-        super()._load_from_state_dict(*args, **kwargs)
+        state_dict.setdefault(f"{prefix}unit_code", self.unit_code)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
 _OF_THE_HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code")
@@ -311,6 +315,11 @@ _OF_THE_HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token"
 
 class StoresUnitTable:
     """A model whose checkpoint holds a unit table, of the unit that the checkpoint's configuration names."""
+
+    def post_init(self: Any):
+        """The base class's method; a table that was saved without its unit loads without a warning."""
+        super().post_init()  # type: ignore[misc]
+        self._keys_to_ignore_on_load_missing.add(r"unit_table\.unit_code$")
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
@@ -326,6 +335,13 @@ class StoresUnitTable:
         saved = PreTrainedConfig.get_config_dict(pretrained_model_name_or_path, **where)[0].get("length_unit")
         unit = model.config.length_unit
         if saved in (None, unit):
+            counted = model.unit_table.loaded_unit
+            if counted != unit:
+                raise ValueError(
+                    f"the configuration in {pretrained_model_name_or_path} has length_unit={unit!r}, but the table "
+                    f"there counts {counted}s; write {counted!r} there, and for another unit pass length_unit= to "
+                    "from_pretrained"
+                )
             return loaded
         try:
             tokenizer = AutoTokenizer.from_pretrained(pretrained_model_name_or_path, **where)

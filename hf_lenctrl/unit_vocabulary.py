@@ -26,6 +26,16 @@ def skipped_ids(tokenizer) -> set[int]:
     return {i for i in special if not backend.decode([i])}  # one that is normalized may not be recognized, and stay
 
 
+def entries_of(tokenizer) -> tuple[int, set[int]]:
+    """Size of a tokenizer's target vocabulary, and those of its entries that write nothing."""
+    special = skipped_ids(tokenizer)
+    # M2M100 leaves its language codes out of its own size
+    codes = special | set(getattr(tokenizer, "lang_code_to_id", {}).values())
+    separate = getattr(tokenizer, "separate_vocabs", False)
+    size = len(tokenizer.target_encoder) if separate else max(len(tokenizer), max(codes, default=0) + 1)
+    return size, {i for i in special if i < size}  # length tokens are beyond a target vocabulary of its own
+
+
 class UnitVocabulary:
     """What each entry of a tokenizer's target vocabulary decodes to: first in a text, and later."""
 

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from test_causal import PROMPTS, build, make_tokenizer
-from transformers import AutoModelForCausalLM, pipeline
+from transformers import AutoModelForCausalLM, ByT5Tokenizer, pipeline
 
 import hf_lenctrl
 from hf_lenctrl.experiment import generate as generate_command
@@ -150,6 +150,42 @@ def test_the_processor_ends_where_the_first_choice_has_no_room():
     scores[0, dot] = -4.0  # less than a twentieth as likely as the word
     process = FinishLogitsProcessor(tokenizer, table, torch.tensor([4 + width]), "sentence", eos_token_id=1)
     assert int(process(written, scores).argmax()) == 1
+
+
+WORD_BEGINS = {"bart": "Ġd", "bert": "p"}  # in the other kinds "▁d"
+MORE_OF_IT = {"bert": "##p"}
+
+
+@pytest.mark.parametrize(
+    "kind", ["bart", "bert", "byte fallback", "m2m_100", "marian", "mbart", "nllb", "pegasus", "t5"]
+)
+def test_where_a_word_begins_in_every_kind_of_tokenizer(kind, tokenizers_of_every_kind):
+    tokenizer = tokenizers_of_every_kind[kind]
+    table = hf_lenctrl.UnitTable.from_tokenizer(tokenizer, "character")
+    eos = tokenizer.sep_token_id if tokenizer.eos_token_id is None else tokenizer.eos_token_id
+    written = tokenizer(text_target="card", add_special_tokens=False)["input_ids"]
+
+    def at_word(ids, following):
+        length = table.count(torch.tensor([ids]))  # no room for more
+        process = FinishLogitsProcessor(tokenizer, table, length, "word", eos_token_id=eos)
+        scores = torch.zeros(1, table.weights.shape[1])
+        scores[0, tokenizer.convert_tokens_to_ids(following)] = 1.0
+        process(torch.tensor([ids]), scores)
+        return process.cut[tuple(ids)]
+
+    assert at_word(written, WORD_BEGINS.get(kind, "▁d")) is True
+    assert at_word(written, MORE_OF_IT.get(kind, "p")) is False
+    assert at_word(written, ",") is True
+    if kind in ("bert", "m2m_100", "marian"):  # no entry is a space, or no text ends on one
+        return
+    space = tokenizer.convert_tokens_to_ids("Ġ" if kind == "bart" else "▁")
+    assert at_word([*written, space], "p") is True
+
+
+def test_a_tokenizer_without_a_decoder_is_refused():
+    table = hf_lenctrl.UnitTable("token", torch.ones(1, 384))
+    with pytest.raises(ValueError, match="finish needs a tokenizer that tells what a piece writes, ByT5Tokenizer has"):
+        FinishLogitsProcessor(ByT5Tokenizer(), table, 5, "word", eos_token_id=1)
 
 
 @pytest.mark.parametrize("beams", [1, 3])

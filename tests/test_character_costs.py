@@ -162,6 +162,13 @@ def test_the_lead_of_a_source_fits_its_columns():
 # Ids
 
 
+@pytest.mark.parametrize(("kind", "piece"), [("bart", "Ā"), ("byte fallback", "<0x00>")])
+def test_no_null_character_is_written_within_a_width(tables, tokenizers_of_every_kind, kind, piece):
+    entry = tokenizers_of_every_kind[kind].convert_tokens_to_ids(piece)
+    assert bool((tables(kind, "width").weights[:, entry] < 0).all())
+    assert count_units("a\0b", "width") == 2
+
+
 @pytest.mark.parametrize("cost", ["width", *COSTS])
 @pytest.mark.parametrize("kind", KINDS)
 def test_random_ids_count_what_they_decode_to(tokenizers_of_every_kind, tables, kind, cost):

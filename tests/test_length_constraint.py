@@ -6,6 +6,7 @@ import json
 import pickle
 import random
 import time
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -32,7 +33,7 @@ from hf_lenctrl import (
     UnitTable,
     train_marian_tokenizer,
 )
-from hf_lenctrl.length_rules import Rows
+from hf_lenctrl.length_rules import Rows, Rules
 
 
 # Hand-made tables: entry 0 is EOS, 1 is BOS, which writes nothing; 2, 3 and 4 write 1, 2, 3 tokens
@@ -440,7 +441,7 @@ def test_threads_share_the_masks_that_they_make():
         time.sleep(0.002)  # other threads run here
         return values
 
-    rows = Rows(make, states=40, low=0, high=19)
+    rows = Rows(make, low=0, high=19)
 
     def ask(seed):
         generator = torch.Generator().manual_seed(seed)
@@ -527,6 +528,21 @@ def test_reachable_lengths_repeat_however_long():  # issue 15.17
     near, far = (LengthConstraintLogitsProcessor(units, n, "exact", eos_token_id=0) for n in (998, 9_999_998))
     ids, scores = torch.tensor([[1, 2]]), torch.zeros(1, 4)
     assert near(ids, scores).tolist() == far(ids, scores).tolist()
+
+
+def test_exact_lengths_of_hundreds_a_character_take_little_memory():
+    """A cost of a character is up to 1000; a table that splits characters over bytes has many states."""
+    draw = random.Random(0)
+    weights = [[0, 0, *(draw.randint(200, 800) for _ in range(11))] for _ in range(60)]
+    following = [[state, state, *(draw.randrange(60) for _ in range(11))] for state in range(60)]
+    units = table(weights, "word", following)
+    tracemalloc.start()
+    best = Rules(units, (0,), "exact").best
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3_000_000  # 60 states, each with 1,000 to 3,000 numbers
+    for length in (199, 200, 801, 950, 1100):
+        assert int(best[0, length]) == most_units(weights, following, [0], length)
 
 
 def test_a_bound_leaves_nothing_on_the_model():  # issue 15.24

@@ -1,6 +1,8 @@
 """Tests of the unit tables: written-out rows for hand-made vocabularies, and counts held against decoded text."""
 
 import json
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +10,7 @@ import torch
 from conftest import MARIAN, TARGETS, build_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -459,10 +462,12 @@ class Holder(nn.Module):
 def test_a_table_is_saved_and_loaded_with_the_model_that_holds_it(handmade_marian, tmp_path):
     torch.save(Holder(UnitTable.from_tokenizer(handmade_marian, "character")).state_dict(), tmp_path / "model.pt")
     state = torch.load(tmp_path / "model.pt", weights_only=True)
-    assert list(state) == ["unit_table.weights", "unit_table.next_state"]
-    assert [value.dtype for value in state.values()] == [torch.int32, torch.uint8]
+    assert list(state) == ["unit_table.weights", "unit_table.next_state", "unit_table.unit_code"]
+    assert [value.dtype for value in state.values()] == [torch.int32, torch.uint8, torch.uint8]
     config = LenCtrlMarianConfig(length_unit="character", unit_states=3)
     loaded = Holder(UnitTable.from_config(config, len(MARIAN_VOCABULARY)))
+    loaded.load_state_dict(state)
+    del state["unit_table.unit_code"]  # as tables were saved before
     loaded.load_state_dict(state)
     assert loaded.unit_table.weights.tolist() == columns(0)
     assert loaded.unit_table.next_state.tolist() == columns(2)
@@ -518,6 +523,31 @@ def test_a_checkpoint_of_another_unit_without_its_tokenizer_is_refused(character
     with pytest.raises(ValueError, match=message):
         AutoModelForSeq2SeqLM.from_pretrained(bare, length_unit=unit)
     assert AutoModelForSeq2SeqLM.from_pretrained(bare).unit_table.unit == "character"
+
+
+def test_a_unit_that_was_edited_in_the_configuration_is_refused(character_checkpoint, tmp_path):
+    folder = Path(shutil.copytree(character_checkpoint[0], tmp_path / "edited"))
+    config = (folder / "config.json").read_text(encoding="utf-8")
+    (folder / "config.json").write_text(config.replace('"character"', '"byte"'), encoding="utf-8")
+    message = "has length_unit='byte', but the table there counts characters; write 'character' there, and for another"
+    for auto_class in (AutoModelForSeq2SeqLM, AutoModel):
+        with pytest.raises(ValueError, match=message):
+            auto_class.from_pretrained(folder)
+    assert AutoModelForSeq2SeqLM.from_pretrained(folder, length_unit="word").unit_table.unit == "word"
+
+
+def test_a_table_that_was_saved_without_its_unit_still_loads(character_checkpoint, tmp_path):
+    folder = Path(shutil.copytree(character_checkpoint[0], tmp_path / "old"))
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.decoder.unit_table.unit_code"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    model, report = AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True)
+    assert not report["missing_keys"] and model.unit_table.loaded_unit == "character"
+    ids = torch.arange(20).unsqueeze(0)
+    new = AutoModelForSeq2SeqLM.from_pretrained(character_checkpoint[0])
+    assert model.unit_table.progress(ids).tolist() == new.unit_table.progress(ids).tolist()
+    model.save_pretrained(tmp_path / "again")
+    assert int(load_file(tmp_path / "again" / "model.safetensors")["model.decoder.unit_table.unit_code"]) == 1
 
 
 def test_a_table_of_another_unit_than_the_configuration_names_is_not_saved(character_checkpoint, tmp_path):

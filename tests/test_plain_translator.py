@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel, pipeline
 
 from hf_lenctrl import add_length_control
 
@@ -47,3 +47,10 @@ def test_it_takes_length_control_and_starts_as_it_was(translator):
     assert controlled(**batch, length=12).logits.equal(model(**batch).logits)
     ids = controlled.generate(**tokenizer("Das ist gut.", return_tensors="pt"), length=14, length_constraint="exact")
     assert len(tokenizer.decode(ids[0], skip_special_tokens=True)) == 14
+
+
+def test_a_text_that_is_too_long_ends_on_a_whole_word(translator):
+    write = pipeline("length-controlled-generation", model=translator[0], tokenizer=translator[1], device="cpu")
+    options = {"length": 12, "length_unit": "character", "length_constraint": "max", "finish": "word"}
+    out = write("Ich habe den ganzen Tag gearbeitet.", **options)
+    assert (out["generated_text"], out["finish"]) == ("I worked all", "word")
