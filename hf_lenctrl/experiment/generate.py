@@ -17,6 +17,7 @@ Several models of one tokenizer write as an ensemble. To resume an interrupted c
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +31,8 @@ import hf_lenctrl
 from ..length_units import LENGTH_UNITS
 from ..lengths import LENGTH_CONSTRAINTS, check_tolerance, parse_tolerance
 from ..loading import auto_class
+from .checkpoints import check_writable
+from .locking import locked
 from .output_file import OutputFile
 from .parser import CommandParser
 from .recipes import model_name
@@ -265,8 +268,15 @@ def main(argv=None) -> None:
     lengths = args.length if args.length and args.way is None else [None]
     ranked = args.num_return_sequences > 1
     requests = read_requests(args.input_file, *columns, lengths=lengths, prefix=args.column_prefix, ranked=ranked)
-    file = OutputFile(args.output_file, {k: v for k, v in vars(args).items() if k != "output_file"})
     state = PartialState(cpu=not torch.accelerator.is_available())  # else processes on CPUs would not know each other
+    check_writable(Path(args.output_file).parent)
+    with locked(args.output_file, state.is_main_process):
+        resume(requests, args, state)
+
+
+def resume(requests: list[Request], args: argparse.Namespace, state) -> None:
+    """Write what the output file does not hold yet."""
+    file = OutputFile(args.output_file, {k: v for k, v in vars(args).items() if k != "output_file"})
     # blocks are short enough to lose little, and long enough to batch similar lengths
     block = 16 * (args.batch_size or 32) * state.num_processes
     beginnings = [request.beginning() for request in requests for _ in range(args.num_return_sequences)]

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 HUB_TIMEOUT = 300.0  # seconds without an answer; by itself the Hub's client waits for ever
 # what the public Hub leaves out when somebody uploads the folder by hand; our own uploads choose their files: hub.py
-NOT_UPLOADED = b"*.jsonl\n/tokenizer/\n/runs/\ntraining_args.bin\n"
+NOT_UPLOADED = b"*.jsonl\n.lock\n/tokenizer/\n/runs/\ntraining_args.bin\n"
 
 
 def set_up(args) -> None:

@@ -25,6 +25,7 @@ from .arguments import DataArguments, parse_arguments
 from .checkpoints import check_checkpoint, check_writable, finished_with, last_checkpoint, load_average, trained_steps
 from .data import load_splits
 from .figures import predictor_figures
+from .locking import locked
 from .record import RunRecord
 from .run import check_upload, set_up, trained_tokenizer
 
@@ -213,6 +214,12 @@ def main(argv=None) -> dict:
     data_args.max_source_length = data_args.max_source_length or 256
     set_up(args)
     check_writable(args.output_dir)
+    with locked(args.output_dir, args.should_save):
+        return run(model_args, data_args, args)
+
+
+def run(model_args: PredictorArguments, data_args: DataArguments, args) -> dict:
+    """Train in the run's folder, which this command alone writes, test, and write the card."""
     check_upload(args)
     with args.main_process_first(desc="record"):
         record = RunRecord(args, model_args, data_args)
