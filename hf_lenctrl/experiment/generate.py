@@ -24,13 +24,13 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
-from transformers import AutoTokenizer, set_seed
+from transformers import set_seed
 
 import hf_lenctrl
 
 from ..length_units import LENGTH_UNITS
 from ..lengths import LENGTH_CONSTRAINTS, check_tolerance, parse_tolerance
-from ..loading import auto_class
+from ..loading import auto_class, tokenizer_of
 from .checkpoints import check_writable
 from .locking import locked
 from .output_file import OutputFile
@@ -67,7 +67,7 @@ def load(paths: list[str], dtype: str | None = None, compiled: bool = False):
     model = model.to(PartialState().device)
     if compiled:
         model.forward = torch.compile(model.forward, dynamic=True)  # one graph for all lengths and batches
-    return model, AutoTokenizer.from_pretrained(paths[0])
+    return model, tokenizer_of(paths[0])
 
 
 def generate(model, tokenizer, sources: list[str], lengths: list | str, progress_bar=True, **options) -> list[dict]:

@@ -11,7 +11,6 @@ from datasets import Dataset
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
-    AutoTokenizer,
     BartConfig,
     BartForConditionalGeneration,
     MarianConfig,
@@ -21,6 +20,7 @@ from transformers import (
 from ..configuration_lenctrl import LenCtrlBartConfig, LenCtrlMarianConfig
 from ..conversion import add_length_control
 from ..length_tokens import LengthTokens
+from ..loading import tokenizer_of
 from ..modeling_lenctrl import LenCtrlBartForConditionalGeneration, LenCtrlMarianMTModel
 from ..tokenizer_training import train_marian_tokenizer
 from .arguments import ENCODINGS, FAMILIES, DataArguments, ModelArguments, RunArguments
@@ -170,17 +170,17 @@ def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], out
     if name is not None:
         given = {"src_lang": args.source_language, "tgt_lang": args.target_language}
         languages = {key: code for key, code in given.items() if code is not None}
-        known = AutoTokenizer.from_pretrained(name)
+        known = tokenizer_of(name)
         for code in languages.values():
             language_id(known, code)
-        return AutoTokenizer.from_pretrained(name, **languages)
+        return tokenizer_of(name, **languages)
 
     def train(folder: Path) -> None:
         logger.info("training a tokenizer: %d source subwords, %s target", args.vocab_size, args.target_vocabulary)
         shape: dict[str, Any] = {"vocab_size": args.vocab_size, "target_vocabulary": args.target_vocabulary}
         train_marian_tokenizer(texts["source"], texts["target"], folder, **shape)
 
-    return AutoTokenizer.from_pretrained(trained_tokenizer(output_dir, train))
+    return tokenizer_of(trained_tokenizer(output_dir, train))
 
 
 def language_id(tokenizer, code: str) -> int:

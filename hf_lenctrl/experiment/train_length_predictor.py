@@ -15,11 +15,12 @@ from typing import Any
 
 import torch
 from datasets import DatasetDict
-from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer, EarlyStoppingCallback, TrainingArguments
+from transformers import BertConfig, BertModel, BertTokenizer, EarlyStoppingCallback, TrainingArguments
 
 from ..hub import HubTrainer
 from ..length_predictor import LengthPredictor, LengthPredictorConfig, round_lengths
 from ..length_units import LENGTH_UNITS, count_texts
+from ..loading import tokenizer_of
 from ..minimal_card import minimal_card
 from .arguments import DataArguments, parse_arguments
 from .checkpoints import check_checkpoint, check_writable, finished_with, last_checkpoint, load_average, trained_steps
@@ -100,7 +101,7 @@ def load_tokenizer(args: PredictorArguments, texts, output_dir: str):
         new.train_new_from_iterator(iter(texts), args.vocab_size, show_progress=False).save_pretrained(folder)
 
     name = args.encoder_name_or_path or trained_tokenizer(output_dir, train)
-    return AutoTokenizer.from_pretrained(name, padding_side="right")  # the predictor reads the first position
+    return tokenizer_of(name, padding_side="right")  # the predictor reads the first position
 
 
 def new_encoder(args: PredictorArguments, tokenizer, data_args: DataArguments) -> BertModel:
@@ -115,7 +116,7 @@ def new_encoder(args: PredictorArguments, tokenizer, data_args: DataArguments) -
 def measure(splits: DatasetDict, args: PredictorArguments, data_args: DataArguments) -> DatasetDict:
     """Rows with stripped texts, `labels` and `source_length` in units; empty and overlong ones are dropped."""
     unit = args.length_unit
-    tokenizer = AutoTokenizer.from_pretrained(args.target_tokenizer) if unit == "token" else None
+    tokenizer = tokenizer_of(args.target_tokenizer) if unit == "token" else None
 
     def count(batch):
         sources, targets = ([(text or "").strip() for text in batch[column]] for column in ("source", "target"))
