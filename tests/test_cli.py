@@ -97,6 +97,7 @@ def test_a_misspelt_word_is_answered_with_the_right_one(run, words, message):
         (["train", "missing.yaml"], "No such file or directory: 'missing.yaml'"),
         (["train", "headline/small", "--train_file", "gone.jsonl", "--use_cpu"], "there is no data file gone.jsonl"),
         (["train", "headline/small", "--test_lengths", "0"], "at least 1, got 0"),  # from our own check
+        (["train", "headline/pretrained", "--train_file", "gone.jsonl"], "base_model is required; give --base_model"),
         # the next two come from transformers
         (["train", "--output_dir", "x", "--load_best_model_at_end"], "requires the save and eval strategy to match"),
         (["generate", "--model", "gone", "--input_file", "texts.txt", "--output_file", "o"], "We couldn't connect to"),
