@@ -8,6 +8,7 @@ import pytest
 import yaml
 from transformers import Seq2SeqTrainingArguments
 
+from hf_lenctrl.experiment import parser
 from hf_lenctrl.experiment.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
 
 
@@ -186,6 +187,27 @@ def test_a_run_has_a_folder(tmp_path):
     (tmp_path / "run.yaml").write_text("max_steps: 3\n")
     with pytest.raises(ValueError, match="output_dir is required; give --output_dir"):
         parse_arguments([Seq2SeqTrainingArguments], [str(tmp_path / "run.yaml"), "--use_cpu"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "written", "expected"),
+    [
+        ("fpu avx512_bf16 amx_tile", "auto", True),
+        ("fpu amx_bf16", "auto", True),
+        ("fpu avx512f avx512_bf16x", "auto", False),
+        ("fpu avx512f", "true", True),
+        ("fpu avx512_bf16", "false", False),
+    ],
+)
+def test_bfloat16_is_chosen_where_the_cpu_has_it(tmp_path, monkeypatch, flags, written, expected):
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
+    monkeypatch.setattr(parser, "Path", lambda name: tmp_path / "cpuinfo")
+    (tmp_path / "run.yaml").write_text(f"bf16: {written}\n")
+    options = ["--output_dir", str(tmp_path), "--use_cpu"]
+    (found,) = parse_arguments([Seq2SeqTrainingArguments], [str(tmp_path / "run.yaml"), *options])
+    assert found.bf16 is expected
+    (found,) = parse_arguments([Seq2SeqTrainingArguments], ["--bf16", written, *options])
+    assert found.bf16 is expected
 
 
 def test_a_misspelt_key_option_or_choice_is_answered_with_the_right_one(parse, capsys):

@@ -38,7 +38,8 @@ class ModelArguments:
     given = typed = frozenset()  # type: ignore[var-annotated]  # names of options: all that are given, those not by YAML
 
     model_name_or_path: str | None = field(
-        default=None, metadata={"help": "Checkpoint to train further: length-controlled, or plain with length_encoding none"}
+        default=None,
+        metadata={"help": "Checkpoint to train further: length-controlled, or plain with length_encoding none"},
     )
     base_model: str | None = field(
         default=None,
