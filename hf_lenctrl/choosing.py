@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer
 
 from .length_units import UnitTable
-from .loading import auto_class
+from .loading import auto_class, tokenizer_of
 from .reranking import log_probabilities, rerank
 
 
@@ -43,7 +42,7 @@ class Chooser:
     def _load(self, name: str) -> tuple:
         if name not in self.loaded:
             model = auto_class(name).from_pretrained(name).eval().to(self.device)
-            self.loaded[name] = model, AutoTokenizer.from_pretrained(name)
+            self.loaded[name] = model, tokenizer_of(name)
         return self.loaded[name]
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedModel
 
 from .length_encoding import LENGTH_ENCODINGS
 from .length_tokens import LengthTokens
 from .length_units import UnitTable
 from .lengths import check_constraint, check_length, check_tolerance
-from .loading import auto_class
+from .loading import auto_class, tokenizer_of
 from .modeling_lenctrl import FAMILIES
 from .modeling_lenctrl_causal import control_causal, is_plain_causal
 
@@ -91,7 +91,7 @@ def add_length_control(
             raise ValueError(f"add_length_control needs the tokenizer of the {type(plain).__name__}; pass tokenizer=")
     else:
         plain = auto_class(model_or_path).from_pretrained(model_or_path)
-        tokenizer = tokenizer or AutoTokenizer.from_pretrained(model_or_path)
+        tokenizer = tokenizer or tokenizer_of(model_or_path)
     addable = (*LENGTH_ENCODINGS, "learned")
     in_the_source = length_encoding == "none" and (length_tokens is not None or encoder_length_embedding)
     if length_encoding not in addable and not in_the_source:

@@ -17,7 +17,7 @@ from .length_sources import Predictors, requested_lengths
 from .length_tokens import LengthTokens
 from .length_units import COST, UnitTable, check_sources, count_texts
 from .lengths import as_length_tensor
-from .loading import HUB_OPTIONS
+from .loading import HUB_OPTIONS, check_tokenizer
 from .pipeline_call import Call, batches
 
 
@@ -85,13 +85,14 @@ class LengthControlledGenerationPipeline(Pipeline):
 
     model: Any
     tokenizer: Any
-    _load_tokenizer: Any = True
+    _load_tokenizer: Any = None  # where there is none it is refused here, in words of ours
     _load_processor: Any = False
     _load_image_processor: Any = False
     _load_feature_extractor: Any = False
 
     def __init__(self, *args, revision: str | None = None, token: str | bool | None = None, **kwargs):
         super().__init__(*args, **kwargs)
+        check_tokenizer(self.tokenizer, getattr(self.model, "name_or_path", "the model"), self.model)
         given = {"revision": revision, "token": token}
         given = {name: value for name, value in given.items() if value is not None}
         self._predictors = Predictors(self.model, {**HUB_OPTIONS.get(self.model, {}), **given})

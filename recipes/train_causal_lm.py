@@ -23,8 +23,9 @@ import hf_lenctrl
 from hf_lenctrl.data_collator import DrawsByExample
 from hf_lenctrl.experiment import row_files
 from hf_lenctrl.experiment.arguments import parse_arguments
-from hf_lenctrl.experiment.checkpoints import check_checkpoint, finished_with, last_checkpoint
-from hf_lenctrl.experiment.run import check_upload
+from hf_lenctrl.experiment.checkpoints import check_checkpoint, check_writable, finished_with, last_checkpoint
+from hf_lenctrl.experiment.locking import locked
+from hf_lenctrl.experiment.run import check_upload, precision
 from hf_lenctrl.length_units import UnitTable
 from hf_lenctrl.modeling_lenctrl_causal import answer_progress
 from hf_lenctrl.trainer import ResumableTrainer, range_of
@@ -242,11 +243,14 @@ def main(argv=None) -> None:
     """Run the recipe."""
     options, args = parse_arguments((Options, TrainingArguments), argv, __doc__)
     set_seed(args.seed)
-    check_upload(args)  # before anything is trained
-    tokenizer = AutoTokenizer.from_pretrained(options.base_model)
-    if tokenizer.pad_token is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    fit(make_trainer(options, args, tokenizer), options)
+    print(f"computing in {precision(args)}, on {args.device.type}")
+    check_writable(args.output_dir)
+    with locked(args.output_dir, args.should_save):
+        check_upload(args)  # before anything is trained
+        tokenizer = AutoTokenizer.from_pretrained(options.base_model)
+        if tokenizer.pad_token is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        fit(make_trainer(options, args, tokenizer), options)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from transformers import Seq2SeqTrainingArguments
 
+from hf_lenctrl.experiment import parser
 from hf_lenctrl.experiment.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
 
 
@@ -174,6 +175,41 @@ def test_wrong_yaml_is_told(parse, text, message):
         parse(text)
 
 
+def test_what_a_recipe_calls_required_is_given_by_hand(parse):
+    assert parse("base_model: required\n", "--base_model=owner/name")["base_model"] == "owner/name"
+    continued = parse("base_model: required\n", "--model_name_or_path", "owner/run")
+    assert (continued["base_model"], continued["model_name_or_path"]) == (None, "owner/run")
+    with pytest.raises(ValueError, match=r"^base_model is required; give --base_model, or a line of it in your own"):
+        parse("base_model: required\n", "--layers", "2")
+
+
+def test_a_run_has_a_folder(tmp_path):
+    (tmp_path / "run.yaml").write_text("max_steps: 3\n")
+    with pytest.raises(ValueError, match="output_dir is required; give --output_dir"):
+        parse_arguments([Seq2SeqTrainingArguments], [str(tmp_path / "run.yaml"), "--use_cpu"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "written", "expected"),
+    [
+        ("fpu avx512_bf16 amx_tile", "auto", True),
+        ("fpu amx_bf16", "auto", True),
+        ("fpu avx512f avx512_bf16x", "auto", False),
+        ("fpu avx512f", "true", True),
+        ("fpu avx512_bf16", "false", False),
+    ],
+)
+def test_bfloat16_is_chosen_where_the_cpu_has_it(tmp_path, monkeypatch, flags, written, expected):
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
+    monkeypatch.setattr(parser, "Path", lambda name: tmp_path / "cpuinfo")
+    (tmp_path / "run.yaml").write_text(f"bf16: {written}\n")
+    options = ["--output_dir", str(tmp_path), "--use_cpu"]
+    (found,) = parse_arguments([Seq2SeqTrainingArguments], [str(tmp_path / "run.yaml"), *options])
+    assert found.bf16 is expected
+    (found,) = parse_arguments([Seq2SeqTrainingArguments], ["--bf16", written, *options])
+    assert found.bf16 is expected
+
+
 def test_a_misspelt_key_option_or_choice_is_answered_with_the_right_one(parse, capsys):
     with pytest.raises(ValueError, match=r"unknown keys: layer \(did you mean layers\?\)"):
         parse("layer: 3\n")
@@ -288,10 +324,10 @@ def test_every_recipe_parses_as_the_training_script_reads_it(path, tmp_path, mon
     for stage in ("base", "controlled"):  # what the recipes of the translator start from
         Path("runs", "translation", stage).mkdir(parents=True)
     classes = (*CLASSES, Seq2SeqTrainingArguments)
-    model, data, run, training = parse_arguments(
-        classes, [str(path), "--output_dir", str(tmp_path), "--use_cpu", "--train_file", "rows.jsonl"]
-    )
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    words = [str(path), "--output_dir", str(tmp_path), "--use_cpu", "--train_file", "rows.jsonl"]
+    words += [f"--{name}=runs/translation/base" for name, value in values.items() if value == "required"]
+    model, data, run, training = parse_arguments(classes, words)
     assert data.train_file == "rows.jsonl" and training.output_dir == str(tmp_path)
     for name in {"layers", "d_model"} & values.keys():
         assert getattr(model, name) == values[name]

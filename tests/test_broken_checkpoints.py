@@ -4,10 +4,13 @@ import shutil
 
 import datasets
 import pytest
-from recipe_runs import ROWS, assert_same_weights, train, write_predictor
-from transformers import AutoTokenizer
+from conftest import build_model, build_model_of
+from recipe_runs import ROWS, assert_same_weights, train, write_predictor, write_rows
+from transformers import AutoTokenizer, pipeline
 
 import hf_lenctrl
+from hf_lenctrl.experiment import generate
+from hf_lenctrl.experiment import train as train_seq2seq
 from hf_lenctrl.experiment.checkpoints import check_checkpoint
 from hf_lenctrl.experiment.run import add_length_predictor
 
@@ -101,3 +104,27 @@ def test_a_run_that_goes_on_with_a_model_keeps_the_predictor_inside_it(trained, 
     other = hf_lenctrl.LenCtrlMarianMTModel.from_pretrained(trained)
     add_length_predictor(other, None, tmp_path / "third")
     assert other.config.length_predictor is None and not (tmp_path / "third").exists()
+
+
+@pytest.mark.parametrize("family", ["bart", "marian", "t5", "mbart", "pegasus"])
+def test_a_model_without_a_tokenizer_is_refused(family, own_cache, tmp_path, monkeypatch):
+    # transformers makes a tokenizer of special tokens alone, with which every output is empty, or raises a TypeError
+    monkeypatch.chdir(tmp_path)
+    build_model_of(family).save_pretrained("model")
+    (tmp_path / "texts.txt").write_text("A text")
+    rows = write_rows(tmp_path / "rows.jsonl", ROWS[:40])
+    said = "model has no tokenizer with a vocabulary; save one there"
+    with pytest.raises(ValueError, match=said):
+        pipeline("length-controlled-generation", model="model")
+    files = ["--input_file", "texts.txt", "--output_file", "out.jsonl"]
+    with pytest.raises(ValueError, match=said):
+        generate.main(["--model", "model", "--length", "10", *files])
+    with pytest.raises(ValueError, match=said):
+        train_seq2seq.main(["--model_name_or_path", "model", "--train_file", str(rows), "--output_dir", "run"])
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_tokenizer_of_another_model_is_refused(shared_tokenizer):
+    model = build_model("marian", vocab_size=60)
+    with pytest.raises(ValueError, match="tokenizer has 1[0-9]{2} entries, the model .*writes 60; pass the tokenizer"):
+        hf_lenctrl.LengthControlledGenerationPipeline(model=model, tokenizer=shared_tokenizer, device="cpu")

@@ -1,9 +1,11 @@
 """`lenctrl`: what its commands are, how it starts, and what it says of a mistake."""
 
 import importlib.util
+import multiprocessing
 import os
 import re
 import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +16,7 @@ from test_readme import ENVIRONMENT, ROOT
 
 import hf_lenctrl
 import lenctrl
-from hf_lenctrl.experiment import cli, export, generate, train
+from hf_lenctrl.experiment import cli, export, generate, locking, train
 
 
 @pytest.fixture
@@ -95,6 +97,7 @@ def test_a_misspelt_word_is_answered_with_the_right_one(run, words, message):
         (["train", "missing.yaml"], "No such file or directory: 'missing.yaml'"),
         (["train", "headline/small", "--train_file", "gone.jsonl", "--use_cpu"], "there is no data file gone.jsonl"),
         (["train", "headline/small", "--test_lengths", "0"], "at least 1, got 0"),  # from our own check
+        (["train", "headline/pretrained", "--train_file", "gone.jsonl"], "base_model is required; give --base_model"),
         # the next two come from transformers
         (["train", "--output_dir", "x", "--load_best_model_at_end"], "requires the save and eval strategy to match"),
         (["generate", "--model", "gone", "--input_file", "texts.txt", "--output_file", "o"], "We couldn't connect to"),
@@ -109,6 +112,41 @@ def test_a_mistake_is_told_in_one_line_and_with_debug_by_its_traceback(run, word
     assert error.startswith(f"lenctrl {words[0]}: ") and error.endswith(f"lenctrl --debug {words[0]} ...)")
     with pytest.raises((ValueError, OSError), match=re.escape(message)):
         lenctrl.main(["--debug", *words])
+
+
+@pytest.mark.parametrize("command", ["generate", "train", "train-predictor"])
+def test_a_second_command_does_not_write_where_the_first_does_until_that_is_killed(run, command, tmp_path):
+    (tmp_path / "texts.txt").write_text(SOURCES[0])
+    out = tmp_path / "out"
+    options = {
+        "generate": ["--model", "gone", "--input_file", str(tmp_path / "texts.txt"), "--output_file", str(out)],
+        "train": ["headline/small", "--train_file", "gone.jsonl", "--output_dir", str(out)],
+        "train-predictor": [
+            "--train_file",
+            "gone.jsonl",
+            *"--layers 1 --d_model 8 --attention_heads 1 --vocab_size 50".split(),
+        ]
+        + ["--length_unit", "character", "--output_dir", str(out)],
+    }[command]
+    if command != "generate":
+        out.mkdir()
+    context = multiprocessing.get_context("fork")
+    locked_there = context.Event()
+
+    def hold():
+        with locking.locked(out):
+            locked_there.set()
+            signal.pause()
+
+    first = context.Process(target=hold, daemon=True)
+    first.start()
+    assert locked_there.wait(60)
+    status, error = run(command, *options)
+    assert status == 1 and f"another command is writing {out}; wait for its end" in error
+    assert "\n" not in error.strip() and not list(tmp_path.glob("*.json")) and not (out / "run.json").exists()
+    first.kill()
+    first.join()
+    assert "another command" not in run(command, *options)[1]  # but the file that is not there
 
 
 def test_the_saved_help_is_what_the_commands_say():  # issue 18.14

@@ -38,7 +38,8 @@ class ModelArguments:
     given = typed = frozenset()  # type: ignore[var-annotated]  # names of options: all that are given, those not by YAML
 
     model_name_or_path: str | None = field(
-        default=None, metadata={"help": "Length-controlled checkpoint to train further"}
+        default=None,
+        metadata={"help": "Checkpoint to train further: length-controlled, or plain with length_encoding none"},
     )
     base_model: str | None = field(
         default=None,
@@ -251,7 +252,8 @@ def parse_arguments(
         `tuple` of one instance for each class: YAML over defaults, the command line over YAML.
 
     Raises:
-        `ValueError`: for a YAML that is no mapping, keys that no class has, each named, or one without a value.
+        `ValueError`: for a YAML that is no mapping, keys that no class has, each named, or one without a value; for
+            an option that the YAML calls `required`, and `output_dir`, where it is not given.
         `SystemExit`: for an unknown command-line option, as argparse does.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
@@ -261,20 +263,27 @@ def parse_arguments(
         if action.dest == "hub_token":
             action.help = "Leave out: sign in once by `hf auth login`, or set HF_TOKEN in the environment"
     typed = argv
+    # Trainer would take a folder of its own, the same for every run
+    required = {f.name for cls in classes for f in fields(cls)} & {"output_dir"}
     if argv and not argv[0].startswith("-"):
         typed = argv[1:]
-        argv = [*_options(parser, find_recipe(argv[0]), classes), *typed]
+        argv = [*_options(parser, find_recipe(argv[0]), classes, required), *typed]
+    given, by_hand = (
+        frozenset(word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--"))
+        for words in (argv, typed)
+    )
     *parsed, rest = parser.parse_args_into_dataclasses(args=argv, return_remaining_strings=True)
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if "model_name_or_path" in by_hand:
+        required.discard("base_model")  # a run that goes on with a model has had its base
+    if missing := sorted(required - given):
+        raise ValueError(f"{missing[0]} is required; give --{missing[0]}, or a line of it in your own recipe")
     for value in [getattr(part, name, None) for part in parsed for name in MODELS]:
         if value is not None:
             model_name(value)
     if isinstance(parsed[0], ModelArguments):
-        parsed[0].given, parsed[0].typed = (
-            frozenset(word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--"))
-            for words in (argv, typed)
-        )
+        parsed[0].given, parsed[0].typed = given, by_hand
     return tuple(parsed)
 
 
@@ -287,8 +296,11 @@ class _TextLoader(yaml.SafeLoader):
     }
 
 
-def _options(parser: HfArgumentParser, path: Path, classes: Sequence[type]) -> list[str]:
-    """A YAML's values as command-line options, so that both are converted and checked alike."""
+def _options(parser: HfArgumentParser, path: Path, classes: Sequence[type], required: set[str]) -> list[str]:
+    """
+    A YAML's values as command-line options, so that both are converted and checked alike. Those whose value is
+    `required` are added to `required` instead.
+    """
     values, texts = _load(path, yaml.SafeLoader), _load(path, _TextLoader)
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold `key: value` lines, got {type(values).__name__}")
@@ -308,7 +320,9 @@ def _options(parser: HfArgumentParser, path: Path, classes: Sequence[type]) -> l
             raise ValueError(f"{path}: {key} has no value; give it one, or take the line out")
         if value == [] and list not in kinds:
             raise ValueError(f"{path}: {key} takes no list; give it one value, or take the line out")
-        if value is None or value == []:  # no option says so
+        if value == "required":
+            required.add(key)
+        elif value is None or value == []:  # no option says so
             parser.set_defaults(**{key: None if value is None and type(None) in kinds else []})
         elif isinstance(value, list):
             options = [f"--{key}", *map(str, texts[key]), *options]  # before an option, so that it ends there

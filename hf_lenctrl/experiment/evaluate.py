@@ -16,10 +16,9 @@ import argparse
 import json
 from pathlib import Path
 
-from transformers import AutoTokenizer
-
 from ..length_units import LENGTH_UNITS
 from ..lengths import parse_tolerance
+from ..loading import tokenizer_of
 from ..metrics import ROUGE_UNITS, lead, rouge_metrics, rouge_settings, text_quality
 from ..report import length_report
 from .parser import CommandParser
@@ -52,7 +51,7 @@ def texts_of_baseline(args: argparse.Namespace, rows: Rows, requested: dict[str,
 def compare(args: argparse.Namespace) -> None:
     """Tables for several systems."""
     unit, columns = args.units[0], (args.output_column, args.reference_column)
-    tokenizer = None if args.tokenizer is None else AutoTokenizer.from_pretrained(args.tokenizer)
+    tokenizer = None if args.tokenizer is None else tokenizer_of(args.tokenizer)
     systems, references, lengths = load_systems(args.systems, *columns, unit=unit, tokenizer=tokenizer)
     tables = translation_tables(
         systems, references, lengths, unit=unit, bleu_tokenizer=args.bleu_tokenizer, baseline=args.baseline
@@ -147,7 +146,7 @@ def main(argv=None) -> None:
         texts,
         requested,
         units=args.units,
-        tokenizer=None if args.tokenizer is None else AutoTokenizer.from_pretrained(args.tokenizer),
+        tokenizer=None if args.tokenizer is None else tokenizer_of(args.tokenizer),
         tolerance=None if args.length_tolerance is None else parse_tolerance(args.length_tolerance),
         bucket_width=args.bucket_width,
         worst=args.worst,

@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 from huggingface_hub import ModelCard, ModelCardData
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM
 
 import hf_lenctrl
 
 from ..fixed_length import FOLDER, check_quantization
+from ..loading import tokenizer_of
 from .checkpoints import check_writable
 from .parser import CommandParser
 from .recipes import model_name
@@ -142,7 +143,7 @@ def export(model_folder: str | Path, length: int, output_dir: str | Path, quanti
         raise ValueError(f"{output_dir} exists; remove it or name another folder: --output_dir")
     check_quantization(quantization)  # before a large model is loaded
     model = AutoModelForSeq2SeqLM.from_pretrained(model_folder)
-    tokenizer = AutoTokenizer.from_pretrained(model_folder)
+    tokenizer = tokenizer_of(model_folder)
     frozen = hf_lenctrl.freeze_length(model, length, tokenizer=tokenizer)
     if frozen.config.frozen_length is None:
         raise ValueError(f"{model_folder} holds a model with length_encoding='none', which has no length to freeze")

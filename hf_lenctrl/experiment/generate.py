@@ -17,19 +17,22 @@ Several models of one tokenizer write as an ensemble. To resume an interrupted c
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
-from transformers import AutoTokenizer, set_seed
+from transformers import set_seed
 
 import hf_lenctrl
 
 from ..length_units import LENGTH_UNITS
 from ..lengths import LENGTH_CONSTRAINTS, check_tolerance, parse_tolerance
-from ..loading import auto_class
+from ..loading import auto_class, tokenizer_of
+from .checkpoints import check_writable
+from .locking import locked
 from .output_file import OutputFile
 from .parser import CommandParser
 from .recipes import model_name
@@ -64,7 +67,7 @@ def load(paths: list[str], dtype: str | None = None, compiled: bool = False):
     model = model.to(PartialState().device)
     if compiled:
         model.forward = torch.compile(model.forward, dynamic=True)  # one graph for all lengths and batches
-    return model, AutoTokenizer.from_pretrained(paths[0])
+    return model, tokenizer_of(paths[0])
 
 
 def generate(model, tokenizer, sources: list[str], lengths: list | str, progress_bar=True, **options) -> list[dict]:
@@ -265,8 +268,15 @@ def main(argv=None) -> None:
     lengths = args.length if args.length and args.way is None else [None]
     ranked = args.num_return_sequences > 1
     requests = read_requests(args.input_file, *columns, lengths=lengths, prefix=args.column_prefix, ranked=ranked)
-    file = OutputFile(args.output_file, {k: v for k, v in vars(args).items() if k != "output_file"})
     state = PartialState(cpu=not torch.accelerator.is_available())  # else processes on CPUs would not know each other
+    check_writable(Path(args.output_file).parent)
+    with locked(args.output_file, state.is_main_process):
+        resume(requests, args, state)
+
+
+def resume(requests: list[Request], args: argparse.Namespace, state) -> None:
+    """Write what the output file does not hold yet."""
+    file = OutputFile(args.output_file, {k: v for k, v in vars(args).items() if k != "output_file"})
     # blocks are short enough to lose little, and long enough to batch similar lengths
     block = 16 * (args.batch_size or 32) * state.num_processes
     beginnings = [request.beginning() for request in requests for _ in range(args.num_return_sequences)]

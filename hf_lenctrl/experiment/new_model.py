@@ -11,7 +11,6 @@ from datasets import Dataset
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
-    AutoTokenizer,
     BartConfig,
     BartForConditionalGeneration,
     MarianConfig,
@@ -21,6 +20,7 @@ from transformers import (
 from ..configuration_lenctrl import LenCtrlBartConfig, LenCtrlMarianConfig
 from ..conversion import add_length_control
 from ..length_tokens import LengthTokens
+from ..loading import tokenizer_of
 from ..modeling_lenctrl import LenCtrlBartForConditionalGeneration, LenCtrlMarianMTModel
 from ..tokenizer_training import train_marian_tokenizer
 from .arguments import ENCODINGS, FAMILIES, DataArguments, ModelArguments, RunArguments
@@ -85,10 +85,11 @@ def check_options(args: ModelArguments, data_args: DataArguments, run_args: RunA
         config: Any = AutoConfig.from_pretrained(name)
         if args.base_model is not None and args.model_name_or_path is None and hasattr(config, "length_encoding"):
             raise ValueError(f"base_model={name} has length control already; give it as model_name_or_path={name}")
-        if args.model_name_or_path is None or hasattr(config, "length_encoding"):  # else it is refused as plain
-            _check_fixed(args, data_args, config)
+        if args.model_name_or_path is None or hasattr(config, "length_encoding") or _stays_plain(args):
+            _check_fixed(args, data_args, config)  # else it is refused as plain
     tokens = args.length_encoding == "learned" or args.encoder_length_embedding
-    told = args.length_encoding != "none" or args.encoder_length_embedding or name is not None
+    controlled = name is not None and (hasattr(config, "length_encoding") or not _stays_plain(args))
+    told = args.length_encoding != "none" or args.encoder_length_embedding or controlled
     used = {
         "length_bins": (data_args.length_tokens == "bins" or name is not None, "length_tokens=bins"),
         "learned_lengths": (tokens or name is not None, "length_encoding=learned or encoder_length_embedding"),
@@ -105,6 +106,12 @@ def check_options(args: ModelArguments, data_args: DataArguments, run_args: RunA
             raise ValueError(f"{option} has no effect without {needs}; leave it out")
 
 
+def _stays_plain(args: ModelArguments, length_tokens: LengthTokens | None = None) -> bool:
+    """Whether a model of these arguments, unless it is length-controlled already, is given no length in any way."""
+    ways = (args.encoder_length_embedding, args.length_head, args.length_constraint, length_tokens)
+    return args.length_encoding == "none" and not any(ways)
+
+
 def _check_fixed(args: ModelArguments, data_args: DataArguments, config) -> None:
     """Refuse a shape or a method that is not the checkpoint's."""
     has: dict[str, Any] = {"family": config.model_type.removeprefix("lenctrl_")}
@@ -112,8 +119,11 @@ def _check_fixed(args: ModelArguments, data_args: DataArguments, config) -> None
         has[option] = next((getattr(config, field) for field in fields if hasattr(config, field)), None)
     shared = getattr(config, "share_encoder_decoder_embeddings", True)
     has["target_vocabulary"] = "shared" if shared else "character"
-    if args.model_name_or_path is None:  # a base model
+    if not hasattr(config, "length_encoding"):  # a base model
         has |= {"absolute_positions": True, "learned_lengths": 512, "length_scale": 1}
+        has |= (
+            {} if args.model_name_or_path is None else {"length_tokens": None}
+        )  # a model to go on with has no new ones
     else:
         tokens: dict = config.length_tokens or {}
         has |= {option: getattr(config, option) for option in _METHOD}
@@ -171,17 +181,17 @@ def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], out
     if name is not None:
         given = {"src_lang": args.source_language, "tgt_lang": args.target_language}
         languages = {key: code for key, code in given.items() if code is not None}
-        known = AutoTokenizer.from_pretrained(name)
+        known = tokenizer_of(name)
         for code in languages.values():
             language_id(known, code)
-        return AutoTokenizer.from_pretrained(name, **languages)
+        return tokenizer_of(name, **languages)
 
     def train(folder: Path) -> None:
         logger.info("training a tokenizer: %d source subwords, %s target", args.vocab_size, args.target_vocabulary)
         shape: Any = {name: getattr(args, name) for name in ("vocab_size", "target_vocabulary", "byte_fallback")}
         train_marian_tokenizer(texts["source"], texts["target"], folder, **shape)
 
-    return AutoTokenizer.from_pretrained(trained_tokenizer(output_dir, train))
+    return tokenizer_of(trained_tokenizer(output_dir, train))
 
 
 def language_id(tokenizer, code: str) -> int:
@@ -215,14 +225,15 @@ def build_model(args: ModelArguments, tokenizer, max_positions: int, length_toke
     The model of a run.
 
     Args:
-        args (`ModelArguments`): Names a plain checkpoint to start from (`base_model`), a length-controlled one to
-            continue with (`model_name_or_path`), or gives the shape of a new model.
+        args (`ModelArguments`): Names a plain checkpoint to start from (`base_model`), one to continue with
+            (`model_name_or_path`), or gives the shape of a new model.
         tokenizer (`PreTrainedTokenizerBase`): The run's.
         max_positions (`int`): Positions of a new model, in tokens.
         length_tokens (`LengthTokens`, *optional*): Tokens before the source.
 
     Returns:
-        `PreTrainedModel`: The stock class for a new model that is given no length in any way, else a LenCtrl class.
+        `PreTrainedModel`: The stock class for a new model or a plain checkpoint that is given no length in any way,
+            else a LenCtrl class.
 
     Raises:
         `ValueError`: for two checkpoints, a checkpoint of the wrong kind, or a shape that the family cannot have.
@@ -251,7 +262,7 @@ def with_dropout(config, dropout: float) -> Any:
 
 
 def _controlled_base(args: ModelArguments, tokenizer, length_tokens: LengthTokens | None) -> Any:
-    """A plain checkpoint with length control added."""
+    """A plain checkpoint with length control added, or as it is where no length is given."""
     name: Any = args.base_model
     if args.model_name_or_path is not None:
         raise ValueError(
@@ -263,31 +274,33 @@ def _controlled_base(args: ModelArguments, tokenizer, length_tokens: LengthToken
     base: Any = AutoModelForSeq2SeqLM.from_pretrained(name, config=config, dtype=torch.float32)
     if length_tokens is not None and len(tokenizer) > base.get_input_embeddings().num_embeddings:
         base.resize_token_embeddings(len(tokenizer))
-    model = add_length_control(
-        base,
-        length_encoding=args.length_encoding,
-        length_unit=args.length_unit or "character",
-        tokenizer=tokenizer,
-        length_constraint=args.length_constraint,
-        length_tolerance=args.tolerance,
-        encoder_length_embedding=args.encoder_length_embedding,
-        length_head=args.length_head,
-        length_tokens=length_tokens,
-    )
+    model = base
+    if not _stays_plain(args, length_tokens):
+        model = add_length_control(
+            base,
+            length_encoding=args.length_encoding,
+            length_unit=args.length_unit or "character",
+            tokenizer=tokenizer,
+            length_constraint=args.length_constraint,
+            length_tolerance=args.tolerance,
+            encoder_length_embedding=args.encoder_length_embedding,
+            length_head=args.length_head,
+            length_tokens=length_tokens,
+        )
     if args.target_language is not None:
         model.generation_config.forced_bos_token_id = language_id(tokenizer, args.target_language)
     return model
 
 
 def _saved_model(args: ModelArguments) -> Any:
-    """The length-controlled checkpoint to continue with."""
+    """The checkpoint to continue with: a length-controlled one, or with `length_encoding=none` a plain one."""
     name: Any = args.model_name_or_path
     config = with_dropout(AutoConfig.from_pretrained(name), args.dropout)
     model = AutoModelForSeq2SeqLM.from_pretrained(name, config=config, dtype=torch.float32)
-    if not hasattr(model.config, "length_encoding"):
+    if not hasattr(model.config, "length_encoding") and not _stays_plain(args):
         raise ValueError(
             f"{name} holds a {type(model).__name__}, which has no length control; give it as base_model={name} to add "
-            "it, or name a model that this recipe trained"
+            "it, or length_encoding=none to train it as it is"
         )
     if args.length_constraint is not None:
         model.config.length_constraint, model.config.length_tolerance = args.length_constraint, args.tolerance
@@ -301,8 +314,7 @@ def _new_model(args: ModelArguments, tokenizer, max_positions: int, length_token
     control |= {name: getattr(args, name) for name in ("length_constraint", "learned_lengths", "length_scale")}
     control |= {"length_unit": args.length_unit or "character", "length_tolerance": args.tolerance}
     control |= {"absolute_positions": args.absolute_positions or args.length_encoding == "none"}  # else it has none
-    ways = (args.encoder_length_embedding, args.length_head, args.length_constraint, length_tokens)
-    plain = args.length_encoding == "none" and not any(ways) and (args.family, True) in _CLASSES
+    plain = _stays_plain(args, length_tokens) and (args.family, True) in _CLASSES
     config_class, model_class = _CLASSES[args.family, plain]
     model: Any = model_class(config_class(**shape, **({} if plain else control)))
     if not plain:

@@ -5,8 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .checkpoints import check_writable
-
 
 class OutputFile:
     """
@@ -18,14 +16,12 @@ class OutputFile:
 
     Raises:
         `ValueError`: for a file that was not begun with these options.
-        `OSError`: where its folder cannot be made or written to.
     """
 
     def __init__(self, path: str | Path, options: Mapping[str, Any]):
         self.path, self.options = Path(path), json.loads(json.dumps(options))
         self.options_path = Path(f"{path}.options.json")
         self.lines: list[str] = []
-        check_writable(self.path.parent)
         if self.path.exists():
             if not self.options_path.is_file() or json.loads(self.options_path.read_text("utf-8")) != self.options:
                 raise ValueError(
@@ -56,7 +52,9 @@ class OutputFile:
 
     def begin(self, kept: int) -> None:
         """Write the options, and the first lines again."""
-        self.options_path.write_text(json.dumps(self.options, indent=1), encoding="utf-8")
+        part = self.options_path.with_suffix(".part")
+        part.write_text(json.dumps(self.options, indent=1), encoding="utf-8")
+        part.replace(self.options_path)  # never half of it
         lines, self.lines = self.lines[:kept], []
         self.append(lines, "w")
 

@@ -2,9 +2,12 @@
 
 import argparse
 from dataclasses import Field
+from pathlib import Path
 from typing import NoReturn
 
+import torch
 from transformers import HfArgumentParser, TrainingArguments
+from transformers.hf_argparser import string_to_bool
 
 from .recipes import did_you_mean
 
@@ -30,7 +33,7 @@ TRAINING = {
     "logging_steps": "Steps between lines of the log",
     "predict_with_generate": "Evaluate texts that the model writes",
     "generation_num_beams": "Beams when it writes",
-    "bf16": "Compute in bfloat16",
+    "bf16": "Compute in bfloat16: true, false, or auto, where the hardware has it",
     "gradient_checkpointing": "Less memory for more time",
     "use_cpu": "Use no GPU",
     "report_to": "Trackers: none, tensorboard, wandb, ...",
@@ -42,6 +45,18 @@ HUB = """card_examples hub_model_id hub_private_repo hub_revision hub_strategy h
     task""".split()
 GROUPS = {"length": LENGTH, "training": TRAINING, "Hub": HUB}
 TITLES = ("model", "data", "length", "training", "Hub", "other options of Trainer")
+
+
+def has_bfloat16(use_cpu: bool = False) -> bool:
+    """Whether the hardware computes in bfloat16: a GPU, or a CPU on Linux. Elsewhere it is emulated, and slow."""
+    if torch.cuda.is_available() and not use_cpu:
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    flags = Path("/proc/cpuinfo")
+    return flags.is_file() and not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags.read_text(errors="replace").split())
+
+
+def _bool_or_auto(value: str) -> bool | str:
+    return value if value == "auto" else string_to_bool(value)
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -111,10 +126,18 @@ class GroupedParser(CommandParser, HfArgumentParser):
         before = len(self._actions)
         super()._parse_dataclass_field(self.titled[title], field)
         for action in self._actions[before:]:
+            if field.name == "bf16":
+                action.type = _bool_or_auto
             if field.name in TRAINING:
                 action.help = TRAINING[field.name]
             if title == TITLES[-1] or action.option_strings[0].startswith("--no_"):
                 self.hidden[action], action.help = action.help, argparse.SUPPRESS
+
+    def parse_known_args(self, args=None, namespace=None):
+        found, rest = super().parse_known_args(args, namespace)
+        if getattr(found, "bf16", None) == "auto":
+            found.bf16 = has_bfloat16(found.use_cpu)
+        return found, rest
 
 
 class _HelpAll(argparse.Action):

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 HUB_TIMEOUT = 300.0  # seconds without an answer; by itself the Hub's client waits for ever
 # what the public Hub leaves out when somebody uploads the folder by hand; our own uploads choose their files: hub.py
-NOT_UPLOADED = b"*.jsonl\n/tokenizer/\n/runs/\ntraining_args.bin\n"
+NOT_UPLOADED = b"*.jsonl\n.lock\n/tokenizer/\n/runs/\ntraining_args.bin\n"
 
 
 def set_up(args) -> None:
@@ -28,6 +28,12 @@ def set_up(args) -> None:
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.INFO)
     transformers.utils.logging.set_verbosity(args.get_process_log_level())
     transformers.set_seed(args.seed)
+    logger.info("computing in %s, on %s", precision(args), args.device.type)
+
+
+def precision(args) -> str:
+    """What a run computes in; `run.json` has it as `bf16` and `fp16`."""
+    return "bfloat16" if args.bf16 else "float16" if args.fp16 else "float32"
 
 
 def check_optional_parts(run_args) -> None:

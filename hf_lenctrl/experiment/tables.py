@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from transformers import AutoTokenizer
 
 from ..length_sources import LENGTH_SOURCES
 from ..length_units import LENGTH_UNITS, count_texts
+from ..loading import tokenizer_of
 from ..metrics import translation_metrics
 from .figures import length_figures, paired_bootstrap, predictor_figures
 from .requests import Rows
@@ -302,7 +302,7 @@ def compare_systems(spec: dict, names: list[str], out: Path) -> TranslationTable
             if (file := out / name / f"outputs_{way}.jsonl").is_file():
                 entries.append(f"{name}={file}" if way == "free" else f"{name}:{way}={file}")
     columns = {"output_column": "output", "reference_column": "target"}
-    tokenizer = AutoTokenizer.from_pretrained(out / names[0])
+    tokenizer = tokenizer_of(out / names[0])
     systems, references, lengths = load_systems(entries, **columns, unit=options["length_unit"], tokenizer=tokenizer)
     how = {"unit": options["length_unit"], "bleu_tokenizer": options["bleu_tokenizer"]}
     baseline = next((s.name for s in systems if s.how is None), None) if len(systems) > 1 else None

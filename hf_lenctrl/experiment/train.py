@@ -36,6 +36,7 @@ from .checkpoints import (
 )
 from .data import Stream, first_rows, leave_out_lengths, load_splits, tokenize
 from .golc import GolcTrainer
+from .locking import locked
 from .new_model import build_model, check_options, load_tokenizer, source_limit, target_limit, unit_and_tokens
 from .record import RunRecord
 from .run import (
@@ -95,7 +96,8 @@ def load_model(model_args: ModelArguments, data_args: DataArguments, run_args: R
     check_writable(args.output_dir, room_for(model, args))
     add_length_predictor(model, run_args.length_predictor, args.output_dir, args.should_save)
     logger.info("%s with %.1fM parameters", type(model).__name__, model.num_parameters() / 1e6)
-    if not getattr(model.config, "length_controlled", False):  # a stock class has no such field
+    controlled = getattr(model.config, "length_controlled", False)  # a stock class has no such field
+    if not controlled and model.generation_config.max_new_tokens is None:
         model.generation_config.max_length = data_args.max_target_length + 1  # the library's default is 20
     return model
 
@@ -258,6 +260,12 @@ def main(argv=None) -> dict:
     model_args, data_args, run_args, args = parse_arguments(classes, argv, __doc__)
     set_up(args)
     check_writable(args.output_dir)
+    with locked(args.output_dir, args.should_save):
+        return run(model_args, data_args, run_args, args)
+
+
+def run(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, args) -> dict:
+    """Train in the run's folder, which this command alone writes, test, and write the card."""
     check_optional_parts(run_args)
     check_options(model_args, data_args, run_args)
     check_training(args, run_args, "predict_with_generate" in model_args.given)

@@ -15,16 +15,18 @@ from typing import Any
 
 import torch
 from datasets import DatasetDict
-from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer, EarlyStoppingCallback, TrainingArguments
+from transformers import BertConfig, BertModel, BertTokenizer, EarlyStoppingCallback, TrainingArguments
 
 from ..hub import HubTrainer
 from ..length_predictor import LengthPredictor, LengthPredictorConfig, round_lengths
 from ..length_units import LENGTH_UNITS, count_texts
+from ..loading import tokenizer_of
 from ..minimal_card import minimal_card
 from .arguments import DataArguments, parse_arguments
 from .checkpoints import check_checkpoint, check_writable, finished_with, last_checkpoint, load_average, trained_steps
 from .data import load_splits
 from .figures import predictor_figures
+from .locking import locked
 from .record import RunRecord
 from .run import check_upload, set_up, trained_tokenizer
 
@@ -99,7 +101,7 @@ def load_tokenizer(args: PredictorArguments, texts, output_dir: str):
         new.train_new_from_iterator(iter(texts), args.vocab_size, show_progress=False).save_pretrained(folder)
 
     name = args.encoder_name_or_path or trained_tokenizer(output_dir, train)
-    return AutoTokenizer.from_pretrained(name, padding_side="right")  # the predictor reads the first position
+    return tokenizer_of(name, padding_side="right")  # the predictor reads the first position
 
 
 def new_encoder(args: PredictorArguments, tokenizer, data_args: DataArguments) -> BertModel:
@@ -114,7 +116,7 @@ def new_encoder(args: PredictorArguments, tokenizer, data_args: DataArguments) -
 def measure(splits: DatasetDict, args: PredictorArguments, data_args: DataArguments) -> DatasetDict:
     """Rows with stripped texts, `labels` and `source_length` in units; empty and overlong ones are dropped."""
     unit = args.length_unit
-    tokenizer = AutoTokenizer.from_pretrained(args.target_tokenizer) if unit == "token" else None
+    tokenizer = tokenizer_of(args.target_tokenizer) if unit == "token" else None
 
     def count(batch):
         sources, targets = ([(text or "").strip() for text in batch[column]] for column in ("source", "target"))
@@ -213,6 +215,12 @@ def main(argv=None) -> dict:
     data_args.max_source_length = data_args.max_source_length or 256
     set_up(args)
     check_writable(args.output_dir)
+    with locked(args.output_dir, args.should_save):
+        return run(model_args, data_args, args)
+
+
+def run(model_args: PredictorArguments, data_args: DataArguments, args) -> dict:
+    """Train in the run's folder, which this command alone writes, test, and write the card."""
     check_upload(args)
     with args.main_process_first(desc="record"):
         record = RunRecord(args, model_args, data_args)

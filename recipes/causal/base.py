@@ -18,6 +18,8 @@ from tokenizers.processors import TemplateProcessing
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Trainer, TrainingArguments, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
+from hf_lenctrl.experiment.parser import has_bfloat16
+
 
 SEPARATOR = "\nTitle:\n"  # a new line before the title, so that its first word has no space to count
 
@@ -112,7 +114,7 @@ def main(argv=None) -> None:
             warmup_steps=0.05,
             weight_decay=0.05,
             adam_beta2=0.98,
-            bf16=True,
+            bf16=has_bfloat16(),
             use_cpu=not torch.cuda.is_available(),
             logging_steps=50,
             eval_strategy="steps",

@@ -426,6 +426,35 @@ def test_a_plain_checkpoint_is_given_length_control_by_training(stock, tmp_path)
     assert all(len(row["output"]) <= 12 for row in written)
 
 
+@pytest.mark.parametrize("option", ["base_model", "model_name_or_path"])
+def test_a_plain_checkpoint_is_trained_further_as_it_is(stock, tmp_path, option):
+    options = {
+        "train_file": write_rows(tmp_path / "rows.jsonl", ROWS),
+        "output_dir": tmp_path / "run",
+        option: stock,
+        "length_encoding": "none",
+        "max_steps": 3,
+        "max_test_rows": 2,
+        "generation_num_beams": 1,
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "report_to": "none",
+    }
+    train_seq2seq.main(as_options(options))
+    model, _ = load(tmp_path / "run")
+    assert type(model) is MarianMTModel
+    before, after = weights(stock), weights(tmp_path / "run")
+    assert before.keys() == after.keys() and any(not torch.equal(before[name], after[name]) for name in before)
+    for name in before:  # three small steps; new weights would be far off
+        torch.testing.assert_close(after[name], before[name], rtol=0, atol=5e-3)
+    with pytest.raises(ValueError, match="length_noise has no effect without a model that is given the length"):
+        train_seq2seq.main(as_options({**options, "output_dir": tmp_path / "next", "length_noise": 2}))
+    with pytest.raises(ValueError, match="leave out length_tokens=ratio"):
+        options |= {"length_tokens": "ratio", "output_dir": tmp_path / "next"}
+        options["model_name_or_path"] = options.pop(option)
+        train_seq2seq.main(as_options(options))
+
+
 # Refusals, told before any training
 
 
