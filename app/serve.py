@@ -3,18 +3,19 @@
     LENCTRL_MODEL=path/or/name uvicorn --app-dir app serve:app --port 8000
 
 `POST /generate` takes `{"text", "length", "unit", "constraint", "tolerance"}` and answers with the pipeline's result.
-A wrong request gets status 422 and `detail`: the rule, the value, the right call. A second worker process holds a
-second copy of the model.
+A wrong request gets status 422 and `detail`: the rule, the value, the right call. `GET /health` says that the model is
+loaded and how many requests wait. A second worker process holds a second copy of the model.
 """
 
 import asyncio
+import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from fastapi import FastAPI, HTTPException
 from fastapi.exceptions import RequestValidationError
@@ -33,15 +34,55 @@ LONGEST_TEXT, LONGEST_OUTPUT = 5000, 2000
 
 
 class Request(BaseModel):
-    """What a client asks for; a field with another name is refused."""
+    """What a client asks for. The descriptions are the rules that a refusal names, with the first example."""
 
     model_config = ConfigDict(extra="forbid")
 
-    text: Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
-    length: Annotated[StrictInt, Field(ge=1, le=LONGEST_OUTPUT)]
-    unit: Literal["token", "character", "word", "byte", "width"] | None = None  # by default the model's
-    constraint: Literal["max", "exact"] | None = None  # by default the model's
-    tolerance: Annotated[StrictInt, Field(ge=0)] | None = None  # with "exact": so many units more or less
+    text: str = Field(
+        max_length=LONGEST_TEXT,
+        pattern=r"\S",
+        description=f"a string of valid Unicode with at least one word and at most {LONGEST_TEXT} characters",
+        examples=["Guten Morgen."],
+    )
+    length: StrictInt = Field(
+        ge=1, le=LONGEST_OUTPUT, description=f"an integer from 1 to {LONGEST_OUTPUT}", examples=[40]
+    )
+    unit: Literal["token", "character", "word", "byte", "width"] | None = Field(
+        None, description="token, character, word, byte or width (by default the model's)", examples=["character"]
+    )
+    constraint: Literal["max", "exact"] | None = Field(
+        None, description="max or exact (by default the model's)", examples=["max"]
+    )
+    tolerance: StrictInt | None = Field(
+        None, ge=0, description='an integer from 0 (with "exact": so many units more or less)', examples=[2]
+    )
+
+
+class Refusal(BaseModel):
+    """The answer with status 422: the rule, the value, the right call."""
+
+    detail: str
+
+
+def shown(value: Any) -> str:
+    """A value as JSON, in ASCII: half a character is no valid Unicode. Of a long one the beginning."""
+    text = json.dumps(value, default=repr)
+    return text if len(text) <= 60 else f"{text[:60]}... ({len(text)} characters)"
+
+
+def refusal(fault: dict) -> str:
+    """One sentence on a fault that pydantic found."""
+    fields, name = Request.model_fields, fault["loc"][-1]
+    if name in fields:
+        value = "nothing" if fault["type"] == "missing" else shown(fault["input"])
+        return (
+            f'{name} must be {fields[name].description}, got {value}; send "{name}": {shown(fields[name].examples[0])}'
+        )
+    call = json.dumps({name: field.examples[0] for name, field in fields.items() if field.is_required()})
+    if fault["type"] == "extra_forbidden":
+        return f"the fields of a request are {', '.join(fields)}, got {shown(name)}; send {call}"
+    value = fault["ctx"]["error"] if fault["type"] == "json_invalid" else shown(fault["input"])
+    return f"the body must be a JSON object with content-type application/json, got {value}; send {call}"
 
 
 @dataclass
@@ -122,7 +163,8 @@ async def lifespan(app: FastAPI):
     """Load the model, run the queue, and answer at the end what still waits."""
     task: Any = "length-controlled-generation"
     batcher = app.state.batcher = Batcher(pipeline(task, model=os.environ.get("LENCTRL_MODEL", str(SHIPPED))))
-    running = asyncio.create_task(batcher.run())
+    app.state.waiting = 0
+    running = app.state.running = asyncio.create_task(batcher.run())
     yield
     await batcher.queue.put(None)
     await running
@@ -133,20 +175,30 @@ app = FastAPI(title="Text of a length", lifespan=lifespan)
 
 @app.exception_handler(RequestValidationError)
 async def refuse(_, error: RequestValidationError) -> JSONResponse:
-    """What is wrong with a request, without the text itself, which may be no valid Unicode."""
-    found = [{name: fault[name] for name in ("type", "loc", "msg")} for fault in error.errors()]
-    return JSONResponse({"detail": found}, status_code=422)
+    """What is wrong with a request, a sentence for each fault."""
+    return JSONResponse({"detail": ". ".join(refusal(fault) for fault in error.errors())}, status_code=422)
 
 
-@app.post("/generate")
+@app.get("/health")
+async def health() -> dict:
+    """That the model is loaded, and how many requests wait for an answer; 503 once the queue has ended."""
+    if app.state.running.done():
+        raise HTTPException(503, "the queue has ended, and no request is answered; restart the service")
+    return {"status": "ok", "waiting": app.state.waiting}
+
+
+@app.post("/generate", responses={422: {"model": Refusal}})
 async def generate(request: Request) -> dict:
     """The text, its length, the requested one and the unit."""
-    waiting = Waiting(request, asyncio.get_running_loop().create_future())
+    state, waiting = app.state, Waiting(request, asyncio.get_running_loop().create_future())
     try:
-        app.state.batcher.queue.put_nowait(waiting)
+        state.batcher.queue.put_nowait(waiting)
     except asyncio.QueueFull:
         raise HTTPException(503, f"{WAITING} requests wait already; ask again later") from None
+    state.waiting += 1
     try:
         return await waiting.answer
     except (TypeError, ValueError) as error:
         raise HTTPException(422, str(error)) from error
+    finally:
+        state.waiting -= 1

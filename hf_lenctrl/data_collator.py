@@ -57,14 +57,16 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
             `"column"`, each for the length in the column `length` of its row.
         length_noise (`int`, *optional*, defaults to 0): Add an integer drawn uniformly from [-w, w] to each length,
             kept at 1 or more (Oka et al. 2020, section 3.1), so that the model does not trust a predicted length too
-            much. For training alone: with `LengthControlTrainer`, or in a loop of your own that calls `set_epoch`.
+            much. For training alone: with `LengthControlTrainer`, or in a loop of your own with `model` in training
+            mode.
         overshoot_share (`float`, *optional*, defaults to 0.0): Share of the examples, drawn anew each epoch, that
             teach to stop late rather than never: they are given a length shorter than their target's (uniform from 1),
             and wherever the target has reached or passed it the label is EOS; elsewhere they have no label. A model
             that never saw a used-up length may otherwise run on for ever once it stepped over it. For training alone,
             as `length_noise`; needs `model`.
-        seed (`int`, *optional*, defaults to 0): Of what is drawn. A draw depends on the seed, the epoch (`set_epoch`)
-            and the example's ids alone, so it is the same in any batch, worker or process, and after resuming.
+        seed (`int`, *optional*, defaults to 0): Of what is drawn once `set_epoch` is called (`LengthControlTrainer`
+            calls it). A draw then depends on the seed, the epoch and the example's ids alone, so it is the same in any
+            batch, worker or process, and after resuming. Without an epoch PyTorch's generator draws.
 
     Returns (when called):
         The parent's batch and `length (torch.LongTensor of shape (batch_size,))`. A model with
@@ -74,7 +76,7 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
 
     Raises:
         `TypeError`, `ValueError`: for an example whose labels count zero, a row without the length asked for, and for
-            noise in an epoch that `set_epoch` never began.
+            noise or overshoot examples without an epoch and without a model in training mode.
 
     Example:
 
@@ -140,13 +142,16 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
             features = [{name: value for name, value in row.items() if name != "length"} for row in features]
         draws = None
         if self.controlled and self.draws:
-            if self._epoch < 0:
+            if self._epoch >= 0:
+                draws = torch.tensor([self._draw(feature) for feature in features], dtype=torch.float64)  # (B, 3)
+            elif getattr(self.model, "training", False):
+                draws = torch.rand(len(features), 3, dtype=torch.float64)
+            else:  # the stock Seq2SeqTrainer evaluates with the collator of its training
                 raise ValueError(
-                    f"length_noise={self.length_noise} and overshoot_share={self.overshoot_share} are for training; "
-                    "the stock Seq2SeqTrainer would evaluate with them too. Use LengthControlTrainer, or in a loop of "
-                    "your own call set_epoch(epoch) of this collator when an epoch begins"
+                    f"length_noise={self.length_noise} and overshoot_share={self.overshoot_share} are for training, "
+                    f"got {'no model' if self.model is None else 'a model in evaluation mode'}; use "
+                    "LengthControlTrainer, or in a loop of your own pass model= and call model.train()"
                 )
-            draws = torch.tensor([self._draw(feature) for feature in features], dtype=torch.float64)  # (B, 3)
         batch = super().__call__(features, return_tensors)
         if not self.controlled:
             return batch

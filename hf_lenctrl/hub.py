@@ -103,6 +103,10 @@ class HubTrainer(Trainer):
     def save_model(self, output_dir=None, _internal_call=False):
         if output_dir is None and self.args.push_to_hub:
             self._finish_current_push()  # of a checkpoint's weights, from the files that are written now
+        backend = getattr(self.processing_class, "backend_tokenizer", None)
+        if backend is not None:  # a fast tokenizer saves the truncation and padding of its last call
+            backend.no_truncation()
+            backend.no_padding()
         super().save_model(output_dir, _internal_call)
 
     def _push_from_checkpoint(self, checkpoint_folder):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from conftest import MARIAN, SHAPE, SOURCES, TARGETS, build_model
 from datasets import Dataset
+from torch.utils.data import DataLoader
 from transformers import (
     DataCollatorForSeq2Seq,
     MarianConfig,
@@ -125,14 +126,39 @@ def counting(shared_tokenizer):
 
 
 def test_the_stock_trainer_refuses_noise_and_names_ours(counting, pairs, shared_tokenizer, tmp_path):  # issue 18.9
-    model, _ = counting
+    model, seen = counting
     collate = DataCollatorForLengthControl(shared_tokenizer, model=model, length_noise=2, overshoot_share=0.2)
     trainer = Seq2SeqTrainer(model, arguments(tmp_path), collate, train_dataset=pairs, eval_dataset=pairs)
+    refused = "for training, got a model in evaluation mode; use LengthControlTrainer, or in a loop of your own pass m"
     for call in (trainer.evaluate, trainer.train):
-        with pytest.raises(ValueError, match=r"for training.*Use LengthControlTrainer, .*call set_epoch\(epoch\)"):
+        with pytest.raises(ValueError, match=refused):
             call()
-    collate.set_epoch(0)  # as a loop of one's own does
-    assert collate(pairs)["length"].shape == (6,)
+    model.train()
+    args = arguments(tmp_path, num_train_epochs=1, eval_strategy="epoch")
+    trainer = Seq2SeqTrainer(model, args, collate, train_dataset=pairs, eval_dataset=pairs)
+    with pytest.raises(ValueError, match=refused):
+        trainer.train()
+    assert len(seen) == 6 and all(training for training, _ in seen)  # it trained, but evaluated nothing
+
+
+def test_noise_is_drawn_in_a_plain_loop(counting, pairs, shared_tokenizer):
+    model, seen = counting
+    collate = DataCollatorForLengthControl(shared_tokenizer, model=model, length_noise=2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    torch.manual_seed(0)
+    model.train()
+    for _ in range(40):
+        for batch in DataLoader(pairs, batch_size=3, collate_fn=collate):
+            model(**batch).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    exact = 40 * [len(text) for text in TARGETS]
+    drawn = [n for _, n in seen]
+    assert {n - m for n, m in zip(drawn, exact, strict=True)} == {-2, -1, 0, 1, 2}
+    assert drawn[:6] * 40 != drawn  # anew in each epoch
+    model.eval()
+    with pytest.raises(ValueError, match="are for training, got a model in evaluation mode"):
+        collate(pairs)
 
 
 def test_one_noisy_collator_is_enough_and_evaluation_is_exact(counting, pairs, shared_tokenizer, tmp_path):  # 18.9

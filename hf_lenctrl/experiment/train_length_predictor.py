@@ -9,12 +9,15 @@ a folder that holds a run with other options is refused.
 
 import json
 import logging
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from datasets import DatasetDict
+from tokenizers.trainers import WordPieceTrainer
 from transformers import BertConfig, BertModel, BertTokenizer, EarlyStoppingCallback, TrainingArguments
 
 from ..hub import HubTrainer
@@ -32,6 +35,7 @@ from .run import check_upload, set_up, trained_tokenizer
 
 
 logger = logging.getLogger("train_length_predictor")
+CHARACTERS = 1000  # of a new tokenizer, the most frequent
 
 
 @dataclass
@@ -93,12 +97,34 @@ class PredictorTrainer(HubTrainer):
             card.save(folder / "README.md")
 
 
+def train_bert_tokenizer(texts: Iterable[str], vocab_size: int | None) -> BertTokenizer:
+    """A `BertTokenizer` trained on texts, the same one each time."""
+    options: dict[str, Any] = {"strip_accents": False}  # without its accents Japanese loses its voiced syllables
+    backend = (new := BertTokenizer(**options)).backend_tokenizer
+    counts: Counter[str] = Counter()
+    inner: set[str] = set()
+    for text in texts:
+        for word, _ in backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(text)):
+            counts.update(word)
+            inner.update(word[1:])
+    characters = sorted(sorted(counts, key=lambda c: (-counts[c], c))[:CHARACTERS])
+    pieces = [*characters, *(f"##{c}" for c in characters if c in inner)]
+    # the trainer takes these from a hash table of random order, and their order decides between pairs of one frequency
+    trainer = WordPieceTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[*sorted(new.all_special_tokens, key=new.convert_tokens_to_ids), *pieces],
+        limit_alphabet=0,
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    return BertTokenizer(vocab=backend.get_vocab(), **options)
+
+
 def load_tokenizer(args: PredictorArguments, texts, output_dir: str):
     """The encoder's tokenizer, that of the run to go on with, or one trained on the sources."""
 
     def train(folder: Path) -> None:
-        new = BertTokenizer(strip_accents=False)  # without its accents Japanese loses its voiced syllables
-        new.train_new_from_iterator(iter(texts), args.vocab_size, show_progress=False).save_pretrained(folder)
+        train_bert_tokenizer(texts, args.vocab_size).save_pretrained(folder)
 
     name = args.encoder_name_or_path or trained_tokenizer(output_dir, train)
     return tokenizer_of(name, padding_side="right")  # the predictor reads the first position

@@ -212,6 +212,33 @@ def test_a_trained_tokenizer_tells_voiced_syllables_apart(tmp_path):
     assert again.get_vocab() == tokenizer.get_vocab()
 
 
+def test_a_command_given_again_or_resumed_writes_the_same_files(data, tmp_path):
+    train(data, tmp_path / "one", "--max_steps=20")
+    train(data, tmp_path / "again", "--max_steps=20")
+    train(data, tmp_path / "resumed", "--max_steps=10")
+    train(data, tmp_path / "resumed", "--max_steps=20")
+    for name in ("tokenizer.json", "tokenizer_config.json", "model.safetensors", "checkpoint-20/tokenizer.json"):
+        one, again, resumed = ((tmp_path / run / name).read_bytes() for run in ("one", "again", "resumed"))
+        assert again == one, name
+        assert resumed == one, name
+
+
+def test_one_text_gives_one_tokenizer():
+    # every word and every pair of characters once, so that ties alone decide
+    texts = ["".join(chr(97 + (7 * i * j + i) % 26) for j in range(9)) for i in range(26)]
+    first, *others = (recipe.train_bert_tokenizer(texts, 90).get_vocab() for _ in range(5))
+    assert len(first) == 90
+    assert all(vocabulary == first for vocabulary in others)
+    assert [first[piece] for piece in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")] == [0, 1, 2, 3, 4]
+
+
+def test_the_rarest_characters_are_left_out_in_their_order(monkeypatch):
+    monkeypatch.setattr(recipe, "CHARACTERS", 3)
+    vocabulary = recipe.train_bert_tokenizer(["aab bc", "dcb"], 20).get_vocab()
+    # a 2, b 3, c 2, d 1
+    assert {piece for piece in vocabulary if len(piece.removeprefix("##")) == 1} == set("abc") | {"##a", "##b", "##c"}
+
+
 def test_a_tokenizer_that_a_killed_run_left_half_written_is_trained_anew(tmp_path, monkeypatch):
     def killed(*args, **kwargs):
         raise KeyboardInterrupt
