@@ -2,6 +2,8 @@
 
 import doctest
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +19,7 @@ MODELS = ROOT / "models"
 sys.path.insert(0, str(ROOT / "recipes" / "fit"))
 
 import catalogues  # noqa: E402
+import fitting  # noqa: E402
 import placeholders  # noqa: E402
 import strings  # noqa: E402
 from placeholders import Piece, Unprotectable  # noqa: E402
@@ -455,6 +458,64 @@ def test_only_missing_and_too_long_strings_are_touched():
     ]
     assert [(row.key, limit) for row, limit in strings.wanted(rows, {"c": 5}, None)] == [("a", None), ("c", 5)]
     assert [(row.key, limit) for row, limit in strings.wanted(rows, {}, 2.0)] == [("a", 4), ("c", 6)]
+
+
+class Scored:
+    """Translations, scores and agreements that are written down."""
+
+    def __init__(self, texts: dict[str, tuple[str, float, float]]):
+        self.texts = texts
+
+    def fit(self, requests):
+        found = []
+        for request in requests:
+            text, score, _ = self.texts[request.sentences[0]]
+            found.append(fitting.Fitted([text], request.layout([text]), [text], score))
+        return found
+
+    def agreement(self, requests):
+        return [self.texts[request.sentences[0]][2] for request in requests]
+
+
+def test_a_doubtful_text_is_a_suggestion_of_the_report_alone():
+    texts = {
+        "Bitte warten.": ("Please wait.", -0.1, 40.0),  # as sure as that needs no second path
+        "Datei löschen?": ("File this file?", -0.31, 55.0),
+        "Kein Zugang.": ("Don't go.", -0.49, 100.0),
+        "Das Spiel ist vorbei.": ("The game is over.", -0.15, 100.0),
+        "Guten Tag!": ("Go away!", -1.0, 100.0),
+    }
+    todo = [(catalogues.Entry(str(i), source), None) for i, source in enumerate(texts)]
+    todo.append((catalogues.Entry("bell", "Hallo\x07"), 20))
+    rows = strings.translate(todo, Scored(texts), -0.5)
+    assert [row["output"] for row in rows] == ["Please wait.", None, None, "The game is over.", None, None]
+    suggested = [None, "File this file?", "Don't go.", None, "Go away!", None]
+    assert [row["suggestion"] for row in rows] == suggested
+    assert [row["fault"] for row in rows] == [
+        "",
+        "doubtful: another path gives another text",
+        "doubtful: far below the other texts",  # the median is -0.23
+        "",
+        "improbable: -1.00",
+        "a control character, U+0007",
+    ]
+    report = "\n".join(strings.markdown({}, rows))
+    assert "| doubtful: another path gives another text | Datei löschen? | File this file? |" in report
+
+
+@pytest.mark.parametrize("name", ["a.json", "b.json", "c.po", "d.xml", "e.txt"])
+def test_a_missing_or_wrong_file_ends_the_recipe_with_one_line(name, tmp_path):
+    contents = {"b.json": "{", "c.po": 'msgid "a', "d.xml": "<resources>", "e.txt": "x"}
+    if name in contents:
+        (tmp_path / name).write_text(contents[name])
+    words = ["--input_file", name, "--output_file", f"out-{name}", "--report_dir", "report", "--plain_model", "none"]
+    command = [sys.executable, str(ROOT / "recipes" / "fit" / "strings.py"), *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("strings.py: ")
+    if name not in contents:
+        assert "input_file must be a file that exists, got 'a.json'" in done.stderr
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="no German messages of dpkg on this machine")
