@@ -2,6 +2,8 @@
 
 import doctest
 import json
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +19,7 @@ MODELS = ROOT / "models"
 sys.path.insert(0, str(ROOT / "recipes" / "fit"))
 
 import catalogues  # noqa: E402
+import fitting  # noqa: E402
 import placeholders  # noqa: E402
 import strings  # noqa: E402
 from placeholders import Piece, Unprotectable  # noqa: E402
@@ -96,7 +99,8 @@ def test_what_is_taken_apart_is_put_together_again(words, after, before, variant
     try:
         parts, mark = placeholders.protect(source, variant)
     except Unprotectable:
-        assert sum(word in HELD for word in words) > 1  # names and numbers ran out, or a stand-in is in the text
+        # names and numbers ran out, or a stand-in is in the text; or a tag that stands alone is beside a pair
+        assert sum(word in HELD for word in words) > 1 or (before == "<br/>" and "<b>%s</b>" in words)
         return
     assert mark == ""
     assert placeholders.restore(parts, outputs_of(parts), mark, source) == source
@@ -177,6 +181,107 @@ def test_a_po_file_keeps_all_but_what_is_filled(tmp_path):
     assert [str(entry) for entry in before][1:] == [str(entry) for entry in after][1:]
 
 
+STRANGE = r"""msgid ""
+msgstr ""
+"Content-Type: text/plain; charset=UTF-8\n"
+"Plural-Forms: nplurals=2; plural=(n != 1);\n"
+
+#. a bell
+msgid "Glocke\a x"
+msgstr "Bell\a x"
+
+#, c-format, fuzzy
+#| msgid "Es ist noch %d Zug da."
+msgid "Es ist noch %d Zug übrig."
+msgid_plural   "Es sind noch %d Züge übrig."
+msgstr[0] ""
+msgstr[1] "Trains"
+#, c-format
+#| msgid "Gute"
+msgctxt "page"
+msgid "Gut"
+msgstr ""
+"old"
+
+#. no flag yet
+#| msgid "Nei"
+msgid "Nein, das ist eine Zeile, die so lang ist, dass kein Werkzeug sie in einer Zeile lassen würde."
+msgstr ""
+
+#~| msgid "Ur"
+#~ msgid "Alt"
+#~ msgstr "Old"
+
+# behind the last entry
+"""
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_a_po_file_changes_in_the_lines_of_filled_texts_alone(newline, tmp_path):
+    (tmp_path / "a.po").write_bytes(STRANGE.replace("\n", newline).encode())
+    catalogue = catalogues.read(str(tmp_path / "a.po"))
+    rows = catalogue.entries()
+    assert [bool(row.fault) for row in rows] == [True, False, False, False, False]  # \a
+    for row, text in zip(rows[1:], ["%d train", "%d trains", 'A "good"\npage', "No."], strict=True):
+        catalogue.set(row, text)
+    catalogue.save(str(tmp_path / "out.po"))
+    expected = STRANGE.replace('msgstr[0] ""', 'msgstr[0] "%d train"').replace('"Trains"', '"%d trains"')
+    expected = expected.replace("#, c-format\n", "#, fuzzy, c-format\n")
+    expected = expected.replace('"old"', r'"A \"good\"\n"' + '\n"page"')
+    expected = expected.replace('#| msgid "Nei"', '#, fuzzy\n#| msgid "Nei"')
+    expected = expected.replace('würde."\nmsgstr ""', 'würde."\nmsgstr "No."')
+    assert (tmp_path / "out.po").read_bytes().decode() == expected.replace("\n", newline)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.po", STRANGE), ("a.json", '{"a": "Ja", "b": "Nein"}'), ("a.xml", XML)]
+)
+def test_nothing_is_written_where_another_entry_would_change(name, content, tmp_path, monkeypatch):
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    catalogue = catalogues.read(str(tmp_path / name))
+    rows = catalogue.entries()
+    catalogue.set(rows[1], "No")
+    written = catalogue.content().replace(b"Ja", b"Jo").replace(b"Bell", b"Ball").replace(b"max 12", b"max 13")
+    assert written != catalogue.content()
+    monkeypatch.setattr(catalogue, "content", lambda: written)
+    with pytest.raises(ValueError, match="the output would differ from input_file in .* nothing was written"):
+        catalogue.save(str(tmp_path / f"out-{name}"))
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_json_file_has_its_marks_beside_it(tmp_path):
+    (tmp_path / "de.json").write_text('{"a": "Ja", "b": "Nein", "c": "Gut"}', encoding="utf-8")
+    catalogue = catalogues.read(str(tmp_path / "de.json"))
+    catalogue.set(catalogue.entries()[1], "No")
+    catalogue.save(str(tmp_path / "en.json"))
+    assert json.loads((tmp_path / "en.fuzzy.json").read_text()) == {"b": "No"}
+    # another run that takes the translations so far keeps the marks of those that nobody changed
+    for now, marks in (("No", {"b": "No"}), ("Nope", {})):
+        (tmp_path / "en.json").write_text(json.dumps({"a": "Yes", "b": now}))
+        again, existing = (catalogues.read(str(tmp_path / name)) for name in ("de.json", "en.json"))
+        rows = {row.key: row for row in again.entries()}
+        for row in existing.entries():
+            again.copy(rows[row.key], existing, row.key)
+        again.save(str(tmp_path / "next.json"))
+        assert json.loads((tmp_path / "next.json").read_text()) == {"a": "Yes", "b": now, "c": "Gut"}
+        assert json.loads((tmp_path / "next.fuzzy.json").read_text()) == marks
+
+
+def test_a_mark_of_a_strings_xml_goes_along_with_its_text(tmp_path):
+    (tmp_path / "de.xml").write_text(
+        '<resources><string name="a">Ja</string><string name="b">Nein</string></resources>'
+    )
+    marked = '<resources><!-- fuzzy --><string name="b">No</string><string name="a">Yes</string></resources>'
+    (tmp_path / "en.xml").write_text(marked)
+    catalogue, existing = (catalogues.read(str(tmp_path / name)) for name in ("de.xml", "en.xml"))
+    rows = {row.key: row for row in catalogue.entries()}
+    for row in existing.entries():
+        catalogue.copy(rows[row.key], existing, row.key)
+    catalogue.save(str(tmp_path / "out.xml"))
+    written = (tmp_path / "out.xml").read_text()
+    assert written == '<resources><string name="a">Yes</string><!-- fuzzy --><string name="b">No</string></resources>'
+
+
 def test_sources_come_from_another_language(tmp_path):
     (tmp_path / "en_GB.po").write_text('msgid "The game is over."\nmsgstr ""\n\nmsgid "New"\nmsgstr ""\n')
     (tmp_path / "de.po").write_text('msgid "The game is over."\nmsgstr "Das Spiel ist vorbei."\n')
@@ -238,9 +343,10 @@ def test_a_string_that_others_share_the_name_of_is_filled_by_itself(tmp_path):
         rows = catalogue.entries()
         assert [row.key for row in rows] == keys
         for row, text in zip(rows, ("One", "Two"), strict=True):
-            catalogue.set(row, text, fuzzy=False)
+            catalogue.set(row, text)
         catalogue.save(str(tmp_path / name))
-    assert (tmp_path / "a.xml").read_text() == xml.replace("Eins", "One").replace("Zwei", "Two")
+    expected = xml.replace("Eins", "One").replace("Zwei", "Two")
+    assert (tmp_path / "a.xml").read_text() == expected.replace("<string ", "<!-- fuzzy --><string ")
     assert (tmp_path / "a.json").read_text() == '{"a": {"b": "One"}, "a.b": "Two", "c": 1.50}'
 
 
@@ -352,6 +458,64 @@ def test_only_missing_and_too_long_strings_are_touched():
     ]
     assert [(row.key, limit) for row, limit in strings.wanted(rows, {"c": 5}, None)] == [("a", None), ("c", 5)]
     assert [(row.key, limit) for row, limit in strings.wanted(rows, {}, 2.0)] == [("a", 4), ("c", 6)]
+
+
+class Scored:
+    """Translations, scores and agreements that are written down."""
+
+    def __init__(self, texts: dict[str, tuple[str, float, float]]):
+        self.texts = texts
+
+    def fit(self, requests):
+        found = []
+        for request in requests:
+            text, score, _ = self.texts[request.sentences[0]]
+            found.append(fitting.Fitted([text], request.layout([text]), [text], score))
+        return found
+
+    def agreement(self, requests):
+        return [self.texts[request.sentences[0]][2] for request in requests]
+
+
+def test_a_doubtful_text_is_a_suggestion_of_the_report_alone():
+    texts = {
+        "Bitte warten.": ("Please wait.", -0.1, 40.0),  # as sure as that needs no second path
+        "Datei löschen?": ("File this file?", -0.31, 55.0),
+        "Kein Zugang.": ("Don't go.", -0.49, 100.0),
+        "Das Spiel ist vorbei.": ("The game is over.", -0.15, 100.0),
+        "Guten Tag!": ("Go away!", -1.0, 100.0),
+    }
+    todo = [(catalogues.Entry(str(i), source), None) for i, source in enumerate(texts)]
+    todo.append((catalogues.Entry("bell", "Hallo\x07"), 20))
+    rows = strings.translate(todo, Scored(texts), -0.5)
+    assert [row["output"] for row in rows] == ["Please wait.", None, None, "The game is over.", None, None]
+    suggested = [None, "File this file?", "Don't go.", None, "Go away!", None]
+    assert [row["suggestion"] for row in rows] == suggested
+    assert [row["fault"] for row in rows] == [
+        "",
+        "doubtful: another path gives another text",
+        "doubtful: far below the other texts",  # the median is -0.23
+        "",
+        "improbable: -1.00",
+        "a control character, U+0007",
+    ]
+    report = "\n".join(strings.markdown({}, rows))
+    assert "| doubtful: another path gives another text | Datei löschen? | File this file? |" in report
+
+
+@pytest.mark.parametrize("name", ["a.json", "b.json", "c.po", "d.xml", "e.txt"])
+def test_a_missing_or_wrong_file_ends_the_recipe_with_one_line(name, tmp_path):
+    contents = {"b.json": "{", "c.po": 'msgid "a', "d.xml": "<resources>", "e.txt": "x"}
+    if name in contents:
+        (tmp_path / name).write_text(contents[name])
+    words = ["--input_file", name, "--output_file", f"out-{name}", "--report_dir", "report", "--plain_model", "none"]
+    command = [sys.executable, str(ROOT / "recipes" / "fit" / "strings.py"), *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("strings.py: ")
+    if name not in contents:
+        assert "input_file must be a file that exists, got 'a.json'" in done.stderr
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="no German messages of dpkg on this machine")

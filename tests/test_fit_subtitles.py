@@ -2,7 +2,9 @@
 
 import doctest
 import json
+import os
 import re
+import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -109,6 +111,32 @@ def test_markup_inside_a_text_is_a_fault():
     assert cue("Das ist <i>mein</i> Haus.").fault == "markup inside the text"
     assert subtitles.passages([cue("Das ist <i>mein</i> Haus.")], 1000, 3) == []
     assert cue("Tom &amp; Maria").fault == "an entity inside the text"
+
+
+def test_a_control_character_is_a_fault_of_its_cue_alone():
+    film = [cue("Gut."), cue("Das ist\x07 ein Haus."), cue("<i>\x00Ja.</i>")]
+    assert [own.fault for own in film] == ["", "a control character, U+0007", "a control character, U+0000"]
+    passages = subtitles.passages(film, 1000, 3)
+    assert [passage.texts for passage in passages] == [["Gut."]]
+    fitted = fitting.Fitted(["Good."], [["Good."]], ["Good."], -0.1)
+    rows = subtitles.rows_of(film, [(passages[0], fitted)], NETFLIX)
+    assert [row["output"] for row in rows] == [["Good."], ["Das ist\x07 ein Haus."], ["\x00Ja."]]
+    assert subtitles.summary(rows)["flagged"] == [2, 3]
+
+
+@pytest.mark.parametrize("name", ["a.srt", "b.srt", "c.vtt", "d.txt"])
+def test_a_missing_or_wrong_file_ends_the_recipe_with_one_line(name, tmp_path):
+    contents = {"b.srt": b"\xff\xfe\x00", "c.vtt": b"no subtitles", "d.txt": b"x"}
+    if name in contents:
+        (tmp_path / name).write_bytes(contents[name])
+    words = ["--input_file", name, "--output_file", f"out-{name}", "--report_dir", "report", "--plain_model", "none"]
+    command = [sys.executable, str(ROOT / "recipes" / "fit" / "subtitles.py"), *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("subtitles.py: ")
+    if name not in contents:
+        assert "input_file must be a file that exists, got 'a.srt'" in done.stderr
 
 
 def test_a_sentence_without_a_word_is_not_translated():

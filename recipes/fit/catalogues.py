@@ -4,121 +4,20 @@ import copy
 import csv
 import json
 import re
-from dataclasses import dataclass
 from io import StringIO
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from pathlib import Path
 from typing import Any
 
-import polib
+from entries import Catalogue, Entry, unique
+from gettext_files import Gettext
 from lxml import etree
 
 
-LIMIT = re.compile(
-    r"\bmax(?:imum|imal|\.)?(?:[ _-]?(?:length|len|width|chars|characters|Länge|Zeichen))?\.?\s*[:=]?\s*(\d+)", re.I
-)
+FUZZY = " fuzzy "  # the comment before a string of a strings.xml
 
 
-@dataclass
-class Entry:
-    """
-    A string of a file.
-
-    Attributes:
-        key (`str`): Its name, unique in the file.
-        source (`str`): The text to translate.
-        target (`str`): The translation so far, else empty.
-        comment (`str`): What the file says about it.
-        fault (`str`): Why it cannot be translated, else empty.
-        marked (`bool`): Whether `&` or `_` before a letter is its accelerator.
-    """
-
-    key: str
-    source: str
-    target: str = ""
-    comment: str = ""
-    fault: str = ""
-    marked: bool = False
-
-    @property
-    def limit(self) -> int | None:
-        """The number after "max" in the comment."""
-        found = LIMIT.search(self.comment)
-        return int(found[1]) if found else None
-
-
-def unique(key: str, taken) -> str:
-    """A key, numbered where another string has it too."""
-    number, name = 1, key
-    while name in taken:
-        number += 1
-        name = f"{key} ({number})"
-    return name
-
-
-class Gettext:
-    """
-    A .po file: sources are its msgids, or the msgstrs of the same entries of `sources`, a .po of another language.
-    A filled entry is marked fuzzy.
-    """
-
-    def __init__(self, path: str, sources: str | None = None):
-        options: dict[str, Any] = {"wrapwidth": 78, "check_for_duplicates": False}
-        self.file = polib.pofile(path, **options)
-        self.newline = "\r\n" if b"\r\n" in Path(path).read_bytes() else "\n"
-        self.plural = "nplurals=2" in self.file.metadata.get("Plural-Forms", "").replace(" ", "")
-        other = None if sources is None else polib.pofile(sources, **options)
-        self._sources = None if other is None else {_id(entry): entry for entry in other if not entry.obsolete}
-        self._entries: dict[str, tuple[Any, int | None]] = {}
-
-    def entries(self) -> list[Entry]:
-        rows = []
-        for number, entry in enumerate(self.file, 1):
-            if entry.obsolete:
-                continue
-            source = entry if self._sources is None else self._sources.get(_id(entry))
-            comment = f"{entry.comment}\n{entry.tcomment}"
-            for form in (0, 1) if entry.msgid_plural else (None,):
-                key = f"{number}: {entry.msgid}" + ("" if form is None else f" [{form}]")
-                target = entry.msgstr if form is None else entry.msgstr_plural.get(form, "")
-                row = Entry(key, "", target, comment, marked=True)
-                if source is None or ("fuzzy" in source.flags and source is not entry):
-                    row.fault = "no source in source_file"
-                elif self._sources is not None:
-                    row.source = source.msgstr if form is None else source.msgstr_plural.get(form, "")
-                    row.fault = "" if row.source else "no source in source_file"
-                else:
-                    row.source = entry.msgid_plural if form else entry.msgid
-                if form is not None and not self.plural:
-                    row.fault = "plural forms: the header of the file does not say nplurals=2"
-                self._entries[key] = entry, form
-                rows.append(row)
-        return rows
-
-    def set(self, row: Entry, text: str, fuzzy: bool = True) -> None:
-        entry, form = self._entries[row.key]
-        try:
-            text.encode(self.file.encoding)
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"the file is {self.file.encoding}, which has no {error.object[error.start]!r}"
-            ) from error
-        if form is None:
-            entry.msgstr = text
-        else:
-            entry.msgstr_plural = {0: "", 1: "", **entry.msgstr_plural, form: text}
-        if fuzzy and "fuzzy" not in entry.flags:
-            entry.flags.append("fuzzy")
-
-    def save(self, path: str) -> None:
-        self.file.save(path, newline=self.newline)
-
-
-def _id(entry) -> tuple:
-    return entry.msgctxt, entry.msgid, entry.msgid_plural
-
-
-class Android:
+class Android(Catalogue):
     """
     A strings.xml: `string`, the items of `plurals` and `string-array`. `translatable="false"` stays. The limit of a
     string is in the comment before it. A filled string has a comment `fuzzy` before it. Quotation marks around a whole
@@ -131,6 +30,7 @@ class Android:
     def __init__(self, path: str, sources: str | None = None):
         if sources is not None:
             raise ValueError("source_file is for .po; of strings.xml and JSON, input_file has the sources")
+        super().__init__(path)
         parser = etree.XMLParser(strip_cdata=False, resolve_entities=False, remove_blank_text=False)
         self.tree = etree.parse(path, parser)
         raw, self.encoding = Path(path).read_bytes(), self.tree.docinfo.encoding or "utf-8"
@@ -165,7 +65,7 @@ class Android:
                 rows.append(Entry(key, text.replace("\\'", "'").replace('\\"', '"'), "", comment, fault))
         return rows
 
-    def set(self, row: Entry, text: str, fuzzy: bool = True) -> None:
+    def set(self, row: Entry, text: str) -> None:
         node = self._nodes[row.key]
         markup = re.sub(r"(<[^>]+>)|(['\"])", lambda m: m[1] or f"\\{m[2]}", text)  # quotes of an attribute stay
         markup = re.sub(r"&(?!#?\w+;)", "&amp;", markup)
@@ -179,8 +79,8 @@ class Android:
             node.remove(child)
         node.text = filled.text
         node.extend(list(filled))
-        if fuzzy:
-            self._mark(node if node.getparent() is self.tree.getroot() else node.getparent())
+        self.filled[row.key] = inner(node)
+        self._mark(node)
 
     def copy(self, row: Entry, other: "Android", key: str) -> None:
         """A string as another file has it."""
@@ -188,28 +88,48 @@ class Android:
         filled.tail = node.tail
         node.getparent().replace(node, filled)
         self._nodes[row.key] = filled
+        self.filled[row.key] = inner(filled)
+        if FUZZY in _comments(other._nodes[key]):
+            self._mark(filled)
+
+    def parts(self) -> dict[str, Any]:
+        self.entries()
+        found: dict[str, Any] = {key: inner(node) for key, node in self._nodes.items()}
+        for node in self._nodes.values():  # the rest is compared without the texts
+            node.text, node[:] = None, []
+        for comment in list(self.tree.getroot().iter(etree.Comment)):
+            if comment.text == FUZZY:
+                comment.getparent().remove(comment)
+        rest = [(str(node.tag), dict(node.attrib), (node.text or "").strip()) for node in self.tree.getroot().iter()]
+        return found | {"the rest": rest, "start": self.start, "end": self.end}
 
     def _mark(self, node) -> None:
         """A comment before a string, and before its own comment."""
-        mark = etree.Comment(" fuzzy ")
-        own = node.getprevious()
-        if own is not None and own.tag is etree.Comment:
-            before = own.getprevious()
-            if own.text == mark.text or (
-                before is not None and before.tag is etree.Comment and before.text == mark.text
-            ):
-                return
-            node = own
-        root = node.getparent()
+        comments = _comments(node)
+        if FUZZY in comments:
+            return
+        root = self.tree.getroot()
+        node = node if node.getparent() is root else node.getparent()
+        node = node.getprevious() if comments else node
+        mark = etree.Comment(FUZZY)
         place = root.index(node)
         mark.tail = root[place - 1].tail if place else root.text
         root.insert(place, mark)
 
-    def save(self, path: str) -> None:
+    def content(self) -> bytes:
         body = etree.tostring(self.tree.getroot(), encoding="unicode", with_tail=False)
-        content = (self.start + body + self.end).replace("\n", self.newline).encode(self.encoding, "xmlcharrefreplace")
-        etree.fromstring(content, etree.XMLParser(resolve_entities=False))  # nothing broken is written
-        Path(path).write_bytes(content)
+        content = (self.start + body + self.end).replace("\n", self.newline)
+        return content.encode(self.encoding, "xmlcharrefreplace")
+
+
+def _comments(node) -> list[str]:
+    """The texts of up to two comments before a string, or before the plurals or the array that it is an item of."""
+    found: list[str] = []
+    node = (node if node.tag != "item" else node.getparent()).getprevious()
+    while node is not None and node.tag is etree.Comment and len(found) < 2:
+        found.append(node.text or "")
+        node = node.getprevious()
+    return found
 
 
 def inner(node) -> str:
@@ -219,25 +139,33 @@ def inner(node) -> str:
     return re.sub(r' xmlns:\w+="[^"]*"', "", body)
 
 
-class Json:
+class Json(Catalogue):
     """
     Texts under flat or nested keys; a key that begins with @ is about another (ARB), its description may have the
-    limit. Nothing in the file can mark a text as fuzzy, so the report does. Only the texts change, to the character.
+    limit. Nothing in the file can mark a text as fuzzy, so `en.fuzzy.json` beside `en.json` lists these texts.
+    Only the texts change, to the character.
     """
 
     def __init__(self, path: str, sources: str | None = None):
         if sources is not None:
             raise ValueError("source_file is for .po; of strings.xml and JSON, input_file has the sources")
-        raw = Path(path).read_bytes()
+        super().__init__(path)
+        raw, marks = Path(path).read_bytes(), self._marks(path)
         self.encoding = "utf-8-sig" if raw.startswith(b"\xef\xbb\xbf") else "utf-8"
-        self.content = raw.decode(self.encoding)
-        json.loads(self.content)  # raises for what is no JSON
+        self.text = raw.decode(self.encoding)
+        json.loads(self.text)  # raises for what is no JSON
+        self.fuzzy: dict[str, str] = json.loads(marks.read_text(encoding="utf-8")) if marks.exists() else {}
         self._places: dict[str, tuple[int, int]] = {}
-        self._filled: dict[str, str] = {}
+        self._new: dict[str, str] = {}
+        self._marked: dict[str, str] = {}
+
+    @staticmethod
+    def _marks(path: str) -> Path:
+        return Path(path).with_suffix(".fuzzy.json")
 
     def entries(self) -> list[Entry]:
         found: list[tuple[tuple, str, tuple[int, int]]] = []
-        find_strings(self.content, 0, (), found)
+        find_strings(self.text, 0, (), found)
         about = {path: value for path, value, _ in found}
         rows = []
         for path, value, place in found:
@@ -249,19 +177,34 @@ class Json:
             rows.append(Entry(key, value, "", comment))
         return rows
 
-    def set(self, row: Entry, text: str, fuzzy: bool = True) -> None:
-        self._filled[row.key] = json.dumps(text, ensure_ascii=False)
+    def set(self, row: Entry, text: str) -> None:
+        self._new[row.key], self.filled[row.key] = json.dumps(text, ensure_ascii=False), text
+        self._marked[row.key] = text
 
     def copy(self, row: Entry, other: "Json", key: str) -> None:
         """A text as another file has it."""
         start, end = other._places[key]
-        self._filled[row.key] = other.content[start:end]
+        self._new[row.key] = other.text[start:end]
+        self.filled[row.key] = json.loads(other.text[start:end])
+        if other.fuzzy.get(key) == self.filled[row.key]:
+            self._marked[row.key] = self.filled[row.key]
+
+    def parts(self) -> dict[str, Any]:
+        rest: list[tuple[tuple, str, tuple[int, int]]] = []
+        find_strings(self.text, 0, (), rest)
+        about = [(path, value) for path, value, _ in rest if any(str(part).startswith("@") for part in path)]
+        return {"the rest": about} | {row.key: row.source for row in self.entries()}
+
+    def content(self) -> bytes:
+        content = self.text
+        for key, (start, end) in sorted(self._places.items(), key=lambda item: -item[1][0]):
+            content = content[:start] + self._new.get(key, content[start:end]) + content[end:]
+        return content.encode(self.encoding)
 
     def save(self, path: str) -> None:
-        content = self.content
-        for key, (start, end) in sorted(self._places.items(), key=lambda item: -item[1][0]):
-            content = content[:start] + self._filled.get(key, content[start:end]) + content[end:]
-        Path(path).write_bytes(content.encode(self.encoding))
+        super().save(path)
+        marks = json.dumps(self._marked, indent=1, ensure_ascii=False)
+        self._marks(path).write_text(f"{marks}\n", encoding="utf-8")
 
 
 def find_strings(content: str, start: int, path: tuple, found: list) -> int:

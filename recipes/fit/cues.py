@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import combinations, pairwise
 from pathlib import Path
 
-from fitting import MARKS, columns
+from fitting import MARKS, columns, control_fault
 from pysubs2 import SSAFile
 
 
@@ -61,6 +61,7 @@ class Cue:
             self.fault = "markup inside the text"
         if re.search(r"&#?\w+;", body):
             self.fault = "an entity inside the text"
+        self.fault = self.fault or control_fault(body)
         for line in body.replace("\t", " ").split("\n"):
             lead = LEAD.match(line)[0]  # type: ignore[index]  # it matches the empty string
             if self.turns and not lead:

@@ -8,6 +8,8 @@ import argparse
 import json
 import logging
 import re
+import sys
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from transformers import pipeline
 from transformers.utils import logging as transformers_logging
 from wcwidth import wcswidth
 
-import hf_lenctrl  # noqa: F401, registers the models and the pipeline
+import hf_lenctrl
 from hf_lenctrl.length_units import count_texts
 from hf_lenctrl.reranking import log_probabilities
 
@@ -37,6 +39,7 @@ NUMBER = re.compile(
     r"|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand|million|half|quarter)\b",
     re.I,
 )
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # but tab and newline
 NEGATION = re.compile(r"\b(?:not|no|never|none|nobody|nothing|nowhere|neither|nor|cannot|without)\b|n't\b", re.I)
 
 
@@ -101,6 +104,7 @@ class Fitter:
         self._natural: dict[str, list[str]] = {}  # of each sentence: the plain model's n best
         self._shorter: dict[str, set[str]] = {}
         self._scores: dict[tuple[str, str], float] = {}
+        self._agreement: dict[str, float] = {}
 
     def fit(self, requests: Sequence[Request]) -> list[Fitted]:
         """Translate; a sentence that several requests share is translated once."""
@@ -254,11 +258,19 @@ def keeps(natural: str, text: str) -> bool:
 
 @lru_cache(maxsize=100_000)
 def columns(text: str) -> int:
-    """Display columns of one line, as terminals count them."""
-    width = wcswidth(text)
-    if width < 0:
-        raise ValueError(f"a text of one line has no control characters, got {text!r}; remove them")
-    return width
+    """
+    Display columns of one line, as terminals count them; a control character has none.
+
+    >>> columns("日本"), columns("a\\x07b")
+    (4, 2)
+    """
+    return wcswidth(CONTROL.sub("", text))
+
+
+def control_fault(text: str) -> str:
+    """Why a text with a control character is not translated, else an empty text."""
+    found = CONTROL.search(text)
+    return "" if found is None else f"a control character, U+{ord(found[0]):04X}"
 
 
 def add_options(parser: argparse.ArgumentParser, min_score: float) -> None:
@@ -272,6 +284,14 @@ def add_options(parser: argparse.ArgumentParser, min_score: float) -> None:
     add("--length_unit", help="of the limits; default: the model's")
     add("--min_score", type=float, default=min_score, help="least mean log-probability of a token of a used text")
     add("--shorten", action="store_true", help="the models shorten text of one language, they do not translate")
+
+
+def check_files(args: argparse.Namespace, *names: str) -> None:
+    """Stop where a file that an option names is missing."""
+    for name in names:
+        path = getattr(args, name)
+        if path is not None and not Path(path).is_file():
+            raise ValueError(f"{name} must be a file that exists, got {path!r}; check the path")
 
 
 def fitter(args: argparse.Namespace) -> Fitter:
@@ -293,6 +313,20 @@ def write_report(folder: str, lines: list[str], report: dict) -> None:
 def cell(text: str) -> str:
     """A text in a Markdown table."""
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " / ")
+
+
+def run(main: Callable[[], None], name: str) -> None:
+    """Run a recipe: a wrong option or file ends it with one line and status 1."""
+    quiet()
+    try:
+        main()
+    except Exception as error:
+        last = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+        ours = {Path(__file__).resolve().parent, Path(hf_lenctrl.__file__).resolve().parent} & set(last.parents)
+        of_a_file = isinstance(error, (OSError, SyntaxError, UnicodeError, json.JSONDecodeError))  # XML's is of syntax
+        if not of_a_file and not (isinstance(error, ValueError) and ours):
+            raise
+        sys.exit(f"{name}: {' '.join(str(error).split())}")
 
 
 def quiet() -> None:

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from fitting import sentences
+from fitting import control_fault, sentences
 
 
 ARGUMENT = (
@@ -66,9 +66,11 @@ def protect(text: str, variant: int = 0, marked: bool = True) -> tuple[list[Piec
         The pieces and what separates them, and the accelerator's mark, `""` without one.
 
     Raises:
-        `Unprotectable`: for more placeholders in a piece than stand-ins, a line that breaks inside a sentence, and a
-            name with an underscore.
+        `Unprotectable`: for more placeholders in a piece than stand-ins, a line that breaks inside a sentence, a
+            name with an underscore, and a control character.
     """
+    if fault := control_fault(text.replace("\r", "")):
+        raise Unprotectable(fault)
     mark = ""
     found = [m for m in ACCELERATOR.finditer(text) if not any(a <= m.start() < b for a, b in spans(text))]
     if not marked and re.search(r"_(?=[^\W_])|(?<=[^\W_])_", without(text)):

@@ -3,16 +3,23 @@
     python recipes/fit/strings.py --input_file de.json --output_file en.json --report_dir report \\
         --plain_model models/translate_to_english_base --model models/translate_to_english
 
-Reads gettext .po, Android strings.xml and JSON. Only what has no translation, or a too long one, is touched. What the
-models cannot write within the limit, with every placeholder, is left as it was, and the report lists it.
+Reads gettext .po, Android strings.xml and JSON. Only what has no translation, or a too long one, is touched, and each
+new text is marked. What the models cannot write within the limit, with every placeholder, and what is doubtful, is
+left as it was. The report lists it, with the doubtful text as a suggestion.
 """
 
 import argparse
 from functools import partial
+from statistics import median
 
 from catalogues import Entry, Gettext, limits, read
-from fitting import Fitted, Request, add_options, cell, columns, fitter, quiet, write_report
+from fitting import Fitted, Request, add_options, cell, check_files, columns, fitter, run, write_report
 from placeholders import NAMES, Piece, Unprotectable, protect, restore
+
+
+SURE = -0.2  # a score from which on a text is not doubtful
+ALIKE = 80  # chrF to the translation by another path under which it is
+BELOW = 0.25  # of a score under the median of the file
 
 
 def width(text: str) -> int:
@@ -45,13 +52,30 @@ def request(row: Entry, limit: int | None, variant: int) -> Request:
     return Request(texts, room, partial(lay_out, row.source, parts, mark, limit))
 
 
-def best(choices: list[Fitted], least: float) -> tuple[Fitted, str]:
+def best(choices: list[tuple[Fitted, Request]], least: float) -> tuple[Fitted, Request, str]:
     """The most probable of several stand-ins' translations, and why none is good enough, else an empty text."""
-    fits = [choice for choice in choices if choice.layout is not None]
-    chosen = max(fits or choices, key=lambda choice: choice.score)
+    fits = [choice for choice in choices if choice[0].layout is not None]
+    chosen, own = max(fits or choices, key=lambda choice: choice[0].score)
     if not fits:
-        return chosen, "does not fit, or loses a placeholder"
-    return chosen, "" if chosen.score >= least else f"improbable: {chosen.score:.2f}"
+        return chosen, own, "does not fit, or loses a placeholder"
+    return chosen, own, "" if chosen.score >= least else f"improbable: {chosen.score:.2f}"
+
+
+def doubt(score: float, agreement: float, middle: float) -> str:
+    """
+    Why a text that fits is doubtful, else an empty text.
+
+    Args:
+        score (`float`): Its mean log-probability of a token.
+        agreement (`float`): chrF, 0 to 100, of its natural translation and the one by another path.
+        middle (`float`): The median of the scores of the file.
+
+    >>> doubt(-0.31, 55.0, -0.25), doubt(-0.12, 55.0, -0.25), doubt(-0.45, 100.0, -0.15)
+    ('doubtful: another path gives another text', '', 'doubtful: far below the other texts')
+    """
+    if score < SURE and agreement < ALIKE:
+        return "doubtful: another path gives another text"
+    return "doubtful: far below the other texts" if score < min(SURE, middle - BELOW) else ""
 
 
 def wanted(rows: list[Entry], most: dict[str, int], factor: float | None) -> list[tuple[Entry, int | None]]:
@@ -73,7 +97,7 @@ def translate(todo: list[tuple[Entry, int | None]], fit, least: float) -> list[d
     rows: list[dict] = []
     for i, (row, limit) in enumerate(todo):
         report = {"key": row.key, "source": row.source, "limit": limit, "before": row.target, "output": None}
-        rows.append(report | {"fault": row.fault, "score": None, "shortened": False})
+        rows.append(report | {"fault": row.fault, "score": None, "shortened": False, "suggestion": None})
         if row.fault:
             continue
         try:
@@ -83,15 +107,19 @@ def translate(todo: list[tuple[Entry, int | None]], fit, least: float) -> list[d
         except Unprotectable as error:
             rows[i]["fault"] = str(error)
             asked = [pair for pair in asked if pair[0] != i]
-    choices: dict[int, list[Fitted]] = {}
-    for (i, _), fitted in zip(asked, fit.fit([own for _, own in asked]), strict=True):
-        choices.setdefault(i, []).append(fitted)
-    for i, several in choices.items():
-        chosen, fault = best(several, least)
-        shortened = not fault and chosen.outputs != chosen.natural
-        rows[i] |= {"fault": fault, "score": round(chosen.score, 2), "shortened": shortened}
-        rows[i]["output"] = None if fault else chosen.layout
-        rows[i]["natural"] = " ".join(chosen.natural)
+    choices: dict[int, list[tuple[Fitted, Request]]] = {}
+    for (i, own), fitted in zip(asked, fit.fit([own for _, own in asked]), strict=True):
+        choices.setdefault(i, []).append((fitted, own))
+    chosen = {i: best(several, least) for i, several in choices.items()}
+    fits = {i: own for i, (_, own, fault) in chosen.items() if not fault}
+    agreement = dict(zip(fits, fit.agreement(list(fits.values())), strict=True))
+    middle = median([chosen[i][0].score for i in fits] or [0.0])
+    for i, (fitted, _, fault) in chosen.items():
+        fault = fault or doubt(fitted.score, agreement[i], middle)
+        shortened = not fault and fitted.outputs != fitted.natural
+        rows[i] |= {"fault": fault, "score": round(fitted.score, 2), "shortened": shortened}
+        rows[i] |= {"output": None if fault else fitted.layout, "suggestion": fitted.layout if fault else None}
+        rows[i]["natural"] = " ".join(fitted.natural)
     return rows
 
 
@@ -111,13 +139,13 @@ def markdown(figures: dict, rows: list[dict]) -> list[str]:
     lines = ["# Strings within their limits", "", "| | strings |", "|---|---|"]
     lines += [f"| {name.replace('_', ' ')} | {value} |" for name, value in figures.items()]
     parts = [("Written: read them", [row for row in rows if row["output"] is not None], "output", "score")]
-    parts.append(("Left as they were", [row for row in rows if row["output"] is None], "source", "fault"))
+    parts.append(("Left as they were", [row for row in rows if row["output"] is None], "suggestion", "fault"))
     for title, own, text, why in parts:
         if own:
             lines += ["", f"## {title}", "", f"| key | max | {why} | source | {text} |", "|---|---|---|---|---|"]
         for row in own:
-            values = (row["key"], "" if row["limit"] is None else row["limit"], row[why], row["source"], row[text])
-            lines.append(f"| {' | '.join(cell(str(value)) for value in values)} |")
+            values = (row["key"], row["limit"], row[why], row["source"], row[text])
+            lines.append(f"| {' | '.join('' if value is None else cell(str(value)) for value in values)} |")
     return lines
 
 
@@ -132,6 +160,7 @@ def main(argv=None) -> None:
     )
     parser.add_argument("--max_factor", type=float, help="limit of a string that has none: times its source's width")
     args = parser.parse_args(argv)
+    check_files(args, "input_file", "source_file", "existing_file", "limits_file")
     catalogue = read(args.input_file, args.source_file)
     entries, most = catalogue.entries(), limits(args.limits_file)
     keys = {row.key for row in entries}
@@ -164,5 +193,4 @@ def main(argv=None) -> None:
 
 
 if __name__ == "__main__":
-    quiet()
-    main()
+    run(main, "strings.py")

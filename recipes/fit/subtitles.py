@@ -16,7 +16,7 @@ from itertools import combinations, pairwise
 from pathlib import Path
 
 from cues import Cue, break_cost, break_lines, find, read, replace, visible, whole
-from fitting import Fitted, Request, add_options, cell, columns, fitter, quiet, sentences, write_report
+from fitting import Fitted, Request, add_options, cell, check_files, columns, fitter, run, sentences, write_report
 
 
 PRESETS = {  # characters a second, columns a line, lines a cue
@@ -258,6 +258,7 @@ def main(argv=None) -> None:
     """Run the recipe."""
     args = options(argv)
     limits = Limits(args.speed, args.columns, args.lines)
+    check_files(args, "input_file")
     content, cues = read(args.input_file, args.encoding)
     kind = Path(args.input_file).suffix.lower().removeprefix(".")
     if Path(args.output_file).suffix.lower() != f".{kind}":
@@ -285,5 +286,4 @@ def main(argv=None) -> None:
 
 
 if __name__ == "__main__":
-    quiet()
-    main()
+    run(main, "subtitles.py")
