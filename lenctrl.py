@@ -12,13 +12,13 @@ from pathlib import Path
 
 # name -> module of its `main()`, and what it does
 COMMANDS = {
-    "train": ("hf_lenctrl.experiment.train", "train a length-controlled model"),
-    "train-predictor": ("hf_lenctrl.experiment.train_length_predictor", "train a predictor of output lengths"),
-    "generate": ("hf_lenctrl.experiment.generate", "write texts of requested lengths"),
-    "evaluate": ("hf_lenctrl.experiment.evaluate", "report how well lengths were met"),
-    "export": ("hf_lenctrl.experiment.export", "freeze a length into a model, and export it for CTranslate2"),
-    "reproduce": ("hf_lenctrl.experiment.reproduce", "run the rows of a paper's table"),
-    "recipes": ("hf_lenctrl.experiment.recipes", "list the recipes that come with the package"),
+    "train": ("hf_lenctrl.commands.train", "train a length-controlled model"),
+    "train-predictor": ("hf_lenctrl.commands.predictor", "train a predictor of output lengths"),
+    "generate": ("hf_lenctrl.commands.generate", "write texts of requested lengths"),
+    "evaluate": ("hf_lenctrl.commands.evaluate", "report how well lengths were met"),
+    "export": ("hf_lenctrl.commands.export", "freeze a length into a model, and export it for CTranslate2"),
+    "reproduce": ("hf_lenctrl.commands.reproduce", "run the rows of a paper's table"),
+    "recipes": ("hf_lenctrl.commands.recipes", "list the recipes that come with the package"),
 }
 HELP = """usage: lenctrl [--debug] command [options]
 
@@ -41,7 +41,7 @@ def saved_help(part: str) -> str:
     """The help of a command, `"train"`, or of its options on a subject, `"train data"`; see docs/command_help.py."""
     found = find_spec("hf_lenctrl")  # this does not import it
     folder = Path(str(found.origin)).parent if found else Path()
-    texts = (folder / "experiment" / "help.txt").read_text(encoding="utf-8").split("#: ")
+    texts = (folder / "commands" / "help.txt").read_text(encoding="utf-8").split("#: ")
     return next((text.partition("\n")[2].rstrip() for text in texts if text.startswith(f"{part}\n")), "")
 
 
@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> None:
     elif options[:1] in (["-h"], ["--help"]) and (text := saved_help(" ".join([command, *options[1:2]]))):
         print(text)
     elif command in COMMANDS:
-        from hf_lenctrl.experiment.cli import run
+        from hf_lenctrl.commands.lenctrl import run
 
         run(command, COMMANDS[command][0], options, debug)
     else:

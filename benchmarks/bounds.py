@@ -15,8 +15,8 @@ import transformers
 from transformers import pipeline
 
 import hf_lenctrl
-from hf_lenctrl.experiment.data import load_rows
-from hf_lenctrl.metrics import rouge_metrics
+from hf_lenctrl.commands.data import load_rows
+from hf_lenctrl.evaluation.metrics import rouge_metrics
 
 
 def cut(text: str, length: int, unit: str, tokenizer) -> str:

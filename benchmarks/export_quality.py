@@ -16,10 +16,10 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_lenctrl
-from hf_lenctrl.experiment.data import load_rows
-from hf_lenctrl.experiment.export import export
+from hf_lenctrl.commands.data import load_rows
+from hf_lenctrl.commands.export import export
+from hf_lenctrl.evaluation.metrics import length_metrics, rouge_metrics
 from hf_lenctrl.length_units import count_texts
-from hf_lenctrl.metrics import length_metrics, rouge_metrics
 
 
 @torch.no_grad()

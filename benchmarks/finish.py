@@ -15,8 +15,8 @@ import torch
 from transformers import pipeline
 
 import hf_lenctrl  # noqa: F401  # registers the pipeline
-from hf_lenctrl.experiment.requests import Rows
-from hf_lenctrl.finish import last_sentence_end
+from hf_lenctrl.commands.requests import Rows
+from hf_lenctrl.inference.finish import last_sentence_end
 
 
 def measure(write, prompts: list[str], length: int, finish: str | None, batch_size: int) -> dict[str, str]:

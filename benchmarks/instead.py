@@ -21,8 +21,8 @@ import yaml
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_lenctrl import LengthControlledGenerationPipeline
-from hf_lenctrl.experiment.requests import Rows
-from hf_lenctrl.metrics import translation_metrics
+from hf_lenctrl.commands.requests import Rows
+from hf_lenctrl.evaluation.metrics import translation_metrics
 
 
 SHORT = 10  # characters of a source that every output fits

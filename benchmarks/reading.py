@@ -11,8 +11,8 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
-from hf_lenctrl.experiment.requests import Rows
-from hf_lenctrl.metrics import WORD, filled_end, repeats
+from hf_lenctrl.commands.requests import Rows
+from hf_lenctrl.evaluation.metrics import WORD, filled_end, repeats
 
 
 # English words that end no sentence: articles, conjunctions, and prepositions that are not also adverbs or particles

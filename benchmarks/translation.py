@@ -17,8 +17,8 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_lenctrl import LengthControlledGenerationPipeline, length_metrics
-from hf_lenctrl.experiment.requests import Rows
-from hf_lenctrl.metrics import translation_metrics
+from hf_lenctrl.commands.requests import Rows
+from hf_lenctrl.evaluation.metrics import translation_metrics
 
 
 RATIOS = (0.8, 0.9, 1.0, 1.1, 1.2)  # of the base model's own length

@@ -2,7 +2,7 @@
 
     python docs/command_help.py
 
-writes `hf_lenctrl/experiment/help.txt`. A test compares the file with what the commands say themselves.
+writes `hf_lenctrl/commands/help.txt`. A test compares the file with what the commands say themselves.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from textwrap import fill
 import lenctrl
 
 
-FILE = Path(__file__).resolve().parents[1] / "hf_lenctrl" / "experiment" / "help.txt"
+FILE = Path(__file__).resolve().parents[1] / "hf_lenctrl" / "commands" / "help.txt"
 
 
 def help_of(command: str) -> str:

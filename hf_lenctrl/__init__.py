@@ -3,6 +3,7 @@
 The one place of export and of registration: with this import the Auto classes and `pipeline` know the models.
 """
 
+import sys
 from typing import TYPE_CHECKING
 
 from transformers import (
@@ -22,26 +23,26 @@ from . import length_predictor as _length_predictor
 from . import modeling_lenctrl as _models
 from .configuration_lenctrl import *  # noqa: F403
 from .conversion import add_length_control
-from .data_collator import DataCollatorForLengthControl
-from .ensemble import LengthControlEnsemble
-from .fixed_length import FixedLengthTranslator
-from .freezing import freeze_length
+from .evaluation.metrics import length_metrics
+from .evaluation.report import length_report
+from .fixed_length.ctranslate2 import FixedLengthTranslator
+from .fixed_length.freezing import freeze_length
+from .inference.ensemble import LengthControlEnsemble
+from .inference.pipeline import LengthControlledGenerationPipeline
+from .inference.ranking import rerank
 from .length_constraint import LengthConstraintLogitsProcessor
 from .length_predictor import LengthPredictor, LengthPredictorConfig, load_predictor
 from .length_tokens import LengthTokens
 from .length_units import UnitTable, count_units
 from .loading import PipelineModel
-from .metrics import length_metrics
 from .modeling_lenctrl import *  # noqa: F403
 from .modeling_lenctrl_causal import LenCtrlForCausalLM
-from .pipeline import LengthControlledGenerationPipeline
-from .report import length_report
-from .reranking import rerank
-from .tokenizer_training import train_marian_tokenizer
+from .training.collator import DataCollatorForLengthControl
+from .training.tokenizer import train_marian_tokenizer
 
 
 if TYPE_CHECKING:
-    from .trainer import LengthControlTrainer
+    from .training.trainer import LengthControlTrainer
 
 __version__ = "0.1.0"
 __all__ = [
@@ -74,10 +75,23 @@ def __getattr__(name: str):
     """`LengthControlTrainer` when it is used: Trainer imports `datasets`, which generation does without."""
     if name != "LengthControlTrainer":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .trainer import LengthControlTrainer
+    from .training.trainer import LengthControlTrainer
 
     return LengthControlTrainer
 
+
+# where public names stood before 0.2
+for _old, _new in {
+    "data_collator": "training.collator",
+    "ensemble": "inference.ensemble",
+    "freezing": "fixed_length.freezing",
+    "metrics": "evaluation.metrics",
+    "pipeline": "inference.pipeline",
+    "report": "evaluation.report",
+    "reranking": "inference.ranking",
+    "tokenizer_training": "training.tokenizer",
+}.items():
+    sys.modules[f"{__name__}.{_old}"] = sys.modules[f"{__name__}.{_new}"]
 
 # for checkpoints that do not name their tokenizer; MBart, M2M100 and Pegasus have several, so theirs must
 _TOKENIZERS = {"bart": BartTokenizer, "marian": MarianTokenizer, **dict.fromkeys(("t5", "mt5", "umt5"), T5Tokenizer)}

@@ -19,14 +19,7 @@ from transformers.utils import ModelOutput
 
 from .length_constraint import LengthConstraintLogitsProcessor
 from .length_units import UnitTable
-from .lengths import (
-    as_length_tensor,
-    check_constraint,
-    check_tolerance,
-    given_or_default,
-    refuse_length,
-    window_of,
-)
+from .lengths import as_length_tensor, check_constraint, check_tolerance, given_or_default, refuse_length, window_of
 
 
 logger = logging.getLogger(__name__)

@@ -27,9 +27,9 @@ from transformers import (
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils import can_return_tuple
 
+from .card import CardOnPush
 from .length_units import LENGTH_UNITS
 from .lengths import LONGEST, check_counts, check_name
-from .minimal_card import CardOnPush
 
 
 @strict

@@ -19,6 +19,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.output_capturing import _CAN_RECORD_REGISTRY
 
+from .card import CardOnPush
 from .configuration_lenctrl import (
     LenCtrlBartConfig,
     LenCtrlM2M100Config,
@@ -34,7 +35,6 @@ from .generation import LengthControlledGeneration
 from .length_head import LengthHeadAttention
 from .length_signal import init_length_weights, tell_peft
 from .length_units import StoresUnitTable, UnitTable
-from .minimal_card import CardOnPush
 
 
 logger = logging.getLogger(__name__)

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel
 
+from .card import CardOnPush
 from .configuration_lenctrl import LenCtrlCausalLMConfig
 from .generation import LengthControlledGeneration, prompt_of
 from .length_signal import LengthSignal, init_length_weights, required_length, tell_peft
 from .length_units import StoresUnitTable, UnitTable
 from .lengths import as_length_tensor
-from .minimal_card import CardOnPush
 
 
 # what the library asks the outer model and only the inner one knows

@@ -1,6 +1,6 @@
 """`lenctrl evaluate` as a script."""
 
-from hf_lenctrl.experiment.evaluate import main
+from hf_lenctrl.commands.evaluate import main
 
 
 if __name__ == "__main__":

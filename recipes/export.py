@@ -1,6 +1,6 @@
 """`lenctrl export` as a script."""
 
-from hf_lenctrl.experiment.export import main
+from hf_lenctrl.commands.export import main
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from accelerate import PartialState
 
-from hf_lenctrl.experiment.generate import main
+from hf_lenctrl.commands.generate import main
 
 
 if __name__ == "__main__":

@@ -20,15 +20,15 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, DataCollatorForSeq2Seq, TrainingArguments, set_seed
 
 import hf_lenctrl
-from hf_lenctrl.data_collator import DrawsByExample
-from hf_lenctrl.experiment import row_files
-from hf_lenctrl.experiment.arguments import parse_arguments
-from hf_lenctrl.experiment.checkpoints import check_checkpoint, check_writable, finished_with, last_checkpoint
-from hf_lenctrl.experiment.locking import locked
-from hf_lenctrl.experiment.run import check_upload, precision
+from hf_lenctrl.commands import row_files
+from hf_lenctrl.commands.arguments import parse_arguments
+from hf_lenctrl.commands.checkpoints import check_checkpoint, check_writable, finished_with, last_checkpoint
+from hf_lenctrl.commands.locking import locked
+from hf_lenctrl.commands.run import check_upload, precision
 from hf_lenctrl.length_units import UnitTable
 from hf_lenctrl.modeling_lenctrl_causal import answer_progress
-from hf_lenctrl.trainer import ResumableTrainer, range_of
+from hf_lenctrl.training.collator import DrawsByExample
+from hf_lenctrl.training.trainer import ResumableTrainer, range_of
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from accelerate import PartialState
 
-from hf_lenctrl.experiment.train_length_predictor import main
+from hf_lenctrl.commands.predictor import main
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from accelerate import PartialState
 
-from hf_lenctrl.experiment.train import main
+from hf_lenctrl.commands.train import main
 
 
 if __name__ == "__main__":

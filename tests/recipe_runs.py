@@ -15,8 +15,8 @@ from transformers import (
 )
 
 import hf_lenctrl
-from hf_lenctrl.experiment import generate
-from hf_lenctrl.experiment import train as train_seq2seq
+from hf_lenctrl.commands import generate
+from hf_lenctrl.commands import train as train_seq2seq
 
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -30,10 +30,10 @@ from recipe_runs import (
 )
 from torch.distributed.fsdp import FullyShardedDataParallel
 
-from hf_lenctrl.data_collator import DataCollatorForLengthControl
-from hf_lenctrl.experiment.arguments import DataArguments
-from hf_lenctrl.experiment.data import STREAM_HEAD, Stream, first_rows, load_splits
-from hf_lenctrl.experiment.row_files import load_rows
+from hf_lenctrl.commands.arguments import DataArguments
+from hf_lenctrl.commands.data import STREAM_HEAD, Stream, first_rows, load_splits
+from hf_lenctrl.commands.row_files import load_rows
+from hf_lenctrl.training.collator import DataCollatorForLengthControl
 
 
 CONFIGURATIONS = ROOT / "recipes" / "accelerate"
@@ -76,8 +76,8 @@ DRIVER = """
 import json, runpy, sys
 from accelerate import PartialState
 sys.path.insert(0, sys.argv[1])
-from hf_lenctrl.experiment import train as train_seq2seq
-from hf_lenctrl.data_collator import DataCollatorForLengthControl
+from hf_lenctrl.commands import train as train_seq2seq
+from hf_lenctrl.training.collator import DataCollatorForLengthControl
 
 seen = []
 collate = DataCollatorForLengthControl.__call__

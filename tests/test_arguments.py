@@ -8,8 +8,8 @@ import pytest
 import yaml
 from transformers import Seq2SeqTrainingArguments
 
-from hf_lenctrl.experiment import parser
-from hf_lenctrl.experiment.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
+from hf_lenctrl.commands import parser
+from hf_lenctrl.commands.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
 
 
 CLASSES = (ModelArguments, DataArguments, RunArguments)

@@ -8,8 +8,8 @@ import sacrebleu
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_lenctrl.experiment.arguments import ModelArguments, RunArguments
-from hf_lenctrl.experiment.baselines import base_figures, warn_of_baselines
+from hf_lenctrl.commands.arguments import ModelArguments, RunArguments
+from hf_lenctrl.commands.quality import base_figures, warn_of_baselines
 
 
 BASE = "models/translate_to_english_base"

@@ -9,10 +9,10 @@ from recipe_runs import ROWS, assert_same_weights, train, write_predictor, write
 from transformers import AutoTokenizer, pipeline
 
 import hf_lenctrl
-from hf_lenctrl.experiment import generate
-from hf_lenctrl.experiment import train as train_seq2seq
-from hf_lenctrl.experiment.checkpoints import check_checkpoint
-from hf_lenctrl.experiment.run import add_length_predictor
+from hf_lenctrl.commands import generate
+from hf_lenctrl.commands import train as train_seq2seq
+from hf_lenctrl.commands.checkpoints import check_checkpoint
+from hf_lenctrl.commands.run import add_length_predictor
 
 
 @pytest.fixture

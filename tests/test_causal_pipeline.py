@@ -9,9 +9,9 @@ from test_causal import PROMPTS, build, make_tokenizer
 from transformers import AutoModelForCausalLM, ByT5Tokenizer, pipeline
 
 import hf_lenctrl
-from hf_lenctrl.experiment import generate as generate_command
-from hf_lenctrl.finish import FinishLogitsProcessor, finished, last_sentence_end
-from hf_lenctrl.reranking import log_probabilities
+from hf_lenctrl.commands import generate as generate_command
+from hf_lenctrl.inference.finish import FinishLogitsProcessor, finished, last_sentence_end
+from hf_lenctrl.inference.ranking import log_probabilities
 
 
 TEMPLATE = (

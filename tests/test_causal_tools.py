@@ -13,7 +13,7 @@ from test_causal import ARCHITECTURES, LENGTHS, PROMPTS, answers, build, encode,
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments, pipeline
 
 import hf_lenctrl
-from hf_lenctrl.minimal_card import minimal_card
+from hf_lenctrl.card import minimal_card
 
 
 EXACT = {"length_constraint": "exact", "do_sample": False}

@@ -32,8 +32,8 @@ from hf_lenctrl import (
     character_costs,
     count_units,
 )
+from hf_lenctrl.evaluation.metrics import lead
 from hf_lenctrl.generation import token_limit
-from hf_lenctrl.metrics import lead
 
 
 FONT = ImageFont.load_default(16)

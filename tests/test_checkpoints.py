@@ -9,15 +9,15 @@ from conftest import build_model
 from safetensors.torch import save_file
 from transformers.trainer_callback import TrainerState
 
-from hf_lenctrl.experiment.arguments import ModelArguments
-from hf_lenctrl.experiment.checkpoints import (
+from hf_lenctrl.commands.arguments import ModelArguments
+from hf_lenctrl.commands.checkpoints import (
     average_checkpoints,
     check_checkpoint,
     check_writable,
     checkpoints_of,
     last_checkpoint,
 )
-from hf_lenctrl.experiment.new_model import unit_and_tokens
+from hf_lenctrl.commands.models import unit_and_tokens
 
 
 def save(folder, **tensors):

@@ -16,7 +16,8 @@ from test_readme import ENVIRONMENT, ROOT
 
 import hf_lenctrl
 import lenctrl
-from hf_lenctrl.experiment import cli, export, generate, locking, train
+from hf_lenctrl.commands import export, generate, locking, train
+from hf_lenctrl.commands import lenctrl as cli
 
 
 @pytest.fixture
@@ -150,7 +151,7 @@ def test_a_second_command_does_not_write_where_the_first_does_until_that_is_kill
 
 
 def test_the_saved_help_is_what_the_commands_say():  # issue 18.14
-    saved = (ROOT / "hf_lenctrl" / "experiment" / "help.txt").read_text(encoding="utf-8")
+    saved = (ROOT / "hf_lenctrl" / "commands" / "help.txt").read_text(encoding="utf-8")
     code = "import sys; sys.path.append('docs'); import command_help; print(command_help.every_help())"
     # a process of its own: here the families of the baselines may be known too
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -11,10 +11,10 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from hf_lenctrl.data_collator import DataCollatorForLengthControl
-from hf_lenctrl.experiment.arguments import DataArguments
-from hf_lenctrl.experiment.data import RowReport, leave_out_lengths, load_splits, tokenize
-from hf_lenctrl.experiment.row_files import load_rows
+from hf_lenctrl.commands.arguments import DataArguments
+from hf_lenctrl.commands.data import RowReport, leave_out_lengths, load_splits, tokenize
+from hf_lenctrl.commands.row_files import load_rows
+from hf_lenctrl.training.collator import DataCollatorForLengthControl
 
 
 DEBIAN = Path(__file__).resolve().parents[2] / "shared" / "data" / "debian_headlines.jsonl.gz"
@@ -404,7 +404,7 @@ def test_the_report_says_what_became_of_the_rows(caplog, word_tokenizer):
         "train: 10 rows, 5 dropped for an empty text, 2 for a target over the limit, 3 kept, 2 of these with the "
         "source cut"
     )
-    assert [(r.levelname, r.getMessage()) for r in caplog.records if r.name == "hf_lenctrl.experiment.data"] == [
+    assert [(r.levelname, r.getMessage()) for r in caplog.records if r.name == "hf_lenctrl.commands.data"] == [
         ("WARNING", text),
         (
             "WARNING",

@@ -25,10 +25,10 @@ from transformers import BertConfig, BertModel, BertTokenizer, MarianConfig, Mar
 
 import hf_lenctrl
 import lenctrl
-from hf_lenctrl.experiment.arguments import DataArguments, ModelArguments, RunArguments
-from hf_lenctrl.experiment.generate import SAMPLING
-from hf_lenctrl.experiment.recipes import find_recipe
-from hf_lenctrl.experiment.train_length_predictor import PredictorArguments
+from hf_lenctrl.commands.arguments import DataArguments, ModelArguments, RunArguments
+from hf_lenctrl.commands.generate import SAMPLING
+from hf_lenctrl.commands.predictor import PredictorArguments
+from hf_lenctrl.commands.recipes import find_recipe
 
 
 DOCS = ROOT / "docs"
@@ -226,7 +226,7 @@ def test_figures_of_the_pages_are_those_of_the_results():
 
 
 def test_the_reference_has_every_public_name_where_it_is_defined():
-    named = re.findall(r"^::: (hf_lenctrl\.\w+)\.(\w+)", PAGES["reference"], flags=re.M)
+    named = re.findall(r"^::: (hf_lenctrl[\w.]*)\.(\w+)", PAGES["reference"], flags=re.M)
     assert {name for _, name in named} >= set(hf_lenctrl.__all__) - {"__version__"}
     for module, name in named:
         assert getattr(importlib.import_module(module), name).__module__ == module

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from hf_lenctrl.evaluate_metrics import LengthControl, TruncatedRouge
+from hf_lenctrl.evaluation.evaluate_metrics import LengthControl, TruncatedRouge
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,9 @@ from huggingface_hub import ModelCard
 from recipe_runs import ROWS, load, train
 
 from hf_lenctrl import FixedLengthTranslator, freeze_length
-from hf_lenctrl.experiment import export
-from hf_lenctrl.experiment.export import export_ctranslate2
-from hf_lenctrl.fixed_length import FOLDER
+from hf_lenctrl.commands import export
+from hf_lenctrl.commands.export import export_ctranslate2
+from hf_lenctrl.fixed_length.ctranslate2 import FOLDER
 
 
 LENGTH = 24  # characters; of tokens half as many

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from hf_lenctrl import LengthControlEnsemble, UnitTable, add_length_control, freeze_length
-from hf_lenctrl.experiment.export import frozen_card
+from hf_lenctrl.commands.export import frozen_card
 
 
 STOCK = {

@@ -8,9 +8,9 @@ from conftest import SOURCES, TARGETS, build_model
 from transformers import Seq2SeqTrainingArguments
 
 from hf_lenctrl import DataCollatorForLengthControl
-from hf_lenctrl.experiment import new_model
-from hf_lenctrl.experiment.arguments import ModelArguments, RunArguments
-from hf_lenctrl.experiment.golc import GolcTrainer, expected_risk, penalised_rouge
+from hf_lenctrl.commands import models as new_model
+from hf_lenctrl.commands.arguments import ModelArguments, RunArguments
+from hf_lenctrl.commands.golc import GolcTrainer, expected_risk, penalised_rouge
 
 
 def test_the_loss_of_an_output_is_rouge_of_what_fits_and_the_units_beyond():

@@ -24,14 +24,14 @@ from transformers import (
 )
 
 from hf_lenctrl import LengthControlTrainer
-from hf_lenctrl.experiment import checkpoints, evaluate, generate
-from hf_lenctrl.experiment import train as train_command
-from hf_lenctrl.experiment.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
-from hf_lenctrl.experiment.new_model import source_limit, target_limit
+from hf_lenctrl.card import minimal_card
+from hf_lenctrl.commands import checkpoints, evaluate, generate
+from hf_lenctrl.commands import train as train_command
+from hf_lenctrl.commands.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
+from hf_lenctrl.commands.models import source_limit, target_limit
+from hf_lenctrl.evaluation.metrics import lead, rouge_metrics, text_quality
 from hf_lenctrl.length_units import count_units
-from hf_lenctrl.metrics import lead, rouge_metrics, text_quality
-from hf_lenctrl.minimal_card import minimal_card
-from hf_lenctrl.model_card import TrainingRun, model_card
+from hf_lenctrl.training.model_card import TrainingRun, model_card
 
 
 ROOT = Path(__file__).resolve().parents[1]

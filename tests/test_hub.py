@@ -31,9 +31,9 @@ from transformers import (
     TrainingArguments,
 )
 
-from hf_lenctrl.experiment.arguments import parse_arguments
-from hf_lenctrl.experiment.run import NOT_UPLOADED, check_upload
-from hf_lenctrl.hub import hide_token
+from hf_lenctrl.commands.arguments import parse_arguments
+from hf_lenctrl.commands.run import NOT_UPLOADED, check_upload
+from hf_lenctrl.training.upload import hide_token
 
 
 # Runs what it is told, so that several tests share the seconds that an import takes. huggingface_hub reads its
@@ -56,8 +56,8 @@ WITH_PACKAGE = """
 import os, sys
 sys.path[:0] = given
 import hf_lenctrl, torch, transformers
-from hf_lenctrl.experiment import train as train_seq2seq
-from hf_lenctrl.experiment import train_length_predictor
+from hf_lenctrl.commands import train as train_seq2seq
+from hf_lenctrl.commands import predictor as train_length_predictor
 torch.set_num_threads(1)
 transformers.logging.set_verbosity_error()
 """
@@ -485,7 +485,7 @@ def test_a_run_whose_upload_fails_is_whole_and_is_uploaded_by_the_same_command(u
     # as another run left it, so that the last commit is the first that fails
     hub.repos["user/late"] = {"private": False, "commits": [("0" * 40, {".gitignore": NOT_UPLOADED})]}
     message = "(?s)late holds the whole model, but it was not uploaded: .*; give the same command again"
-    user("import hf_lenctrl.experiment.run; hf_lenctrl.experiment.run.HUB_TIMEOUT = 3")
+    user("import hf_lenctrl.commands.run; hf_lenctrl.commands.run.HUB_TIMEOUT = 3")
     found = []
     try:
         for hub.fail["/commit/"] in (500, "hang"):
@@ -495,7 +495,7 @@ def test_a_run_whose_upload_fails_is_whole_and_is_uploaded_by_the_same_command(u
             assert (tmp_path / "late" / "README.md").is_file() and list(hub.files("user/late")) == [".gitignore"]
     finally:
         hub.fail.clear()
-        user("hf_lenctrl.experiment.run.HUB_TIMEOUT = 300")
+        user("hf_lenctrl.commands.run.HUB_TIMEOUT = 300")
     log = user.train(tmp_path / "late", **options)
     assert "training is finished" in log and steps_of(tmp_path / "late") == 2
     assert [user(LOAD, "user/late", SOURCES[:2], {})] * 2 == found

@@ -16,8 +16,8 @@ from hf_lenctrl import (
     add_length_control,
 )
 from hf_lenctrl import LengthControlledGenerationPipeline as Pipeline
+from hf_lenctrl.evaluation.metrics import build_compute_metrics
 from hf_lenctrl.length_ranges import plans_of, ratio_ranges
-from hf_lenctrl.metrics import build_compute_metrics
 
 
 def test_the_lengths_of_a_range_are_spread_evenly():
@@ -128,11 +128,13 @@ def test_another_model_or_words_of_the_source_choose_among_all_candidates(pipe, 
         asked.append((set(sources), len(texts)))
         return [len(text) for text in texts]
 
-    monkeypatch.setattr("hf_lenctrl.choosing.log_probabilities", longest)
+    monkeypatch.setattr("hf_lenctrl.inference.choosing.log_probabilities", longest)
     ranker = (plain_pipe.model, plain_pipe.tokenizer)
     assert pipe(SOURCES[0], length=(9, 30), rerank=6, rerank_model=ranker)["length"] == 30
     assert asked == [({SOURCES[0]}, 6)]  # two at each of three lengths
-    monkeypatch.setattr("hf_lenctrl.choosing.rerank", lambda source, texts, scores: list(range(len(texts)))[::-1])
+    monkeypatch.setattr(
+        "hf_lenctrl.inference.choosing.rerank", lambda source, texts, scores: list(range(len(texts)))[::-1]
+    )
     last = candidates(pipe, SOURCES[0], 9, 30, [9, 19, 30], num_beams=2, num_return_sequences=2)[-1][1]
     assert pipe(SOURCES[0], length=(9, 30), rerank=6, num_beams=2)["generated_text"] == last
 

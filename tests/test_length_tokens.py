@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from hf_lenctrl import LengthControlledGenerationPipeline, UnitTable
-from hf_lenctrl.experiment import generate
-from hf_lenctrl.experiment import train as train_seq2seq
-from hf_lenctrl.experiment.arguments import DataArguments, ModelArguments
-from hf_lenctrl.experiment.data import fit_length_tokens, tokenize
-from hf_lenctrl.experiment.new_model import build_model as build_new_model
+from hf_lenctrl.commands import generate
+from hf_lenctrl.commands import train as train_seq2seq
+from hf_lenctrl.commands.arguments import DataArguments, ModelArguments
+from hf_lenctrl.commands.data import fit_length_tokens, tokenize
+from hf_lenctrl.commands.models import build_model as build_new_model
 from hf_lenctrl.length_tokens import LengthTokens
 
 

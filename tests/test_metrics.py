@@ -7,7 +7,7 @@ import pytest
 from transformers import EvalPrediction
 
 from hf_lenctrl import length_metrics
-from hf_lenctrl.metrics import build_compute_metrics, rouge_metrics, rouge_settings
+from hf_lenctrl.evaluation.metrics import build_compute_metrics, rouge_metrics, rouge_settings
 
 
 # length_metrics

@@ -10,10 +10,10 @@ from conftest import SOURCES, TARGETS, build_model
 from huggingface_hub import ModelCard
 from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainingArguments
 
-from hf_lenctrl.experiment.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
-from hf_lenctrl.metrics import build_compute_metrics
-from hf_lenctrl.minimal_card import minimal_card
-from hf_lenctrl.model_card import TrainingRun, escape, model_card
+from hf_lenctrl.card import minimal_card
+from hf_lenctrl.commands.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
+from hf_lenctrl.evaluation.metrics import build_compute_metrics
+from hf_lenctrl.training.model_card import TrainingRun, escape, model_card
 
 
 class Evaluation:

@@ -12,7 +12,7 @@ from torch._dynamo.utils import counters
 from transformers.models.bart.modeling_bart import BartDecoder
 from transformers.models.marian.modeling_marian import MarianDecoder
 
-from hf_lenctrl.experiment import generate
+from hf_lenctrl.commands import generate
 
 
 HALF = torch.bfloat16  # it knows 256 and 258, but not 257

@@ -10,8 +10,8 @@ import torch
 from recipe_runs import ROWS, assert_same_weights, train
 from transformers import M2M100Config, M2M100ForConditionalGeneration, T5Config, T5ForConditionalGeneration
 
-from hf_lenctrl.experiment.arguments import ModelArguments
-from hf_lenctrl.experiment.new_model import build_model, language_id, load_tokenizer
+from hf_lenctrl.commands.arguments import ModelArguments
+from hf_lenctrl.commands.models import build_model, language_id, load_tokenizer
 
 
 SMALL = {"rows": ROWS[:60], "max_steps": 4, "save_steps": 2, "test_share": 0}

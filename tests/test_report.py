@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from hf_lenctrl.report import LengthReport, length_report
+from hf_lenctrl.evaluation.report import LengthReport, length_report
 
 
 # characters 17, 9, 12, 8, 0, 3; words 3, 2, 2, 2, 0, 1; bytes 17, 9, 12, 13, 0, 3

@@ -12,8 +12,8 @@ import yaml
 from conftest import SOURCES, TARGETS
 
 from hf_lenctrl import LenCtrlMarianMTModel
-from hf_lenctrl.experiment import reproduce
-from hf_lenctrl.experiment.tables import load_table
+from hf_lenctrl.commands import reproduce
+from hf_lenctrl.commands.tables import load_table
 
 
 ROOT = Path(__file__).resolve().parents[1]

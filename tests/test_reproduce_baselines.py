@@ -11,8 +11,8 @@ import torch
 from conftest import SOURCES
 
 from hf_lenctrl import DataCollatorForLengthControl, LengthControlledGenerationPipeline
-from hf_lenctrl.experiment.recipes import load_baselines
-from hf_lenctrl.experiment.tables import load_table
+from hf_lenctrl.commands.recipes import load_baselines
+from hf_lenctrl.commands.tables import load_table
 
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -9,8 +9,8 @@ from conftest import MARIAN, SHAPE, SOURCES, build_model
 from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
 
 from hf_lenctrl import LengthControlledGenerationPipeline
-from hf_lenctrl.experiment import generate
-from hf_lenctrl.reranking import log_probabilities
+from hf_lenctrl.commands import generate
+from hf_lenctrl.inference.ranking import log_probabilities
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def test_a_wrong_list_of_candidates_is_told(plain, shared_tokenizer):
 def test_without_rerank_there_are_20_candidates(pipe, plain, shared_tokenizer, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        "hf_lenctrl.choosing.log_probabilities",
+        "hf_lenctrl.inference.choosing.log_probabilities",
         lambda model, tokenizer, sources, texts: asked.append(len(texts)) or [0] * len(texts),
     )
     pipe(SOURCES[0], length=10, rerank_model=(plain, shared_tokenizer))

@@ -16,7 +16,7 @@ from test_learned_control import load_script
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianTokenizer, pipeline
 
 import hf_lenctrl
-from hf_lenctrl.metrics import translation_metrics
+from hf_lenctrl.evaluation.metrics import translation_metrics
 
 
 MODELS = Path(__file__).resolve().parents[1] / "models"

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from hf_lenctrl.experiment import evaluate
-from hf_lenctrl.experiment.figures import length_figures, paired_bootstrap, predictor_figures
-from hf_lenctrl.experiment.tables import System, load_systems, render, translation_tables
-from hf_lenctrl.metrics import translation_metrics
+from hf_lenctrl.commands import evaluate
+from hf_lenctrl.commands.figures import length_figures, paired_bootstrap, predictor_figures
+from hf_lenctrl.commands.tables import System, load_systems, render, translation_tables
+from hf_lenctrl.evaluation.metrics import translation_metrics
 
 
 EVALUATE = Path(__file__).resolve().parents[1] / "recipes" / "evaluate_lengths.py"

@@ -9,7 +9,7 @@ import transformers.modeling_utils
 from transformers import Trainer
 from transformers.trainer_callback import TrainerState
 
-from hf_lenctrl.experiment import train as train_seq2seq
+from hf_lenctrl.commands import train as train_seq2seq
 
 
 # where a run may die: in the loop, or before one of the parts of a checkpoint is written

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
-from hf_lenctrl.experiment.output_file import OutputFile
+from hf_lenctrl.commands.output_file import OutputFile
 
 
 SEPARATOR = "\nTitle:\n"  # as in base.py

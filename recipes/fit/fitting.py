@@ -24,8 +24,8 @@ from transformers.utils import logging as transformers_logging
 from wcwidth import wcswidth
 
 import hf_lenctrl
+from hf_lenctrl.inference.ranking import log_probabilities
 from hf_lenctrl.length_units import count_texts
-from hf_lenctrl.reranking import log_probabilities
 
 
 LENGTHS = 8  # that a sentence is written at, beside its natural one

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import yaml
 
-from hf_lenctrl.experiment import generate
-from hf_lenctrl.experiment.recipes import load_baselines
-from hf_lenctrl.experiment.requests import Rows
-from hf_lenctrl.metrics import rouge_metrics
+from hf_lenctrl.commands import generate
+from hf_lenctrl.commands.recipes import load_baselines
+from hf_lenctrl.commands.requests import Rows
+from hf_lenctrl.evaluation.metrics import rouge_metrics
 
 
 # full, model 1, model 2 (without the encoder's and the decoder's embedding), LE, LA, LC, LPAS

@@ -6,7 +6,7 @@
 `--help` tells the rest.
 """
 
-from hf_lenctrl.experiment.reproduce import main
+from hf_lenctrl.commands.reproduce import main
 
 
 if __name__ == "__main__":

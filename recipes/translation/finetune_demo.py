@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
-from hf_lenctrl.experiment import train
+from hf_lenctrl.commands import train
 
 
 HERE = Path(__file__).resolve().parent

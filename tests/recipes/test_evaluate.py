@@ -8,7 +8,7 @@ import datasets
 import pytest
 from test_report import table_rows, word_tokenizer
 
-from hf_lenctrl.experiment import evaluate as recipe
+from hf_lenctrl.commands import evaluate as recipe
 
 
 # as recipes/generate.py writes them, with two columns more

@@ -14,7 +14,7 @@ from transformers import (
 )
 
 import hf_lenctrl
-from hf_lenctrl.experiment import generate
+from hf_lenctrl.commands import generate
 
 
 @pytest.fixture(autouse=True)

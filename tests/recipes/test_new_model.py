@@ -11,9 +11,9 @@ from transformers import (
     MarianTokenizer,
 )
 
-from hf_lenctrl.experiment import train as train_seq2seq
-from hf_lenctrl.experiment.arguments import ModelArguments
-from hf_lenctrl.experiment.run import remove_tokenizer
+from hf_lenctrl.commands import train as train_seq2seq
+from hf_lenctrl.commands.arguments import ModelArguments
+from hf_lenctrl.commands.run import remove_tokenizer
 
 
 @pytest.mark.parametrize("family", ["marian", "bart"])

@@ -13,7 +13,7 @@ from recipe_runs import (
     write_texts,
 )
 
-from hf_lenctrl.experiment import generate
+from hf_lenctrl.commands import generate
 
 
 @pytest.fixture

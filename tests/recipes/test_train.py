@@ -33,9 +33,9 @@ from transformers import (
 
 import hf_lenctrl
 from hf_lenctrl import DataCollatorForLengthControl
-from hf_lenctrl.experiment import checkpoints
-from hf_lenctrl.experiment import train as train_seq2seq
-from hf_lenctrl.experiment.arguments import ModelArguments
+from hf_lenctrl.commands import checkpoints
+from hf_lenctrl.commands import train as train_seq2seq
+from hf_lenctrl.commands.arguments import ModelArguments
 
 
 @pytest.fixture(autouse=True)
@@ -138,12 +138,12 @@ def test_the_metrics_are_those_of_the_saved_model(run):
     # what was tested is what was saved: after averaging, at the asked length, on the rows of the test split
     folder, metrics = run
     model, tokenizer = load(folder)
-    args = hf_lenctrl.experiment.arguments.DataArguments(
+    args = hf_lenctrl.commands.arguments.DataArguments(
         train_file=str(folder.with_suffix(".jsonl")),
         max_test_rows=5,
         **{key: TINY[key] for key in ("group_column", "group_separator", "validation_share", "test_share")},
     )
-    rows = hf_lenctrl.experiment.data.load_splits(args)["test"]
+    rows = hf_lenctrl.commands.data.load_splits(args)["test"]
     inputs = tokenizer(rows["source"][:], return_tensors="pt", padding=True)
     texts = tokenizer.batch_decode(model.generate(**inputs, length=24, num_beams=2), skip_special_tokens=True)
     assert len(texts) == 5

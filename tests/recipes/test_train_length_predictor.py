@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import BertTokenizer
 
-from hf_lenctrl.experiment import train_length_predictor as recipe
-from hf_lenctrl.experiment.train_length_predictor import PredictorArguments
+from hf_lenctrl.commands import train_length_predictor as recipe
+from hf_lenctrl.commands.predictor import PredictorArguments
 from hf_lenctrl.length_predictor import (
     load_predictor,
 )

@@ -28,8 +28,7 @@ TESTS = {
     "hf_lenctrl/length_rules.py": ["test_length_window.py", "test_length_constraint.py", "test_character_costs.py"],
     "hf_lenctrl/length_constraint.py": ["test_length_constraint.py", "test_length_window.py", "test_length_bound.py"],
     "hf_lenctrl/generation.py": ["test_generation.py", "test_constrained_generation.py", "test_auto_classes.py"],
-    "hf_lenctrl/data_collator.py": ["test_data_collator.py", "test_trainer.py"],
-    "hf_lenctrl/training/collator.py": ["test_collator.py", "test_trainer.py"],
+    "hf_lenctrl/training/collator.py": ["test_data_collator.py", "test_trainer.py"],
 }
 _COMPARE = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq}
 _COMPARE |= {ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In}

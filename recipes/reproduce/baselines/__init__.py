@@ -4,7 +4,7 @@ Systems that the papers compare with: plain PyTorch modules that `lenctrl reprod
 They are no part of the package. `lenctrl reproduce` imports this folder, which registers each as a `family`.
 """
 
-from hf_lenctrl.experiment.new_model import register_family
+from hf_lenctrl.commands.models import register_family
 
 from .convs2s import ConvS2S, ConvS2SConfig
 from .length_attention import LengthAttentionConfig, LengthAttentionLstm

@@ -1,0 +1,169 @@
+"""Freeze a length into a model, and export it for CTranslate2.
+
+    lenctrl export runs/ldpe --length 75 --output_dir runs/ldpe-75
+    lenctrl export runs/ldpe --length 75 --output_dir runs/ldpe-75-int8 --quantization int8
+
+The folder receives a plain transformers model with its tokenizer and a card, and in `ctranslate2/` the same model for
+CTranslate2. `hf_lenctrl.FixedLengthTranslator(folder)(texts)` writes with it. Needs `pip install 'hf-lenctrl[fast]'`.
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import ModelCard, ModelCardData
+from transformers import AutoModelForSeq2SeqLM
+
+import hf_lenctrl
+
+from ..fixed_length.ctranslate2 import FOLDER, check_quantization
+from ..loading import tokenizer_of
+from .checkpoints import check_writable
+from .parser import CommandParser
+from .recipes import model_name
+
+
+TEMPLATE = Path(hf_lenctrl.__file__).parent / "fixed_length" / "frozen_card.md"
+
+
+@torch.no_grad()
+def export_ctranslate2(frozen, tokenizer, output_dir: str | Path, quantization: str | None = None) -> None:
+    """
+    Write a frozen model in CTranslate2's format.
+
+    Its library's own converter reads what it needs from files and takes `<pad>` for the last entry of each Marian
+    vocabulary and its embedding for zero; here entries stay where they are, so that ids are those of the tokenizer.
+
+    Args:
+        frozen (`PreTrainedModel`): What `freeze_length` returned.
+        tokenizer (`PreTrainedTokenizerBase`): The model's.
+        output_dir (`str` or `Path`): A folder that does not exist.
+        quantization (`str`, *optional*): `"float32"`, `"int8"`, ... by default the weights as they are.
+
+    Raises:
+        `ImportError`: without CTranslate2.
+        `ValueError`: for a folder that exists, a quantisation that this CPU lacks, a model that does not say where it
+            starts, or whose encoder and decoder have another number of heads.
+    """
+    check_quantization(quantization)
+    from ctranslate2.converters.transformers import BartLoader, M2M100Loader
+
+    output_dir, config, settings = Path(output_dir), frozen.config, frozen.generation_config
+    if output_dir.exists():
+        raise ValueError(f"{output_dir} exists; name another folder")
+    if config.encoder_attention_heads != config.decoder_attention_heads:
+        raise ValueError(
+            f"CTranslate2 wants as many heads in the encoder as in the decoder, got {config.encoder_attention_heads} "
+            f"and {config.decoder_attention_heads}; use the frozen model in transformers"
+        )
+    if settings.decoder_start_token_id is None:
+        raise ValueError(
+            "the model does not say where its outputs start; set generation_config.decoder_start_token_id"
+        )
+    # all families are BART with norms in other places, as the configuration of a frozen model says
+    loader = M2M100Loader() if config.model_type == "m2m_100" else BartLoader()
+    spec = loader.get_model_spec(frozen)
+    separate = getattr(tokenizer, "separate_vocabs", False)
+    source = _entries(tokenizer, tokenizer.get_vocab(), frozen.get_encoder().embed_tokens.num_embeddings)
+    vocabulary = tokenizer.target_encoder if separate else tokenizer.get_vocab()
+    target = _entries(tokenizer, vocabulary, frozen.get_output_embeddings().weight.shape[0])
+    spec.register_source_vocabulary(source)
+    spec.register_target_vocabulary(target)
+    ends = settings.eos_token_id
+    spec.config.eos_token = target[ends[0] if isinstance(ends, list) else ends]
+    spec.config.bos_token = tokenizer.bos_token or spec.config.eos_token
+    spec.config.unk_token = tokenizer.unk_token
+    spec.config.decoder_start_token = target[settings.decoder_start_token_id]
+    spec.validate()
+    spec.optimize(quantization=quantization)
+    output_dir.mkdir(parents=True)
+    spec.save(str(output_dir))
+
+
+def _entries(tokenizer, vocabulary: dict[str, int], size: int) -> list[str]:
+    """A name for each row of an embedding, also for those that the tokenizer does not know."""
+    names = [f"madeupword{i}" for i in range(size)]
+    special = dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
+    for name, i in (special | vocabulary).items():
+        if i < size:
+            names[i] = name
+    return names
+
+
+def frozen_card(frozen, folder: str | Path) -> ModelCard:
+    """
+    A card for a frozen model, with what is known of the model it was made from.
+
+    Args:
+        frozen (`PreTrainedModel`): What `freeze_length` returned.
+        folder (`str` or `Path`): The length-controlled model's; language, licence, data and task are taken from its
+            card, if there is one.
+
+    Returns:
+        `huggingface_hub.ModelCard`: `.save(folder / "README.md")` writes it.
+    """
+    config, folder = frozen.config, Path(folder)
+    known: dict[str, Any] = {}
+    if (folder / "README.md").is_file():
+        known = ModelCard.load(folder / "README.md").data.to_dict()
+    names = ("language", "license", "datasets", "pipeline_tag", "base_model")
+    copied = {name: known[name] for name in names if known.get(name) is not None}
+    return ModelCard.from_template(
+        ModelCardData(library_name="transformers", tags=["hf_lenctrl", "fixed-length"], **copied),
+        template_path=str(TEMPLATE),
+        name=folder.resolve().name,
+        length=config.frozen_length,
+        unit=config.frozen_length_unit,
+        family=config.model_type,
+    )
+
+
+def export(model_folder: str | Path, length: int, output_dir: str | Path, quantization: str | None = None) -> Path:
+    """
+    Freeze and export; nothing is left behind where it fails.
+
+    Args:
+        model_folder (`str` or `Path`): Folder or Hub name of a length-controlled model and its tokenizer.
+        length (`int`): Wanted units.
+        output_dir (`str` or `Path`): A folder that does not exist.
+        quantization (`str`, *optional*): Of CTranslate2's weights, `"float32"`, `"int8"`, ...
+
+    Returns:
+        `Path` of the folder.
+
+    Raises:
+        `ImportError`: without CTranslate2.
+        `ValueError`: for a folder that exists, a quantisation that this CPU lacks, a model that tells no length or
+            that cannot be frozen, see `hf_lenctrl.freeze_length`.
+    """
+    output_dir = Path(output_dir)
+    if output_dir.exists():
+        raise ValueError(f"{output_dir} exists; remove it or name another folder: --output_dir")
+    check_quantization(quantization)  # before a large model is loaded
+    model = AutoModelForSeq2SeqLM.from_pretrained(model_folder)
+    tokenizer = tokenizer_of(model_folder)
+    frozen = hf_lenctrl.freeze_length(model, length, tokenizer=tokenizer)
+    if frozen.config.frozen_length is None:
+        raise ValueError(f"{model_folder} holds a model with length_encoding='none', which has no length to freeze")
+    check_writable(output_dir.parent)
+    with tempfile.TemporaryDirectory(dir=output_dir.parent) as folder:
+        part = Path(folder, output_dir.name)
+        frozen.save_pretrained(part)
+        tokenizer.save_pretrained(part)
+        frozen_card(frozen, model_folder).save(part / "README.md")
+        export_ctranslate2(frozen, tokenizer, part / FOLDER, quantization)
+        part.rename(output_dir)
+    return output_dir
+
+
+def main(argv=None) -> None:
+    """Run the recipe."""
+    parser = CommandParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model_folder", type=model_name, help="folder or Hub name of a controlled model")
+    parser.add_argument("--length", required=True, type=int, help="units that every text shall have")
+    parser.add_argument("--output_dir", required=True, help="a folder that does not exist")
+    parser.add_argument("--quantization", help="of CTranslate2's weights: float32, int8, ...; by default as they are")
+    args = parser.parse_args(argv)
+    print(export(args.model_folder, args.length, args.output_dir, args.quantization))

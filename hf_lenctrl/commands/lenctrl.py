@@ -1,0 +1,40 @@
+"""Run a command of `lenctrl`."""
+
+import importlib
+import sys
+import traceback
+from pathlib import Path
+
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def run(name: str, module: str, argv: list[str], debug: bool = False) -> None:
+    """
+    Run a command. What the user gave wrongly ends it with one line and status 1.
+
+    Args:
+        name (`str`): Of the command, `"train"`.
+        module (`str`): Whose `main()` it is, `"hf_lenctrl.commands.train"`.
+        argv (`list[str]`): Its options.
+        debug (`bool`, *optional*, defaults to `False`): Let every error pass, with its traceback.
+    """
+    sys.argv = [f"lenctrl {name}", *argv]  # argparse shows the first word
+    try:
+        importlib.import_module(module).main()
+    except Exception as error:
+        if debug or not _is_refusal(error):
+            raise
+        hint = f" (for the traceback: lenctrl --debug {name} ...)"
+        if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("hf_lenctrl"):
+            hint = "; pip install 'hf-lenctrl[train]'"
+        sys.exit(f"lenctrl {name}: {' '.join(str(error).split())}{hint}")
+    if (accelerate := sys.modules.get("accelerate")) is not None:
+        accelerate.PartialState().destroy_process_group()  # gloo's threads would abort a process that ends with them
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Whether a check of this package, of the options or of a file refused what the user gave."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = PACKAGE in Path(frames[-1].filename).parents or any(frame.name == "parse_arguments" for frame in frames)
+    return isinstance(error, (OSError, ModuleNotFoundError)) or isinstance(error, (ValueError, TypeError)) and ours

@@ -1,0 +1,354 @@
+"""The tokenizer and model of a run: those of a checkpoint to go on with or to start from, or new ones of a shape."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    BartConfig,
+    BartForConditionalGeneration,
+    MarianConfig,
+    MarianMTModel,
+)
+
+from ..configuration_lenctrl import LenCtrlBartConfig, LenCtrlMarianConfig
+from ..conversion import add_length_control
+from ..length_tokens import LengthTokens
+from ..loading import tokenizer_of
+from ..modeling_lenctrl import LenCtrlBartForConditionalGeneration, LenCtrlMarianMTModel
+from ..training.tokenizer import train_marian_tokenizer
+from .arguments import ENCODINGS, FAMILIES, DataArguments, ModelArguments, RunArguments
+from .data import fit_length_tokens
+from .recipes import did_you_mean
+from .run import trained_tokenizer
+
+
+logger = logging.getLogger(__name__)
+
+# (family, plain) -> what a new model is made of
+_CLASSES: dict[tuple[str, bool], tuple[type, type]] = {
+    ("bart", False): (LenCtrlBartConfig, LenCtrlBartForConditionalGeneration),
+    ("bart", True): (BartConfig, BartForConditionalGeneration),
+    ("marian", False): (LenCtrlMarianConfig, LenCtrlMarianMTModel),
+    ("marian", True): (MarianConfig, MarianMTModel),
+}
+
+
+def register_family(name: str, config_class: Any, model_class: Any) -> None:
+    """
+    Let `family` name an architecture of somebody else's in this process; see `recipes/reproduce/baselines`.
+
+    Args:
+        name (`str`): Value of `family`.
+        config_class (`type`): A configuration that is made of the fields of `LenCtrlMarianConfig`. Its `encodings` are
+            the values of `length_encoding` that it has.
+        model_class (`type`): A sequence-to-sequence model of it, with `set_unit_table`.
+    """
+    _CLASSES[name, False] = config_class, model_class
+    FAMILIES.append(name)
+    ENCODINGS.extend(encoding for encoding in config_class.encodings if encoding not in ENCODINGS)
+    AutoConfig.register(config_class.model_type, config_class)
+    AutoModelForSeq2SeqLM.register(config_class, model_class)
+
+
+# option -> names of a configuration's field, of most families and of T5
+_SHAPE = {
+    "layers": ("encoder_layers", "num_layers"),
+    "decoder_layers": ("decoder_layers", "num_decoder_layers"),
+    "d_model": ("d_model",),
+    "attention_heads": ("encoder_attention_heads", "num_heads"),
+    "ffn_dim": ("encoder_ffn_dim", "d_ff"),
+    "activation_function": ("activation_function", "dense_act_fn"),
+    "vocab_size": ("vocab_size",),
+}
+_GOLC = ("golc_lambda", "golc_samples", "golc_temperature", "golc_alpha")
+_METHOD = (
+    "length_encoding absolute_positions encoder_length_embedding length_head learned_lengths length_scale".split()
+)
+
+
+def check_options(args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> None:
+    """
+    Refuse options that a run would ignore.
+
+    Raises:
+        `ValueError`: for a shape or method that the checkpoint does not have, and for an option without a use.
+    """
+    name = args.model_name_or_path or args.base_model
+    if name is not None:
+        config: Any = AutoConfig.from_pretrained(name)
+        if args.base_model is not None and args.model_name_or_path is None and hasattr(config, "length_encoding"):
+            raise ValueError(f"base_model={name} has length control already; give it as model_name_or_path={name}")
+        if args.model_name_or_path is None or hasattr(config, "length_encoding") or _stays_plain(args):
+            _check_fixed(args, data_args, config)  # else it is refused as plain
+    tokens = args.length_encoding == "learned" or args.encoder_length_embedding
+    controlled = name is not None and (hasattr(config, "length_encoding") or not _stays_plain(args))
+    told = args.length_encoding != "none" or args.encoder_length_embedding or controlled
+    used = {
+        "length_bins": (data_args.length_tokens == "bins" or name is not None, "length_tokens=bins"),
+        "learned_lengths": (tokens or name is not None, "length_encoding=learned or encoder_length_embedding"),
+        "group_separator": (data_args.group_column is not None, "group_column="),
+        "vocab_size": (args.tokenizer_name_or_path is None, "a tokenizer that is trained here"),
+        "target_vocabulary": (args.tokenizer_name_or_path is None, "a tokenizer that is trained here"),
+        "byte_fallback": (args.tokenizer_name_or_path is None, "a tokenizer that is trained here"),
+        "length_noise": (told or run_args.length_noise == 0, "a model that is given the length"),
+        **{name: (run_args.objective == "golc", "objective=golc") for name in _GOLC},
+        "overshoot_share": (told or run_args.overshoot_share == 0, "a model that is given the length"),
+    }
+    for option, (is_used, needs) in used.items():
+        if option in args.typed and not is_used:
+            raise ValueError(f"{option} has no effect without {needs}; leave it out")
+
+
+def _stays_plain(args: ModelArguments, length_tokens: LengthTokens | None = None) -> bool:
+    """Whether a model of these arguments, unless it is length-controlled already, is given no length in any way."""
+    ways = (args.encoder_length_embedding, args.length_head, args.length_constraint, length_tokens)
+    return args.length_encoding == "none" and not any(ways)
+
+
+def _check_fixed(args: ModelArguments, data_args: DataArguments, config) -> None:
+    """Refuse a shape or a method that is not the checkpoint's."""
+    has: dict[str, Any] = {"family": config.model_type.removeprefix("lenctrl_")}
+    for option, fields in _SHAPE.items():
+        has[option] = next((getattr(config, field) for field in fields if hasattr(config, field)), None)
+    shared = getattr(config, "share_encoder_decoder_embeddings", True)
+    has["target_vocabulary"] = "shared" if shared else "character"
+    if not hasattr(config, "length_encoding"):  # a base model
+        has |= {"absolute_positions": True, "learned_lengths": 512, "length_scale": 1}
+        has |= (
+            {} if args.model_name_or_path is None else {"length_tokens": None}
+        )  # a model to go on with has no new ones
+    else:
+        tokens: dict = config.length_tokens or {}
+        has |= {option: getattr(config, option) for option in _METHOD}
+        has |= {"length_tokens": tokens.get("kind"), "length_bins": len(tokens.get("thresholds", ())) + 1}
+    name = args.model_name_or_path or args.base_model
+    record = Path(str(name), "run.json")
+    before = json.loads(record.read_text(encoding="utf-8"))["decides"] if record.is_file() else {}
+    given = {option: getattr(args, option, getattr(data_args, option, None)) for option in has if option in args.given}
+    wrong = {option: value for option, value in given.items() if value not in (has[option], before.get(option))}
+    if wrong:
+        options = ", ".join(f"{option}={value} ({has[option]})" for option, value in wrong.items())
+        raise ValueError(f"{name} keeps its shape and its method, which stand in brackets; leave out {options}")
+
+
+def source_limit(args: ModelArguments, data_args: DataArguments, tokenizer) -> int:
+    """
+    Tokens at which sources are cut: `max_source_length`, or by default as many as a checkpoint's encoder reads, 256
+    for a new one.
+
+    Raises:
+        `ValueError`: for more than the encoder reads.
+    """
+    name, given = args.model_name_or_path or args.base_model, data_args.max_source_length
+    positions = None if name is None else getattr(AutoConfig.from_pretrained(name), "max_position_embeddings", None)
+    if given is None:
+        return 256 if name is None else positions or min(tokenizer.model_max_length, 512)
+    if positions is not None and given > positions:
+        raise ValueError(f"max_source_length={given}, but the encoder of {name} reads {positions} tokens; give less")
+    return given
+
+
+def target_limit(args: ModelArguments, data_args: DataArguments) -> int:
+    """
+    Tokens of the longest target that is kept: `max_target_length`, by default no more than a checkpoint's decoder has
+    positions for.
+
+    Raises:
+        `ValueError`: for more than it has.
+    """
+    name, most = args.model_name_or_path or args.base_model, data_args.max_target_length
+    config: Any = None if name is None else AutoConfig.from_pretrained(name)
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions is None or most <= positions or not getattr(config, "absolute_positions", True):
+        return most
+    if "max_target_length" in args.given:
+        raise ValueError(
+            f"max_target_length={most}, but the decoder of {name} has {positions} positions; give at most {positions}"
+        )
+    return positions
+
+
+def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], output_dir: str):
+    """The named tokenizer, that of the run to go on with, or one trained on the training texts."""
+    name = args.tokenizer_name_or_path or args.model_name_or_path or args.base_model
+    if name is not None:
+        given = {"src_lang": args.source_language, "tgt_lang": args.target_language}
+        languages = {key: code for key, code in given.items() if code is not None}
+        known = tokenizer_of(name)
+        for code in languages.values():
+            language_id(known, code)
+        return tokenizer_of(name, **languages)
+
+    def train(folder: Path) -> None:
+        logger.info("training a tokenizer: %d source subwords, %s target", args.vocab_size, args.target_vocabulary)
+        shape: Any = {name: getattr(args, name) for name in ("vocab_size", "target_vocabulary", "byte_fallback")}
+        train_marian_tokenizer(texts["source"], texts["target"], folder, **shape)
+
+    return tokenizer_of(trained_tokenizer(output_dir, train))
+
+
+def language_id(tokenizer, code: str) -> int:
+    """The id of a language's token, which M2M100 writes `__ja__`; raises `ValueError` for an unknown one."""
+    tokens = getattr(tokenizer, "lang_code_to_token", None)
+    found = tokenizer.convert_tokens_to_ids(code if tokens is None else tokens.get(code, tokenizer.unk_token))
+    if found is None or found == tokenizer.unk_token_id:
+        known = tokenizer.all_special_tokens if tokens is None else list(tokens)
+        raise ValueError(f"the tokenizer knows no language {code!r}{did_you_mean(code, known)}")
+    return found
+
+
+def unit_and_tokens(model_args: ModelArguments, data_args: DataArguments, rows: Dataset, tokenizer):
+    """The unit that the run counts and its length tokens: those of a checkpoint to go on with, or of the arguments."""
+    saved: Any = None
+    if model_args.model_name_or_path is not None:
+        saved = AutoConfig.from_pretrained(model_args.model_name_or_path)
+    unit = getattr(saved, "length_unit", None)
+    if unit is not None and model_args.length_unit not in (None, unit):
+        raise ValueError(
+            f"{model_args.model_name_or_path} counts {unit}s, got length_unit={model_args.length_unit}; leave it out"
+        )
+    unit = model_args.length_unit = unit or model_args.length_unit or "character"
+    if getattr(saved, "length_tokens", None) is not None:
+        return unit, LengthTokens(**saved.length_tokens)
+    return unit, None if data_args.length_tokens is None else fit_length_tokens(rows, tokenizer, unit, data_args)
+
+
+def build_model(args: ModelArguments, tokenizer, max_positions: int, length_tokens: LengthTokens | None = None) -> Any:
+    """
+    The model of a run.
+
+    Args:
+        args (`ModelArguments`): Names a plain checkpoint to start from (`base_model`), one to continue with
+            (`model_name_or_path`), or gives the shape of a new model.
+        tokenizer (`PreTrainedTokenizerBase`): The run's.
+        max_positions (`int`): Positions of a new model, in tokens.
+        length_tokens (`LengthTokens`, *optional*): Tokens before the source.
+
+    Returns:
+        `PreTrainedModel`: The stock class for a new model or a plain checkpoint that is given no length in any way,
+            else a LenCtrl class.
+
+    Raises:
+        `ValueError`: for two checkpoints, a checkpoint of the wrong kind, or a shape that the family cannot have.
+    """
+    if args.base_model is not None:
+        model = _controlled_base(args, tokenizer, length_tokens)
+    elif args.model_name_or_path is not None:
+        model = _saved_model(args)
+    else:
+        model = _new_model(args, tokenizer, max_positions, length_tokens)
+    # Marian's sinusoids are computed and never saved, but `from_pretrained` leaves them trainable
+    for name, weight in model.named_parameters():
+        if name in (model._keys_to_ignore_on_save or ()):
+            weight.requires_grad_(False)
+    if args.attn_implementation is not None:
+        model.set_attn_implementation(args.attn_implementation)
+    if length_tokens is not None:
+        model.config.length_tokens = length_tokens.to_dict()
+    return model
+
+
+def with_dropout(config, dropout: float) -> Any:
+    """A configuration with this dropout, under the name that its family has for it."""
+    setattr(config, "dropout_rate" if hasattr(config, "dropout_rate") else "dropout", dropout)
+    return config
+
+
+def _controlled_base(args: ModelArguments, tokenizer, length_tokens: LengthTokens | None) -> Any:
+    """A plain checkpoint with length control added, or as it is where no length is given."""
+    name: Any = args.base_model
+    if args.model_name_or_path is not None:
+        raise ValueError(
+            f"base_model={name} starts a run and model_name_or_path={args.model_name_or_path} goes on with one; give "
+            "one of them"
+        )
+    config = with_dropout(AutoConfig.from_pretrained(name), args.dropout)
+    # a float16 file is for serving; what is trained is float32
+    base: Any = AutoModelForSeq2SeqLM.from_pretrained(name, config=config, dtype=torch.float32)
+    if length_tokens is not None and len(tokenizer) > base.get_input_embeddings().num_embeddings:
+        base.resize_token_embeddings(len(tokenizer))
+    model = base
+    if not _stays_plain(args, length_tokens):
+        model = add_length_control(
+            base,
+            length_encoding=args.length_encoding,
+            length_unit=args.length_unit or "character",
+            tokenizer=tokenizer,
+            length_constraint=args.length_constraint,
+            length_tolerance=args.tolerance,
+            encoder_length_embedding=args.encoder_length_embedding,
+            length_head=args.length_head,
+            length_tokens=length_tokens,
+        )
+    if args.target_language is not None:
+        model.generation_config.forced_bos_token_id = language_id(tokenizer, args.target_language)
+    return model
+
+
+def _saved_model(args: ModelArguments) -> Any:
+    """The checkpoint to continue with: a length-controlled one, or with `length_encoding=none` a plain one."""
+    name: Any = args.model_name_or_path
+    config = with_dropout(AutoConfig.from_pretrained(name), args.dropout)
+    model = AutoModelForSeq2SeqLM.from_pretrained(name, config=config, dtype=torch.float32)
+    if not hasattr(model.config, "length_encoding") and not _stays_plain(args):
+        raise ValueError(
+            f"{name} holds a {type(model).__name__}, which has no length control; give it as base_model={name} to add "
+            "it, or length_encoding=none to train it as it is"
+        )
+    if args.length_constraint is not None:
+        model.config.length_constraint, model.config.length_tolerance = args.length_constraint, args.tolerance
+    return model
+
+
+def _new_model(args: ModelArguments, tokenizer, max_positions: int, length_tokens: LengthTokens | None) -> Any:
+    """A model of the given shape with random weights."""
+    shape = _shape(args, tokenizer, max_positions)
+    control = {name: getattr(args, name) for name in ("length_encoding", "encoder_length_embedding", "length_head")}
+    control |= {name: getattr(args, name) for name in ("length_constraint", "learned_lengths", "length_scale")}
+    control |= {"length_unit": args.length_unit or "character", "length_tolerance": args.tolerance}
+    control |= {"absolute_positions": args.absolute_positions or args.length_encoding == "none"}  # else it has none
+    plain = _stays_plain(args, length_tokens) and (args.family, True) in _CLASSES
+    config_class, model_class = _CLASSES[args.family, plain]
+    model: Any = model_class(config_class(**shape, **({} if plain else control)))
+    if not plain:
+        model.set_unit_table(tokenizer)
+    # Source embeddings of variance 1 once scaled (Vaswani et al. 2017, section 3.4), as loud as the positions: with
+    # smaller ones the encoder of a post-norm model forgets its words before the decoder has learned to look at them.
+    # A target vocabulary of its own stays quiet, so that the decoder hears the length first.
+    embedding = model.get_encoder().embed_tokens
+    torch.nn.init.normal_(embedding.weight, std=args.d_model**-0.5)
+    torch.nn.init.zeros_(embedding.weight[tokenizer.pad_token_id])
+    return model
+
+
+def _shape(args: ModelArguments, tokenizer, max_positions: int) -> dict[str, Any]:
+    """Fields of a stock configuration."""
+    separate = getattr(tokenizer, "separate_vocabs", False)
+    if separate and args.family == "bart":
+        raise ValueError("family='bart' has one vocabulary for both sides; pass target_vocabulary=shared")
+    shape: dict[str, Any] = {
+        "d_model": args.d_model,
+        "dropout": args.dropout,
+        "activation_function": args.activation_function,
+        "scale_embedding": True,
+        "max_position_embeddings": max_positions,
+        "vocab_size": len(tokenizer),
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "forced_eos_token_id": tokenizer.eos_token_id,
+        "decoder_start_token_id": tokenizer.eos_token_id if args.family == "bart" else tokenizer.pad_token_id,
+    }
+    for side, layers in (("encoder", args.layers), ("decoder", args.decoder_layers or args.layers)):
+        shape |= {f"{side}_layers": layers, f"{side}_attention_heads": args.attention_heads}
+        shape |= {f"{side}_ffn_dim": args.ffn_dim}
+    if separate:
+        shape |= {"decoder_vocab_size": len(tokenizer.target_encoder), "share_encoder_decoder_embeddings": False}
+    return shape

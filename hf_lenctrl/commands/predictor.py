@@ -1,0 +1,287 @@
+"""Train a predictor of output lengths (Oka et al. 2020, section 3.2).
+
+    lenctrl train-predictor translation/length_predictor_small --train_file rows.jsonl
+        --encoder_name_or_path path/to/encoder --target_tokenizer runs/ldpe --output_dir runs/predictor
+
+One YAML file is one run; options on the command line override it. To resume an interrupted run, repeat the command;
+a folder that holds a run with other options is refused.
+"""
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import DatasetDict
+from tokenizers.trainers import WordPieceTrainer
+from transformers import BertConfig, BertModel, BertTokenizer, EarlyStoppingCallback, TrainingArguments
+
+from ..card import minimal_card
+from ..length_predictor import LengthPredictor, LengthPredictorConfig, round_lengths
+from ..length_units import LENGTH_UNITS, count_texts
+from ..loading import tokenizer_of
+from ..training.upload import HubTrainer
+from .arguments import DataArguments, parse_arguments
+from .checkpoints import check_checkpoint, check_writable, finished_with, last_checkpoint, load_average, trained_steps
+from .data import load_splits
+from .figures import predictor_figures
+from .locking import locked
+from .record import RunRecord
+from .run import check_upload, set_up, trained_tokenizer
+
+
+logger = logging.getLogger("train_length_predictor")
+CHARACTERS = 1000  # of a new tokenizer, the most frequent
+
+
+@dataclass
+class PredictorArguments:
+    """The predictor to train: a pretrained encoder, or the shape of a new one, and what is predicted."""
+
+    encoder_name_or_path: str | None = field(
+        default=None,
+        metadata={"help": "Pretrained encoder of the sources, e.g. google-bert/bert-base-uncased"},
+    )
+    layers: int | None = field(default=None, metadata={"help": "New encoder: layers"})
+    d_model: int | None = field(default=None, metadata={"help": "New encoder: width"})
+    attention_heads: int | None = field(default=None, metadata={"help": "New encoder: attention heads of each layer"})
+    vocab_size: int | None = field(default=None, metadata={"help": "New encoder: subwords of its tokenizer"})
+    dropout: float = field(default=0.1, metadata={"help": "Dropout before the linear layer"})
+    length_unit: str = field(default="token", metadata={"help": "token, character, word or byte"})
+    target_tokenizer: str | None = field(
+        default=None, metadata={"help": "The generator, or its tokenizer, whose tokens are counted"}
+    )
+    patience: int | None = field(
+        default=None, metadata={"help": "End training after so many evaluations without a better one"}
+    )
+
+    def __post_init__(self):
+        shape = {name: getattr(self, name) for name in ("layers", "d_model", "attention_heads", "vocab_size")}
+        missing = [name for name, value in shape.items() if value is None]
+        if self.encoder_name_or_path is not None and len(missing) < len(shape):
+            raise ValueError(
+                f"encoder_name_or_path={self.encoder_name_or_path} has a shape of its own; leave out "
+                f"{', '.join(name for name in shape if name not in missing)}"
+            )
+        if self.encoder_name_or_path is None and missing:
+            raise ValueError(
+                "there is no encoder; give encoder_name_or_path= a pretrained one, or the whole shape of a new one: "
+                f"{', '.join(f'{name}=' for name in missing)} missing"
+            )
+        if self.length_unit not in LENGTH_UNITS:
+            raise ValueError(f"length_unit must be one of {', '.join(LENGTH_UNITS)}, got {self.length_unit!r}")
+        if (self.target_tokenizer is None) == (self.length_unit == "token"):
+            raise ValueError(
+                "length_unit='token' counts the generator's tokens; give target_tokenizer= the generator's folder"
+                if self.target_tokenizer is None
+                else f"target_tokenizer has no part in counting {self.length_unit}s; leave it out"
+            )
+
+
+class PredictorTrainer(HubTrainer):
+    """`HubTrainer` whose card holds `table`, split -> figures (Table 2 of Oka et al. 2020)."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.table: dict[str, dict] = {}
+
+    def create_model_card(self, *args, **kwargs):
+        if self.is_world_process_zero():
+            folder, model = Path(str(self.args.output_dir)), self.accelerator.unwrap_model(self.model)
+            card = minimal_card(model, self.hub_model_id or folder.resolve().name, self.args.hub_revision)
+            card.text += f"\n## Measured\n\n{markdown(self.table)}\n" if self.table else ""
+            card.save(folder / "README.md")
+
+
+def train_bert_tokenizer(texts: Iterable[str], vocab_size: int | None) -> BertTokenizer:
+    """A `BertTokenizer` trained on texts, the same one each time."""
+    options: dict[str, Any] = {"strip_accents": False}  # without its accents Japanese loses its voiced syllables
+    backend = (new := BertTokenizer(**options)).backend_tokenizer
+    counts: Counter[str] = Counter()
+    inner: set[str] = set()
+    for text in texts:
+        for word, _ in backend.pre_tokenizer.pre_tokenize_str(backend.normalizer.normalize_str(text)):
+            counts.update(word)
+            inner.update(word[1:])
+    characters = sorted(sorted(counts, key=lambda c: (-counts[c], c))[:CHARACTERS])
+    pieces = [*characters, *(f"##{c}" for c in characters if c in inner)]
+    # the trainer takes these from a hash table of random order, and their order decides between pairs of one frequency
+    trainer = WordPieceTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[*sorted(new.all_special_tokens, key=new.convert_tokens_to_ids), *pieces],
+        limit_alphabet=0,
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    return BertTokenizer(vocab=backend.get_vocab(), **options)
+
+
+def load_tokenizer(args: PredictorArguments, texts, output_dir: str):
+    """The encoder's tokenizer, that of the run to go on with, or one trained on the sources."""
+
+    def train(folder: Path) -> None:
+        train_bert_tokenizer(texts, args.vocab_size).save_pretrained(folder)
+
+    name = args.encoder_name_or_path or trained_tokenizer(output_dir, train)
+    return tokenizer_of(name, padding_side="right")  # the predictor reads the first position
+
+
+def new_encoder(args: PredictorArguments, tokenizer, data_args: DataArguments) -> BertModel:
+    """A BERT of the given shape with random weights."""
+    width: Any = args.d_model
+    shape: dict[str, Any] = {"num_hidden_layers": args.layers, "hidden_size": width, "intermediate_size": 4 * width}
+    shape |= {"num_attention_heads": args.attention_heads, "pad_token_id": tokenizer.pad_token_id}
+    positions = max(512, data_args.max_source_length or 0)
+    return BertModel(BertConfig(**shape, vocab_size=len(tokenizer), max_position_embeddings=positions))
+
+
+def measure(splits: DatasetDict, args: PredictorArguments, data_args: DataArguments) -> DatasetDict:
+    """Rows with stripped texts, `labels` and `source_length` in units; empty and overlong ones are dropped."""
+    unit = args.length_unit
+    tokenizer = tokenizer_of(args.target_tokenizer) if unit == "token" else None
+
+    def count(batch):
+        sources, targets = ([(text or "").strip() for text in batch[column]] for column in ("source", "target"))
+        lengths = {"source_length": count_texts(tokenizer, sources, unit)}
+        return {"source": sources, "labels": count_texts(tokenizer, targets, unit, target=True), **lengths}
+
+    for name, rows in splits.items():
+        counted = rows.map(count, batched=True, num_proc=data_args.preprocessing_num_workers, desc=f"Counting {name}")
+        filled = counted.filter(lambda row: row["source"] and row["labels"] > 0)
+        splits[name] = filled.filter(lambda row: tokenizer is None or row["labels"] <= data_args.max_target_length)
+        kept, dropped = splits[name], f"{len(rows) - len(filled)} empty, {len(filled) - len(splits[name])} too long"
+        logger.info("%s: %d rows kept, %s", name, len(kept), dropped)
+        if len(kept) == 0:
+            raise ValueError(f"no row of {name} is left ({dropped}); look at the columns and at max_target_length")
+    return splits
+
+
+def tokenize(splits: DatasetDict, tokenizer, limit: int, data_args: DataArguments) -> DatasetDict:
+    """What the model reads, sources cut at `limit` tokens; a column `length` would be taken for the source's."""
+
+    def encode(batch):
+        cut = [len(ids) > limit for ids in tokenizer(batch["source"], verbose=False)["input_ids"]]
+        return {**tokenizer(batch["source"], truncation=True, max_length=limit), "labels": batch["labels"], "cut": cut}
+
+    columns, workers = splits["train"].column_names, data_args.preprocessing_num_workers
+    encoded = splits.map(encode, batched=True, num_proc=workers, remove_columns=columns, desc="Tokenising")
+    for name, rows in encoded.items():
+        logger.info("%s: %d sources cut at %d tokens", name, sum(rows["cut"]), limit)
+    return encoded.remove_columns("cut")
+
+
+def markdown(table: dict[str, dict]) -> str:
+    """Table 2 of Oka et al. 2020."""
+    lines = ["| split | lengths | average error | variance | correlation | error ratio |", "|---|---|---|---|---|---|"]
+    for split, row in table.items():
+        for name, ratio in (("source", None), ("predicted", row["mae_ratio"])):
+            values = [*row[name].values(), ratio]
+            lines.append(f"| {split} | {name} | {' | '.join('' if v is None else f'{v:.2f}' for v in values)} |")
+    return "\n".join(lines)
+
+
+def take_up(model: Any, checkpoint: str, weights_only: bool) -> None:
+    """See that a checkpoint is whole, and keep the mean and the deviation that its weights were trained with."""
+    check_checkpoint(checkpoint, weights_only, model.config.length_unit)
+    if Path(checkpoint, "config.json").is_file():  # those of FSDP have none
+        before = LengthPredictorConfig.from_pretrained(checkpoint)
+        model.config.target_mean, model.config.target_std = before.target_mean, before.target_std
+
+
+def fit(trainer: PredictorTrainer, record: RunRecord) -> None:
+    """Train, or resume, or load what is trained, and save the model."""
+    args = trainer.args
+    checkpoint = args.resume_from_checkpoint or last_checkpoint(str(args.output_dir), args.world_size)
+    if checkpoint is not None:
+        take_up(trainer.model, checkpoint, args.save_only_model)
+    if checkpoint is not None and (best := finished_with(checkpoint, args)) is not None:
+        logger.info("training is finished")  # Trainer would take one more step
+        load_average(trainer.model, [best])
+    else:
+        record.begin(0 if checkpoint is None else trained_steps(checkpoint))
+        trainer.save_metrics("train", trainer.train(resume_from_checkpoint=checkpoint).metrics)
+        state = trainer.state
+        whole = state.global_step >= state.max_steps
+        why = "the last step" if whole else f"ended before step {state.max_steps}, the last of its schedule"
+        record.end(state.global_step, state.epoch or 0.0, why)
+    trainer.save_model(_internal_call=True)  # uploaded once, at the end, with its card
+
+
+def test_on(name: str, trainer: PredictorTrainer, split, tokenized) -> dict[str, Any]:
+    """Predict the lengths of a split; returns the figures and adds a row to `trainer.table`."""
+    result = trainer.predict(tokenized, metric_key_prefix=name)
+    values = torch.as_tensor(result.predictions)
+    predicted = round_lengths(values).tolist()
+    own, source = (predictor_figures(x, split["labels"][:]) for x in (predicted, split["source_length"][:]))
+    ratio = own["mae"] / source["mae"] if source["mae"] > 0 else None
+    trainer.table[name] = {"predicted": own, "source": source, "mae_ratio": ratio}
+    figures = {f"{name}_source_{key}": value for key, value in source.items()} | {f"{name}_mae_ratio": ratio}
+    figures |= result.metrics or {}
+    trainer.save_metrics(name, figures)
+    if name == "test" and trainer.is_world_process_zero():
+        rows = split.remove_columns("target").rename_column("labels", "reference_length")
+        rows = rows.add_column("predicted", values.tolist()).add_column("predicted_length", predicted)
+        rows.to_json(Path(str(trainer.args.output_dir), "test_predictions.jsonl"), force_ascii=False)
+    return figures
+
+
+def compute_metrics(result) -> dict[str, float]:
+    """Of Trainer: figures of the rounded predictions."""
+    return predictor_figures(round_lengths(torch.as_tensor(result.predictions)).tolist(), result.label_ids.tolist())
+
+
+def main(argv=None) -> dict:
+    """Run the recipe; returns the metrics that it also writes to `<output_dir>/all_results.json`."""
+    classes = (PredictorArguments, DataArguments, TrainingArguments)
+    model_args, data_args, args = parse_arguments(classes, argv, __doc__)
+    data_args.max_source_length = data_args.max_source_length or 256
+    set_up(args)
+    check_writable(args.output_dir)
+    with locked(args.output_dir, args.should_save):
+        return run(model_args, data_args, args)
+
+
+def run(model_args: PredictorArguments, data_args: DataArguments, args) -> dict:
+    """Train in the run's folder, which this command alone writes, test, and write the card."""
+    check_upload(args)
+    with args.main_process_first(desc="record"):
+        record = RunRecord(args, model_args, data_args)
+
+    # ---------------------------------------------------------------- data and model
+    with args.main_process_first(desc="data"):
+        splits = measure(load_splits(data_args), model_args, data_args)
+        tokenizer = load_tokenizer(model_args, splits["train"]["source"], args.output_dir)
+    record.set_rows({name: len(split) for name, split in splits.items()})
+    encoder: Any = model_args.encoder_name_or_path or new_encoder(model_args, tokenizer, data_args)
+    unit, lengths = model_args.length_unit, splits["train"]["labels"][:]
+    model = LengthPredictor.from_encoder(encoder, lengths, length_unit=unit, dropout=model_args.dropout)
+    logger.info("%.1fM parameters, targets %.1f %ss", model.num_parameters() / 1e6, model.config.target_mean, unit)
+    limits = (data_args.max_source_length, model.max_source_length(tokenizer))
+    limit = min((most for most in limits if most is not None), default=512)
+    with args.main_process_first(desc="tokenising"):
+        tokenized = tokenize(splits, tokenizer, limit, data_args)
+
+    # ---------------------------------------------------------------- training
+    data = {"train_dataset": tokenized["train"], "eval_dataset": tokenized.get("validation")}
+    trainer = PredictorTrainer(model, args, **data, processing_class=tokenizer, compute_metrics=compute_metrics)
+    if model_args.patience is not None:
+        trainer.add_callback(EarlyStoppingCallback(model_args.patience))
+    fit(trainer, record)
+
+    # ---------------------------------------------------------------- Table 2, card, upload
+    args.train_sampling_strategy = "random"  # group_by_length would reorder the rows of a test, too
+    metrics: dict[str, Any] = {}
+    for name in sorted(splits.keys() - {"train"}, reverse=True):  # validation, test
+        metrics |= test_on(name, trainer, splits[name], tokenized[name])
+    if trainer.is_world_process_zero():
+        Path(args.output_dir, "predictor_table.json").write_text(json.dumps(trainer.table, indent=1))
+        logger.info("lengths of references in %ss\n%s", unit, markdown(trainer.table))
+    if args.push_to_hub:
+        trainer.push_to_hub()  # with its card
+    else:
+        trainer.create_model_card()
+    return metrics

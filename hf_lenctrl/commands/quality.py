@@ -1,0 +1,66 @@
+"""What a model must be better than: the source cut at the length or, in translation, the base model as it was."""
+
+import logging
+from typing import Any
+
+import torch
+from transformers import AutoModelForSeq2SeqLM
+
+from ..evaluation.metrics import lead, rouge_metrics, text_quality, translation_metrics
+from ..inference.pipeline import LengthControlledGenerationPipeline
+from .arguments import ModelArguments, RunArguments
+from .models import language_id
+
+
+logger = logging.getLogger("train_seq2seq")
+
+
+def lead_figures(sources, references, requested: list[int], unit: str, tokenizer, run_args: RunArguments) -> dict:
+    """ROUGE of the sources, each cut at its requested length: `lead_rouge1_f1`, ..."""
+    texts = [lead(source, length, unit, tokenizer) for source, length in zip(sources, requested, strict=True)]
+    found = rouge_metrics(texts, references, max_bytes=run_args.rouge_max_bytes, unit=run_args.rouge_unit)
+    return {f"lead_{name}": value for name, value in found.items() if name.endswith("f1")}
+
+
+def base_figures(sources, references, model_args: ModelArguments, run_args: RunArguments, args, tokenizer) -> dict:
+    """BLEU and chrF of the plain base model, which is given no length: `base_bleu`, `base_chrf`."""
+    name: Any = model_args.base_model
+    base = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=torch.float32).to(args.device).eval()
+    options: dict[str, Any] = {"num_beams": args.generation_num_beams or 1}
+    if model_args.target_language is not None:
+        options["forced_bos_token_id"] = language_id(tokenizer, model_args.target_language)
+    pipe: Any = LengthControlledGenerationPipeline(model=base, tokenizer=tokenizer, device=args.device)
+    written = pipe(list(sources), batch_size=args.per_device_eval_batch_size, **options)
+    texts = [output["generated_text"] for output in written]
+    found = translation_metrics(texts, references, bleu_tokenizer=run_args.bleu_tokenizer or "13a")
+    return {f"base_{name}": found[name] for name in ("bleu", "chrf")}
+
+
+def quality(outputs, sources, references, requested: list[int], length: int | None, trainer, data, parts) -> dict:
+    """
+    Figures of the outputs of a test beside their lengths: `text_quality`, and those of a baseline.
+
+    Args:
+        length (`int`, *optional*): The one length of the test; the base model is tested once, without.
+        parts (`tuple`): The run's `ModelArguments` and `RunArguments`.
+    """
+    model_args, run_args = parts
+    found: dict[str, float] = text_quality(outputs)
+    if trainer.run.task != "translation":
+        found |= lead_figures(sources, references, requested, data.unit, data.tokenizer, run_args)
+    elif length is None and model_args.base_model is not None and run_args.bleu_tokenizer is not None:
+        found |= base_figures(sources, references, model_args, run_args, trainer.args, data.tokenizer)
+    return found
+
+
+def warn_of_baselines(tests: dict[str, dict], unit: str) -> None:
+    """Warn of each test in which the model is not better than its baseline."""
+    names = {"rouge1_f1": ("lead_rouge1_f1", "the source cut at the length"), "bleu": ("base_bleu", "the base model")}
+    for asked, figures in tests.items():
+        at = f"{asked} {unit}s" if asked.isdecimal() else "the reference's length"
+        for name, (baseline, what) in names.items():
+            if name in figures and figures[name] < figures.get(baseline, 0.0):
+                logger.warning(
+                    f"at {at} the model has {name} {figures[name]:.1f}, {what} has {figures[baseline]:.1f}: exact "
+                    "lengths do not make it useful; train longer, or on more rows"
+                )

@@ -1,0 +1,223 @@
+"""Run the rows of a paper's table, and set them beside the paper's figures.
+
+    lenctrl reproduce headline_en --train_file rows.jsonl
+    lenctrl reproduce headline_en --train_file rows.jsonl --rows ldpe lrpe
+
+Every row is trained as `lenctrl train` does, on the same data, steps and seed, tested at the table's lengths, and
+appended to `results.jsonl` as soon as it is known. To resume, repeat the command; it resumes within a row too.
+`tables.md` holds what is known so far. `--set` changes an option of every row: `validation_file=dev.jsonl
+test_file=test.jsonl` for splits of your own, `predictor.encoder_name_or_path=bert` for the length predictor of a
+translation table.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from safetensors.torch import load_file
+
+from ..evaluation.metrics import lead, length_metrics, rouge_metrics
+from ..inference.pipeline import LengthControlledGenerationPipeline
+from ..length_units import count_texts
+from . import generate
+from . import predictor as train_length_predictor
+from . import train as train_seq2seq
+from .checkpoints import checkpoints_of, trained_steps
+from .parser import CommandParser
+from .recipes import find_recipe, load_baselines
+from .requests import Rows
+from .tables import compare_systems, load_table, render, rows_of
+
+
+FORMAT = 1  # of a line of results.jsonl
+MEASURES = ("variance", "mae", "exact", "over", *(f"rouge{n}_{p}" for n in "12L" for p in ("recall", "f1")))
+
+
+def load_results(path: Path) -> dict[str, dict]:
+    """Row -> what `results.jsonl` says of it. A last line that was cut off is removed: its row runs again."""
+    results = {}
+    lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else [""]
+    if lines.pop():
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    for i, line in enumerate(lines, start=1):
+        result = json.loads(line)
+        if result.get("format") != FORMAT:
+            raise ValueError(
+                f"line {i} of {path} has format {result.get('format')!r}, this version writes {FORMAT}; name another "
+                "--output_dir"
+            )
+        results[result["row"]] = result
+    return results
+
+
+def write_run(folder: Path, options: dict) -> Path:
+    """The YAML of one training."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "run.yaml").write_text(yaml.safe_dump(options), encoding="utf-8")
+    return folder / "run.yaml"
+
+
+def train(folder: Path, options: dict, lengths: list[int]) -> dict[str, dict]:
+    """Train a row and test it at each length."""
+    run = {name: value for name, value in options.items() if name != "start"}
+    run |= {"output_dir": str(folder), "test_lengths": lengths}
+    if "start" in options:
+        run["model_name_or_path"] = str(folder.parent / options["start"])
+    metrics = train_seq2seq.main([str(write_run(folder, run))])
+    return {str(n): {name: metrics[f"test_{n}_{name}"] for name in MEASURES} for n in lengths}
+
+
+def cost(folder: Path) -> dict[str, float]:
+    """Weights that a trained row saved, and the minutes of its steps, those of interrupted runs too."""
+    weights = load_file(folder / "model.safetensors").values()
+    known = json.loads((folder / "train_results.json").read_text(encoding="utf-8"))
+    steps = trained_steps(checkpoints_of(folder)[-1])
+    parameters = sum(weight.numel() for weight in weights if weight.is_floating_point())
+    return {"parameters": parameters, "minutes": known["train_seconds_per_step"] * steps / 60}
+
+
+def sources_of(row: dict) -> list[str]:
+    """The trained rows that a row needs: those that it decodes with, or the one that its training starts from."""
+    of = row.get("of", row.get("start", []))
+    return [of] if isinstance(of, str) else list(of)
+
+
+def decode(folders: list[Path], row: dict, options: dict, lengths: list[int]) -> dict[str, dict]:
+    """
+    What trained models write in another way.
+
+    Args:
+        folders (`list[Path]`): Of the trained rows; several are an ensemble.
+        row (`dict`): `constraint`, `"max"` or `"exact"` (with `length_tolerance`, the window around the length) while
+            it writes, or `"cut"` for the text afterwards; `rerank`, candidates to choose among by words of the source.
+    """
+    rows = Rows(str(folders[0] / "test.jsonl"))
+    sources, references = rows.texts("source"), rows.texts("target")
+    model, tokenizer = generate.load([str(folder) for folder in folders])
+    write: Any = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device=model.device)
+    unit, how = options.get("length_unit", "character"), row.get("constraint")
+    given: dict[str, Any] = {"num_beams": options["generation_num_beams"]}
+    given |= {"batch_size": options["per_device_eval_batch_size"], "length_unit": unit}
+    given |= {name: row[name] for name in ("rerank", "length_tolerance") if name in row}
+    free = write(sources, length_constraint=None, **given) if how == "cut" else []
+    figures = {}
+    for length in lengths:
+        if how == "cut":
+            texts = [lead(written["generated_text"], length, unit, tokenizer) for written in free]
+        else:
+            found = write(sources, length=length, length_constraint=how, **given)
+            texts = [written["generated_text"] for written in found]
+        produced = count_texts(tokenizer, texts, unit, target=True)
+        how_to = {"max_bytes": options.get("rouge_max_bytes"), "unit": options.get("rouge_unit", "word")}
+        rouge = rouge_metrics(texts, references, **how_to)
+        measured = {**length_metrics(produced, [length] * len(texts)), **rouge}
+        figures[str(length)] = {name: measured[name] for name in MEASURES}
+    return figures
+
+
+def translate(out: Path, name: str, options: dict, spec: dict) -> dict[str, dict]:
+    """Train a row of a translation table, and let it write with each way of giving the length."""
+    folder = out / name
+    train(folder, options, [])
+    rows = Rows(str(folder / "test.jsonl"))
+    sources, references = rows.texts("source"), rows.texts("target")
+    how = {"num_beams": options["generation_num_beams"], "batch_size": options["per_device_eval_batch_size"]}
+    how["length_unit"] = options["length_unit"]  # a plain model knows none
+    model, tokenizer = generate.load([str(folder)])
+    controlled = options["length_encoding"] != "none" or "length_tokens" in options
+    ways = [way for way in spec["lengths"] if (way != "free") == controlled]
+    if "predict" in ways and not (out / "predictor" / "predictor_table.json").is_file():
+        shared = ("train_file", "validation_file", "test_file", "use_cpu", "bf16")
+        data = {option: options[option] for option in shared if option in options}
+        run = {**spec["predictor"], **data, "target_tokenizer": str(folder), "output_dir": str(out / "predictor")}
+        train_length_predictor.main([str(write_run(out / "predictor", run))])
+    gives: dict[str, dict[str, Any]] = {
+        "predict": {"predictor": str(out / "predictor")},
+        "reference": {"references": references},
+    }
+    for way in ways:
+        lengths = [None] * len(sources) if way == "free" else way
+        written = generate.generate(model, tokenizer, sources, lengths, **how, **gives.get(way, {}))
+        with (folder / f"outputs_{way}.jsonl").open("w", encoding="utf-8") as file:
+            for row, target in zip(written, references, strict=True):
+                file.write(json.dumps(row | {"target": target}, ensure_ascii=False) + "\n")
+    systems = compare_systems({**spec, "options": options}, [name], out).systems
+    return {way: system.figures for way, system in zip(ways, systems, strict=True)}
+
+
+def parse(argv=None) -> argparse.Namespace:
+    """The command line."""
+    parser = CommandParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", help="YAML of a table, or the name of one that `lenctrl recipes` lists")
+    parser.add_argument("--train_file", required=True, help="rows of all splits; see the table's options")
+    parser.add_argument("--output_dir", help="folder of the rows, results.jsonl and tables.md")
+    parser.add_argument("--rows", nargs="+", help="run these alone; all by default")
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="options for every row's training")
+    args = parser.parse_args(argv)
+    if not Path(args.train_file).is_file():
+        raise FileNotFoundError(f"there is no data file {args.train_file}; each row needs it")
+    return args
+
+
+def override(spec: dict, items: list[str]) -> None:
+    """Write `--set`'s options into a table."""
+    for item in items:
+        name, equals, value = item.partition("=")
+        part, _, name = name.rpartition(".")
+        if not equals or part not in ("", *(["predictor"] if "predictor" in spec else [])):
+            raise ValueError(f"--set takes NAME=VALUE, or predictor.NAME=VALUE in a translation table, got {item!r}")
+        spec[part or "options"][name] = yaml.safe_load(value)
+
+
+def in_order(rows: dict[str, dict], chosen: list[str]) -> list[str]:
+    """The chosen rows, each after those that it needs."""
+    found: list[str] = []
+    for name in chosen:
+        for other in [*in_order(rows, sources_of(rows[name])), name]:
+            found += [] if other in found else [other]
+    return found
+
+
+def main(argv=None) -> None:
+    """Run the recipe."""
+    args = parse(argv)
+    table = find_recipe(args.table, "reproduce")
+    spec = load_table(table)
+    load_baselines()
+    rows, lengths = rows_of(spec), spec["lengths"]
+    chosen = args.rows or list(rows)
+    unknown = [name for name in chosen if name not in rows]
+    if unknown:
+        raise ValueError(f"{args.table} has no rows {', '.join(unknown)}, only {', '.join(rows)}")
+    out = Path(args.output_dir or f"runs/reproduce/{table.stem}")
+    out.mkdir(parents=True, exist_ok=True)
+    spec["options"]["train_file"] = args.train_file
+    override(spec, args.set)
+    for name in in_order(rows, chosen):
+        results = load_results(out / "results.jsonl")
+        options = {**spec["options"], **rows[name]}
+        recorded = {k: v for k, v in options.items() if not k.endswith("_file")}  # where data lie may change
+        if name in results:
+            if results[name]["config"] != recorded:
+                raise ValueError(
+                    f"{out / 'results.jsonl'} holds {name!r} with another configuration; name another --output_dir, "
+                    "or take the line out to run it again"
+                )
+            continue
+        costs = {}
+        if "of" in options:
+            figures = decode([out / of for of in sources_of(options)], rows[name], options, lengths)
+        elif "predictor" in spec:
+            figures = translate(out, name, options, spec)
+        else:
+            figures = train(out / name, options, lengths)
+            costs = cost(out / name)
+        line = {"format": FORMAT, "row": name, "config": recorded, "figures": figures, **costs}
+        with (out / "results.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        (out / "tables.md").write_text(render(spec, load_results(out / "results.jsonl"), out), encoding="utf-8")
+    tables = render(spec, load_results(out / "results.jsonl"), out)
+    (out / "tables.md").write_text(tables, encoding="utf-8")
+    print(tables)

@@ -1,0 +1,1 @@
+"""Figures of lengths and texts, and the report of them."""

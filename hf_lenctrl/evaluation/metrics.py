@@ -1,0 +1,293 @@
+"""How well lengths were met, and ROUGE: plain functions of lengths and texts, and what a Trainer calls."""
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Any
+
+from ..length_units import LENGTH_UNITS, UnitTable, count_texts, count_units
+from ..lengths import check_length, check_name, check_tolerance, window_of
+
+
+logger = logging.getLogger(__name__)
+
+
+def length_metrics(produced: Sequence[int], requested: Sequence[int], *, tolerance=None) -> dict[str, float]:
+    """
+    Compare produced with requested lengths, both in the same unit.
+
+    Args:
+        produced (`Sequence[int]`): Units of each output.
+        requested (`Sequence[int]`): Requested units, one for each output.
+        tolerance (`int`, `float`, `tuple` or `list`, *optional*): A window around each length, as `length_tolerance`
+            of `generate`.
+
+    Returns:
+        `dict[str, float]`: `variance`, the mean squared difference (Takase & Okazaki 2019, eq. 8); `mae`, the mean
+        absolute difference; `exact` and `over`, the shares (0 to 1) that have the length and that exceed it; with a
+        tolerance `within`, the share inside the window.
+
+    Raises:
+        `ValueError`: without outputs, when the two differ in number, or for a wrong tolerance.
+
+    Example:
+
+    ```python
+    >>> from hf_lenctrl import length_metrics
+    >>> length_metrics(produced=[20, 23, 19, 20], requested=[20, 20, 20, 20])
+    {'variance': 2.5, 'mae': 1.0, 'exact': 0.5, 'over': 0.25}
+    >>> length_metrics(produced=[20, 23, 19, 20], requested=[20, 20, 20, 20], tolerance=0.1)["within"]
+    0.75
+
+    ```
+    """
+    _check_pairs(produced, requested, "produced and requested must have one length for each output")
+    differences = [int(p) - int(r) for p, r in zip(produced, requested, strict=True)]
+    n = len(differences)
+    figures = {
+        "variance": sum(d * d for d in differences) / n,
+        "mae": sum(abs(d) for d in differences) / n,
+        "exact": sum(d == 0 for d in differences) / n,
+        "over": sum(d > 0 for d in differences) / n,
+    }
+    if tolerance is None:
+        return figures
+    check_tolerance(tolerance, "exact")
+    windows = zip(produced, *window_of([int(r) for r in requested], tolerance), strict=True)
+    return figures | {"within": sum(low <= p <= high for p, low, high in windows) / n}
+
+
+def _check_pairs(ours: Sequence, theirs: Sequence, rule: str) -> None:
+    if len(ours) != len(theirs) or len(ours) == 0:
+        raise ValueError(f"{rule}, got {len(ours)} and {len(theirs)}")
+
+
+ROUGE_UNITS = ("word", "character")
+
+
+class _Characters:
+    """What `rouge_score` takes for a tokenizer: text without white space, character by character."""
+
+    def tokenize(self, text: str) -> list[str]:
+        return list("".join(text.split()))
+
+
+def rouge_scorer(names: Sequence[str], unit: str = "word", use_stemmer: bool = True):
+    """The `RougeScorer` of `rouge_score` for words or characters, see `rouge_metrics`."""
+    from rouge_score.rouge_scorer import RougeScorer
+
+    check_name("unit of ROUGE", unit, ROUGE_UNITS)
+    tokenizer = _Characters() if unit == "character" else None
+    return RougeScorer(list(names), use_stemmer=use_stemmer, tokenizer=tokenizer)
+
+
+def rouge_metrics(
+    predictions: Sequence[str],
+    references: Sequence[str],
+    *,
+    max_bytes: int | None = None,
+    use_stemmer: bool = True,
+    unit: str = "word",
+) -> dict[str, float]:
+    """
+    Mean ROUGE-1, 2 and L, recall and F1, in percent, by `rouge_score`.
+
+    Args:
+        predictions (`Sequence[str]`), references (`Sequence[str]`): Texts, one reference for each prediction.
+        max_bytes (`int`, *optional*): Cut each prediction to so many UTF-8 bytes first (75 in DUC 2004); a character
+            cut in two is left out. References stay whole.
+        use_stemmer (`bool`, *optional*, defaults to `True`): Porter stems, as ROUGE-1.5.5 `-m`.
+        unit (`str`, *optional*, defaults to `"word"`): `"word"`, which to `rouge_score` is ASCII letters and digits
+            alone; `"character"` for Japanese and Chinese, where a text has no such word.
+
+    Returns:
+        `dict[str, float]`: `rouge1_recall`, `rouge1_f1`, and so on.
+
+    Raises:
+        `ValueError`: without predictions, when the two differ in number, for `max_bytes` under 1, or another unit.
+    """
+    if max_bytes is not None and max_bytes < 1:
+        raise ValueError(f"max_bytes must be at least 1, got {max_bytes}; leave it out to keep predictions whole")
+    _check_pairs(predictions, references, "each prediction needs one reference")
+    names = ["rouge1", "rouge2", "rougeL"]
+    scorer = rouge_scorer(names, unit, use_stemmer)
+    if unit == "word" and not any(re.search("[A-Za-z0-9]", reference) for reference in references):
+        logger.warning("no reference has a Latin word, so ROUGE of words is 0; compare characters: unit='character'")
+    totals = {f"{name}_{part}": 0.0 for name in names for part in ("recall", "f1")}
+    for prediction, reference in zip(predictions, references, strict=True):
+        if max_bytes is not None:
+            prediction = prediction.encode("utf-8")[:max_bytes].decode("utf-8", errors="ignore")
+        for name, score in scorer.score(reference, prediction).items():
+            totals[f"{name}_recall"] += score.recall
+            totals[f"{name}_f1"] += score.fmeasure
+    return {name: 100 * total / len(predictions) for name, total in totals.items()}
+
+
+def rouge_settings(max_bytes: int | None = None, use_stemmer: bool = True, unit: str = "word") -> str:
+    """Signature to print beside a ROUGE score."""
+    cut = "none" if max_bytes is None else f"{max_bytes} bytes"
+    words = f"stemmer={use_stemmer}" if unit == "word" else f"{unit}s"
+    return f"rouge_score {version('rouge_score')}, {words}, truncation={cut}, mean over examples x 100"
+
+
+def build_compute_metrics(
+    tokenizer,
+    length_unit: str,
+    *,
+    length: int | Sequence[int] | None = None,
+    tolerance=None,
+    max_bytes: int | None = None,
+    rouge_unit: str = "word",
+    bleu_tokenizer: str | None = None,
+) -> Callable:
+    """
+    `compute_metrics` for a `Seq2SeqTrainer` with `predict_with_generate=True`.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): Decodes predictions and labels.
+        length_unit (`str`): `"token"`, `"character"`, `"word"`, `"byte"` or `"width"`.
+        length (`int` or `list[int]`, *optional*): The requested length of every example, or of each, in the order of
+            the rows; by default that of its reference.
+        tolerance (`int`, `float`, `tuple` or `list`, *optional*): See `length_metrics`; adds `within`.
+        max_bytes (`int`, *optional*), rouge_unit (`str`, *optional*): See `rouge_metrics`.
+        bleu_tokenizer (`str`, *optional*): Measure BLEU and chrF (`hf_lenctrl.evaluation.metrics`) instead of ROUGE.
+
+    Returns:
+        `Callable`: From `EvalPrediction` to the figures of `length_metrics` and of quality, with their settings.
+    """
+    for n in length if isinstance(length, Sequence) else [] if length is None else [length]:
+        check_length(n)
+    check_tolerance(tolerance, "exact")
+    check_name("length_unit", length_unit, LENGTH_UNITS)
+    table = UnitTable.from_tokenizer(tokenizer, "token") if length_unit == "token" else None
+
+    def measure(ids) -> tuple[list[str], list[int]]:
+        import torch
+
+        ids = torch.as_tensor(ids)
+        ids = ids.masked_fill(ids == -100, tokenizer.pad_token_id)
+        texts = tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return texts, count_texts(tokenizer, texts, length_unit) if table is None else table.count(ids).tolist()
+
+    def compute_metrics(evaluation) -> dict:
+        predictions, produced = measure(evaluation.predictions)
+        references, reference_lengths = measure(evaluation.label_ids)
+        requested = reference_lengths if length is None else length
+        requested = [requested] * len(produced) if isinstance(requested, int) else requested
+        if bleu_tokenizer is None:
+            quality = rouge_metrics(predictions, references, max_bytes=max_bytes, unit=rouge_unit)
+            settings = f"ROUGE: {rouge_settings(max_bytes, unit=rouge_unit)}"
+        else:
+            quality = translation_metrics(predictions, references, bleu_tokenizer=bleu_tokenizer)
+            settings = f"BLEU: {quality.pop('bleu_signature')}; chrF: {quality.pop('chrf_signature')}"
+        against = "the reference" if length is None else length if isinstance(length, int) else "lengths of the rows"
+        settings = f"length: {length_unit}s against {against}; {settings}"
+        return {**length_metrics(produced, requested, tolerance=tolerance), **quality, "settings": settings}
+
+    return compute_metrics
+
+
+def translation_metrics(
+    outputs: Sequence[str], references: Sequence[str], *, bleu_tokenizer: str = "13a"
+) -> dict[str, Any]:
+    """
+    Corpus BLEU and chrF by sacrebleu.
+
+    Args:
+        outputs (`Sequence[str]`), references (`Sequence[str]`): Texts, one reference for each output.
+        bleu_tokenizer (`str`, *optional*, defaults to `"13a"`): sacrebleu's name: `"ja-mecab"` for Japanese, `"zh"`,
+            `"ko-mecab"`, `"char"`, ...
+
+    Returns:
+        `dict`: `bleu` and `chrf`, 0 to 100, and their signatures, `bleu_signature` and `chrf_signature`.
+
+    Raises:
+        `ImportError`: where sacrebleu, or MeCab for Japanese, is not installed.
+        `ValueError`: without outputs, for another number of references, or an unknown tokenizer.
+
+    Example:
+
+    ```python
+    >>> from hf_lenctrl.evaluation.metrics import translation_metrics
+    >>> translation_metrics(["the cat sat on the mat"], ["the cat sat on the mat"])["chrf"]
+    100.0
+
+    ```
+    """
+    _check_pairs(outputs, references, "each output needs one reference")
+    metrics = {"bleu": bleu_metric(bleu_tokenizer)}
+    from sacrebleu.metrics.chrf import CHRF
+
+    metrics["chrf"] = CHRF()
+    figures = {name: metric.corpus_score(outputs, [references]).score for name, metric in metrics.items()}
+    return figures | {f"{name}_signature": str(metric.get_signature()) for name, metric in metrics.items()}
+
+
+def bleu_metric(tokenizer: str) -> Any:
+    """sacrebleu's BLEU with a tokenizer of this name; raises as `translation_metrics`."""
+    try:
+        from sacrebleu.metrics.bleu import BLEU
+    except ImportError as error:
+        raise ImportError("BLEU is sacrebleu's: pip install 'sacrebleu[ja]'") from error
+    check_name("bleu_tokenizer", tokenizer, BLEU.TOKENIZERS)
+    try:
+        return BLEU(tokenize=tokenizer)
+    except (ImportError, RuntimeError) as error:
+        raise ImportError(f"bleu_tokenizer={tokenizer!r} needs MeCab: pip install 'sacrebleu[ja]'") from error
+
+
+# How texts read, whatever their reference
+
+WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
+_FILLED = re.compile(r"([.!?,;:])\s*\1$|[,;:]\s*[.!?]$")
+
+
+def repeats(text: str) -> bool:
+    """Whether a word, or a pair of words, stands twice in a row."""
+    words = [word.lower() for word in WORD.findall(text)]
+    return any(words[i : i + n] == words[i + n : i + 2 * n] for n in (1, 2) for i in range(len(words) - 2 * n + 1))
+
+
+def filled_end(text: str) -> bool:
+    """Whether the end is punctuation that a constraint filled up with: `".."`, `",."`."""
+    return bool(_FILLED.search(text))
+
+
+def text_quality(texts: Sequence[str]) -> dict[str, float]:
+    """
+    What an exact length may hide.
+
+    Returns:
+        `dict`: shares of the texts, 0 to 1: `repeated`, a word or a pair of words twice in a row; `distinct`,
+        different texts; `filled_end`, see the function.
+
+    Example:
+
+    ```python
+    >>> from hf_lenctrl.evaluation.metrics import text_quality
+    >>> text_quality(["a text editor", "a text editor", "an an editor", "card games.."])
+    {'repeated': 0.25, 'distinct': 0.75, 'filled_end': 0.25}
+
+    ```
+    """
+    n = len(texts)
+    return {
+        "repeated": sum(map(repeats, texts)) / n,
+        "distinct": len(set(texts)) / n,
+        "filled_end": sum(map(filled_end, texts)) / n,
+    }
+
+
+def lead(source: str, length: int, unit: str, tokenizer=None) -> str:
+    """The beginning of a source, `length` units of it: the baseline that a summary must be better than."""
+    if unit == "character":
+        return source[:length]
+    if unit == "word":
+        return " ".join(source.split()[:length])
+    if unit == "byte":
+        return source.encode("utf-8")[:length].decode("utf-8", errors="ignore")
+    if unit == "width":
+        return next(cut for n in range(len(source), -1, -1) if count_units(cut := source[:n], unit) <= length)
+    ids = tokenizer(text_target=source, add_special_tokens=False)["input_ids"]  # as outputs are counted
+    return tokenizer.decode(ids[:length], skip_special_tokens=True)

@@ -1,0 +1,284 @@
+"""A compliance report: texts and their requested lengths in, figures, tables and a plot out."""
+
+import json
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Template
+
+from ..length_units import LENGTH_UNITS, check_texts, count_texts
+from ..lengths import check_length
+from .metrics import length_metrics
+
+
+logger = logging.getLogger(__name__)
+
+TEMPLATE = Path(__file__).with_name("report.md")
+_MAX_BUCKETS, _MAX_BARS = 8, 50
+_UNDER, _EXACT, _OVER = "#0072B2", "#009E73", "#D55E00"  # Okabe & Ito: distinct with any colour vision
+
+
+@dataclass
+class LengthReport:
+    """
+    How well requested lengths were met, for each unit.
+
+    Fields:
+        units (`dict[str, dict]`): For each unit `n`, `variance`, `mae`, `exact`, `over`, `within_10_percent`, and with
+            a tolerance `within`; `buckets` of requested length, each with `low`, `high` (both included) and the same
+            figures; and `worst`, the examples with the largest differences: `index` (from 0), `requested`, `produced`,
+            `text`. Shares are 0 to 1.
+        lengths (`dict[str, tuple[list[int], list[int]]]`): Produced and requested lengths of each unit, in units.
+        rouge (`dict`, *optional*): Figures of `rouge_metrics` and their `settings`, to be shown with the lengths.
+        baseline (`dict`, *optional*): `rouge_metrics` of a baseline, and its `name`.
+        text (`dict`, *optional*): Figures of `text_quality`.
+    """
+
+    units: dict[str, dict[str, Any]]
+    lengths: dict[str, tuple[list[int], list[int]]] = field(repr=False)
+    rouge: dict[str, float | str] | None = None
+    baseline: dict[str, Any] | None = None
+    text: dict[str, float] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """`units`, and `rouge`, `baseline` and `text` where they are known: what `report.json` holds."""
+        others = {name: getattr(self, name) for name in ("rouge", "baseline", "text")}
+        return {"units": self.units} | {name: value for name, value in others.items() if value is not None}
+
+    def markdown(self) -> str:
+        """The report as Markdown tables; long texts are cut."""
+        template = Template(TEMPLATE.read_text("utf-8"), trim_blocks=True, keep_trailing_newline=True)
+        known = {"units": self.units, "rouge": self.rouge, "baseline": self.baseline, "text": self.text}
+        return template.render(**known, cells=_cells, one_line=_one_line)
+
+    def save(self, folder: str | Path) -> None:
+        """
+        Write `report.json`, `report.md` and, where matplotlib is there, `report.png`; the folder is made, older files
+        in it are replaced.
+        """
+        folder, picture = Path(folder), "\n![Requested and produced lengths](report.png)\n"
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.plot(folder / "report.png")
+        except ImportError as error:
+            logger.warning("the report has no picture: %s", error)
+            picture = ""
+        figures = json.dumps(self.to_dict(), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
+        markdown = self.markdown() + picture
+        for name, text in (("report.json", figures), ("report.md", markdown)):
+            # a lone surrogate is no UTF-8, but its escape is good JSON
+            (folder / name).write_text(text, encoding="utf-8", errors="backslashreplace")
+
+    def plot(self, path: str | Path) -> None:
+        """
+        Draw a row for each unit: produced against requested lengths, and a histogram of the differences.
+
+        Args:
+            path (`str` or `Path`): Image file, e.g. `report.png`; its folder is made.
+
+        Raises:
+            `ImportError`: without matplotlib.
+        """
+        try:
+            import matplotlib
+            from matplotlib.figure import Figure  # no pyplot: the caller's backend and figures are left alone
+        except ImportError as error:
+            raise ImportError("plotting a report needs matplotlib: pip install 'hf-lenctrl[plot]'") from error
+        style: Any = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True}
+        with matplotlib.rc_context(style):
+            figure = Figure(figsize=(10, 3.9 * len(self.units)), dpi=150, layout="constrained")
+            rows = figure.subplots(len(self.units), 2, squeeze=False, width_ratios=(1, 1.15))
+            for (left, right), (unit, figures) in zip(rows, self.units.items(), strict=True):
+                produced, requested = self.lengths[unit]
+                _plot_lengths(left, produced, requested, unit)
+                _plot_differences(right, produced, requested, unit)
+                exact, *_, over, within = _shares(figures)
+                left.set_title(f"{figures['n']:,} outputs, {within} within ±10 %")
+                right.set_title(f"exact {exact}, over {over}, MAE {figures['mae']:.2f} {unit}s")
+                for axes in (left, right):
+                    axes.legend(frameon=False)
+                    axes.grid(color="0.9", linewidth=0.8)
+                    axes.tick_params(length=0)
+                    axes.locator_params(integer=True, nbins=8)
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(path)
+
+
+def length_report(
+    predictions: Sequence[str],
+    requested: Sequence[int] | Mapping[str, Sequence[int]],
+    *,
+    units: Sequence[str] = ("character",),
+    tokenizer=None,
+    tolerance=None,
+    bucket_width: int | None = None,
+    worst: int = 5,
+) -> LengthReport:
+    """
+    Report how well the texts of any system have their requested lengths.
+
+    Args:
+        predictions (`Sequence[str]`): Texts, without special tokens.
+        requested (`Sequence[int]` or `Mapping[str, Sequence[int]]`): One length for each text; for several units
+            those of each, `{"character": [...], "word": [...]}`.
+        units (`Sequence[str]`): `"character"`, `"word"`, `"byte"`, `"width"` (see `count_units`) or `"token"`.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*): Splits the texts, as targets, into tokens; special tokens do
+            not count. A text that was generated in other tokens than these is counted in these.
+        tolerance (`int`, `float` or `tuple`, *optional*): The window in which outputs were allowed to end, as
+            `length_tolerance` of `generate`.
+        bucket_width (`int`, *optional*): Requested lengths in each bucket, from multiples of it on; empty buckets are
+            left out. By default the smallest of 1, 2, 5, 10, 20, ... that makes at most 8 buckets.
+        worst (`int`): Number of examples to show, those with the largest differences; none that is exact.
+
+    Returns:
+        `LengthReport`: with `.to_dict()`, `.markdown()`, `.plot(path)` and `.save(folder)`.
+
+    Raises:
+        `TypeError`: for a prediction that is not a text, or a length that is not an int.
+        `ValueError`: without predictions, when lengths and predictions differ in number, for a length under 1, for an
+            unknown unit, one without lengths, a wrong tolerance, or tokens without a tokenizer.
+
+    Example:
+
+    ```python
+    >>> from hf_lenctrl.evaluation.report import length_report
+    >>> report = length_report(["a text editor", "card games"], [13, 12])
+    >>> report.units["character"]["mae"], report.units["character"]["exact"]
+    (1.0, 0.5)
+    >>> report.units["character"]["worst"]
+    [{'index': 1, 'requested': 12, 'produced': 10, 'text': 'card games'}]
+
+    ```
+    """
+    units = (units,) if isinstance(units, str) else tuple(units)
+    if not units or len(set(units)) < len(units) or not set(units) <= set(LENGTH_UNITS):
+        raise ValueError(f"units must be some of {', '.join(LENGTH_UNITS)}, each once, got {units!r}")
+    if not isinstance(requested, Mapping):
+        if len(units) > 1:
+            raise ValueError(
+                f"requested must hold lengths for each of {len(units)} units, got one sequence; pass "
+                f"requested={{{', '.join(f'{unit!r}: [...]' for unit in units)}}}"
+            )
+        requested = {units[0]: requested}
+    if set(requested) != set(units):
+        raise ValueError(f"requested must hold lengths for the units {list(units)}, got them for {list(requested)}")
+    if "token" in units and tokenizer is None:
+        raise ValueError("counting tokens needs the tokenizer that makes them; pass tokenizer=")
+    if bucket_width is not None and bucket_width < 1:
+        raise ValueError(f"bucket_width must be at least 1, got {bucket_width}; leave it out to have one chosen")
+    if worst < 0:
+        raise ValueError(f"worst must be at least 0, got {worst}; pass worst=0 to show no examples")
+    if isinstance(predictions, str):
+        raise TypeError("predictions must be a list of texts, got one text; pass [text]")
+    texts = list(predictions)
+    check_texts(texts, "prediction")
+    report = LengthReport({}, {})
+    for unit in units:
+        lengths = _checked(requested[unit], len(texts), unit)
+        produced = count_texts(tokenizer, texts, unit, target=True)
+        report.lengths[unit] = (produced, lengths)
+        report.units[unit] = {
+            **_figures(produced, lengths, tolerance),
+            "buckets": _buckets(produced, lengths, bucket_width, tolerance),
+            "worst": [
+                {"index": i, "requested": lengths[i], "produced": produced[i], "text": texts[i]}
+                for i in sorted(range(len(texts)), key=lambda i: -abs(produced[i] - lengths[i]))[:worst]
+                if produced[i] != lengths[i]
+            ],
+        }
+    return report
+
+
+def _checked(requested: Sequence[int], predictions: int, unit: str) -> list[int]:
+    lengths = list(requested)
+    if len(lengths) != predictions or not lengths:
+        raise ValueError(
+            f"each prediction needs one requested length, got {predictions} predictions and {len(lengths)} lengths in "
+            f"{unit}s"
+        )
+    for i, length in enumerate(lengths):
+        try:
+            check_length(length)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"requested {unit}s at index {i}: {error}") from None
+    return lengths
+
+
+def _figures(produced: list[int], requested: list[int], tolerance) -> dict[str, Any]:
+    within = sum(10 * abs(p - r) <= r for p, r in zip(produced, requested, strict=True))  # in integers, so exact
+    n = len(produced)
+    figures = length_metrics(produced, requested, tolerance=tolerance)
+    return {"n": n, **figures, "within_10_percent": within / n}
+
+
+def _round_width(groups: Callable[[int], int], most: int) -> int:
+    """Smallest of 1, 2, 5, 10, 20, ... that makes at most `most` groups."""
+    widths = (step * 10**power for power in count() for step in (1, 2, 5))
+    return next(width for width in widths if groups(width) <= most)
+
+
+def _buckets(produced: list[int], requested: list[int], width: int | None, tolerance) -> list[dict[str, Any]]:
+    width = width or _round_width(lambda width: len({length // width for length in requested}), _MAX_BUCKETS)
+    members: dict[int, list[int]] = {}
+    for i, length in enumerate(requested):
+        members.setdefault(length // width * width, []).append(i)
+    return [
+        {"low": max(low, 1), "high": low + width - 1}
+        | _figures(
+            [produced[i] for i in indices],
+            [requested[i] for i in indices],
+            [tolerance[i] for i in indices] if isinstance(tolerance, list) else tolerance,
+        )
+        for low, indices in sorted(members.items())
+    ]
+
+
+def _shares(figures: dict[str, Any]) -> list[str]:
+    names = ("exact", *(["within"] if "within" in figures else []), "over", "within_10_percent")
+    return [f"{100 * figures[name]:.1f} %" for name in names]
+
+
+def _cells(figures: dict[str, Any]) -> str:
+    return f"{figures['n']} | {figures['mae']:.2f} | {figures['variance']:.2f} | {' | '.join(_shares(figures))} |"
+
+
+def _one_line(text: str, most: int = 100) -> str:
+    """Text for a cell of a table: one line, cut, and shown as it is rather than read as Markdown or HTML."""
+    text = " ".join(text.split())
+    text = text if len(text) <= most else text[: most - 1] + "…"
+    return re.sub(r"([\\`*_\[\]<>|~&$])", r"\\\1", text)
+
+
+def _plot_lengths(axes, produced: list[int], requested: list[int], unit: str) -> None:
+    counts = Counter(zip(requested, produced, strict=True))
+    x, y = zip(*counts, strict=True)
+    scale = min(14.0, 260 / max(counts.values()))  # area of one output; equal pairs add up to one larger point
+    low, high = min(requested), max(requested)
+    margin = max(0.06 * (high - low), 0.04 * high, 1)
+    ends = [low - margin, high + margin]
+    axes.fill_between(ends, [0.9 * v for v in ends], [1.1 * v for v in ends], color="0.88", lw=0, label="±10 %")
+    axes.plot(ends, ends, color="0.35", linewidth=1, label="as requested")
+    axes.scatter(x, y, [max(4, scale * n) for n in counts.values()], color=_UNDER, alpha=0.5, linewidths=0)
+    axes.set_xlim(ends)
+    axes.set_xlabel(f"requested length ({unit}s)")
+    axes.set_ylabel(f"produced length ({unit}s)")
+
+
+def _plot_differences(axes, produced: list[int], requested: list[int], unit: str) -> None:
+    differences = [p - r for p, r in zip(produced, requested, strict=True)]
+    low, high = min(differences), max(differences)
+    # from the ends alone: what lies between may be millions of differences that no output has
+    width = _round_width(lambda width: high // width - low // width + 1, _MAX_BARS)
+    edges = [edge - 0.5 for edge in range(low // width * width, high + width + 1, width)]
+    values = [[d for d in differences if (d > 0) - (d < 0) == sign] for sign in (-1, 0, 1)]
+    names, colors = ["shorter", "exact", "longer"], [_UNDER, _EXACT, _OVER]
+    axes.hist(values, bins=edges, stacked=True, color=colors, label=names, rwidth=0.9)
+    axes.set_xlim(min(edges[0], -5.5), max(edges[-1], 5.5))
+    axes.set_xlabel(f"produced − requested ({unit}s)")
+    axes.set_ylabel("number of outputs")

@@ -1,0 +1,6 @@
+"""Models of one length: plain checkpoints, and CTranslate2."""
+
+from .ctranslate2 import FixedLengthTranslator
+
+
+__all__ = ["FixedLengthTranslator"]

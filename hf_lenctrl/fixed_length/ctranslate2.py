@@ -1,0 +1,135 @@
+"""A frozen model in CTranslate2: texts in, texts of the fixed length out."""
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+from ..length_units import check_sources, count_texts
+from ..lengths import check_counts
+
+
+logger = logging.getLogger(__name__)
+
+FOLDER = "ctranslate2"  # beside the frozen model and its tokenizer
+
+
+def _ctranslate2():
+    try:
+        import ctranslate2
+    except ImportError as error:
+        raise ImportError("a fixed length at full speed needs CTranslate2: pip install 'hf-lenctrl[fast]'") from error
+    return ctranslate2
+
+
+def check_quantization(quantization: str | None, device: str = "cpu", name: str = "quantization") -> None:
+    """Raise `ValueError` for weights or a device that this machine cannot compute with."""
+    try:
+        supported = sorted(_ctranslate2().get_supported_compute_types(device))
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"device={device!r} cannot be used here: {error}; use device='cpu'") from error
+    if quantization is not None and quantization not in supported:
+        raise ValueError(
+            f"{name} must be one that this {device} computes in, {', '.join(supported)}, got {quantization!r}; "
+            "leave it out for the weights as they are"
+        )
+
+
+class FixedLengthTranslator:
+    """
+    `FixedLengthTranslator(folder)(texts)`: a frozen model at the speed of CTranslate2.
+
+    Args:
+        folder (`str` or `Path`): What `recipes/export.py` wrote.
+        device (`str`, *optional*, defaults to `"cpu"`): Or `"cuda"`.
+        compute_type (`str`, *optional*): `"float32"`, `"int8"`, ... by default the weights' own.
+        threads (`int`, *optional*, defaults to 0): Threads of a batch; 0 lets CTranslate2 choose.
+
+    Raises:
+        `ImportError`: without CTranslate2.
+        `ValueError`: for a folder that holds no export, a quantisation that the device lacks, or no such device.
+    """
+
+    def __init__(self, folder: str | Path, *, device: str = "cpu", compute_type: str | None = None, threads: int = 0):
+        check_quantization(compute_type, device, "compute_type")
+        self.folder = Path(folder)
+        if not (self.folder / FOLDER / "model.bin").is_file():
+            raise ValueError(
+                f"{self.folder} holds no export for CTranslate2; make one: python recipes/export.py model_folder "
+                "--length 75 --output_dir out"
+            )
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(self.folder)
+        self.settings = GenerationConfig.from_pretrained(self.folder)
+        self.config: Any = AutoConfig.from_pretrained(self.folder)
+        self.translator = _ctranslate2().Translator(
+            str(self.folder / FOLDER), device=device, compute_type=compute_type or "default", intra_threads=threads
+        )
+        self.source, self.target = (self._vocabulary(side) for side in ("source", "target"))
+        self.number = {name: i for i, name in enumerate(self.target)}
+
+    def _vocabulary(self, side: str) -> list[str]:
+        path = self.folder / FOLDER / f"{side}_vocabulary.json"
+        path = path if path.is_file() else path.with_name("shared_vocabulary.json")
+        return json.loads(path.read_text("utf-8"))
+
+    def __call__(self, texts: str | Sequence[str], *, num_beams: int | None = None, batch_size: int = 32) -> Any:
+        """
+        Write for each text.
+
+        Args:
+            texts (`str` or `list[str]`): Sources; what is longer than the encoder's positions is cut, with a warning.
+            num_beams (`int`, *optional*): 1 is greedy; defaults to the generation configuration's.
+            batch_size (`int`, *optional*, defaults to 32): Sources generated together; similar lengths share a batch.
+
+        Returns:
+            `dict` with `generated_text` and `length` (measured, in the model's unit), a list of them for a list.
+
+        Raises:
+            `TypeError`, `ValueError`: for inputs that are no texts or empty ones, or a number under 1.
+        """
+        check_counts(num_beams=1 if num_beams is None else num_beams, batch_size=batch_size)
+        rows = [texts] if isinstance(texts, str) else list(texts)
+        check_sources(rows)
+        for i, text in enumerate(rows):
+            if not text.strip():
+                raise ValueError(f"the text at position {i} is empty; remove it")
+        settings = self.settings
+        forced = [] if settings.forced_bos_token_id is None else [self.target[settings.forced_bos_token_id]]
+        ends = settings.eos_token_id
+        results = self.translator.translate_batch(
+            self._sources(rows),
+            target_prefix=[forced] * len(rows) if forced else None,
+            max_batch_size=batch_size,
+            beam_size=num_beams or settings.num_beams or 1,
+            length_penalty=1.0 if settings.length_penalty is None else settings.length_penalty,
+            repetition_penalty=settings.repetition_penalty or 1.0,
+            no_repeat_ngram_size=settings.no_repeat_ngram_size or 0,
+            suppress_sequences=[[self.target[i] for i in ids] for ids in settings.bad_words_ids or []] or None,
+            end_token=[self.target[i] for i in (ends if isinstance(ends, list) else [ends])],
+            max_input_length=0,  # cut above, with a warning
+            max_decoding_length=(settings.max_new_tokens or 256) - (settings.forced_eos_token_id is not None),
+            min_decoding_length=settings.min_length or 0,
+        )
+        written = [self._output(result.hypotheses[0], len(forced)) for result in results]
+        return written[0] if isinstance(texts, str) else written
+
+    def _sources(self, texts: list[str]) -> list[list[str]]:
+        limit = min(self.tokenizer.model_max_length, self.config.max_position_embeddings)
+        ids = self.tokenizer(texts, verbose=False)["input_ids"] if texts else []
+        if (long := sum(len(row) > limit for row in ids)) > 0:
+            logger.warning(
+                "%d of %d sources are longer than the model's limit of %d tokens and were cut", long, len(ids), limit
+            )
+            ids = self.tokenizer(texts, truncation=True, max_length=limit)["input_ids"]
+        return [[self.source[i] for i in row] for row in ids]
+
+    def _output(self, tokens: list[str], forced: int) -> dict:
+        ids = [self.number[token] for token in tokens]
+        text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        unit = self.config.frozen_length_unit
+        # what writes nothing is ruled out, so that every token counts but the forced one
+        length = len(ids) - forced if unit == "token" else count_texts(self.tokenizer, [text], unit)[0]
+        return {"generated_text": text, "length": length}

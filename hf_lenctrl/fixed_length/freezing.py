@@ -1,0 +1,228 @@
+"""From a length-controlled model to a plain one that writes one fixed length, at the plain model's speed."""
+
+import copy
+import logging
+from typing import Any
+
+import torch
+from transformers import PegasusForConditionalGeneration, PreTrainedModel
+
+from ..configuration_lenctrl import LengthControlRules
+from ..generation import token_limit
+from ..length_units import UnitTable
+from ..lengths import check_length
+
+
+logger = logging.getLogger(__name__)
+
+_DECODER_TABLE = "model.decoder.embed_positions.weight"
+_ENCODER_TABLE = "model.encoder.embed_positions.weight"
+_LEFT_OUT = {*LengthControlRules.__annotations__, "model_type", "architectures", "auto_map", "transformers_version"}
+_ALIKE = ("start", "in a text", "after white space")  # states of a table whose entries are characters
+
+
+def freeze_length(model, length: int, *, tokenizer=None) -> Any:
+    """
+    Turn a length-controlled model into a plain one that writes one length.
+
+    Where each entry writes one unit, progress is the position less a constant, so that an encoding at one length is
+    a table of positions. Added to the decoder's own positions, it makes a stock model whose logits equal the
+    controlled model's at that length. The given model does not change.
+
+    The stock class is the family's own, except for M2M100 and NLLB: their class computes its positions and saves
+    none, so they become a Pegasus model, which has the same layers. Its encoder counts padding too: pad sources on the
+    right. Marian's class does not save its positions; the model returned here does, and `MarianMTModel` reads them,
+    but a model that was loaded so loses them when it is saved again.
+
+    The positions before the text are the decoder start and, where the generation configuration has one, the forced
+    BOS (BART, or a language code): set `model.generation_config.forced_bos_token_id` before. The generation
+    configuration rules out the other entries that write nothing (`bad_words_ids`), because after one of them progress
+    is not the position. One remains: a character vocabulary's space at the start of a text, which decoding strips,
+    counts as a unit. Limits on new tokens are those that the controlled model's `generate` chooses, within the table.
+    A `length_constraint` is not carried over.
+
+    Args:
+        model (`PreTrainedModel`): A length-controlled model with its head. With `length_encoding="none"` nothing
+            depends on the length and the stock model comes out.
+        length (`int`): Requested units.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's, to check that its targets begin as generation
+            does.
+
+    Returns:
+        A model of the stock class, in eval mode, with `config.frozen_length` (None for `"none"`) and
+        `config.frozen_length_unit`. The configuration also says where the layer norms stand (`normalize_before`,
+        `normalize_embedding`), for tools that read it, such as CTranslate2.
+
+    Raises:
+        `TypeError`, `ValueError`: for a length that is no integer, under 1 or beyond the positions; a model that is
+            not length-controlled, or whose control is no table of positions (subwords counted in characters, words or
+            bytes; `"scale"`, a length head, the encoder's length embedding, length tokens); targets that begin with an
+            entry that generation does not force.
+    """
+    _check_kind(model)
+    check_length(length)
+    config, decoder = model.config, model.model.decoder
+    has_length = config.length_encoding != "none"
+    stock = next(kind for kind in type(model).__mro__ if kind.__module__.startswith("transformers.models."))
+    if has_length and config.model_type.endswith("m2m_100"):
+        stock = PegasusForConditionalGeneration
+    plain = _stock_model(stock, model)
+    state = {name: value for name, value in model.state_dict().items() if name in plain.state_dict()}
+    if has_length:
+        table = decoder.unit_table
+        silent = _silent_entries(table)
+        starts = _starts(model)
+        if tokenizer is not None:
+            _check_start(tokenizer, table, silent, len(starts) - 1)
+        rows = config.max_position_embeddings
+        if length + len(starts) > rows:
+            raise ValueError(
+                f"length={length} and the {len(starts)} positions before the text need a table of "
+                f"{length + len(starts)} positions, the model has {rows}; ask for {rows - len(starts)} at most, or "
+                "train with a larger max_position_embeddings"
+            )
+        state[_DECODER_TABLE] = _decoder_table(decoder, _progress(table, starts, rows), length, plain)
+        if stock is PegasusForConditionalGeneration and _ENCODER_TABLE not in state:
+            state[_ENCODER_TABLE] = _own_positions(model.model.encoder.embed_positions, rows)
+    plain.load_state_dict(state, strict=False)
+    plain.tie_weights()
+    plain.to(model.device)
+    plain.generation_config = copy.deepcopy(model.generation_config)
+    if has_length:
+        _limit(plain.generation_config, table, length, rows, silent)
+        if plain._keys_to_ignore_on_save:
+            plain._keys_to_ignore_on_save.discard(_DECODER_TABLE)  # of this model, not of Marian's class
+    if config.length_constraint is not None:
+        logger.warning(
+            "length_constraint=%r is no part of a frozen model, which only plans its length; constrain it with "
+            "LengthConstraintLogitsProcessor",
+            config.length_constraint,
+        )
+    plain.config.frozen_length = length if has_length else None
+    plain.config.frozen_length_unit = config.length_unit
+    family = plain.config.model_type
+    plain.config.normalize_before = family not in ("bart", "marian")
+    plain.config.normalize_embedding = family in ("bart", "mbart")
+    return plain.eval()
+
+
+def _check_kind(model) -> None:
+    """Raise for a model whose control is no function of the position and the length."""
+    config: Any = getattr(model, "config", None)
+    if hasattr(config, "relative_attention_num_buckets"):
+        raise ValueError(
+            f"freeze_length puts the length into a table of positions, {type(model).__name__} has relative positions "
+            "and no table; call model.generate(..., length=...) of this one"
+        )
+    decoder = getattr(getattr(model, "model", None), "decoder", None)
+    if not isinstance(model, PreTrainedModel) or not hasattr(config, "length_encoding") or decoder is None:
+        raise ValueError(
+            f"freeze_length takes one length-controlled model with its language-model head, got a "
+            f"{type(model).__name__}; pass e.g. AutoModelForSeq2SeqLM.from_pretrained(path) of a model with a length"
+        )
+    rule = "only a decoder whose positions hold the length can be frozen"
+    if config.length_encoding == "scale":
+        raise ValueError(
+            f"{rule}, length_encoding='scale' multiplies its embeddings instead; train one with length_encoding='ldpe'"
+        )
+    for name in ("encoder_length_embedding", "length_head", "length_tokens"):
+        if value := getattr(config, name):
+            raise ValueError(
+                f"{rule}, this model has {name}={value!r}; train one without it, or call "
+                "model.generate(..., length=...) of this one"
+            )
+
+
+def _silent_entries(table: UnitTable) -> list[int]:
+    """Entries that write nothing; raises unless every other one writes one unit wherever it stands in a text."""
+    table.require_filled()
+    weights = torch.maximum(table.weights, ~table.weights)  # (S, V)
+    writes = weights.amax(dim=0) > 0  # (V,)
+    in_text = weights[min(1, table.states - 1) :, writes]
+    if table.unit in ("word", "byte", "width", "cost") or table.states > len(_ALIKE) or bool((in_text != 1).any()):
+        most = f"entries that write up to {int(weights.max())} {table.unit}s" if table.unit != "word" else "words"
+        raise ValueError(
+            "only where every target entry writes one unit does progress equal position: length_unit='token', or "
+            f"'character' with a character vocabulary; this model has length_unit={table.unit!r} and {most}. Train "
+            "one with length_unit='token' or target_vocabulary='character', or call model.generate(..., length=...)"
+        )
+    return (~writes).nonzero().squeeze(1).tolist()
+
+
+def _starts(model) -> list[int]:
+    """Ids before the text: the decoder start, then a forced BOS or language code."""
+    settings = model.generation_config
+    start = settings.decoder_start_token_id
+    start = model.config.pad_token_id if start is None else start  # writes nothing, as every start does
+    forced = settings.forced_bos_token_id
+    return [start] if forced is None else [start, forced]
+
+
+def _check_start(tokenizer, table: UnitTable, silent: list[int], forced: int) -> None:
+    """Raise unless the tokenizer's targets begin with as many entries that write nothing as generation forces."""
+    known, text = set(silent), ""
+    for i in range(table.weights.shape[1]):  # a text that the vocabulary has
+        text = "" if i in known else tokenizer.decode([i], clean_up_tokenization_spaces=False).strip()
+        if text:
+            break
+    ids = tokenizer(text_target=text)["input_ids"]
+    progress = table.progress(torch.tensor([ids], device=table.weights.device))[0]
+    before = int((progress == 0).sum())
+    if before not in (forced, len(ids)):
+        raise ValueError(
+            f"targets of the {type(tokenizer).__name__} begin with {tokenizer.convert_ids_to_tokens(ids[:before])}, "
+            f"which write nothing, and generation forces {forced} such entries, so that progress is not position; "
+            "set model.generation_config.forced_bos_token_id to what the targets begin with"
+        )
+
+
+def _progress(table: UnitTable, starts: list[int], rows: int) -> torch.Tensor:
+    """Units written at each position, where every position after `starts` writes one: `(1, rows)`."""
+    first = table.progress(torch.tensor([starts], device=table.weights.device))  # (1, 1) or (1, 2)
+    after = torch.arange(1, rows - len(starts) + 1, device=first.device)
+    return torch.cat([first, first[:, -1:] + after], dim=1)
+
+
+@torch.no_grad()
+def _decoder_table(decoder, progress: torch.Tensor, length: int, plain) -> torch.Tensor:
+    """The stock decoder's positions, own ones and encoding, with the rows that its class puts before them."""
+    config, rows = decoder.config, progress.shape[1]
+    table = decoder.encode_length(progress, torch.full_like(progress[:, :1], length), decoder.config.d_model)[
+        0
+    ].float()  # (rows, d)
+    if config.length_projection:
+        table = torch.nn.functional.linear(table, decoder.length_projection.weight.float())
+    offset = getattr(plain.model.decoder.embed_positions, "offset", 0)  # 2 rows in BART's, which nothing reads
+    if config.absolute_positions:
+        table = table + _own_positions(decoder.embed_positions, rows)
+    return torch.cat([table.new_zeros(offset, table.shape[1]), table])
+
+
+def _own_positions(module, rows: int) -> torch.Tensor:
+    """What a module of positions adds at the first `rows` positions: `(rows, d)` in float32."""
+    if hasattr(module, "weights"):  # M2M100 begins after its padding entry
+        first = module.padding_idx + 1
+        table = module.get_embedding(first + rows, module.embedding_dim, module.padding_idx)
+        return table[first:].to(module.weights.device, torch.float32)
+    offset = getattr(module, "offset", 0)
+    return module.weight.detach()[offset : offset + rows].float()
+
+
+def _stock_model(stock: type, model) -> Any:
+    """A model of the stock class with the configuration's own fields, not yet with the weights."""
+    kind: Any = stock
+    fields = {name: value for name, value in model.config.to_dict().items() if name not in _LEFT_OUT}
+    if kind is PegasusForConditionalGeneration:  # its own default would end M2M100's outputs with padding
+        fields.setdefault("forced_eos_token_id", None)
+    return kind(kind.config_class(**fields)).to(model.dtype)
+
+
+def _limit(settings, table: UnitTable, length: int, rows: int, silent: list[int]) -> None:
+    """Room for the length, as `LengthControlledGeneration.generate` makes it, and nothing that counts no unit."""
+    settings.max_new_tokens = token_limit(table, length, 1, rows) - 1  # the limit counts the start
+    settings.max_length, settings.min_length = None, 0
+    ends = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
+    # not suppress_tokens, which would take back a forced BOS
+    known = settings.bad_words_ids or []
+    new = [[i] for i in silent if i not in ends and [i] not in known]
+    settings.bad_words_ids = [*known, *new] or None

@@ -1,0 +1,150 @@
+"""Several checkpoints as one model."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import GenerationMixin, PreTrainedModel
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+
+from ..generation import LengthControlledGeneration
+from ..length_units import UnitTable
+
+
+class _Encoders(nn.Module):
+    """Encoders side by side: their states lie next to each other in the last dimension."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self, encoders):
+        super().__init__()
+        self.encoders = nn.ModuleList(encoders)
+
+    def forward(self, input_ids=None, attention_mask=None, length=None, **kwargs):
+        states = [encoder(input_ids, attention_mask=attention_mask, length=length)[0] for encoder in self.encoders]
+        return BaseModelOutput(last_hidden_state=torch.cat(states, dim=-1))  # (B, S, sum of widths)
+
+
+class _Caches(EncoderDecoderCache):
+    """The cache of the first model, with those of the others, reordered together."""
+
+    def __init__(self, caches: list[EncoderDecoderCache]):
+        super().__init__(caches[0].self_attention_cache, caches[0].cross_attention_cache)
+        self.others = caches[1:]
+
+    def reorder_cache(self, beam_idx):
+        super().reorder_cache(beam_idx)
+        for cache in self.others:
+            cache.reorder_cache(beam_idx)
+
+
+class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  # type: ignore[misc]
+    """
+    Several checkpoints of one tokenizer as one model: the mean of their probabilities at each step, each with its own
+    encoder and cache. For generation: `ensemble.generate(**inputs, length=75, num_beams=5)`.
+
+    Args:
+        models (`Sequence[PreTrainedModel]`): Length-controlled models, or plain ones of the classes here
+            (`length_encoding="none"`) among them.
+
+    Raises:
+        `ValueError`: without models, or when they differ in vocabulary, special tokens or unit.
+    """
+
+    main_input_name = "input_ids"
+    _supports_sdpa = True
+
+    def __init__(self, models: Sequence[Any]):
+        if not models:
+            raise ValueError("an ensemble needs at least one model, got none")
+        for model in models:
+            if not hasattr(model.config, "length_encoding"):
+                raise ValueError(
+                    f"an ensemble takes this package's models, got a {type(model).__name__}; see add_length_control"
+                )
+        # its configuration speaks for all: whether encoders are given the length, whether there is a default length
+        lead = max(models, key=lambda m: (m.config.encoder_length_embedding, m.config.length_controlled))
+        for model in models:
+            for name in ("eos_token_id", "pad_token_id", "decoder_start_token_id", "length_unit"):
+                value, other = getattr(lead.config, name), getattr(model.config, name)
+                if value != other:
+                    raise ValueError(
+                        f"the models of an ensemble must agree in {name}, got {value!r} and {other!r}; use "
+                        "checkpoints trained with one tokenizer and unit"
+                    )
+            if not torch.equal(model.unit_table.weights.cpu(), lead.unit_table.weights.cpu()):
+                raise ValueError(
+                    "the models of an ensemble must have one vocabulary, their unit tables differ; use checkpoints "
+                    "trained with one tokenizer"
+                )
+        super().__init__(lead.config)
+        models = [lead, *(model for model in models if model is not lead)]
+        self.models: Any = nn.ModuleList(models)
+        self.generation_config = lead.generation_config
+        self.encoders = _Encoders([model.get_encoder() for model in models])
+        self.eval()
+
+    @property
+    def unit_table(self) -> UnitTable:
+        """Of the first length-controlled model; all are the same."""
+        return self.models[0].unit_table
+
+    def get_encoder(self, modality=None):
+        """All encoders, see `forward`."""
+        return self.encoders
+
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        decoder_input_ids=None,
+        decoder_attention_mask=None,
+        encoder_outputs=None,
+        past_key_values=None,
+        length=None,
+        progress=None,
+        **kwargs,
+    ):
+        """Logits are the log of the mean probability: `(batch_size, sequence_length, vocab_size)`."""
+        if encoder_outputs is None:
+            encoder_outputs = self.encoders(input_ids, attention_mask=attention_mask, length=length)
+        widths = [model.config.d_model for model in self.models]
+        caches = [None] * len(widths) if past_key_values is None else [past_key_values, *past_key_values.others]
+        total = None
+        for model, states, cache in zip(self.models, encoder_outputs[0].split(widths, dim=-1), caches, strict=True):
+            given = {"length": length} if model.config.length_controlled else {}
+            given |= {"progress": progress} if model.config.counts_progress else {}
+            logits = model(
+                attention_mask=attention_mask,
+                decoder_input_ids=decoder_input_ids,
+                decoder_attention_mask=decoder_attention_mask,
+                encoder_outputs=BaseModelOutput(last_hidden_state=states),
+                past_key_values=cache,
+                use_cache=cache is not None,
+                **given,
+            ).logits
+            log_probabilities = logits.float().log_softmax(dim=-1)  # (B, T, V)
+            total = log_probabilities if total is None else torch.logaddexp(total, log_probabilities)
+        return Seq2SeqLMOutput(logits=total - math.log(len(self.models)), past_key_values=past_key_values)
+
+    def get_output_embeddings(self):
+        """Of the first model; all have one vocabulary."""
+        return self.models[0].get_output_embeddings()
+
+    @property
+    def _positions(self) -> int | None:
+        return min((model._positions for model in self.models if model._positions is not None), default=None)
+
+    def prepare_inputs_for_generation(self, input_ids, **kwargs):
+        """As the first model that counts progress does."""
+        counts = next((model for model in self.models if model.config.counts_progress), self.models[0])
+        return counts.prepare_inputs_for_generation(input_ids, **kwargs)
+
+    def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs):
+        if generation_config.use_cache is not False:
+            configs = [model.config for model in self.models]
+            caches = [EncoderDecoderCache(DynamicCache(config=c), DynamicCache(config=c)) for c in configs]
+            model_kwargs["past_key_values"] = _Caches(caches)

@@ -1,0 +1,188 @@
+"""A graceful end for a model that does not plan: after a sentence or a word, not where the constraint cuts."""
+
+import math
+import re
+import unicodedata
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+from transformers.generation import LogitsProcessor
+
+from ..length_constraint import LengthConstraintLogitsProcessor
+from ..length_units import COST, UnitTable
+from ..unit_vocabulary import UnitVocabulary, entries_of
+
+
+FINISHES = ("sentence", "word")
+# a mark at least this likely, beside what the model would have written but has no room for, ends the sentence
+_MARK_SHARE = math.log(0.05)
+_CLOSING = "\"'”’»›)]}」』）】〉》"
+# Latin marks need white space behind them ("3.5"), CJK and Arabic ones do not
+_END = re.compile(rf"(?:[.!?…]+[{re.escape(_CLOSING)}]*(?=\s|$)|[。！？｡؟۔।]+[{re.escape(_CLOSING)}]*)")
+_ABBREVIATION = re.compile(r"(?:^|[\s(\[])(?:(?:[^\W\d_]\.)*[^\W\d_]|Mr|Mrs|Ms|Dr|Prof|St|vs|cf|Fig|Eq|No)\.$")
+
+
+def last_sentence_end(text: str) -> int:
+    """
+    Position behind the last end of a sentence; 0 where there is none.
+
+    Example:
+
+    ```python
+    >>> from hf_lenctrl.inference.finish import last_sentence_end
+    >>> text = "Dr. A. Smith paid 3.5 dollars. Then he"
+    >>> text[: last_sentence_end(text)]
+    'Dr. A. Smith paid 3.5 dollars.'
+
+    ```
+    """
+    ends = [match for match in _END.finditer(text) if not _ABBREVIATION.search(text[: match.end()])]
+    return ends[-1].end() if ends else 0
+
+
+def finished(text: str, finish: str, enough: Callable[[str], bool], *, at_word: bool) -> tuple[str, str]:
+    """
+    An output that the constraint cut, back to its last end.
+
+    Args:
+        text (`str`): The output.
+        finish (`str`): `"sentence"` or `"word"`.
+        enough (`Callable`): Whether a text is long enough to stand for the output.
+        at_word (`bool`): Whether a word ends where the text does.
+
+    Returns:
+        The text, and where it ends: `"sentence"`, `"word"`, or
+        `"cut"` where no white space is far enough to go back to.
+    """
+    text = text.rstrip()
+    end = last_sentence_end(text)
+    if end == len(text) and end:
+        return text, "sentence"
+    if finish == "sentence" and end and enough(text[:end]):
+        return text[:end], "sentence"
+    if at_word:
+        return text, "word"
+    words = text.rsplit(maxsplit=1)
+    return (words[0], "word") if len(words) == 2 and enough(words[0]) else (text, "cut")
+
+
+def check_finish(finish: str | None, constraint: str | None, unit: str | None = None) -> None:
+    """Raise `ValueError` for a finish of another name, with another constraint than `"max"`, or with a cost."""
+    if finish is None:
+        return
+    if finish not in FINISHES:
+        raise ValueError(f"finish must be 'sentence', 'word' or None, got {finish!r}")
+    if constraint != "max":
+        raise ValueError(f"finish={finish!r} goes with length_constraint='max', got {constraint!r}")
+    if unit == COST:
+        raise ValueError(
+            f"finish={finish!r} counts the shortened text; a model that was saved with a cost cannot count a text; "
+            "leave finish out"
+        )
+
+
+@lru_cache(maxsize=4)
+def _pieces(tokenizer, entries: int) -> list[str | None]:
+    """What each entry writes behind text: `""` for nothing, `None` for bytes of a character that it does not begin."""
+    size, special = entries_of(tokenizer)
+    try:
+        vocabulary = UnitVocabulary(tokenizer, size, special)
+    except ValueError as error:
+        raise ValueError(
+            f"finish needs a tokenizer that tells what a piece writes, {type(tokenizer).__name__} has no decoder; "
+            "leave finish out"
+        ) from error
+    pieces = ["" if i in special else _text(data) for i, data in enumerate(vocabulary.later)]
+    return [*pieces, *[""] * (entries - size)][:entries]
+
+
+def _text(data: bytes) -> str | None:
+    """The whole characters at the beginning of `data`; `None` where the first one is not whole."""
+    text = data.decode("utf-8", errors="replace")
+    whole = text.split("\ufffd")[0]
+    return whole if whole or not data else None
+
+
+def _goes_on(piece: str | None) -> bool:
+    """Whether a piece behind a word is more of that word: "ed", "'s", a vowel sign; not " a" or ","."""
+    if piece is None:
+        return True
+    first = piece.lstrip("'’")[:1]
+    return first != "" and (unicodedata.category(first)[0] in "LMN" or first in "\u200c\u200d")
+
+
+class FinishLogitsProcessor(LogitsProcessor):
+    """
+    For `length_constraint="max"`: where the model's first choice has no room any more, the output ends, instead of
+    being filled with what still fits.
+
+    With `finish="sentence"` only entries are allowed that leave room for a mark that ends the sentence; and where the
+    output has to end, such a mark may be written if the model finds it likely. Made for one call of `generate`.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): Of the model.
+        unit_table (`UnitTable`), length (`torch.LongTensor` of shape `(batch_size,)`), eos_token_id, prompt_length:
+            As for `LengthConstraintLogitsProcessor`.
+        finish (`str`): `"sentence"` or `"word"`.
+    """
+
+    def __init__(self, tokenizer, unit_table: UnitTable, length, finish: str, *, eos_token_id, prompt_length: int = 0):
+        check_finish(finish, "max")
+        self.finish, self.prompt_length = finish, prompt_length
+        device, entries = unit_table.weights.device, unit_table.weights.shape[1]
+        self.pieces = _pieces(tokenizer, entries)
+        stripped = [(piece or "").strip() for piece in self.pieces]
+        ends = [bool(text) and last_sentence_end(text) == len(text) for text in stripped]
+        self.ends = torch.tensor(ends, device=device) & (finish == "sentence")  # (V,)
+        self.eos = torch.as_tensor(eos_token_id, device=device).reshape(-1)
+        mark = 0
+        if bool(self.ends.any()):
+            costs = unit_table.weights[min(1, unit_table.states - 1)][self.ends]
+            mark = int(costs[costs >= 0].min())
+        options = {"eos_token_id": eos_token_id, "prompt_length": prompt_length}
+        self.fits = LengthConstraintLogitsProcessor(unit_table, length, "max", **options)
+        room = (self.fits.length - mark).clamp(min=1)
+        self.leaves_room = LengthConstraintLogitsProcessor(unit_table, room, "max", **options)
+        # of outputs that had to end: their ids, and whether a word ends there
+        self.cut: dict[tuple[int, ...], bool] = {}
+
+    def __call__(self, input_ids, scores):
+        """`(rows, sequence_length)` and `(rows, vocab_size)` -> `(rows, vocab_size)`."""
+        nothing = scores.new_zeros(scores.shape)
+        fits = self.fits(input_ids, nothing) > -math.inf  # (rows, V)
+        allowed = fits & ((self.leaves_room(input_ids, nothing) > -math.inf) | self.ends)
+        allowed[:, self.eos] = fits[:, self.eos]
+        first = scores.argmax(dim=-1, keepdim=True)  # (rows, 1)
+        pressed = ~allowed.gather(1, first).squeeze(1) & fits[:, self.eos].any(dim=1)  # (rows,)
+        if bool(pressed.any()):
+            for row in pressed.nonzero().squeeze(1).tolist():
+                ids = tuple(input_ids[row, self.prompt_length :].tolist())
+                self.cut[ids] = self._at_word(ids, int(first[row, 0]))
+            ending = fits & self.ends
+            allowed = torch.where(pressed.unsqueeze(1), ending, allowed)
+            allowed[:, self.eos] = fits[:, self.eos]
+            wanted = scores.gather(1, first) + _MARK_SHARE  # (rows, 1)
+            least = torch.where(pressed.unsqueeze(1), wanted, -math.inf)
+            scores = scores.clone()
+            scores[:, self.eos] = torch.maximum(scores[:, self.eos], least)
+        return scores.masked_fill(~allowed, -math.inf)
+
+    def _at_word(self, ids: tuple[int, ...], following: int) -> bool:
+        """Whether a word ends between an output and the entry that would follow."""
+        last = next((self.pieces[i] for i in reversed(ids) if self.pieces[i] != ""), None)
+        return not _goes_on(self.pieces[following]) or (last or "")[-1:].isspace()
+
+    def ending(self, ids: list[int], text: str, enough: Callable[[str], bool]) -> tuple[str, str]:
+        """
+        An output as `finished` leaves it, and where it ends; `"model"` where the model ended it.
+
+        Args:
+            ids (`list[int]`): Of the output, without the prompt.
+            text (`str`): What they decode to.
+            enough (`Callable`): See `finished`.
+        """
+        eos = self.eos.tolist()
+        end = next((k for k, i in enumerate(ids) if i in eos), len(ids))
+        at_word = self.cut.get(tuple(ids[:end]))
+        return (text, "model") if at_word is None else finished(text, self.finish, enough, at_word=at_word)

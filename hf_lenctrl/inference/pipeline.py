@@ -1,0 +1,355 @@
+"""Text and a length in, text of that length out."""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+from transformers import Pipeline
+
+from ..generation import encode_once, generate_within, prompt_of
+from ..length_tokens import LengthTokens
+from ..length_units import COST, UnitTable, check_sources, count_texts
+from ..lengths import as_length_tensor
+from ..loading import HUB_OPTIONS, check_tokenizer
+from .chats import as_prompts, check_length_source, encode_prompts
+from .choosing import Chooser, token_log_probabilities
+from .finish import FinishLogitsProcessor
+from .pipeline_call import Call, batches
+from .sources import Predictors, requested_lengths
+
+
+logger = logging.getLogger(__name__)
+
+
+class LengthControlledGenerationPipeline(Pipeline):
+    """
+    `pipeline("length-controlled-generation", model=path)`, after `import hf_lenctrl`.
+
+    A length-controlled model plans its length; a constraint guarantees it. A plain sequence-to-sequence model takes a
+    length with a constraint. The length predictor in the model's repository is loaded with the `revision` and `token`
+    of `pipeline(...)`, or of `LengthControlledGenerationPipeline(model=..., revision=..., token=...)`.
+
+    Args of a call:
+        inputs (`str` or `list[str]`): Sources; for a causal model prompts, or chats: lists of messages, which the
+            tokenizer's template writes.
+        length (`int`, `tuple`, `list` or `str`, *optional*): Units, for all texts or for each; a list for a single
+            text, or for each of several, gives one output for each length. A tuple `(lowest, highest)` is a range: one
+            output, of any length within; see `length_plans`. `"predict"` uses a length
+            predictor (Oka et al. 2020), `"source"` the source's length (Lakew et al. 2019), `"reference"` that of
+            `references`, the best case. Defaults to the model's.
+        predictor (`str` or `tuple`, *optional*): Path or Hub name of a `LengthPredictor`, or the model and its
+            tokenizer; defaults to the one that the model's configuration names.
+        truncation (`bool`, *optional*, defaults to `False`): Predict the length for a text that is too long for the
+            predictor's encoder from its beginning.
+        references (`list[str]`, *optional*): One for each source, for `length="reference"`.
+        length_ratio (`float` or `tuple`, *optional*): Instead of a length, this many times the source's, rounded, at
+            least 1; or a range of ratios, `(0.9, 1.1)`, rounded so that no range goes beyond it.
+        length_unit (`str`, *optional*): Defaults to the model's; a length-controlled model has no other.
+        length_constraint (`str`, *optional*): `"max"`, `"exact"` or `None`; defaults to the model's.
+        length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window around the length,
+            see `LengthControlledGeneration.generate`; a list holds one for each text.
+        length_plans (`int`, *optional*, defaults to 3): The candidates of a range are written at so many lengths of
+            it, evenly spread, each in the window that is the range; with `rerank` or `num_return_sequences` the
+            number of these is divided among them. The one with the highest mean log-probability of a token is
+            returned, under this model at the candidate's own length; with `rerank_model`, the one that is most likely
+            as a whole under that model. A model that does not plan writes once.
+        finish (`str`, *optional*): With `"max"`, for a model that does not plan: `"sentence"` or `"word"`, how an
+            output ends that would not have ended within the length. Adds `finish` to the output: `"sentence"`,
+            `"word"`, `"cut"` (within a word), or `"model"` where the model ended it.
+        num_return_sequences (`int`, *optional*, defaults to 1): Outputs for each source.
+        rerank (`bool` or `int`, *optional*, defaults to `False`): Write so many candidates (`True`: 20) and return
+            those that contain most source words first (`hf_lenctrl.rerank`).
+        rerank_model (`str` or `tuple`, *optional*): Path or Hub name of a plain model of the task, or the model and
+            its tokenizer: return first what this model gives the highest probability. It finds the candidate that
+            ends like a sentence (`hf_lenctrl.inference.ranking.log_probabilities`). Without `rerank`, 20 candidates.
+        batch_size (`int`, *optional*, defaults to 32): Sources generated together; similar lengths share a batch.
+        batch_tokens (`int`, *optional*): Make batches of so many positions instead, rows times the longest source in
+            tokens and the longest requested length in units, so that short texts come in large batches.
+        progress_bar (`bool`, *optional*): By default for more than one batch.
+        kwargs: For `generate`: `num_beams=4`, `do_sample=True`, ...
+
+    Returns (of a call):
+        `dict` with `generated_text`, `length` (measured), `requested_length` and `length_unit` (and `score`, with
+            `return_dict_in_generate=True, output_scores=True` and beams); a list of them for
+        `num_return_sequences` above 1; a list of either for several lengths of a text, and for a list of sources, in
+        their order.
+
+    Raises:
+        `TypeError`, `ValueError`: for inputs that are no texts or empty ones, a length that is missing, no integer or
+            under 1, both `length` and `length_ratio`, a unit the checkpoint has no table for, a plain model without a
+            constraint, a missing predictor or one of another unit.
+    """
+
+    model: Any
+    tokenizer: Any
+    _load_tokenizer: Any = None  # where there is none it is refused here, in words of ours
+    _load_processor: Any = False
+    _load_image_processor: Any = False
+    _load_feature_extractor: Any = False
+
+    def __init__(self, *args, revision: str | None = None, token: str | bool | None = None, **kwargs):
+        super().__init__(*args, **kwargs)
+        check_tokenizer(self.tokenizer, getattr(self.model, "name_or_path", "the model"), self.model)
+        given = {"revision": revision, "token": token}
+        given = {name: value for name, value in given.items() if value is not None}
+        self._predictors = Predictors(self.model, {**HUB_OPTIONS.get(self.model, {}), **given})
+        self._chooser = Chooser(self.device)
+        tokens = getattr(self.model.config, "length_tokens", None)
+        self._length_tokens = None if tokens is None else LengthTokens(**tokens)
+        self._controlled = getattr(self.model.config, "length_controlled", False)
+        self._causal = not self.model.config.is_encoder_decoder
+        if self._causal and self.tokenizer.pad_token is None:  # as the library's text generation does
+            self.tokenizer.pad_token = self.tokenizer.eos_token
+        self._needs_length = self._controlled or tokens is not None  # and counts in its own unit
+
+    def _sanitize_parameters(self, **kwargs):
+        return {}, kwargs, {}  # what `pipeline(...)` is given holds for every call
+
+    def save_pretrained(self, save_directory, **kwargs):
+        """Save model and tokenizer. The task comes with the package; the base method names code to load it."""
+        self.model.save_pretrained(save_directory, **kwargs)
+        self.tokenizer.save_pretrained(save_directory, **kwargs)
+
+    def __call__(self, inputs, **kwargs):
+        inputs = as_prompts(inputs, self.tokenizer)
+        if isinstance(inputs, Mapping) or not isinstance(inputs, Iterable):
+            raise TypeError(f"inputs must be a text or a list of texts, got {inputs!r}")
+        texts = [inputs] if isinstance(inputs, str) else list(inputs)
+        check_sources(texts)
+        if not texts:
+            return []
+        call = self._read(texts, {**self._forward_params, **kwargs}, isinstance(inputs, str))
+        self._set_lengths(call)
+        results: list = [None] * len(call.texts)
+        table = self._unit_table(call.length_unit)
+        show = len(results) > (call.batch_size or 32) if call.progress_bar is None else call.progress_bar
+        with tqdm(total=len(results), desc="Generating", unit="text", disable=not show) as bar:
+            for rows in self._batches(call):
+                for i, outputs in zip(rows, self._write(call, rows, table), strict=True):
+                    results[i] = outputs if call.ranged else self._best(call, i, outputs)
+                bar.update(len(rows))
+        text_of = call.text_of
+        if call.ranged:
+            results, text_of = self._best_of_ranges(call, results)
+        if call.lists:
+            results = [[results[i] for i, text in enumerate(text_of) if text == k] for k in range(len(texts))]
+        return results[0] if isinstance(inputs, str) else results
+
+    def _read(self, texts: list[str], options: dict, single: bool) -> Call:
+        """Step 1: the options of a call, checked, and its rows."""
+        call = Call.of(options, self.model)
+        config = self.model.config
+        unit = getattr(config, "length_unit", None)
+        call.length_unit = call.length_unit or unit or "token"
+        if self._needs_length and call.length_unit != unit:
+            given, only = f"length_unit={call.length_unit!r}", "a table" if self._controlled else "length tokens"
+            raise ValueError(
+                f"{given}, but the model was trained to count {unit}s and has {only} for these alone; leave "
+                f"length_unit out, or train one: add_length_control(..., {given})"
+            )
+        call.set_constraint(config)
+        if call.batch_size is None and call.batch_tokens is None:
+            call.batch_size = self._batch_size or 32
+        call.set_candidates(plans=self._needs_length)
+        if call.rerank_model is not None and call.rerank == 1:
+            raise ValueError(
+                "rerank_model chooses among several candidates; pass rerank=16, or leave rerank_model out"
+            )
+        call.set_rows(texts, single)
+        return call
+
+    def _set_lengths(self, call: Call) -> None:
+        """Step 2: the requested length of each row, and its length token; `None` for a model that needs no length."""
+        length, ratio = call.length, call.length_ratio
+        check_length_source(call.texts, length, ratio)
+        for i, text in zip(call.text_of, call.texts, strict=True):
+            if not text.strip():
+                raise ValueError(f"the text at position {i} is empty and has no length to write for; remove it")
+        for name, source in (("predictor", "predict"), ("references", "reference")):
+            if getattr(call, name) is not None and not (isinstance(length, str) and length == source):
+                raise ValueError(f"{name} gives the lengths with length={source!r}, got length={length!r}")
+        call.lengths = call.first = [None] * len(call.texts)
+        if not self._needs_length and call.length_constraint is None:
+            if length is not None or ratio is not None:
+                raise ValueError(
+                    f"{type(self.model).__name__} has no length control, so a length needs a constraint; pass "
+                    "length_constraint='max' or 'exact', or use a length-controlled model"
+                )
+            return
+        if length is None and ratio is None:
+            length = getattr(self.model.config, "length", None)
+        options: dict[str, Any] = {"batch_size": call.batch_size or 32, "truncation": call.truncation}
+        call.lengths = requested_lengths(
+            call.texts,
+            length,
+            unit=call.length_unit,
+            tokenizer=self.tokenizer,
+            ratio=ratio,
+            references=call.references,
+            predict=partial(self._predictors.predict, unit=call.length_unit, predictor=call.predictor, **options),
+        )
+        call.set_plans()
+        # an encoder that is given the length runs for each row
+        runs = self._length_tokens is not None or getattr(self.model.config, "encoder_length_embedding", False)
+        call.shared = len(set(call.text_of)) < len(call.texts) and not runs and not self._causal
+        call.first = [None] * len(call.texts)
+        if self._length_tokens is not None:
+            pairs = zip(call.lengths, count_texts(self.tokenizer, call.texts, call.length_unit), strict=True)
+            tokens = [self._length_tokens.token_for(length, count) for length, count in pairs]
+            call.first = self.tokenizer.convert_tokens_to_ids(tokens)
+
+    def _unit_table(self, unit: str) -> UnitTable:
+        if hasattr(self.model, "unit_table") and unit == self.model.config.length_unit:
+            return self.model.unit_table
+        table = UnitTable.from_tokenizer(self.tokenizer, unit)
+        return table.padded(self.model.get_output_embeddings().weight.shape[0]).to(self.device)
+
+    def _batches(self, call: Call) -> Iterator[list[int]]:
+        """
+        Step 3: batches of rows with as many candidates. Rows of similar requested and source length need the least
+        padding; the longest come first, so that an impossible length or a lack of memory fails in the first batch.
+        """
+        order = sorted(range(len(call.texts)), key=lambda i: (call.lengths[i] or 0, len(call.texts[i])), reverse=True)
+        if call.shared:  # rows of one text stay together, so that its encoder runs once
+            place: dict[int, int] = {}  # of a text: that of its longest row
+            for k, i in enumerate(order):
+                place.setdefault(call.text_of[i], k)
+            order.sort(key=lambda i: place[call.text_of[i]])
+        sizes = [(0, 0)] * len(call.texts)
+        if call.batch_tokens is not None:
+            counts = count_texts(self.tokenizer, call.texts, "token")
+            special = self.tokenizer.num_special_tokens_to_add()
+            sizes = [(count + special, length or 0) for count, length in zip(counts, call.lengths, strict=True)]
+        for candidates in dict.fromkeys(call.candidates[i] for i in order):
+            alike = [i for i in order if call.candidates[i] == candidates]
+            yield from batches(alike, sizes, call.batch_size or len(alike), call.batch_tokens)
+
+    def _write(self, call: Call, rows: list[int], table: UnitTable) -> list[list[dict]]:
+        """Step 4: the outputs of each row of a batch, as the model gives them."""
+        lengths = [call.lengths[i] for i in rows]
+        distinct = list({call.text_of[i] if call.shared else i: i for i in rows}.values())
+        batch = self.preprocess([call.texts[i] for i in distinct], first=[call.first[i] for i in distinct])
+        text_rows = None
+        if call.shared:
+            place = {call.text_of[i]: k for k, i in enumerate(distinct)}
+            text_rows = torch.tensor([place[call.text_of[i]] for i in rows])
+        windows, candidates = [call.tolerances[i] for i in rows], call.candidates[rows[0]]
+        options = {"table": table, "text_rows": text_rows, "lengths": lengths, "windows": windows}
+        outputs = self.forward(batch, call=call, candidates=candidates, **options)
+        written = self.postprocess(outputs, unit=call.length_unit, lengths=lengths)
+        results = []
+        for row, i in enumerate(rows):
+            own = written[row * candidates : (row + 1) * candidates]
+            asked = call.ranges[call.request_of[i]] if call.ranged else lengths[row]
+            results.append([{**out, "requested_length": asked, "length_unit": call.length_unit} for out in own])
+        return results
+
+    def _best(self, call: Call, row: int, outputs: list[dict]):
+        """Step 5: what is returned for a request: its best output, or a list of them."""
+        scores = [out.pop("of_a_token") for out in outputs] if "of_a_token" in outputs[0] else None
+        order, texts = list(range(len(outputs))), [out["generated_text"] for out in outputs]
+        if call.rerank > 1:
+            order = self._chooser.order(call.texts[row], texts, call.rerank_model, scores)
+        elif scores is not None:
+            order.sort(key=lambda k: -scores[k])
+        if call.ranged:  # lengths that were planned for may lead to one text; what differs comes first
+            first = {texts[k]: k for k in reversed(order)}
+            order.sort(key=lambda k: first[texts[k]] != k)
+        outputs = [outputs[k] for k in order[: call.num_return_sequences]]
+        return outputs[0] if call.num_return_sequences == 1 else outputs
+
+    def _best_of_ranges(self, call: Call, results: list) -> tuple[list, list[int]]:
+        """The candidates of each range together, and of each range the position of its text."""
+        rows: list[list[int]] = [[] for _ in call.ranges]
+        for i, request in enumerate(call.request_of):
+            rows[request].append(i)
+        best = [self._best(call, own[0], [out for i in own for out in results[i]]) for own in rows]
+        return best, [call.text_of[own[0]] for own in rows]
+
+    def preprocess(self, texts, *, first: list, **_) -> Any:
+        if self._causal:
+            return encode_prompts(self.tokenizer, texts)
+        encode = partial(self.tokenizer, texts, return_tensors="pt", padding=True, verbose=False)
+        batch = encode()
+        positions = getattr(self.model.config, "max_position_embeddings", None) or 10**9
+        most = self.tokenizer.model_max_length
+        limit = min(most, positions) - (first[0] is not None)
+        if batch["input_ids"].shape[1] > limit:
+            whose = "the encoder's %d tokens" if positions <= most else "%d tokens, the tokenizer's model_max_length,"
+            logger.warning(
+                f"%d of %d sources are longer than {whose} and were cut",
+                *(int((batch["attention_mask"].sum(dim=1) > limit).sum()), len(texts), limit),
+            )
+            batch = encode(truncation=True, max_length=limit)
+        if first[0] is not None:
+            ids = batch["input_ids"]
+            batch["input_ids"] = torch.cat([torch.tensor(first, dtype=ids.dtype).unsqueeze(1), ids], dim=1)
+            batch["attention_mask"] = torch.cat([ids.new_ones(len(ids), 1), batch["attention_mask"]], dim=1)
+        return batch
+
+    def _forward(
+        self, batch, *, call: Call, candidates: int, table: UnitTable, text_rows, lengths: list, windows: list
+    ):
+        batch.pop("token_type_ids", None)
+        if text_rows is not None:
+            batch = encode_once(self.model, batch, text_rows.to(self.device))
+        arguments, encoded = {**batch, **call.options_for(candidates)}, batch.get("encoder_outputs")
+        inputs = {name: batch.get(name) for name in ("input_ids", "attention_mask")}
+        # `generate` puts others in the place of these
+        inputs["encoder_outputs"] = None if encoded is None else type(encoded)(**encoded)
+        prompt = prompt_of(self.model, arguments)[1]
+        finish = None
+        if call.finish is not None:
+            eos = self.model.generation_config.eos_token_id
+            options = {"eos_token_id": self.model.config.eos_token_id if eos is None else eos}
+            options["prompt_length"] = prompt = prompt or 1  # the decoder's start
+            length = torch.tensor(lengths, device=table.weights.device)
+            finish = FinishLogitsProcessor(self.tokenizer, table, length, call.finish, **options)
+            arguments["logits_processor"] = [*(call.options.get("logits_processor") or []), finish]
+        generate, constraint = self.model.generate, call.length_constraint
+        if hasattr(self.model, "unit_table"):  # a model of this package; without control its constraint is made here
+            arguments["length_constraint"] = constraint if self._controlled else None
+        tolerance = None if set(windows) == {None} else windows
+        if self._controlled:
+            ids = generate(**arguments, length=lengths, length_tolerance=tolerance)
+        elif constraint is None:
+            ids = generate(**arguments)
+        else:
+            length = as_length_tensor(lengths, len(lengths), table.weights.device)
+            positions = getattr(self.model.config, "max_position_embeddings", None)
+            options = {"positions": positions, "tolerance": tolerance}
+            ids = generate_within(generate, self.model, table, length, constraint, arguments, **options)
+        scores, of_a_token = getattr(ids, "sequences_scores", None), None
+        ids = ids if isinstance(ids, torch.Tensor) else ids.sequences
+        if call.ranged and call.length_plans * candidates > 1:
+            of_a_token = token_log_probabilities(
+                self.model, table, ids, inputs, self._causal * prompt, controlled=self._controlled
+            )
+        ids = ids[:, prompt:]
+        tokens = table.count(ids) if table.unit in ("token", COST) else None  # what ids alone know
+        return {"ids": ids, "tokens": tokens, "scores": scores, "finish": finish, "of_a_token": of_a_token}
+
+    def postprocess(self, outputs, *, unit: str, lengths: list, **_) -> list[dict]:
+        texts = self.tokenizer.batch_decode(
+            outputs["ids"], skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        finish, ends = outputs["finish"], []
+        counted = unit in ("token", COST)
+        produced = outputs["tokens"].tolist() if counted else count_texts(self.tokenizer, texts, unit)
+        if finish is not None:
+            count, copies = partial(count_texts, self.tokenizer, unit=unit, target=True), len(texts) // len(lengths)
+            for k, (ids, text) in enumerate(zip(outputs["ids"].tolist(), texts, strict=True)):
+                half = lengths[k // copies] / 2
+                texts[k], end = finish.ending(ids, text, lambda short, half=half: count([short])[0] >= half)
+                ends.append({"finish": end})
+                if texts[k] != text:  # of tokens no more than were written: the text may have others
+                    produced[k] = min(produced[k], count([texts[k]])[0])
+        rows = [{"generated_text": text, "length": n} for text, n in zip(texts, produced, strict=True)]
+        if outputs["scores"] is not None:
+            rows = [row | {"score": score} for row, score in zip(rows, outputs["scores"].tolist(), strict=True)]
+        if outputs["of_a_token"] is not None:
+            rows = [row | {"of_a_token": score} for row, score in zip(rows, outputs["of_a_token"], strict=True)]
+        return [row | end for row, end in zip(rows, ends, strict=True)] if ends else rows

@@ -1,0 +1,129 @@
+"""Where requested lengths come from: a number, a list, a ratio, `"predict"`, `"source"` or `"reference"`."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from ..length_predictor import load_predictor
+from ..length_ranges import check_range, is_ranged, ratio_ranges
+from ..length_units import check_texts, count_texts
+from ..lengths import check_length
+
+
+LENGTH_SOURCES = ("predict", "source", "reference")
+
+
+def requested_lengths(
+    texts: Sequence[str],
+    length,
+    *,
+    unit: str,
+    tokenizer,
+    ratio: float | tuple[float, float] | None = None,
+    references: Sequence[str] | None = None,
+    predict: Callable[[Sequence[str]], list[int]] | None = None,
+) -> list:
+    """
+    A length for each text, or a range of lengths, `(lowest, highest)`.
+
+    Args:
+        texts (`Sequence[str]`): Sources.
+        length (`int`, `tuple`, `list`, `torch.LongTensor` or `str`): In units; one for all, an `int` or a range, a
+            list of either with one for each text, or a name of `LENGTH_SOURCES`; `None` with a ratio.
+        unit (`str`): What is counted; tokens by the `tokenizer`.
+        ratio (`float` or `tuple`, *optional*): Times the length of each source, rounded, at least 1; or a range of
+            ratios, see `ratio_ranges`.
+        references (`Sequence[str]`, *optional*): One for each text, for `"reference"`.
+        predict (`Callable`, *optional*): From texts to lengths, for `"predict"`.
+
+    Raises:
+        `TypeError`, `ValueError`: for a length that is missing, given twice, no int or under 1, or another number of
+            lengths or references than texts.
+    """
+    if ratio is not None:
+        if length is not None:
+            raise ValueError(f"give length or length_ratio, not both: got length={length!r}, length_ratio={ratio!r}")
+        counts = count_texts(tokenizer, texts, unit)
+        if isinstance(ratio, tuple):
+            return ratio_ranges(counts, ratio)
+        if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < float("inf"):
+            raise ValueError(f"length_ratio must be a number above 0, got {ratio!r}; pass length_ratio=0.5")
+        length = [max(1, round(ratio * count)) for count in counts]
+    if length is None:
+        raise ValueError("no length was given; pass length=40, a list with one for each text, or length_ratio=0.5")
+    if isinstance(length, str):
+        if length == "predict" and predict is not None:
+            return predict(texts)
+        if length == "source":
+            return [max(1, count) for count in count_texts(tokenizer, texts, unit)]
+        if length == "reference":
+            known = _checked_references(references, len(texts))
+            return [max(1, count) for count in count_texts(tokenizer, known, unit, target=True)]
+        raise ValueError(
+            f"length must be an int, one for each text in a list, 'predict', 'source' or 'reference', got {length!r}"
+        )
+    lengths = length.tolist() if isinstance(length, torch.Tensor) else length
+    lengths = list(lengths) if isinstance(lengths, list) else [lengths] * len(texts)
+    if len(lengths) != len(texts):
+        raise ValueError(f"length must be one integer or one for each of the {len(texts)} texts, got {lengths}")
+    for item in lengths:  # a list that holds a range holds ranges alone
+        (check_range if is_ranged(lengths) else check_length)(item)
+    return lengths
+
+
+def _checked_references(references, texts: int) -> list[str]:
+    many = len(references) if isinstance(references, list | tuple) else repr(references)
+    if many != texts:
+        raise ValueError(
+            f"length='reference' needs one reference for each of the {texts} texts, got {many}; pass references=[...]"
+        )
+    check_texts(references, "reference")
+    return list(references)
+
+
+class Predictors:
+    """
+    The length predictors of a generator, each loaded once.
+
+    Args:
+        model (`PreTrainedModel`): The generator; its configuration names the default predictor, `"./folder"` for one
+            inside its own folder or repository.
+        hub_options (`dict`): `revision`, `token` and the like that the generator was loaded with.
+    """
+
+    def __init__(self, model, hub_options: dict[str, Any]):
+        self.model, self.hub_options = model, hub_options
+        self.loaded: dict[tuple, tuple] = {}
+
+    def find(self, predictor=None) -> tuple:
+        """The predictor of a call, a pair or a name, or else of the configuration; with its tokenizer."""
+        if isinstance(predictor, tuple):
+            return predictor
+        config, options = self.model.config, dict(self.hub_options)
+        name = predictor or getattr(config, "length_predictor", None)
+        if name is None:
+            raise ValueError(
+                "length='predict' needs a length predictor; pass predictor='path or Hub name', or save the model with "
+                "config.length_predictor"
+            )
+        if predictor is None and name.startswith("./"):
+            where, options["subfolder"] = config.name_or_path, name[2:]
+        else:
+            where = name
+            options.pop("revision", None)  # the generator's
+        key = (str(where), options.get("subfolder"))
+        if key not in self.loaded:
+            model, tokenizer = load_predictor(where, **options)
+            self.loaded[key] = model.to(self.model.device), tokenizer
+        return self.loaded[key]
+
+    def predict(self, texts: Sequence[str], unit: str, predictor=None, **options) -> list[int]:
+        """Predicted lengths in `unit`; `options` are those of `LengthPredictor.predict_lengths`."""
+        model, tokenizer = self.find(predictor)
+        if model.config.length_unit != unit:
+            raise ValueError(
+                f"the predictor predicts {model.config.length_unit}s, the generator counts {unit}s; use a predictor "
+                f"trained with length_unit={unit!r}"
+            )
+        return model.predict_lengths(texts, tokenizer, **options)

@@ -1,0 +1,1 @@
+"""What a training run needs: collator, Trainer, tokenizer, model card, upload."""

@@ -1,0 +1,185 @@
+"""Batches with length targets."""
+
+import hashlib
+import logging
+from dataclasses import dataclass, field
+
+import torch
+from transformers import DataCollatorForSeq2Seq
+
+from ..length_units import UnitTable
+from ..lengths import check_length
+
+
+logger = logging.getLogger(__name__)
+
+
+def check_length_noise(window) -> None:
+    """Raise unless `window` is a Python `int` of at least 0."""
+    if isinstance(window, bool) or not isinstance(window, int):
+        raise TypeError(
+            f"length_noise must be an int, the window's half width in units, got {window!r} "
+            f"({type(window).__name__}); pass length_noise=2"
+        )
+    if window < 0:
+        raise ValueError(f"length_noise must be at least 0, got {window}; pass length_noise=2 for a window of [-2, 2]")
+
+
+class DrawsByExample:
+    """Mixin of a collator that draws numbers from its `seed`, the epoch and the example's ids alone."""
+
+    seed: int
+
+    def __post_init__(self):
+        # in shared memory, so that dataloader workers that outlive an epoch see it change
+        self._epoch = torch.full((), -1).share_memory_()  # none has begun
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch of training: numbers are drawn anew. `LengthControlTrainer` calls it."""
+        self._epoch.fill_(epoch)
+
+    def _draw(self, feature) -> list[float]:
+        """Three numbers from [0, 1) that look random."""
+        ids = [torch.as_tensor(feature[name]).tolist() for name in ("input_ids", "labels")]
+        key = repr((self.seed, int(self._epoch), *ids)).encode()
+        digest = hashlib.blake2b(key, digest_size=24).digest()
+        return [(int.from_bytes(digest[i : i + 8], "big") >> 11) / 2**53 for i in (0, 8, 16)]
+
+
+@dataclass
+class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
+    """
+    `DataCollatorForSeq2Seq` that adds `length`, counted from each example's labels.
+
+    Args:
+        length_unit (`str`, *optional*): `"token"` or `"character"`; by default that of `model.config`.
+        length (`int` or `str`, *optional*): Ask every example for this length instead, to evaluate at one length; or
+            `"column"`, each for the length in the column `length` of its row.
+        length_noise (`int`, *optional*, defaults to 0): Add an integer drawn uniformly from [-w, w] to each length,
+            kept at 1 or more (Oka et al. 2020, section 3.1), so that the model does not trust a predicted length too
+            much. For training alone: with `LengthControlTrainer`, or in a loop of your own with `model` in training
+            mode.
+        overshoot_share (`float`, *optional*, defaults to 0.0): Share of the examples, drawn anew each epoch, that
+            teach to stop late rather than never: they are given a length shorter than their target's (uniform from 1),
+            and wherever the target has reached or passed it the label is EOS; elsewhere they have no label. A model
+            that never saw a used-up length may otherwise run on for ever once it stepped over it. For training alone,
+            as `length_noise`; needs `model`.
+        seed (`int`, *optional*, defaults to 0): Of what is drawn once `set_epoch` is called (`LengthControlTrainer`
+            calls it). A draw then depends on the seed, the epoch and the example's ids alone, so it is the same in any
+            batch, worker or process, and after resuming. Without an epoch PyTorch's generator draws.
+
+    Returns (when called):
+        The parent's batch and `length (torch.LongTensor of shape (batch_size,))`. A model with
+        `length_encoding="none"`, or a stock model, gets none, since it could not use it.
+
+    Without `length="column"` a column `length` of the rows is left out, with a warning.
+
+    Raises:
+        `TypeError`, `ValueError`: for an example whose labels count zero, a row without the length asked for, and for
+            noise or overshoot examples without an epoch and without a model in training mode.
+
+    Example:
+
+    ```python
+    >>> import tempfile
+    >>> from hf_lenctrl import DataCollatorForLengthControl, train_marian_tokenizer
+    >>> texts = ["two words", "one more word"]
+    >>> tokenizer = train_marian_tokenizer(texts, texts, tempfile.mkdtemp(), vocab_size=20)
+    >>> collate = DataCollatorForLengthControl(tokenizer, length_unit="character")
+    >>> collate([tokenizer(text, text_target=text) for text in texts])["length"]
+    tensor([ 9, 13])
+
+    ```
+    """
+
+    length_unit: str | None = None
+    length: int | str | None = None
+    length_noise: int = 0
+    overshoot_share: float = 0.0
+    seed: int = 0
+    unit_table: UnitTable = field(init=False, repr=False)
+
+    def __post_init__(self):
+        super().__post_init__()
+        config = getattr(self.model, "config", None)
+        if self.length_unit is None:
+            self.length_unit = getattr(config, "length_unit", None)
+        if self.length_unit is None:
+            raise ValueError("length_unit is not known; pass length_unit='token' or 'character', or model=")
+        if self.length is not None and self.length != "column":
+            check_length(self.length)
+        check_length_noise(self.length_noise)
+        if self.length_noise and self.length is not None:
+            raise ValueError(
+                f"length={self.length} asks every example for one length, length_noise={self.length_noise} adds to "
+                "that of its target; give one of them"
+            )
+        if not 0 <= self.overshoot_share < 1:
+            raise ValueError(f"overshoot_share must be at least 0 and under 1, got {self.overshoot_share}")
+        if self.overshoot_share > 0 and self.model is None:
+            raise ValueError("overshoot_share needs the decoder's input ids; pass model= as well")
+        self.controlled = getattr(
+            config, "length_controlled", config is None
+        )  # a stock model's `forward` has no length
+        self.unit_table = UnitTable.from_tokenizer(self.tokenizer, self.length_unit)
+        self._told = False
+
+    @property
+    def draws(self) -> bool:
+        """Whether batches are changed for training."""
+        return bool(self.length_noise or self.overshoot_share)
+
+    def __call__(self, features, return_tensors=None):
+        column = None
+        if self.length == "column":
+            column = [row.get("length") for row in features]
+            for length in column:
+                check_length(length)
+        if self.controlled and "length" in features[0]:
+            if column is None and not self._told:
+                logger.warning("the column `length` of the rows is not used: lengths are counted from the labels")
+                self._told = True
+            features = [{name: value for name, value in row.items() if name != "length"} for row in features]
+        draws = None
+        if self.controlled and self.draws:
+            if self._epoch >= 0:
+                draws = torch.tensor([self._draw(feature) for feature in features], dtype=torch.float64)  # (B, 3)
+            elif getattr(self.model, "training", False):
+                draws = torch.rand(len(features), 3, dtype=torch.float64)
+            else:  # the stock Seq2SeqTrainer evaluates with the collator of its training
+                raise ValueError(
+                    f"length_noise={self.length_noise} and overshoot_share={self.overshoot_share} are for training, "
+                    f"got {'no model' if self.model is None else 'a model in evaluation mode'}; use "
+                    "LengthControlTrainer, or in a loop of your own pass model= and call model.train()"
+                )
+        batch = super().__call__(features, return_tensors)
+        if not self.controlled:
+            return batch
+        labels = batch["labels"]
+        ids = labels.masked_fill(labels == self.label_pad_token_id, self.tokenizer.pad_token_id)
+        length = self.unit_table.count(ids)  # (B,)
+        if bool((length < 1).any()):
+            raise ValueError(
+                f"every target must hold at least one {self.length_unit}, got {length.tolist()}; drop empty targets "
+                "before training (hf_lenctrl.commands.data.tokenize does)"
+            )
+        if column is not None:
+            batch["length"] = length.new_tensor(column)
+        else:
+            batch["length"] = length if self.length is None else length.new_full(length.shape, self.length)
+        if draws is None:
+            return batch
+        noise = (draws[:, 0] * (2 * self.length_noise + 1)).long() - self.length_noise  # (B,)
+        batch["length"] = (length + noise).clamp(min=1)
+        return self._overshoot(batch, length, draws[:, 1:]) if self.overshoot_share > 0 else batch
+
+    def _overshoot(self, batch, length, draws):
+        labels = batch["labels"]
+        chosen = (draws[:, 0] < self.overshoot_share) & (length > 1)  # (B,)
+        shorter = 1 + (draws[:, 1] * (length - 1)).long()  # (B,), 1 ... length - 1
+        late = self.unit_table.progress(batch["decoder_input_ids"]) >= shorter.unsqueeze(1)  # (B, T)
+        padding = self.label_pad_token_id
+        stop = torch.where(late & (labels != padding), self.tokenizer.eos_token_id, padding)  # (B, T)
+        batch["labels"] = torch.where(chosen.unsqueeze(1), stop, labels)
+        batch["length"] = torch.where(chosen, shorter, batch["length"])
+        return batch

@@ -1,0 +1,248 @@
+"""`Seq2SeqTrainer` with a collator for training alone, and what a run of it needs."""
+
+import logging
+import math
+from collections.abc import Sequence, Sized
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import Sampler, SequentialSampler
+from transformers import ProgressCallback, Seq2SeqTrainer, TrainerCallback
+from transformers.trainer_pt_utils import LengthGroupedSampler
+
+from .collator import DataCollatorForLengthControl
+from .model_card import TrainingRun, model_card
+from .upload import HubTrainer
+
+
+logger = logging.getLogger(__name__)
+
+
+def range_of(lengths: Sequence[int]) -> dict[str, int]:
+    """
+    What the configuration's `trained_lengths` holds of the lengths of targets.
+
+    Example:
+
+    ```python
+    >>> from hf_lenctrl.training.trainer import range_of
+    >>> range_of(range(1, 201))
+    {'1%': 2, '50%': 100, '99%': 198, 'max': 200}
+
+    ```
+    """
+    ordered = sorted(lengths)
+    places = {f"{percent}%": math.ceil(percent / 100 * len(ordered)) - 1 for percent in (1, 50, 99)}
+    return {name: ordered[place] for name, place in places.items()} | {"max": ordered[-1]}
+
+
+class ResumableTrainer(HubTrainer):
+    """
+    `Trainer` whose training batches come from `train_collator` (by default `data_collator`, which evaluation takes),
+    and are the same after the run is resumed.
+    """
+
+    def __init__(self, *args, train_collator=None, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.train_collator = train_collator or self.data_collator
+        if hasattr(self.train_collator, "set_epoch"):
+            self.add_callback(_SetEpoch(self.train_collator))
+
+    def _get_train_sampler(self, train_dataset=None):
+        sampler = super()._get_train_sampler(train_dataset)
+        # Trainer's draws from the global generator, so that a resumed epoch would have other batches than a whole one
+        return _Seeded(sampler, self.args.seed) if isinstance(sampler, LengthGroupedSampler) else sampler
+
+    def _get_eval_sampler(self, eval_dataset):
+        # Trainer's orders these rows by length, too, with `group_by_length`: outputs would not be in the rows' order
+        sampler = super()._get_eval_sampler(eval_dataset)
+        return SequentialSampler(eval_dataset) if isinstance(sampler, LengthGroupedSampler) else sampler
+
+    def get_train_dataloader(self):
+        evaluation_collator, self.data_collator = self.data_collator, self.train_collator
+        try:
+            return super().get_train_dataloader()
+        finally:
+            self.data_collator = evaluation_collator
+
+
+class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
+    """
+    `Seq2SeqTrainer` whose noise on lengths is that of training batches alone, drawn anew in each epoch, and whose
+    length projection, the one new layer of a pretrained model, learns at `projection_lr_factor` times the rate.
+
+    `data_collator` makes the batches (by default a `DataCollatorForLengthControl`); where it has `length_noise` or an
+    `overshoot_share`, evaluation takes it without these. `train_collator`, if given, makes the training batches.
+
+    Each target token weighs the same in an optimizer step, whichever process or accumulated batch it is in.
+
+    Once `run` (`hf_lenctrl.training.model_card.TrainingRun`) is set, the model card is written from it. With
+    `weights_dtype` (`"float16"`, `"bfloat16"`) the final model's weights are rounded and saved so, though computed
+    with as before.
+    """
+
+    def __init__(
+        self,
+        model=None,
+        args=None,
+        data_collator=None,
+        *others,
+        train_collator=None,
+        projection_lr_factor: float = 1.0,
+        weights_dtype: str | None = None,
+        **kwargs,
+    ):
+        if data_collator is None and kwargs.get("processing_class") is not None:
+            data_collator = DataCollatorForLengthControl(kwargs["processing_class"], model=model)
+        train_collator = train_collator or data_collator
+        for collator in (data_collator, train_collator):
+            if isinstance(collator, DataCollatorForLengthControl) and collator.model is None:
+                collator.model = model  # which makes the decoder's input of the labels
+        if getattr(data_collator, "draws", False):
+            data_collator = replace(data_collator, length_noise=0, overshoot_share=0.0)
+        super().__init__(model, args, data_collator, *others, train_collator=train_collator, **kwargs)
+        if self.args.torch_compile:  # one graph for batches of every size, instead of one for each new length
+            self.accelerator.state.dynamo_plugin.dynamic = True
+        self.compute_loss_func = self.compute_loss_func or self._token_mean
+        self.run: TrainingRun | None = None
+        self.weights_dtype = None if weights_dtype is None else getattr(torch, weights_dtype)
+        self.projection_lr_factor = projection_lr_factor
+        if not self.args.disable_tqdm and self.pop_callback(ProgressCallback) is not None:
+            self.add_callback(_LabelledProgress)
+
+    def train(self, *args, **kwargs):
+        self.remember_lengths()
+        return super().train(*args, **kwargs)
+
+    def remember_lengths(self) -> None:
+        """Write into the model's configuration which lengths the training targets have: `trained_lengths`."""
+        model: Any = self.model
+        rows: Any = self.train_dataset
+        config, table = self.accelerator.unwrap_model(model).config, getattr(self.train_collator, "unit_table", None)
+        if table is not None and hasattr(config, "trained_lengths") and isinstance(rows, Sized):
+            padding = model.config.pad_token_id
+            lengths: list[int] = []
+            for start in range(0, len(rows), 1000):
+                part = [torch.as_tensor(rows[i]["labels"]) for i in range(start, min(start + 1000, len(rows)))]  # type: ignore[index]
+                ids = torch.nn.utils.rnn.pad_sequence(part, batch_first=True, padding_value=padding)
+                lengths += table.count(ids.masked_fill(ids == -100, padding)).tolist()
+            config.trained_lengths = range_of(lengths)
+
+    def _token_mean(self, outputs, labels, num_items_in_batch=None):
+        # a model's own loss is the mean of its batch, and the mean of two means is not that of all their tokens
+        # as models with experts name it, a loss that a part of the model has of its own
+        more = outputs.get("aux_loss") if isinstance(outputs, dict) else None
+        more = 0.0 if more is None else more
+        if self.label_smoother is not None:
+            return self.label_smoother(outputs, labels, num_items_in_batch=num_items_in_batch) + more
+        logits = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
+        total = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="sum")
+        return total / ((labels != -100).sum() if num_items_in_batch is None else num_items_in_batch) + more
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        # nothing is generated here, but a model that sees no labels keeps a cache
+        inputs = {"use_cache": False, **inputs}
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    def evaluation_loop(self, *args, **kwargs):
+        # Seq2SeqTrainer's keeps the rows that fill up the last batch of several processes, and they would count twice
+        self.gather_function = self.accelerator.gather_for_metrics
+        return super().evaluation_loop(*args, **kwargs)
+
+    def create_optimizer(self, model=None):
+        if self.optimizer is not None or self.projection_lr_factor == 1.0:
+            return super().create_optimizer(model)
+        optimizer = super().create_optimizer(model)
+        names = dict((self.model if model is None else model).named_parameters())
+        # PEFT keeps a copy of a module that it saves, under a longer name
+        new = [p for name, p in names.items() if "length_projection" in name.split(".") and p.requires_grad]
+        if not new:
+            raise ValueError(
+                f"projection_lr_factor={self.projection_lr_factor} needs a model with a length projection; start from "
+                "a plain checkpoint (base_model=), or leave it out"
+            )
+        for group in optimizer.param_groups:
+            group["params"] = [p for p in group["params"] if not any(p is q for q in new)]
+        rate = self.projection_lr_factor * self.args.learning_rate
+        optimizer.add_param_group({"params": new, "lr": rate, "weight_decay": self.args.weight_decay})
+        return optimizer
+
+    def save_model(self, output_dir=None, _internal_call=False):
+        if output_dir is not None or self.weights_dtype is None:  # checkpoints, to go on from, stay as they are
+            return super().save_model(output_dir, _internal_call)
+        model = self.accelerator.unwrap_model(self.model)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.copy_(weight.to(self.weights_dtype))  # what is tested is what is saved
+        super().save_model(output_dir, _internal_call)
+        if self.args.should_save:
+            weights: dict[int, torch.Tensor] = {}  # tied weights stay one tensor
+            state = {
+                name: weights.setdefault(value.data_ptr(), value.to(self.weights_dtype))
+                if value.is_floating_point()
+                else value
+                for name, value in model.state_dict().items()
+            }
+            model.save_pretrained(self.args.output_dir, state_dict=state)
+
+    def create_model_card(self, language=None, license=None, tags=None, model_name=None, **kwargs):
+        """Write `README.md`, and `report.png` where matplotlib is there, from `run`; without a run as Trainer does."""
+        if self.run is None:
+            return super().create_model_card(language, license, tags, model_name, **kwargs)
+        if not self.is_world_process_zero():
+            return
+        model: Any = self.accelerator.unwrap_model(self.model)
+        folder, unit = Path(str(self.args.output_dir)), getattr(model.config, "length_unit", self.run.length_unit)
+        try:
+            picture = self.run.save_picture(folder / "report.png", unit, self.processing_class)
+        except ImportError as error:
+            logger.info("the model card has no picture: %s", error)
+            picture = False
+        name = self.hub_model_id or model_name or folder.resolve().name
+        card = model_card(model, self.run, name, picture=picture, revision=self.args.hub_revision)
+        card.save(folder / "README.md")
+
+
+class _Seeded(Sampler):
+    """A sampler whose order is a function of seed and epoch."""
+
+    def __init__(self, sampler: LengthGroupedSampler, seed: int):
+        self.sampler, self.seed, self.epoch = sampler, seed, 0
+        sampler.generator = torch.Generator()
+
+    def set_epoch(self, epoch: int):
+        self.epoch = epoch
+
+    def __len__(self):
+        return len(self.sampler)
+
+    def __iter__(self):
+        self.sampler.generator.manual_seed(self.seed + self.epoch)
+        return iter(self.sampler)
+
+
+class _LabelledProgress(ProgressCallback):
+    """Trainer's progress bars, with the name of what is in progress."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        super().on_train_begin(args, state, control, **kwargs)
+        if self.training_bar is not None:
+            self.training_bar.set_description("Training")
+
+    def on_prediction_step(self, args, state, control, eval_dataloader=None, **kwargs):
+        begins = self.prediction_bar is None
+        super().on_prediction_step(args, state, control, eval_dataloader, **kwargs)
+        if begins and self.prediction_bar is not None:
+            self.prediction_bar.set_description("Evaluating")
+
+
+class _SetEpoch(TrainerCallback):
+    """Tells a collator the epoch, before dataloader workers start."""
+
+    def __init__(self, collator):
+        self.collator = collator
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        self.collator.set_epoch(int(state.epoch or 0))
