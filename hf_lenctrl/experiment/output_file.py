@@ -25,9 +25,9 @@ class OutputFile:
         self.options_path = Path(f"{path}.options.json")
         self.lines: list[str] = []
         if self.path.exists():
-            before = json.loads(self.options_path.read_text("utf-8")) if self.options_path.is_file() else None
+            before = json.loads(self.options_path.read_text("utf-8")) if self.options_path.is_file() else {}
             if before != self.options:
-                names = [] if before is None else sorted(before | self.options)
+                names = sorted(before | self.options) if before else []
                 pairs = [(name, before.get(name), self.options.get(name)) for name in names]
                 points = [f"{POINT}{name}={old}, now {new}" for name, old, new in pairs if old != new]
                 raise ValueError(
