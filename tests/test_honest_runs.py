@@ -239,6 +239,7 @@ def test_the_trained_lengths_are_kept_and_a_request_outside_is_told_once(run, ca
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(run), AutoTokenizer.from_pretrained(run)
     batch = tokenizer(SOURCES[0], return_tensors="pt")
     model.generate(**batch, length=30)
+    model.generate(**batch, length=18)  # one character below the range
     assert "was requested" not in caplog.text
     for _ in range(2):
         model.generate(**batch, length=90)

@@ -121,9 +121,8 @@ def _check_fixed(args: ModelArguments, data_args: DataArguments, config) -> None
     has["target_vocabulary"] = "shared" if shared else "character"
     if not hasattr(config, "length_encoding"):  # a base model
         has |= {"absolute_positions": True, "learned_lengths": 512, "length_scale": 1}
-        has |= (
-            {} if args.model_name_or_path is None else {"length_tokens": None}
-        )  # a model to go on with has no new ones
+        if args.model_name_or_path is not None:  # a model to go on with is given no new ones
+            has["length_tokens"] = None
     else:
         tokens: dict = config.length_tokens or {}
         has |= {option: getattr(config, option) for option in _METHOD}

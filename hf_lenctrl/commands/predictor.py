@@ -259,6 +259,7 @@ def run(model_args: PredictorArguments, data_args: DataArguments, args) -> dict:
     encoder: Any = model_args.encoder_name_or_path or new_encoder(model_args, tokenizer, data_args)
     unit, lengths = model_args.length_unit, splits["train"]["labels"][:]
     model = LengthPredictor.from_encoder(encoder, lengths, length_unit=unit, dropout=model_args.dropout)
+    model.config.pad_token_id = tokenizer.pad_token_id  # else Trainer sets it, and warns
     logger.info("%.1fM parameters, targets %.1f %ss", model.num_parameters() / 1e6, model.config.target_mean, unit)
     limits = (data_args.max_source_length, model.max_source_length(tokenizer))
     limit = min((most for most in limits if most is not None), default=512)

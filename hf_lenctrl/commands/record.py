@@ -10,6 +10,7 @@ from typing import Any
 from .. import __version__
 from .arguments import MODELS
 from .checkpoints import checkpoints_of, trained_steps
+from .cli import POINT
 from .run import remove_tokenizer
 
 
@@ -96,8 +97,9 @@ class RunRecord:
         folder = self.path.parent
         further = f"; to start from the model of this run, add model_name_or_path={folder}"
         raise ValueError(
-            f"{folder} holds a run with other options: {'; '.join(differences)}. Name another output_dir"
+            f"{folder} holds a run with other options. Name another output_dir"
             f"{further if 'model_name_or_path' in now else ''}. Options that may change: {', '.join(self.changeable)}"
+            f". Those that differ:{''.join(f'{POINT}{difference}' for difference in differences)}"
         )
 
     def set_rows(self, rows: dict[str, int]) -> None:

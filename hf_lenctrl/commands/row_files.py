@@ -83,6 +83,9 @@ def csv_rows(path: str) -> Iterator[dict[str, str]]:
     with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, strict=True)
         header = next(reader, [])
+        other = next((mark for mark in (";", "\t") if len(header) == 1 and mark in header[0]), None)
+        if other is not None:
+            raise ValueError(f"its columns are separated by {other!r}; save it with commas, or as jsonl")
         if len(set(header)) < len(header):
             raise ValueError(f"two columns have one name: {', '.join(header)}")
         for cells in filter(None, reader):

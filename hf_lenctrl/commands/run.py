@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
 from huggingface_hub import create_repo, get_session, upload_file
 
@@ -27,6 +28,9 @@ def set_up(args) -> None:
     """Logging and seed of a run."""
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.INFO)
     transformers.utils.logging.set_verbosity(args.get_process_log_level())
+    logging.getLogger("absl").setLevel(logging.WARNING)  # rouge_score says each time which tokenizer it takes
+    if not torch.accelerator.is_available():
+        args.dataloader_pin_memory = False  # there is no device to copy to, of which PyTorch warns
     transformers.set_seed(args.seed)
     logger.info("computing in %s, on %s", precision(args), args.device.type)
 

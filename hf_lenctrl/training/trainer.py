@@ -50,6 +50,12 @@ class ResumableTrainer(HubTrainer):
         if hasattr(self.train_collator, "set_epoch"):
             self.add_callback(_SetEpoch(self.train_collator))
 
+    def _issue_warnings_after_load(self, load_result):
+        # a checkpoint leaves out tied weights, and positions that are computed; Trainer warns of them (5.23)
+        left_out = {*(self.model._keys_to_ignore_on_save or ()), *getattr(self.model, "all_tied_weights_keys", ())}
+        load_result.missing_keys[:] = [name for name in load_result.missing_keys if name not in left_out]
+        super()._issue_warnings_after_load(load_result)
+
     def _get_train_sampler(self, train_dataset=None):
         sampler = super()._get_train_sampler(train_dataset)
         # Trainer's draws from the global generator, so that a resumed epoch would have other batches than a whole one

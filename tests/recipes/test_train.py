@@ -320,7 +320,7 @@ def test_a_run_that_was_stopped_and_resumed_equals_one_that_was_not(tmp_path, ca
     )
 
 
-def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path):
+def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path, caplog, recwarn):
     options = {
         "max_steps": 6,
         "save_steps": 3,
@@ -335,6 +335,9 @@ def test_a_run_that_was_killed_goes_on_from_its_last_checkpoint(tmp_path):
         shutil.copytree(tmp_path / "whole" / name, tmp_path / "killed" / name)
     train(tmp_path / "killed", **options)
     assert_same_weights(tmp_path / "whole", tmp_path / "killed")
+    # nothing is said of what a normal run has: weights that are tied, a CPU, a tokenizer of ROUGE
+    assert "missing keys" not in caplog.text and "Using default tokenizer" not in caplog.text
+    assert not [str(warning.message) for warning in recwarn if "pin_memory" in str(warning.message)]
 
 
 def test_a_finished_run_given_again_is_tested_again_and_not_trained_on(tmp_path):

@@ -108,7 +108,7 @@ def run(trained, tmp_path):
     ("options", "said"),
     [
         (["--length_unit=character"], "length_unit=word, now character"),
-        (["--learning_rate=1e-2", "--dropout=0.2"], "dropout=0.1, now 0.2; learning_rate=0.003, now 0.01"),
+        (["--learning_rate=1e-2", "--dropout=0.2"], "dropout=0.1, now 0.2\n  * learning_rate=0.003, now 0.01"),
         (["--max_steps=5"], "max_steps=10 (trained), now 5"),
         (["--train_file={rows}"], "train_file=sha256 "),
     ],
@@ -117,10 +117,13 @@ def test_a_folder_refuses_the_command_of_another_run(data, run, options, said):
     rows = run.parent / "rows.jsonl"  # longer targets
     rows.write_text("".join(json.dumps({**row, "target": "tu " * 30}) + "\n" for row in ROWS[:200]))
     before = {name: (run / name).read_bytes() for name in ("config.json", "model.safetensors", "run.json")}
-    with pytest.raises(ValueError, match="run holds a run with other options: ") as refused:
+    with pytest.raises(ValueError, match=r"run holds a run with other options\. ") as refused:
         train(data, run, "--max_steps=10", *(option.format(rows=rows) for option in options))
     message = str(refused.value)
-    assert f": {said}" in message and "Name another output_dir. Options that may change: max_steps, " in message
+    assert (
+        f"Those that differ:\n  * {said}" in message
+        and "Name another output_dir. Options that may change: max_steps, " in message
+    )
     assert {name: (run / name).read_bytes() for name in before} == before
 
 
@@ -166,7 +169,7 @@ def test_the_tokens_of_a_generator_that_was_trained_on_are_the_same(data, run, s
     train(data, folder, "--max_steps=1", *unit)
     vocabulary = next(path for path in (generator / "vocab.json", generator / "tokenizer.json") if path.is_file())
     vocabulary.write_text(vocabulary.read_text() + " ")
-    with pytest.raises(ValueError, match=r"other options: target_tokenizer=generator sha256 \w{8} .*, now generator "):
+    with pytest.raises(ValueError, match=r"differ:\n  \* target_tokenizer=generator sha256 \w{8} .*, now generator "):
         train(data, folder, "--max_steps=1", *unit)
 
 
