@@ -28,11 +28,11 @@ NEXT_SENTENCE = re.compile(r"(?:[^\W\d_]{3}(?<!Prof)[.…]+|[!?]+)[\s\"'“”�
 LONGEST = 120  # of the slider, where the configuration does not name the lengths of the training
 CANDIDATES = 16  # of an exact length
 CONSTRAINTS = {"exact": "exact", "at most": "max", "unconstrained": None}
-EXAMPLES = [
-    ["Ich kann dieses Fenster nicht öffnen.", 26],
-    ["Der Film war so langweilig, dass ich eingeschlafen bin.", 42],
-    ["J'aimerais apprendre à jouer du piano.", 44],
-    ["Peux-tu marcher un peu plus lentement, s'il te plaît ?", 34],
+EXAMPLES: list[tuple[str, int]] = [
+    ("Ich kann dieses Fenster nicht öffnen.", 26),
+    ("Der Film war so langweilig, dass ich eingeschlafen bin.", 42),
+    ("J'aimerais apprendre à jouer du piano.", 44),
+    ("Peux-tu marcher un peu plus lentement, s'il te plaît ?", 34),
 ]
 CSS = """
 .row {margin: .6em 0} .label {color: var(--block-title-text-color); font-size: .85em}
@@ -131,7 +131,8 @@ def translate(pipe: Writer, base: Writer | None, text: str, length: float, choic
     if len(text) > LONGEST_TEXT or NEXT_SENTENCE.search(text):
         found = f"{len(text)} characters" if len(text) > LONGEST_TEXT else "more than one sentence"
         raise ValueError(
-            f"the text must be one sentence of at most {LONGEST_TEXT} characters, got {found}; shorten it"
+            f"the text must be one sentence of at most {LONGEST_TEXT} characters, got {found}; enter one "
+            "sentence at a time"
         )
     if isinstance(length, bool) or not isinstance(length, int | float) or not low <= length <= high or length % 1:
         raise ValueError(f"the length must be an integer from {low} to {high}, got {length!r}; use the slider")
@@ -169,7 +170,7 @@ def build(pipe: Writer, base: Writer | None = None) -> gr.Blocks:
         constraint = gr.Radio(choices, value="exact", label="Constraint")
         button = gr.Button("Translate", variant="primary")
         output = gr.HTML(css_template=CSS)
-        gr.Examples(EXAMPLES, [text, length])
+        gr.Examples([list(row) for row in EXAMPLES], [text, length])
         # a small machine runs the model once at a time
         gr.on(
             [button.click, text.submit, length.release, constraint.input],
