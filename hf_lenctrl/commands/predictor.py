@@ -97,7 +97,7 @@ class PredictorTrainer(HubTrainer):
             card.save(folder / "README.md")
 
 
-def train_bert_tokenizer(texts: Iterable[str], vocab_size: int | None) -> BertTokenizer:
+def train_bert_tokenizer(texts: Iterable[str], vocab_size: int) -> BertTokenizer:
     """A `BertTokenizer` trained on texts, the same one each time."""
     options: dict[str, Any] = {"strip_accents": False}  # without its accents Japanese loses its voiced syllables
     backend = (new := BertTokenizer(**options)).backend_tokenizer
@@ -124,7 +124,8 @@ def load_tokenizer(args: PredictorArguments, texts, output_dir: str):
     """The encoder's tokenizer, that of the run to go on with, or one trained on the sources."""
 
     def train(folder: Path) -> None:
-        train_bert_tokenizer(texts, args.vocab_size).save_pretrained(folder)
+        size: Any = args.vocab_size  # given where the encoder is new
+        train_bert_tokenizer(texts, size).save_pretrained(folder)
 
     name = args.encoder_name_or_path or trained_tokenizer(output_dir, train)
     return tokenizer_of(name, padding_side="right")  # the predictor reads the first position
