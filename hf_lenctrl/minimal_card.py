@@ -68,7 +68,7 @@ def usage(config, name: str, *, text: str = TEXT, length: int | None = None, rev
         unit=unit,
     )
     where = "" if "/" in name else f"Run this in the folder that holds `{name}`:\n\n"
-    return f"```bash\npip install hf-lenctrl\n```\n\n{where}```python\n{code}\n```"
+    return f"In a clone of the repository of `hf_lenctrl`:\n\n```bash\npip install .\n```\n\n{where}```python\n{code}\n```"
 
 
 def minimal_card(model, name: str, revision: str | None = None) -> ModelCard:

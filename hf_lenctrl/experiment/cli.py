@@ -27,7 +27,7 @@ def run(name: str, module: str, argv: list[str], debug: bool = False) -> None:
             raise
         hint = f" (for the traceback: lenctrl --debug {name} ...)"
         if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("hf_lenctrl"):
-            hint = "; pip install 'hf-lenctrl[train]'"
+            hint = "; in a clone of hf_lenctrl: pip install '.[train]'"
         sys.exit(f"lenctrl {name}: {' '.join(str(error).split())}{hint}")
     if (accelerate := sys.modules.get("accelerate")) is not None:
         accelerate.PartialState().destroy_process_group()  # gloo's threads would abort a process that ends with them
