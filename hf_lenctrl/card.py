@@ -68,7 +68,8 @@ def usage(config, name: str, *, text: str = TEXT, length: int | None = None, rev
         unit=unit,
     )
     where = "" if "/" in name else f"Run this in the folder that holds `{name}`:\n\n"
-    return f"```bash\npip install hf-lenctrl\n```\n\n{where}```python\n{code}\n```"
+    install = "In a clone of the repository of `hf_lenctrl`:\n\n```bash\npip install .\n```"
+    return f"{install}\n\n{where}```python\n{code}\n```"
 
 
 def minimal_card(model, name: str, revision: str | None = None) -> ModelCard:

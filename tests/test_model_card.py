@@ -83,7 +83,10 @@ def test_the_usage_snippet_runs_as_printed(saved, make_run):  # issue 15.37
 @pytest.mark.parametrize("card_of", [lambda model, run, name: minimal_card(model, name), model_card])
 def test_a_card_says_how_to_install_the_package(saved, make_run, card_of):  # issue 15.37
     text = card_of(saved[0], make_run(), "user/name").text
-    assert "```bash\npip install hf-lenctrl\n```" in text and "Run this in the folder" not in text
+    assert (
+        "In a clone of the repository of `hf_lenctrl`:\n\n```bash\npip install .\n```" in text
+        and "Run this in the folder" not in text
+    )
     assert "Run this in the folder that holds `name`:" in card_of(saved[0], make_run(), "name").text
 
 

@@ -28,7 +28,7 @@ def run(name: str, module: str, argv: list[str], debug: bool = False) -> None:
             raise
         hint = f" (for the traceback: lenctrl --debug {name} ...)"
         if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("hf_lenctrl"):
-            hint = "; pip install 'hf-lenctrl[train]'"
+            hint = "; in a clone of hf_lenctrl: pip install '.[train]'"
         first, *points = (" ".join(part.split()) for part in str(error).split(POINT))
         sys.exit(POINT.join([f"lenctrl {name}: {first}{hint}", *points]))
     if (accelerate := sys.modules.get("accelerate")) is not None:

@@ -52,7 +52,7 @@ def check_optional_parts(run_args) -> None:
     else:
         rouge_metrics(["a"], ["a"], unit=run_args.rouge_unit)
     if find_spec("matplotlib") is None:
-        logger.warning("the model card will have no picture: matplotlib is missing, pip install 'hf-lenctrl[plot]'")
+        logger.warning("the model card will have no picture: matplotlib is missing, pip install matplotlib")
 
 
 def check_upload(args) -> None:

@@ -21,7 +21,7 @@ def _ctranslate2():
     try:
         import ctranslate2
     except ImportError as error:
-        raise ImportError("a fixed length at full speed needs CTranslate2: pip install 'hf-lenctrl[fast]'") from error
+        raise ImportError("a fixed length at full speed needs CTranslate2: pip install ctranslate2") from error
     return ctranslate2
 
 
