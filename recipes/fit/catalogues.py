@@ -231,7 +231,10 @@ class Json:
         raw = Path(path).read_bytes()
         self.encoding = "utf-8-sig" if raw.startswith(b"\xef\xbb\xbf") else "utf-8"
         self.content = raw.decode(self.encoding)
-        json.loads(self.content)  # raises for what is no JSON
+        try:
+            json.loads(self.content)  # raises for what is no JSON
+        except RecursionError as error:
+            raise ValueError(f"{path} is nested too deeply to be read") from error
         self._places: dict[str, tuple[int, int]] = {}
         self._filled: dict[str, str] = {}
 
