@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from .length_head import LengthHeadAttention
-from .length_signal import EncoderLengthEmbedding, LengthSignal, init_length_weights, required_length
+from .length_signal import EncoderLengthEmbedding, LengthSignal, init_length_weights, refuse_dora, required_length
 from .lengths import refuse_length
 
 
@@ -95,6 +95,7 @@ class LengthControlledEncoder(_Part):
                 # unlike their decoders, the encoders of Marian and Pegasus scale what they look up, not what is given
                 inputs_embeds = self.embed_tokens(input_ids) * getattr(self, "embed_scale", 1.0)  # (B, S, d)
             lengths = required_length(length, self.config, inputs_embeds, self.training)  # (B,)
+            refuse_dora(self.length_embedding, self.config)
             embedding = self.length_embedding(lengths.clamp(max=self.config.learned_lengths - 1)).unsqueeze(1)
             inputs_embeds = self._with_positions(inputs_embeds + embedding.to(inputs_embeds), input_ids)
             input_ids = None

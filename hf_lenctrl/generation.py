@@ -292,7 +292,7 @@ class LengthControlledGeneration:
         Raises:
             `TypeError`, `ValueError`: for a length that is missing, no integer, under 1, of another size than the
                 batch or more than the decoder's positions can hold; for a constraint of another name, or one that
-                `max_new_tokens` leaves no room for; for a tolerance without `"exact"`.
+                `max_new_tokens` leaves no room for; for a tolerance without `"exact"`; for a `guidance_scale`.
         """
         if length_constraint is FROM_CONFIG:
             length_constraint = self.config.length_constraint
@@ -304,6 +304,8 @@ class LengthControlledGeneration:
         # the positional arguments behind `inputs`, by the names of the base method
         kwargs |= dict(zip(list(inspect.signature(generate).parameters)[1:], args, strict=False))
         controlled = self.config.length_controlled
+        if controlled:
+            self._refuse_guidance(kwargs)
         if not controlled and length_constraint is None:
             if length is not None:
                 refuse_length()
@@ -326,6 +328,16 @@ class LengthControlledGeneration:
             kwargs["prefill_chunk_size"] = None  # a decoder's prompt is short, and progress needs all of it
         options = {"positions": self._positions, "tolerance": length_tolerance}
         return generate_within(generate, self, table, length, length_constraint, kwargs, **options)
+
+    def _refuse_guidance(self, kwargs: dict) -> None:
+        configs = (kwargs.get("generation_config"), self.generation_config)
+        scales = [kwargs.get("guidance_scale"), *(getattr(config, "guidance_scale", None) for config in configs)]
+        scale = next((scale for scale in scales if scale is not None), 1)
+        if scale != 1:
+            raise ValueError(
+                f"guidance_scale must be left out or 1, got {scale}: it needs a second run of the model without the "
+                "prompt, which is given no length"
+            )
 
     def save_pretrained(self, *args, **kwargs):
         """The base class's method, without the library's default `max_length` that `Seq2SeqTrainer` writes down."""

@@ -1,5 +1,6 @@
 """What a decoder is given beside its tokens: an encoding of progress and length, and the modules that make it."""
 
+import logging
 import sys
 from typing import Any
 
@@ -12,6 +13,8 @@ from .length_head import LengthHeadOutput
 from .length_units import UnitTable
 from .lengths import as_length_tensor, given_or_default
 
+
+logger = logging.getLogger(__name__)
 
 # of length control: without these an adapter would leave a new projection at zero, and the length without effect
 LENGTH_MODULES = ["length_projection", "length_embedding", "length_out"]
@@ -48,6 +51,28 @@ def init_length_weights(module: nn.Module, config) -> None:
         init.copy_(module.unit_code, table.unit_code)
     elif isinstance(module, (LengthProjection, EncoderLengthEmbedding, LengthHeadOutput)):
         init.zeros_(module.weight)  # so that a pretrained model starts as it was
+
+
+def refuse_dora(module: nn.Module, config) -> None:
+    """Raise `ValueError` where DoRA adapts a module that is zero: it divides by the norm, and the loss is NaN."""
+    if not any(getattr(module, "use_dora", {}).values()) or bool(module.weight.any()):  # type: ignore[operator]
+        return
+    present = (config.length_projection, config.encoder_length_embedding, getattr(config, "length_head", False))
+    names = [name for name, here in zip(LENGTH_MODULES, present, strict=True) if here]
+    raise ValueError(
+        f"DoRA divides by the norm of {' and '.join(names)}, which start at zero; train them whole: "
+        f"LoraConfig(use_dora=True, exclude_modules={names}, modules_to_save={names})"
+    )
+
+
+def warn_of_column(length: torch.Tensor, counted: torch.Tensor, unit: str) -> None:
+    """Warn of lengths in training, `(batch_size,)`, far from those of the labels: stock collators take a column."""
+    if length.shape == counted.shape and len(length) > 1 and (2 * (length - counted).abs() > counted).all():
+        logger.warning(
+            "training takes length=%s, but the labels have %s %ss; a column `length` of the rows is taken for the "
+            "requested length, rename it or make batches with DataCollatorForLengthControl",
+            *(length.tolist()[:5], counted.tolist()[:5], unit),
+        )
 
 
 def required_length(length, config, rows: torch.Tensor, training: bool) -> torch.Tensor:
@@ -126,6 +151,7 @@ class LengthSignal:
             return (embeds * factor).to(embeds.dtype)
         encoding = self.encode_length(progress, lengths, embeds.shape[2])  # (B, T, d)
         if config.length_projection:
+            refuse_dora(self.length_projection, config)
             self._check_projection()
             encoding = self.length_projection(encoding.to(self.length_projection.weight.dtype))
         # Marian's decoder multiplies its `inputs_embeds` by embed_scale, BART's did so in embed_tokens

@@ -1,7 +1,6 @@
 """Length-controlled BART, Marian, mBART, Pegasus, M2M100, T5, mT5 and UMT5: mixins over the untouched Hugging Face
 classes, then the classes of each family."""
 
-import logging
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -33,11 +32,8 @@ from .configuration_lenctrl import (
 from .controlled_parts import CONTROLLED, LengthControlledDecoder, LengthControlledEncoder, PositionsOfIds, control
 from .generation import LengthControlledGeneration
 from .length_head import LengthHeadAttention
-from .length_signal import init_length_weights, tell_peft
+from .length_signal import init_length_weights, tell_peft, warn_of_column
 from .length_units import StoresUnitTable, UnitTable
-
-
-logger = logging.getLogger(__name__)
 
 
 class _Whole(StoresUnitTable):
@@ -119,12 +115,7 @@ class _Whole(StoresUnitTable):
             return
         self._looked = True
         counted = self.get_decoder().units_written(ids.masked_fill(ids == -100, self.config.pad_token_id))[:, -1]
-        if length.shape == counted.shape and len(length) > 1 and (2 * (length - counted).abs() > counted).all():
-            logger.warning(
-                "training takes length=%s, but the labels have %s %ss; a column `length` of the rows is taken for the "
-                "requested length, rename it or make batches with DataCollatorForLengthControl",
-                *(length.tolist()[:5], counted.tolist()[:5], self.config.length_unit),
-            )
+        warn_of_column(length, counted, self.config.length_unit)
 
     @torch.no_grad()
     def _init_weights(self, module):

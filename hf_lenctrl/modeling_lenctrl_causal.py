@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel
 from .card import CardOnPush
 from .configuration_lenctrl import LenCtrlCausalLMConfig
 from .generation import LengthControlledGeneration, prompt_of
-from .length_signal import LengthSignal, init_length_weights, required_length, tell_peft
+from .length_signal import LengthSignal, init_length_weights, required_length, tell_peft, warn_of_column
 from .length_units import StoresUnitTable, UnitTable
 from .lengths import as_length_tensor
 
@@ -107,6 +107,7 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
     """
 
     config_class = LenCtrlCausalLMConfig
+    _looked = False  # at the lengths of a first batch in training
     supports_gradient_checkpointing = True
     _supports_sdpa = _supports_flash_attn = _supports_flex_attn = True  # this class attends to nothing
     # small steps of training would be lost in half precision
@@ -205,6 +206,10 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
             progress, own = answer_progress(self.unit_table, labels, self._eos())
             if length is None:
                 return progress, own
+            if self.training and not self._looked and not torch.compiler.is_compiling():
+                self._looked = True
+                counted = own.masked_fill(progress < 0, 0).amax(1)  # of a row with several answers the longest
+                warn_of_column(as_length_tensor(length, rows, counted.device), counted, self.unit_table.unit)
         elif progress is None and self.training:
             raise ValueError(
                 "training needs labels, -100 over the prompt, to know where the answer is; pass labels, or progress= "

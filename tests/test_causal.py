@@ -331,3 +331,23 @@ def test_what_cannot_be_is_refused(call, words):
     _, model = build("llama")
     with pytest.raises((ValueError, StrictDataclassClassValidationError), match=words):
         call(model, torch.tensor([[5]]))
+
+
+def test_a_column_named_length_is_told_once_in_training(caplog):
+    _, model = build("llama")
+    prompt = encode(PROMPTS)
+    labels = prompt["input_ids"].masked_fill(prompt["attention_mask"] == 0, -100)
+    labels[:, :4] = -100
+    with torch.no_grad():
+        counted = model.unit_table.count(labels.masked_fill(labels == -100, 2))
+        model(**prompt, labels=labels, length=9 * counted)  # not in training
+        model.train()
+        model(**prompt, labels=labels, length=counted + 1)
+        assert "a column `length`" not in caplog.text
+        model._looked = False
+        for _ in range(2):
+            model(**prompt, labels=labels, length=9 * counted)
+    asked = (
+        f"training takes length={(9 * counted).tolist()}, but the labels have {counted.tolist()} characters; a column"
+    )
+    assert caplog.text.count(asked) == 1

@@ -49,7 +49,7 @@ def generate(
         table,
         as_length_tensor(length, rows, device),
         length_constraint,
-        {**kwargs, "inputs": inputs},
+        {**kwargs, "inputs": inputs, "tokenizer": tokenizer},
         positions=positions,
         tolerance=length_tolerance,
     )
