@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .cli import POINT
+from .lenctrl import POINT
 
 
 class OutputFile:

@@ -10,7 +10,7 @@ from typing import Any
 from .. import __version__
 from .arguments import MODELS
 from .checkpoints import checkpoints_of, trained_steps
-from .cli import POINT
+from .lenctrl import POINT
 from .run import remove_tokenizer
 
 
