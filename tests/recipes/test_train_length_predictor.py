@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import BertTokenizer
 
-from hf_lenctrl.commands import train_length_predictor as recipe
+from hf_lenctrl.commands import predictor as recipe
 from hf_lenctrl.commands.predictor import PredictorArguments
 from hf_lenctrl.length_predictor import (
     load_predictor,
