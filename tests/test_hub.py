@@ -474,7 +474,7 @@ def test_an_upload_that_is_not_allowed_is_told_before_training(user, hub, tmp_pa
             user.train(tmp_path / "new", hub_model_id="user/none")
     finally:
         user("os.environ['HF_TOKEN'] = given[0]", hub.token)
-    assert list((tmp_path / "new").iterdir()) == []
+    assert list((tmp_path / "new").iterdir()) == [tmp_path / "new" / ".lock"]
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
     assert hub.files("other/model") == {"README.md": b"theirs"}
 
