@@ -19,6 +19,7 @@ from transformers import (
 
 from ..configuration_lenctrl import LenCtrlBartConfig, LenCtrlMarianConfig
 from ..conversion import add_length_control
+from ..length_predictor import load_predictor
 from ..length_tokens import LengthTokens
 from ..loading import tokenizer_of
 from ..modeling_lenctrl import LenCtrlBartForConditionalGeneration, LenCtrlMarianMTModel
@@ -26,7 +27,7 @@ from ..training.tokenizer import train_marian_tokenizer
 from .arguments import ENCODINGS, FAMILIES, DataArguments, ModelArguments, RunArguments
 from .data import fit_length_tokens
 from .recipes import did_you_mean
-from .run import trained_tokenizer
+from .run import private, trained_tokenizer
 
 
 logger = logging.getLogger(__name__)
@@ -128,7 +129,7 @@ def _check_fixed(args: ModelArguments, data_args: DataArguments, config) -> None
         has |= {option: getattr(config, option) for option in _METHOD}
         has |= {"length_tokens": tokens.get("kind"), "length_bins": len(tokens.get("thresholds", ())) + 1}
     name = args.model_name_or_path or args.base_model
-    record = Path(str(name), "run.json")
+    record = private(str(name), "run.json")
     before = json.loads(record.read_text(encoding="utf-8"))["decides"] if record.is_file() else {}
     given = {option: getattr(args, option, getattr(data_args, option, None)) for option in has if option in args.given}
     wrong = {option: value for option, value in given.items() if value not in (has[option], before.get(option))}
@@ -351,3 +352,36 @@ def _shape(args: ModelArguments, tokenizer, max_positions: int) -> dict[str, Any
     if separate:
         shape |= {"decoder_vocab_size": len(tokenizer.target_encoder), "share_encoder_decoder_embeddings": False}
     return shape
+
+
+def add_length_predictor(model, name: str | None, output_dir, save: bool = True) -> None:
+    """
+    Make a predictor part of a model's folder, so that `length="predict"` works with the folder or its Hub name alone.
+
+    Args:
+        model (`PreTrainedModel`): Whose configuration names it from now on.
+        name (`str`, *optional*): Folder or Hub name of the predictor; by default the one inside the checkpoint that
+            the run goes on with, if there is one.
+        output_dir (`str` or `Path`): The model's folder.
+        save (`bool`, *optional*, defaults to `True`): Whether this process writes.
+
+    Raises:
+        `ValueError`: for a predictor of another unit.
+    """
+    own, subfolder = getattr(model.config, "length_predictor", None), ""
+    if name is None:
+        if own is None or not own.startswith("./"):
+            return
+        name, subfolder = model.config.name_or_path, own[2:]
+    predictor, tokenizer = load_predictor(name, subfolder=subfolder)
+    unit = model.config.length_unit
+    if predictor.config.length_unit != unit:
+        raise ValueError(
+            f"length_predictor={name} predicts {predictor.config.length_unit}s, the model counts {unit}s; train one "
+            f"with length_unit={unit}"
+        )
+    folder = Path(output_dir, "length_predictor")
+    if save:
+        predictor.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    model.config.length_predictor = f"./{folder.name}"

@@ -122,6 +122,10 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         self.remember_lengths()
         return super().train(*args, **kwargs)
 
+    def load_trained(self, checkpoint):
+        super().load_trained(checkpoint)
+        self.remember_lengths()
+
     def remember_lengths(self) -> None:
         """Write into the model's configuration which lengths the training targets have: `trained_lengths`."""
         model: Any = self.model
@@ -137,8 +141,8 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
             config.trained_lengths = range_of(lengths)
 
     def _token_mean(self, outputs, labels, num_items_in_batch=None):
-        # a model's own loss is the mean of its batch, and the mean of two means is not that of all their tokens
-        # as models with experts name it, a loss that a part of the model has of its own
+        # averaging the batch means of the model's own loss would weight short batches too much
+        # auxiliary loss, as in mixture-of-experts models
         more = outputs.get("aux_loss") if isinstance(outputs, dict) else None
         more = 0.0 if more is None else more
         if self.label_smoother is not None:
