@@ -131,20 +131,6 @@ def test_a_row_that_oversteps_learns_to_stop():
         collate([{"input_ids": [5, 6, 7, 8, 9], "labels": [-100, 6, -100, 8, 1]}])
 
 
-def test_an_unknown_option_is_refused(runs, capsys):
-    with pytest.raises(SystemExit):
-        train_causal_lm.main([str(runs / "small.yaml"), "--no_such_option", "1"])
-    assert "unrecognized arguments: --no_such_option" in capsys.readouterr().err
-
-
-def test_a_yaml_may_hold_null_and_lists(runs, tmp_path):
-    fields = yaml.safe_load((runs / "small.yaml").read_text(encoding="utf-8"))
-    fields |= {"validation_file": None, "report_to": ["none"], "max_steps": 1, "output_dir": str(tmp_path / "run")}
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump(fields), encoding="utf-8")
-    train_causal_lm.main([str(tmp_path / "small.yaml")])
-    assert (tmp_path / "run" / "model.safetensors").is_file()
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -218,14 +204,6 @@ def test_a_resumed_run_has_the_weights_of_a_whole_one(six_steps, tmp_path, cut):
     assert [json.loads(resumed[f"checkpoint-{n}/trainer_state.json"])["global_step"] for n in (3, 6)] == [3, 6]
 
 
-def test_a_checkpoint_without_its_optimizer_is_told(runs, tmp_path):
-    options = [str(runs / "small.yaml"), "--save_steps", "2", "--lora_r", "2", "--output_dir", str(tmp_path)]
-    train_causal_lm.main(options)
-    (tmp_path / "checkpoint-3" / "optimizer.pt").unlink()
-    with pytest.raises(ValueError, match="checkpoint-3 has no optimizer.pt; remove the folder to go on from the one"):
-        train_causal_lm.main([*options, "--max_steps", "4"])
-
-
 def test_evaluation_has_no_overshoot(runs, tmp_path):
     options = ["--validation_file", str(runs / "base" / "data" / "train.jsonl"), "--overshoot_share", "0.9"]
     options += ["--eval_strategy", "steps", "--eval_steps", "1", "--learning_rate", "0", "--output_dir", str(tmp_path)]
@@ -248,7 +226,7 @@ def test_no_file_holds_the_token_and_no_upload_rows_or_arguments(runs, tmp_path)
     adapter = {"README.md", "adapter_config.json", "adapter_model.safetensors", *files[3:]}
     adapter |= {f"base/{name}" for name in files}
     figures = {"all_results.json", "train_results.json"}
-    with Hub(token=SECRET, honours_gitignore=False) as hub:
+    with Hub(token=SECRET) as hub:
         worker = Worker(tmp_path / "log", HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path / "home"))
         worker("import os, sys; sys.path[:0] = given", str(RECIPES.parent))
         try:

@@ -43,7 +43,7 @@ _CLASSES: dict[tuple[str, bool], tuple[type, type]] = {
 
 def register_family(name: str, config_class: Any, model_class: Any) -> None:
     """
-    Let `family` name an architecture of somebody else's in this process; see `recipes/reproduce/baselines`.
+    Let `family` name an architecture from outside the package in this process; see `recipes/reproduce/baselines`.
 
     Args:
         name (`str`): Value of `family`.
@@ -138,41 +138,29 @@ def _check_fixed(args: ModelArguments, data_args: DataArguments, config) -> None
         raise ValueError(f"{name} keeps its shape and its method, which stand in brackets; leave out {options}")
 
 
-def source_limit(args: ModelArguments, data_args: DataArguments, tokenizer) -> int:
+def limits(args: ModelArguments, data_args: DataArguments, tokenizer) -> tuple[int, int]:
     """
-    Tokens at which sources are cut: `max_source_length`, or by default as many as a checkpoint's encoder reads, 256
-    for a new one.
+    Tokens at which sources are cut, and tokens of the longest target that is kept: those of the arguments, by default
+    no more than a checkpoint has positions for.
 
     Raises:
-        `ValueError`: for more than the encoder reads.
+        `ValueError`: for more than a checkpoint has.
     """
-    name, given = args.model_name_or_path or args.base_model, data_args.max_source_length
-    positions = None if name is None else getattr(AutoConfig.from_pretrained(name), "max_position_embeddings", None)
-    if given is None:
-        return 256 if name is None else positions or min(tokenizer.model_max_length, 512)
-    if positions is not None and given > positions:
-        raise ValueError(f"max_source_length={given}, but the encoder of {name} reads {positions} tokens; give less")
-    return given
-
-
-def target_limit(args: ModelArguments, data_args: DataArguments) -> int:
-    """
-    Tokens of the longest target that is kept: `max_target_length`, by default no more than a checkpoint's decoder has
-    positions for.
-
-    Raises:
-        `ValueError`: for more than it has.
-    """
-    name, most = args.model_name_or_path or args.base_model, data_args.max_target_length
+    name = args.model_name_or_path or args.base_model
     config: Any = None if name is None else AutoConfig.from_pretrained(name)
     positions = getattr(config, "max_position_embeddings", None)
+    read, most = data_args.max_source_length, data_args.max_target_length
+    if read is None:
+        read = 256 if name is None else positions or min(tokenizer.model_max_length, 512)
+    elif positions is not None and read > positions:
+        raise ValueError(f"max_source_length={read}, but the encoder of {name} reads {positions} tokens; give less")
     if positions is None or most <= positions or not getattr(config, "absolute_positions", True):
-        return most
+        return read, most
     if "max_target_length" in args.given:
         raise ValueError(
             f"max_target_length={most}, but the decoder of {name} has {positions} positions; give at most {positions}"
         )
-    return positions
+    return read, positions
 
 
 def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], output_dir: str):

@@ -30,15 +30,7 @@ from .checkpoints import check_writable, keep_better
 from .data import leave_out_lengths, load_splits, tokenize
 from .golc import GolcTrainer
 from .locking import locked
-from .models import (
-    add_length_predictor,
-    build_model,
-    check_options,
-    load_tokenizer,
-    source_limit,
-    target_limit,
-    unit_and_tokens,
-)
+from .models import add_length_predictor, build_model, check_options, limits, load_tokenizer, unit_and_tokens
 from .quality import quality, warn_of_baselines
 from .record import RunRecord
 from .run import fit, set_up
@@ -64,12 +56,10 @@ class Data:
 def load_data(model_args: ModelArguments, data_args: DataArguments, args) -> Data:
     """Load, split and tokenize the rows; `test.jsonl` is left for `generate`."""
     splits = load_splits(data_args)
-    head = splits["train"]
     with args.main_process_first(desc="tokenizer"):
-        tokenizer = load_tokenizer(model_args, head, args.output_dir)
-    data_args.max_source_length = source_limit(model_args, data_args, tokenizer)
-    data_args.max_target_length = target_limit(model_args, data_args)
-    unit, tokens = unit_and_tokens(model_args, data_args, head, tokenizer)
+        tokenizer = load_tokenizer(model_args, splits["train"], args.output_dir)
+    data_args.max_source_length, data_args.max_target_length = limits(model_args, data_args, tokenizer)
+    unit, tokens = unit_and_tokens(model_args, data_args, splits["train"], tokenizer)
     if data_args.unseen_lengths:
         splits["train"] = leave_out_lengths(splits["train"], tokenizer, unit, data_args.unseen_lengths)
     with args.main_process_first(desc="tokenising"):
@@ -85,8 +75,7 @@ def load_data(model_args: ModelArguments, data_args: DataArguments, args) -> Dat
 def load_model(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, args, data: Data):
     """The model to train, with the length predictor beside it."""
     source: Any = data_args.max_source_length
-    longest = max(source, data_args.max_target_length) + 1
-    positions = max(512, longest)
+    positions = max(512, source + 1, data_args.max_target_length + 1)
     model = build_model(model_args, data.tokenizer, max_positions=positions, length_tokens=data.length_tokens)
     add_length_predictor(model, run_args.length_predictor, args.output_dir, args.should_save)
     logger.info("%s with %.1fM parameters", type(model).__name__, model.num_parameters() / 1e6)
@@ -187,7 +176,7 @@ def test_at(length: int | None, trainer: LengthControlTrainer, data: Data, model
         write_outputs(Path(str(trainer.args.output_dir), f"{name}_outputs.jsonl"), data, requested, outputs, produced)
         kept = [i for i in range(len(data.splits["test"])) if i not in data.dropped]
         sources = data.splits["test"].select(kept)["source"][:]
-        found = quality(outputs, sources, references, requested, length, trainer, data, (model_args, run_args))
+        found = quality(outputs, sources, references, requested, length, trainer, data, model_args, run_args)
         figures |= {f"{name}_{key}": value for key, value in found.items()}
         run.tests["reference" if length is None else str(length)] = {
             key.removeprefix(f"{name}_"): value for key, value in figures.items()
