@@ -57,7 +57,7 @@ def token_limit(
         written = table.weights[min(1, table.states - 1)].clamp(min=0).float()
         per_unit = 8 / float(written.mean())
     limit = prompt_length + math.ceil(per_unit * length) + 32
-    if positions is None:
+    if positions is None or positions < 1:  # -1 of XLNet
         return limit
     length = length if least is None else least
     needed = -(-length // max(int(table.weights.max()), 1)) + 1  # EOS is predicted one position after the last token
