@@ -9,10 +9,9 @@ import torch
 from tqdm.auto import tqdm
 from transformers import Pipeline
 
-from ..generation import encode_once, generate_within, prompt_of
+from ..generation import encode_once, generate_for, prompt_of
 from ..length_tokens import LengthTokens
 from ..length_units import COST, UnitTable, check_sources, count_texts
-from ..lengths import as_length_tensor
 from ..loading import HUB_OPTIONS, check_tokenizer
 from .chats import as_prompts, check_length_source, encode_prompts
 from .choosing import Chooser, token_log_probabilities
@@ -309,19 +308,8 @@ class LengthControlledGenerationPipeline(Pipeline):
             length = torch.tensor(lengths, device=table.weights.device)
             finish = FinishLogitsProcessor(self.tokenizer, table, length, call.finish, **options)
             arguments["logits_processor"] = [*(call.options.get("logits_processor") or []), finish]
-        generate, constraint = self.model.generate, call.length_constraint
-        if hasattr(self.model, "unit_table"):  # a model of this package; without control its constraint is made here
-            arguments["length_constraint"] = constraint if self._controlled else None
         tolerance = None if set(windows) == {None} else windows
-        if self._controlled:
-            ids = generate(**arguments, length=lengths, length_tolerance=tolerance)
-        elif constraint is None:
-            ids = generate(**arguments)
-        else:
-            length = as_length_tensor(lengths, len(lengths), table.weights.device)
-            positions = getattr(self.model.config, "max_position_embeddings", None)
-            options = {"positions": positions, "tolerance": tolerance}
-            ids = generate_within(generate, self.model, table, length, constraint, arguments, **options)
+        ids = generate_for(self.model, table, lengths, call.length_constraint, tolerance, arguments)
         scores, of_a_token = getattr(ids, "sequences_scores", None), None
         ids = ids if isinstance(ids, torch.Tensor) else ids.sequences
         if call.ranged and call.length_plans * candidates > 1:
