@@ -99,8 +99,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
     def __call__(self, input_ids, scores):
         """
         Args:
-            input_ids (`torch.LongTensor` of shape `(rows, sequence_length)`): The sequences so far; rows are examples, or
-                the beams or samples of each, in order.
+            input_ids (`torch.LongTensor` of shape `(rows, sequence_length)`): The sequences so far; rows are examples,
+                or the beams or samples of each, in order.
             scores (`torch.FloatTensor` of shape `(rows, vocab_size)`): Logits or log-probabilities.
 
         Returns:
