@@ -359,6 +359,11 @@ def _check_taken(plain: Any, model: LenCtrlForCausalLM) -> None:
             f"{name} cannot be saved with a length, because AutoModelForCausalLM does not build it from its "
             f"{type(plain.config).__name__}; use another architecture"
         )
+    if plain.config.model_type == "reformer":
+        raise ValueError(
+            f"{name} pads ids to its chunks but not embeddings, so a length encoding cannot reach it; use another "
+            "architecture"
+        )
     ids = torch.arange(4, device=plain.device).unsqueeze(0)
     expected = plain(ids, use_cache=False).logits
     if expected.shape[-1] != embed.num_embeddings:

@@ -134,6 +134,7 @@ def test_an_architecture_takes_a_length(name):
         ("gemma4_text", "Gemma4ForCausalLM does not take embeddings in the place of ids, so a length encoding cannot"),
         ("cpmant", "CpmAntForCausalLM has 1314 embeddings and 290 outputs, a length needs as many of one as of the"),
         ("emu3", "Emu3ForCausalLM cannot be saved with a length, because AutoModelForCausalLM does not build it"),
+        ("reformer", "ReformerModelWithLMHead pads ids to its chunks but not embeddings, so a length encoding cannot"),
         ("roberta", "RobertaForCausalLM reads the ids beside their embeddings, so a length encoding cannot reach it"),
     ],
 )
