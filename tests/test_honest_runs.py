@@ -383,9 +383,6 @@ def test_targets_are_no_longer_than_the_decoder(trained, tmp_path):
         limits(model_args, data_args, None)
 
 
-# a keyword of the pipeline
-
-
 # cards, and loading without the package
 
 

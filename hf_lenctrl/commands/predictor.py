@@ -21,9 +21,9 @@ from tokenizers.trainers import WordPieceTrainer
 from transformers import BertConfig, BertModel, BertTokenizer, EarlyStoppingCallback, TrainingArguments
 
 from ..card import minimal_card
+from ..conversion import tokenizer_of
 from ..length_predictor import LengthPredictor, round_lengths
 from ..length_units import LENGTH_UNITS, count_texts
-from ..loading import tokenizer_of
 from ..training.upload import HubTrainer, check_upload
 from .arguments import DataArguments, parse_arguments
 from .checkpoints import check_writable
