@@ -51,20 +51,13 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
             (`length_encoding="none"`) among them.
 
     Raises:
-        `ValueError`: without models, or when they differ in vocabulary, special tokens or unit.
+        `ValueError`: when the models differ in vocabulary, special tokens or unit.
     """
 
     main_input_name = "input_ids"
     _supports_sdpa = True
 
     def __init__(self, models: Sequence[Any]):
-        if not models:
-            raise ValueError("an ensemble needs at least one model, got none")
-        for model in models:
-            if not hasattr(model.config, "length_encoding"):
-                raise ValueError(
-                    f"an ensemble takes this package's models, got a {type(model).__name__}; see add_length_control"
-                )
         # its configuration speaks for all: whether encoders are given the length, whether there is a default length
         lead = max(models, key=lambda m: (m.config.encoder_length_embedding, m.config.length_controlled))
         for model in models:
