@@ -150,13 +150,13 @@ class LengthControlledDecoder(_Part, LengthSignal):
                 last token alone, and a call with embeddings instead of ids must bring it.
 
         Raises:
-            `ValueError`: without any length, where progress can neither be counted nor was given, or past the last
-                absolute position.
+            `ValueError`: without any length, and where progress can neither be counted nor was given.
         """
         config, kwargs["past_key_values"] = self.config, past_key_values
         encoding = config.length_encoding
         given: Any = input_ids if inputs_embeds is None else inputs_embeds
-        seen = self._seen(given, past_key_values)
+        taken = config.absolute_positions and past_key_values is not None
+        seen = past_key_values.get_seq_length() if taken else 0
         if length is not None and encoding == "none" and not config.length_controlled:
             refuse_length()
         if progress is None and config.counts_progress:
@@ -169,18 +169,3 @@ class LengthControlledDecoder(_Part, LengthSignal):
         embeds: Any = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds  # (B, T, d)
         embeds = self.add_signal(embeds, progress, lengths)
         return super().forward(inputs_embeds=self._with_positions(embeds, input_ids, seen), **kwargs)
-
-    def _seen(self, given, past_key_values) -> int:
-        """Absolute positions that are taken, in front of the given ids or embeddings, which must fit behind them."""
-        if not self.config.absolute_positions:
-            return 0
-        seen = 0 if past_key_values is None else past_key_values.get_seq_length()
-        positions = getattr(self.config, "max_position_embeddings", None)
-        if positions is None or given is None or torch.compiler.is_compiling():
-            return seen
-        if seen + given.shape[1] > positions:
-            raise ValueError(
-                f"the decoder was given {seen + given.shape[1]} tokens, its absolute positions end at {positions}; "
-                "ask for less, or use a model with a larger max_position_embeddings or with absolute_positions=False"
-            )
-        return seen
