@@ -35,7 +35,9 @@ class ModelArguments:
     """The model to train: a saved one to go on with, or the shape of a new one."""
 
     group = "model"  # of `--help`
-    given = typed = frozenset()  # type: ignore[var-annotated]  # names of options: all that are given, those not by YAML
+    # names of options that `parse_arguments` was given: all, and those on the command line
+    given: frozenset[str] = field(default=frozenset(), init=False)
+    typed: frozenset[str] = field(default=frozenset(), init=False)
 
     model_name_or_path: str | None = field(
         default=None,
