@@ -8,6 +8,7 @@ an interrupted run, repeat the command; a folder that holds a run with other opt
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,6 @@ from .checkpoints import (
     trained_steps,
 )
 from .data import Stream, first_rows, leave_out_lengths, load_splits, tokenize
-from .golc import GolcTrainer
 from .locking import locked
 from .models import build_model, check_options, load_tokenizer, source_limit, target_limit, unit_and_tokens
 from .quality import quality, warn_of_baselines
@@ -129,13 +129,13 @@ def metrics_of(run_args: RunArguments, data: Data, tolerance, length: int | None
     )
 
 
-def make_trainer(model, run_args: RunArguments, args, data: Data) -> LengthControlTrainer:
+def make_trainer(model, run_args: RunArguments, args, data: Data, trainer_class: Callable) -> LengthControlTrainer:
     """The Trainer of a run, with noise on the lengths of training rows alone."""
     rows = data.tokenized["train"]
     stream = isinstance(rows, IterableDataset)
     if stream:
         rows = Stream(rows, args.seed if args.train_sampling_strategy == "random" else None)
-    trainer = (GolcTrainer if run_args.objective == "golc" else LengthControlTrainer)(
+    return trainer_class(
         model=model,
         args=args,
         train_dataset=rows,
@@ -154,9 +154,6 @@ def make_trainer(model, run_args: RunArguments, args, data: Data) -> LengthContr
         processing_class=data.tokenizer,
         compute_metrics=metrics_of(run_args, data, tolerance_of(model)),
     )
-    if isinstance(trainer, GolcTrainer):
-        trainer.golc, trainer.data_unit = run_args, data.unit
-    return trainer
 
 
 def fit(trainer: LengthControlTrainer, run_args: RunArguments, record: RunRecord, unit: str) -> tuple[dict, list[str]]:
@@ -250,14 +247,18 @@ def write_outputs(path: Path, data: Data, requested: list[int], outputs: list[st
 def main(argv=None) -> dict:
     """Run the recipe; returns the metrics that it also writes to `<output_dir>/all_results.json`."""
     classes = (ModelArguments, DataArguments, RunArguments, Seq2SeqTrainingArguments)
-    model_args, data_args, run_args, args = parse_arguments(classes, argv, __doc__)
+    return start(*parse_arguments(classes, argv, __doc__))
+
+
+def start(model_args, data_args, run_args, args, trainer_class: Callable = LengthControlTrainer) -> dict:
+    """Run with these arguments. `trainer_class` takes the arguments of `LengthControlTrainer`."""
     set_up(args)
     check_writable(args.output_dir)
     with locked(args.output_dir, args.should_save):
-        return run(model_args, data_args, run_args, args)
+        return run(model_args, data_args, run_args, args, trainer_class)
 
 
-def run(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, args) -> dict:
+def run(model_args, data_args, run_args: RunArguments, args, trainer_class: Callable) -> dict:
     """Train in the run's folder, which this command alone writes, test, and write the card."""
     check_optional_parts(run_args)
     check_options(model_args, data_args, run_args)
@@ -273,7 +274,7 @@ def run(model_args: ModelArguments, data_args: DataArguments, run_args: RunArgum
             "predict_with_generate=False writes no texts, and lengths are measured on these; leave it out"
         )
     model = load_model(model_args, data_args, run_args, args, data)
-    trainer = make_trainer(model, run_args, args, data)
+    trainer = make_trainer(model, run_args, args, data, trainer_class)
     metrics, history = fit(trainer, run_args, record, data.unit)
     trainer.run = TrainingRun.of(model_args, data_args, run_args, args, rows, history)
     for length in [None, *run_args.test_lengths] if "test" in data.tokenized else []:
