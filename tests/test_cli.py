@@ -169,7 +169,7 @@ def test_other_options_in_a_used_folder_are_told_one_a_line(run, tmp_path, monke
     assert {"  * num_beams=2, now 4", "  * seed=3, now 0", "  * length=None, now [5]"} <= set(differences)
 
 
-def test_the_saved_help_is_what_the_commands_say():  # issue 18.14
+def test_the_saved_help_is_what_the_commands_say():
     saved = (ROOT / "hf_lenctrl" / "commands" / "help.txt").read_text(encoding="utf-8")
     code = "import sys; sys.path.append('docs'); import command_help; print(command_help.every_help())"
     # a process of its own: here the families of the baselines may be known too
@@ -190,7 +190,7 @@ def test_the_saved_help_is_what_the_commands_say():  # issue 18.14
         (export, ["models/gone", "--length", "5", "--output_dir", "z"]),
     ],
 )
-def test_a_folder_that_is_not_there_is_not_looked_for_on_the_hub(command, options, tmp_path, monkeypatch):  # 18.14
+def test_a_folder_that_is_not_there_is_not_looked_for_on_the_hub(command, options, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models" / "done").mkdir(parents=True)
     with pytest.raises(FileNotFoundError, match="there is no folder (models/gone .did you mean models/done|./gone)"):
