@@ -64,12 +64,12 @@ def trainer_of(tokenizer, tmp_path, **options):
         str(tmp_path), max_steps=3, per_device_train_batch_size=3, use_cpu=True, report_to="none", disable_tqdm=True
     )
     return GolcTrainer(
-        golc=GolcArguments(**options),
         model=model,
         args=args,
         train_dataset=rows,
         data_collator=DataCollatorForLengthControl(tokenizer, model=model),
         processing_class=tokenizer,
+        options=GolcArguments(**options),
     )
 
 

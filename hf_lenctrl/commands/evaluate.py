@@ -11,11 +11,11 @@ The input is json, jsonl, csv or parquet (.gz too). The report is printed as Mar
 import argparse
 from pathlib import Path
 
+from ..conversion import tokenizer_of
 from ..evaluation.metrics import ROUGE_UNITS, lead, rouge_metrics, rouge_settings, text_quality
 from ..evaluation.report import length_report
 from ..length_units import LENGTH_UNITS
 from ..lengths import parse_tolerance
-from ..loading import tokenizer_of
 from .parser import CommandParser
 from .recipes import model_name
 from .requests import Rows

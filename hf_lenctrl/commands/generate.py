@@ -28,9 +28,9 @@ from transformers import AutoConfig, set_seed
 
 import hf_lenctrl
 
+from ..conversion import auto_class, tokenizer_of
 from ..length_units import LENGTH_UNITS
 from ..lengths import LENGTH_CONSTRAINTS, check_tolerance, parse_tolerance
-from ..loading import auto_class, tokenizer_of
 from .checkpoints import check_writable
 from .locking import locked
 from .output_file import OutputFile

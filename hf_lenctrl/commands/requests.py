@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import IO, Any
 
-from ..length_ranges import check_range
+from ..inference.sources import check_range
 from ..length_units import is_valid
 from .row_files import ROW_FILES, csv_rows, kind_of_file, read_parquet
 

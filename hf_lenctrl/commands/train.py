@@ -8,7 +8,6 @@ an interrupted run, repeat the command; a folder that holds a run with other opt
 
 import json
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,7 +128,7 @@ def metrics_of(run_args: RunArguments, data: Data, tolerance, length: int | None
     )
 
 
-def make_trainer(model, run_args: RunArguments, args, data: Data, trainer_class: Callable) -> LengthControlTrainer:
+def make_trainer(model, run_args: RunArguments, args, data: Data, trainer_class) -> LengthControlTrainer:
     """The Trainer of a run, with noise on the lengths of training rows alone."""
     rows = data.tokenized["train"]
     stream = isinstance(rows, IterableDataset)
@@ -247,19 +246,29 @@ def write_outputs(path: Path, data: Data, requested: list[int], outputs: list[st
 def main(argv=None) -> dict:
     """Run the recipe; returns the metrics that it also writes to `<output_dir>/all_results.json`."""
     classes = (ModelArguments, DataArguments, RunArguments, Seq2SeqTrainingArguments)
-    return start(*parse_arguments(classes, argv, __doc__))
+    return run(*parse_arguments(classes, argv, __doc__))
 
 
-def start(model_args, data_args, run_args, args, trainer_class: Callable = LengthControlTrainer) -> dict:
-    """Run with these arguments. `trainer_class` takes the arguments of `LengthControlTrainer`."""
+def run(
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    run_args: RunArguments,
+    args,
+    trainer_class: Any = LengthControlTrainer,
+) -> dict:
+    """
+    Train, test, and write the card, in the run's folder, which one command at a time writes.
+
+    Args:
+        trainer_class (`Callable`): `LengthControlTrainer`, or what makes another Trainer of its arguments.
+    """
     set_up(args)
     check_writable(args.output_dir)
     with locked(args.output_dir, args.should_save):
-        return run(model_args, data_args, run_args, args, trainer_class)
+        return _run(model_args, data_args, run_args, args, trainer_class)
 
 
-def run(model_args, data_args, run_args: RunArguments, args, trainer_class: Callable) -> dict:
-    """Train in the run's folder, which this command alone writes, test, and write the card."""
+def _run(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, args, trainer_class) -> dict:
     check_optional_parts(run_args)
     check_options(model_args, data_args, run_args)
     check_training(args, run_args, "predict_with_generate" in model_args.given)

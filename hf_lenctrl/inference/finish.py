@@ -142,7 +142,7 @@ class FinishLogitsProcessor(LogitsProcessor):
             mark = int(costs[costs >= 0].min())
         options = {"eos_token_id": eos_token_id, "prompt_length": prompt_length}
         self.fits = LengthConstraintLogitsProcessor(unit_table, length, "max", **options)
-        room = (self.fits.length - mark).clamp(min=1)
+        room = (self.fits.high - mark).clamp(min=1)
         self.leaves_room = LengthConstraintLogitsProcessor(unit_table, room, "max", **options)
         # of outputs that had to end: their ids, and whether a word ends there
         self.cut: dict[tuple[int, ...], bool] = {}

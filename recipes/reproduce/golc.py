@@ -88,14 +88,14 @@ class GolcTrainer(LengthControlTrainer):
     `LengthControlTrainer` whose loss is mixed with the risk of sampled outputs.
 
     Args:
-        golc (`GolcArguments`): The options of GOLC, and `rouge_unit`.
+        options (`GolcArguments`): The options of GOLC, and `rouge_unit`.
     """
 
     processing_class: Any
 
-    def __init__(self, *args, golc: GolcArguments, **kwargs):
+    def __init__(self, *args, options: GolcArguments, **kwargs):
         super().__init__(*args, **kwargs)
-        self.golc = golc
+        self.golc = options
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         found: Any = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
@@ -132,8 +132,9 @@ class GolcTrainer(LengthControlTrainer):
         outputs, targets = (tokenizer.batch_decode(ids, **decode) for ids in (samples, references))
         targets = [target for target in targets for _ in range(n)]
         room = limits.repeat_interleave(n).tolist()
-        unit = self.train_collator.length_unit or config.length_unit
-        losses = penalised_rouge(outputs, targets, room, unit, tokenizer, self.golc.rouge_unit)
+        losses = penalised_rouge(
+            outputs, targets, room, self.train_collator.length_unit, tokenizer, self.golc.rouge_unit
+        )
 
         repeated = {name: inputs[name].repeat_interleave(n, dim=0) for name in ("input_ids", "attention_mask")}
         if getattr(config, "length_controlled", False):
@@ -151,7 +152,7 @@ def main(argv=None) -> dict:
     """Run the recipe; returns the metrics, as `lenctrl train`."""
     classes = (ModelArguments, DataArguments, GolcArguments, Seq2SeqTrainingArguments)
     parts = parse_arguments(classes, argv, __doc__)
-    return train.start(*parts, trainer_class=partial(GolcTrainer, golc=parts[2]))
+    return train.run(*parts, trainer_class=partial(GolcTrainer, options=parts[2]))
 
 
 if __name__ == "__main__":

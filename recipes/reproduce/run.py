@@ -27,10 +27,10 @@ from hf_lenctrl.commands import train as train_seq2seq
 from hf_lenctrl.commands.checkpoints import checkpoints_of, trained_steps
 from hf_lenctrl.commands.recipes import find_recipe
 from hf_lenctrl.commands.requests import Rows
+from hf_lenctrl.conversion import tokenizer_of
 from hf_lenctrl.evaluation.metrics import lead, length_metrics, rouge_metrics
 from hf_lenctrl.inference.pipeline import LengthControlledGenerationPipeline
 from hf_lenctrl.length_units import count_texts
-from hf_lenctrl.loading import tokenizer_of
 
 
 FORMAT = 1  # of a line of results.jsonl

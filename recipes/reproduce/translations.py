@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from hf_lenctrl.commands.requests import Rows
+from hf_lenctrl.conversion import tokenizer_of
 from hf_lenctrl.evaluation.metrics import bleu_metric, length_metrics, predictor_figures, translation_metrics
 from hf_lenctrl.inference.sources import LENGTH_SOURCES
 from hf_lenctrl.length_units import LENGTH_UNITS, count_texts
-from hf_lenctrl.loading import tokenizer_of
 
 
 # units of the reference; in Table 3 tokens, up to 80
