@@ -72,7 +72,7 @@ def test_the_recipes_are_listed_with_a_line_each(capsys, monkeypatch):
     names = re.findall(r"^([a-z]+/\w+)  +\S.{20,}", text, flags=re.M)
     headlines = "debian paper pretrained small subword_small".split()
     assert [name for name in names if name.startswith("headline/")] == [f"headline/{name}" for name in headlines]
-    assert len(names) == len(set(names)) == 19
+    assert len(names) == len(set(names)) == 20
     assert str(ROOT / "recipes") in text
 
 
@@ -81,7 +81,7 @@ def test_the_recipes_are_listed_with_a_line_each(capsys, monkeypatch):
     [
         (["trian"], "lenctrl: there is no command 'trian'; did you mean train?"),
         (["generate", "--model", "x", "--input_file", "y", "--output_flie", "z"], "required: --output_file"),
-        (["evaluate", "--input_flie", "y"], "unrecognized arguments: --input_flie y (did you mean --input_file?)"),
+        (["evaluate", "--input_file", "y", "--untis", "word"], "--untis word (did you mean --units?)"),
         (["generate", "--length_unit", "words"], "(did you mean word?)"),
         (["train", "headline/small", "--layer", "2"], "unrecognized arguments: --layer 2 (did you mean --layers?)"),
     ],
