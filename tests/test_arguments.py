@@ -87,7 +87,7 @@ def test_small_floats_may_be_written_either_way(parse, written):
         ("train_file: rows 100%.jsonl", "train_file", "rows 100%.jsonl"),
         ("train_file: 2024-01-01", "train_file", "2024-01-01"),
         ("length_encoding: none", "length_encoding", "none"),
-        # issue 15.29: YAML 1.1 takes these for booleans, numbers, times
+        # YAML 1.1 takes these for booleans, numbers, times
         ("language: no", "language", "no"),
         ("language: yes", "language", "yes"),
         ("license: 1.10", "license", "1.10"),
@@ -136,11 +136,11 @@ def test_a_yaml_value_of_another_type_is_refused_with_its_option(parse, text, ca
 
 
 @pytest.mark.parametrize("empty", ["", "[]"])
-def test_an_empty_list_gives_way_to_the_command_line(parse, empty):  # issue 15.29
+def test_an_empty_list_gives_way_to_the_command_line(parse, empty):
     assert parse(f"test_lengths: {empty}", "--test_lengths", "7")["test_lengths"] == [7]
 
 
-def test_a_choice_may_be_no(tmp_path):  # issue 15.29
+def test_a_choice_may_be_no(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text("eval_strategy: no\nreport_to: []\n")
     (training,) = parse_arguments([Seq2SeqTrainingArguments], [str(path), "--output_dir", str(tmp_path), "--use_cpu"])
@@ -153,7 +153,6 @@ def test_a_choice_may_be_no(tmp_path):  # issue 15.29
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        # issue 15.29
         ("layers:", "run.yaml: layers has no value; give it one, or take the line out"),
         ("dropout: null", "run.yaml: dropout has no value"),
         ("absolute_positions: ~", "run.yaml: absolute_positions has no value"),

@@ -186,14 +186,6 @@ class RunArguments:
     projection_lr_factor: float = field(
         default=1.0, metadata={"help": "Learning rate of a base_model's new length projection, times learning_rate"}
     )
-    objective: str = field(
-        default="mle",
-        metadata={"help": "Cross-entropy alone, or GOLC: with the risk of samples", "choices": ["mle", "golc"]},
-    )
-    golc_lambda: float = field(default=0.5, metadata={"help": "Weight of GOLC's risk, 0 to 1; cross-entropy the rest"})
-    golc_samples: int = field(default=8, metadata={"help": "Outputs that GOLC samples for each source"})
-    golc_temperature: float = field(default=1.0, metadata={"help": "Temperature of GOLC's samples"})
-    golc_alpha: float = field(default=0.05, metadata={"help": "Sharpness of GOLC's weights over samples"})
     average_checkpoints: int = field(
         default=1, metadata={"help": "Average the weights of the last so many checkpoints"}
     )
@@ -231,13 +223,6 @@ class RunArguments:
     def __post_init__(self):
         for length in self.test_lengths:
             check_length(length)
-        if not 0 < self.golc_lambda <= 1:
-            raise ValueError(f"golc_lambda must be above 0 and at most 1, got {self.golc_lambda}; pass objective=mle")
-        if self.golc_samples < 2:
-            raise ValueError(f"golc_samples must be at least 2, to weigh one against another; got {self.golc_samples}")
-        for name in ("golc_temperature", "golc_alpha"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
 
 
 def parse_arguments(

@@ -22,13 +22,13 @@ from transformers import BertConfig, BertModel, BertTokenizer, EarlyStoppingCall
 
 from ..card import minimal_card
 from ..conversion import tokenizer_of
+from ..evaluation.metrics import predictor_figures
 from ..length_predictor import LengthPredictor, round_lengths
 from ..length_units import LENGTH_UNITS, count_texts
 from ..training.upload import HubTrainer, check_upload
 from .arguments import DataArguments, parse_arguments
 from .checkpoints import check_writable
 from .data import load_splits
-from .figures import predictor_figures
 from .locking import locked
 from .record import RunRecord
 from .run import fit, set_up, trained_tokenizer

@@ -9,7 +9,6 @@ an interrupted run, repeat the command; a folder that holds a run with other opt
 import json
 import logging
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from ..training.upload import check_upload
 from .arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
 from .checkpoints import check_writable, keep_better
 from .data import leave_out_lengths, load_splits, tokenize
-from .golc import GolcTrainer
 from .locking import locked
 from .models import add_length_predictor, build_model, check_options, limits, load_tokenizer, unit_and_tokens
 from .quality import quality, warn_of_baselines
@@ -233,10 +231,7 @@ def card_of(model_args, data_args, run_args: RunArguments, args, rows: dict, his
 def main(argv=None) -> dict:
     """Run the recipe; returns the metrics that it also writes to `<output_dir>/all_results.json`."""
     classes = (ModelArguments, DataArguments, RunArguments, Seq2SeqTrainingArguments)
-    model_args, data_args, run_args, args = parse_arguments(classes, argv, __doc__)
-    golc = run_args.objective == "golc"
-    trainer_class: Any = partial(GolcTrainer, options=run_args) if golc else LengthControlTrainer
-    return run(model_args, data_args, run_args, args, trainer_class)
+    return run(*parse_arguments(classes, argv, __doc__))
 
 
 def run(model_args, data_args, run_args: RunArguments, args, trainer_class: Any = LengthControlTrainer) -> dict:

@@ -81,7 +81,7 @@ ODD = [  # a row, and what JSON readers make of it: other numbers, dates, escape
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
-def test_rows_of_jsonl_pass_through_as_they_are_written(stub, tmp_path, ending):  # issue 15.6
+def test_rows_of_jsonl_pass_through_as_they_are_written(stub, tmp_path, ending):
     file = tmp_path / "in.jsonl"
     file.write_bytes(("\ufeff" + ending.join([ODD[0], "", *ODD[1:]]) + ending).encode())
     text = generated(file, "--source_column", "text", "--length", 4)
@@ -92,7 +92,7 @@ def test_rows_of_jsonl_pass_through_as_they_are_written(stub, tmp_path, ending):
     assert text.count("\n") == 3
 
 
-def test_rows_of_a_json_list_come_on_a_line_each_and_keep_their_numbers(stub, tmp_path):  # issue 15.6
+def test_rows_of_a_json_list_come_on_a_line_each_and_keep_their_numbers(stub, tmp_path):
     file = tmp_path / "in.json"
     file.write_text('[\n {\n  "source": "a, ]",\n  "x": 1.10,\n  "l": [\n   1\n  ]\n }\n , {"source":"}"}]\n')
     assert generated(file, "--length", 4) == (
@@ -101,7 +101,7 @@ def test_rows_of_a_json_list_come_on_a_line_each_and_keep_their_numbers(stub, tm
     )
 
 
-def test_cells_of_csv_pass_through_as_text(stub, tmp_path):  # issue 15.6
+def test_cells_of_csv_pass_through_as_text(stub, tmp_path):
     file = tmp_path / "in.csv"
     file.write_bytes(
         b"\xef\xbb\xbfid,source,day,code,missing\r\n12345678901234567890123,NA,2024-01-01,007,\r\n"
@@ -114,7 +114,7 @@ def test_cells_of_csv_pass_through_as_text(stub, tmp_path):  # issue 15.6
     ]
 
 
-def test_parquet_keeps_its_types(stub, tmp_path):  # issue 15.6
+def test_parquet_keeps_its_types(stub, tmp_path):
     columns = {"source": ["a", "b"], "n": [1, None], "x": [1.0, float("nan")], "code": ["007", "NA"], "l": [[1], []]}
     datasets.Dataset.from_dict(columns).to_parquet(tmp_path / "in.parquet")
     lines = generated(tmp_path / "in.parquet", "--length", 4).splitlines()
@@ -123,7 +123,7 @@ def test_parquet_keeps_its_types(stub, tmp_path):  # issue 15.6
 
 
 @pytest.mark.parametrize("name", ["requested", "output", "length"])
-def test_a_column_of_an_outputs_name_is_refused_with_the_way_out(stub, tmp_path, name):  # issue 15.6
+def test_a_column_of_an_outputs_name_is_refused_with_the_way_out(stub, tmp_path, name):
     row = {"source": "ab", "id": 1, name: "mine"}
     with pytest.raises(ValueError, match=f"in.jsonl has columns {name}, and so has the output; rename yours, or"):
         refuse(tmp_path, [row], "--length", 4)
@@ -136,13 +136,13 @@ def test_a_column_of_an_outputs_name_is_refused_with_the_way_out(stub, tmp_path,
         write_texts(Path("stub"), file, "--length", 4, "--column_prefix", "new_")
 
 
-def test_columns_named_source_and_requested_are_kept(stub, tmp_path):  # issue 15.6
+def test_columns_named_source_and_requested_are_kept(stub, tmp_path):
     file = write_rows(tmp_path / "in.jsonl", [{"text": "ab", "source": "a newspaper", "requested": 7}])
     line = generated(file, "--source_column", "text", "--length_column", "requested")
     assert line == '{"text": "ab", "source": "a newspaper", "requested": 7, "output": "AB", "length": 2}\n'
 
 
-def test_rows_may_differ_in_types_and_columns(stub, tmp_path):  # issue 15.6
+def test_rows_may_differ_in_types_and_columns(stub, tmp_path):
     rows = [{"source": "ab", "id": 1}, {"source": "c", "id": "x"}, {"source": "d", "tags": {"a": 1}}, {"source": "e"}]
     lines = generated(write_rows(tmp_path / "in.jsonl", rows), "--length", 4).splitlines()
     assert [{k: row[k] for k in row if k in ("source", "id", "tags")} for row in map(json.loads, lines)] == rows
@@ -157,7 +157,7 @@ def test_a_changed_column_is_other_input(stub, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["in[1].jsonl", "in.txt.gz", "[!i]n.txt", "in.parquet.gz", "in::1.csv.gz"])
-def test_files_of_any_name_and_packed_ones_are_read(stub, tmp_path, name):  # issue 15.8, 15.28
+def test_files_of_any_name_and_packed_ones_are_read(stub, tmp_path, name):
     data = {"jsonl": b'{"source": "ab"}', "txt": b"ab", "csv": b"source\nab\n"}.get(name.split(".")[1])
     if data is None:
         datasets.Dataset.from_dict({"source": ["ab"]}).to_parquet(tmp_path / "p")
@@ -168,7 +168,7 @@ def test_files_of_any_name_and_packed_ones_are_read(stub, tmp_path, name):  # is
 
 
 @pytest.mark.parametrize("name", ["in.txt", "in.txt.gz"])
-def test_a_byte_order_mark_is_no_part_of_the_first_text(stub, tmp_path, name):  # issue 15.30
+def test_a_byte_order_mark_is_no_part_of_the_first_text(stub, tmp_path, name):
     data = b"\xef\xbb\xbfab\ncd\n"
     (tmp_path / name).write_bytes(gzip.compress(data, mtime=0) if name.endswith(".gz") else data)
     rows = [json.loads(line) for line in generated(tmp_path / name, "--length", 4).splitlines()]
@@ -211,7 +211,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path, name, data, message):
         write_texts(tmp_path / "no_model", tmp_path / name, "--length", 4)
 
 
-def test_whole_numbers_of_pandas_and_of_csv_are_lengths(stub, tmp_path):  # issue 18.15
+def test_whole_numbers_of_pandas_and_of_csv_are_lengths(stub, tmp_path):
     file = write_rows(tmp_path / "in.jsonl", [{"source": "a", "n": n} for n in (40.0, "40", 40)])
     lines = generated(file, "--length_column", "n").splitlines()
     assert [(json.loads(line)["n"], json.loads(line)["requested"]) for line in lines] == [
@@ -225,13 +225,13 @@ def test_whole_numbers_of_pandas_and_of_csv_are_lengths(stub, tmp_path):  # issu
     assert [(json.loads(line)["n"], json.loads(line)["requested"]) for line in lines] == [("40", 40), ("30.0", 30)]
 
 
-def test_each_text_is_written_at_several_lengths(stub, tmp_path):  # issue 18.15
+def test_each_text_is_written_at_several_lengths(stub, tmp_path):
     file = write_rows(tmp_path / "in.jsonl", [{"source": "ab", "id": 1}, {"source": "c", "id": 2}])
     rows = [json.loads(line) for line in generated(file, "--length", 30, 50, 75).splitlines()]
     assert [(row["id"], row["requested"]) for row in rows] == [(i, n) for i in (1, 2) for n in (30, 50, 75)]
 
 
-def test_n_best_outputs_have_a_rank(stub, tmp_path):  # issue 18.15
+def test_n_best_outputs_have_a_rank(stub, tmp_path):
     file = write_rows(tmp_path / "in.jsonl", [{"source": "ab", "id": 1}, {"source": "c", "id": 2}])
     rows = [json.loads(line) for line in generated(file, "--length", 4, "--num_return_sequences", 2).splitlines()]
     assert [(row["id"], row["rank"], row["output"]) for row in rows] == [
