@@ -21,7 +21,7 @@ from ..evaluation.report import length_report
 from ..length_units import LENGTH_UNITS
 from ..lengths import parse_tolerance
 from ..loading import tokenizer_of
-from .parser import CommandParser
+from .arguments import CommandParser
 from .recipes import model_name
 from .requests import Rows
 from .tables import load_systems, translation_tables
@@ -64,9 +64,9 @@ def compare(args: argparse.Namespace) -> None:
         (folder / "translation.json").write_text(json.dumps(tables.to_dict(), indent=1), encoding="utf-8")
 
 
-def parse(argv) -> argparse.Namespace:
-    """Options, checked for what does not go together."""
-    parser = CommandParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def make_parser() -> CommandParser:
+    """The options."""
+    parser = CommandParser(description=__doc__)
     parser.add_argument("--input_file", help="outputs: json, jsonl, csv, parquet (.gz too)")
     parser.add_argument(
         "--systems", nargs="+", help="NAME=FILE or NAME:WAY=FILE; WAY is predict, source or reference; translations"
@@ -89,6 +89,12 @@ def parse(argv) -> argparse.Namespace:
     parser.add_argument("--bucket_width", type=int, help="requested lengths in each bucket of the report")
     parser.add_argument("--worst", type=int, default=5, help="examples to show, those with the largest differences")
     parser.add_argument("--output_dir", help="folder for report.json, report.md and report.png")
+    return parser
+
+
+def parse(argv) -> argparse.Namespace:
+    """Options, checked for what does not go together."""
+    parser = make_parser()
     args = parser.parse_args(argv)
     if (args.input_file is None) == (args.systems is None):
         parser.error("give one of --input_file for a report of lengths and --systems to compare translations")

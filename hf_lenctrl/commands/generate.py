@@ -31,10 +31,10 @@ import hf_lenctrl
 from ..length_units import LENGTH_UNITS
 from ..lengths import LENGTH_CONSTRAINTS, check_tolerance, parse_tolerance
 from ..loading import auto_class, tokenizer_of
+from .arguments import CommandParser
 from .checkpoints import check_writable
 from .locking import locked
 from .output_file import OutputFile
-from .parser import CommandParser
 from .recipes import model_name
 from .requests import Request, length_or_range, read_requests
 
@@ -104,9 +104,9 @@ def generate(model, tokenizer, sources: list[str], lengths: list | str, progress
     return rows
 
 
-def parse(argv) -> argparse.Namespace:
-    """Options, checked for what does not go together."""
-    parser = CommandParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def make_parser() -> CommandParser:
+    """The options."""
+    parser = CommandParser(description=__doc__)
     parser.add_argument(
         "--model", required=True, nargs="+", type=model_name, help="folder or Hub name; several are an ensemble"
     )
@@ -159,6 +159,12 @@ def parse(argv) -> argparse.Namespace:
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="of the weights")
     costs = "torch.compile and a static cache; it takes a minute or two before the first text; not for CPUs"
     parser.add_argument("--compile", action="store_true", help=costs)
+    return parser
+
+
+def parse(argv) -> argparse.Namespace:
+    """Options, checked for what does not go together."""
+    parser = make_parser()
     args = parser.parse_args(argv)
     args.num_beams = args.num_beams or (1 if args.do_sample else 4)
     ways = [length for length in args.length or [] if isinstance(length, str)]

@@ -24,8 +24,8 @@ from ..length_units import count_texts
 from . import generate
 from . import predictor as train_length_predictor
 from . import train as train_seq2seq
+from .arguments import CommandParser
 from .checkpoints import checkpoints_of, trained_steps
-from .parser import CommandParser
 from .recipes import find_recipe, load_baselines
 from .requests import Rows
 from .tables import compare_systems, load_table, render, rows_of
@@ -149,7 +149,7 @@ def translate(out: Path, name: str, options: dict, spec: dict) -> dict[str, dict
 
 def parse(argv=None) -> argparse.Namespace:
     """The command line."""
-    parser = CommandParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__)
     parser.add_argument("table", help="YAML of a table, or the name of one that `lenctrl recipes` lists")
     parser.add_argument("--train_file", required=True, help="rows of all splits; see the table's options")
     parser.add_argument("--output_dir", help="folder of the rows, results.jsonl and tables.md")
