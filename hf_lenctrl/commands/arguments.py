@@ -119,11 +119,6 @@ class DataArguments:
     )
     length_bins: int = option(10, "Bins of length_tokens=bins")
     preprocessing_num_workers: int | None = option(None, "Processes for tokenising")
-    streaming: bool = option(
-        False,
-        "Read training rows while training, again and again, never all at once; needs max_steps. A tokenizer trained "
-        "here, and length tokens, come from the first 100,000 rows; random order is that of a buffer of 10,000",
-    )
 
     def __post_init__(self):
         for length in self.unseen_lengths:

@@ -23,7 +23,7 @@ from ..lengths import parse_tolerance
 from ..loading import tokenizer_of
 from .arguments import CommandParser
 from .recipes import model_name
-from .requests import Rows
+from .rows import Rows
 from .tables import load_systems, translation_tables
 
 

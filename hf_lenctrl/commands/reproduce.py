@@ -27,7 +27,7 @@ from . import train as train_seq2seq
 from .arguments import CommandParser
 from .checkpoints import checkpoints_of, trained_steps
 from .recipes import find_recipe, load_baselines
-from .requests import Rows
+from .rows import Rows
 from .tables import compare_systems, load_table, render, rows_of
 
 

@@ -1,4 +1,4 @@
-"""What a run needs beside its Trainer: permission to upload, a length predictor, streams."""
+"""What a run needs beside its Trainer: permission to upload, a length predictor."""
 
 import logging
 import os
@@ -14,7 +14,6 @@ from huggingface_hub import create_repo, get_session, upload_file
 
 from ..evaluation.metrics import rouge_metrics, translation_metrics
 from ..length_predictor import load_predictor
-from ..training.collator import DataCollatorForLengthControl
 
 
 logger = logging.getLogger(__name__)
@@ -151,36 +150,3 @@ def add_length_predictor(model, name: str | None, output_dir, save: bool = True)
         predictor.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     model.config.length_predictor = f"./{folder.name}"
-
-
-def prepare_streaming(args) -> None:
-    """
-    See that a run can train on a stream, and let Trainer hand its rows to the collator as they are.
-
-    Raises:
-        `ValueError`: without `max_steps`, or with batches of similar lengths.
-    """
-    if args.max_steps <= 0:
-        raise ValueError("streaming has no end that it knows; say after how many steps to stop: max_steps=")
-    if args.train_sampling_strategy not in ("random", "sequential"):
-        raise ValueError(
-            f"streaming does not know the lengths of rows to come, so train_sampling_strategy="
-            f"{args.train_sampling_strategy} is not possible; use random (of a buffer) or sequential"
-        )
-    args.remove_unused_columns = False  # the epoch of a row
-    # each process collates its own rows: those of two could not be put together, being padded to other lengths
-    args.accelerator_config.dispatch_batches = False
-
-
-class StreamCollator(DataCollatorForLengthControl):
-    """`DataCollatorForLengthControl` for rows of `hf_lenctrl.data.Stream`, which know their epoch."""
-
-    def __call__(self, features, return_tensors=None):
-        self._epochs = iter([feature["epoch"] for feature in features])
-        features = [{name: value for name, value in row.items() if name != "epoch"} for row in features]
-        self.set_epoch(0)  # a row sets its own
-        return super().__call__(features, return_tensors)
-
-    def _draw(self, feature):
-        self.set_epoch(next(self._epochs))
-        return super()._draw(feature)

@@ -13,7 +13,7 @@ from ..inference.sources import LENGTH_SOURCES
 from ..length_units import LENGTH_UNITS, count_texts
 from ..loading import tokenizer_of
 from .figures import length_figures, paired_bootstrap, predictor_figures
-from .requests import Rows
+from .rows import Rows
 
 
 # units of the reference; in Table 3 tokens, up to 80

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets import DatasetDict, IterableDataset
+from datasets import DatasetDict
 from transformers import Seq2SeqTrainingArguments
 
 from ..evaluation.metrics import build_compute_metrics
@@ -33,13 +33,13 @@ from .checkpoints import (
     room_for,
     trained_steps,
 )
-from .data import Stream, first_rows, leave_out_lengths, load_splits, tokenize
+from .data import leave_out_lengths, load_splits, tokenize
 from .golc import GolcTrainer
 from .locking import locked
 from .models import build_model, check_options, load_tokenizer, source_limit, target_limit, unit_and_tokens
 from .quality import quality, warn_of_baselines
 from .record import RunRecord
-from .run import StreamCollator, add_length_predictor, check_optional_parts, check_upload, prepare_streaming, set_up
+from .run import add_length_predictor, check_optional_parts, check_upload, set_up
 
 
 logger = logging.getLogger("train_seq2seq")
@@ -59,15 +59,12 @@ class Data:
 
 def load_data(model_args: ModelArguments, data_args: DataArguments, args) -> Data:
     """Load, split and tokenize the rows; `test.jsonl` is left for `generate`."""
-    if data_args.streaming:
-        prepare_streaming(args)
     splits = load_splits(data_args)
-    head = first_rows(splits["train"])
     with args.main_process_first(desc="tokenizer"):
-        tokenizer = load_tokenizer(model_args, head, args.output_dir)
+        tokenizer = load_tokenizer(model_args, splits["train"], args.output_dir)
     data_args.max_source_length = source_limit(model_args, data_args, tokenizer)
     data_args.max_target_length = target_limit(model_args, data_args)
-    unit, tokens = unit_and_tokens(model_args, data_args, head, tokenizer)
+    unit, tokens = unit_and_tokens(model_args, data_args, splits["train"], tokenizer)
     if data_args.unseen_lengths:
         splits["train"] = leave_out_lengths(splits["train"], tokenizer, unit, data_args.unseen_lengths)
     with args.main_process_first(desc="tokenising"):
@@ -131,16 +128,12 @@ def metrics_of(run_args: RunArguments, data: Data, tolerance, length: int | None
 
 def make_trainer(model, run_args: RunArguments, args, data: Data) -> LengthControlTrainer:
     """The Trainer of a run, with noise on the lengths of training rows alone."""
-    rows = data.tokenized["train"]
-    stream = isinstance(rows, IterableDataset)
-    if stream:
-        rows = Stream(rows, args.seed if args.train_sampling_strategy == "random" else None)
     trainer = (GolcTrainer if run_args.objective == "golc" else LengthControlTrainer)(
         model=model,
         args=args,
-        train_dataset=rows,
+        train_dataset=data.tokenized["train"],
         eval_dataset=data.tokenized.get("validation"),
-        train_collator=(StreamCollator if stream else DataCollatorForLengthControl)(
+        train_collator=DataCollatorForLengthControl(
             data.tokenizer,
             model=model,
             length_unit=data.unit,
@@ -266,7 +259,7 @@ def run(model_args: ModelArguments, data_args: DataArguments, run_args: RunArgum
     with args.main_process_first(desc="record"):
         record = RunRecord(args, model_args, data_args, run_args)
     data = load_data(model_args, data_args, args)
-    rows = {name: len(split) for name, split in data.tokenized.items() if not isinstance(split, IterableDataset)}
+    rows = {name: len(split) for name, split in data.tokenized.items()}
     record.set_rows(rows)
     if not args.predict_with_generate and {"validation", "test"} & data.tokenized.keys():
         raise ValueError(
