@@ -22,7 +22,7 @@ from . import configuration_lenctrl as _configurations
 from . import length_predictor as _length_predictor
 from . import modeling_lenctrl as _models
 from .configuration_lenctrl import *  # noqa: F403
-from .conversion import add_length_control
+from .conversion import PipelineModel, add_length_control
 from .evaluation.metrics import length_metrics
 from .evaluation.report import length_report
 from .fixed_length.ctranslate2 import FixedLengthTranslator
@@ -34,7 +34,6 @@ from .length_constraint import LengthConstraintLogitsProcessor
 from .length_predictor import LengthPredictor, LengthPredictorConfig, load_predictor
 from .length_tokens import LengthTokens
 from .length_units import UnitTable, count_units
-from .loading import PipelineModel
 from .modeling_lenctrl import *  # noqa: F403
 from .modeling_lenctrl_causal import LenCtrlForCausalLM
 from .training.collator import DataCollatorForLengthControl

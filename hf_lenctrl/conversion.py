@@ -1,4 +1,4 @@
-"""From a pretrained checkpoint to a length-controlled model that starts as that checkpoint."""
+"""A checkpoint's class and tokenizer, and from a plain checkpoint to a length-controlled model that starts as it."""
 
 import copy
 import logging
@@ -6,19 +6,85 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from transformers import PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 
 from .length_encoding import LENGTH_ENCODINGS
 from .length_tokens import LengthTokens
-from .length_units import UnitTable
-from .lengths import check_constraint, check_length, check_tolerance
-from .loading import auto_class, tokenizer_of
 from .modeling_lenctrl import FAMILIES
 from .modeling_lenctrl_causal import control_causal, is_plain_causal
 
 
 logger = logging.getLogger(__name__)
+
+_OF_THE_HUB = ("revision", "token", "cache_dir", "local_files_only", "subfolder", "trust_remote_code", "code_revision")
+# of each model that `pipeline(...)` loaded; not on the model, which may be pickled with a token
+HUB_OPTIONS: WeakKeyDictionary = WeakKeyDictionary()
+
+
+def auto_class(name, **kwargs):
+    """`AutoModelForSeq2SeqLM` or `AutoModelForCausalLM`, by the configuration of `name`; `kwargs` as for these."""
+    where = {key: kwargs[key] for key in _OF_THE_HUB if kwargs.get(key) is not None}
+    config = kwargs.get("config") or AutoConfig.from_pretrained(name, **where)
+    return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+
+
+def tokenizer_of(name, **kwargs) -> Any:
+    """
+    `AutoTokenizer.from_pretrained`, for a folder or a name of the Hub that has a tokenizer.
+
+    Raises:
+        `ValueError`: where there is none: transformers makes one without a vocabulary then, or raises a `TypeError`.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, **kwargs)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{_no_tokenizer(name)} ({error})") from error
+    check_tokenizer(tokenizer, name)
+    return tokenizer
+
+
+def check_tokenizer(tokenizer, name, model=None) -> None:
+    """
+    See that a tokenizer has a vocabulary, and that it is the model's.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): `None` where none was found.
+        name (`str`): Of the model, for messages.
+        model (`PreTrainedModel`, *optional*): Whose tokenizer it is to be.
+
+    Raises:
+        `ValueError`: without entries beside the special ones, or with other numbers of them than the model's.
+    """
+    separate = getattr(tokenizer, "separate_vocabs", False)
+    special = () if tokenizer is None else {*tokenizer.all_special_tokens, "<mask>"}
+    vocabulary = {} if tokenizer is None else tokenizer.target_encoder if separate else tokenizer.get_vocab()
+    entries = max((i + 1 for token, i in vocabulary.items() if token.strip("▁") and token not in special), default=0)
+    if entries == 0:
+        raise ValueError(_no_tokenizer(name))
+    rows = entries if model is None else model.get_output_embeddings().weight.shape[0]
+    padding = 512 if hasattr(model, "unit_table") else rows  # as `UnitTable.padded` has it; a plain model may have any
+    if not entries <= rows < entries + padding:
+        raise ValueError(
+            f"the tokenizer has {entries} entries, the model {name} writes {rows}; pass the tokenizer that the model "
+            "was trained with"
+        )
+
+
+def _no_tokenizer(name) -> str:
+    return f"{name} has no tokenizer with a vocabulary; save one there: tokenizer.save_pretrained(...)"
+
+
+class PipelineModel(AutoModelForSeq2SeqLM):
+    """The model's own Auto class, and the Hub options for the predictor in its repository."""
+
+    @classmethod
+    def from_pretrained(cls, name, *args, **kwargs):
+        model = auto_class(name, **kwargs).from_pretrained(name, *args, **kwargs)
+        names = ("revision", "token", "cache_dir", "local_files_only")
+        HUB_OPTIONS[model] = {name: kwargs[name] for name in names if kwargs.get(name) is not None}
+        return model
 
 
 @dataclass(frozen=True)
@@ -56,7 +122,7 @@ def add_length_control(
 ) -> Any:
     """
     Give a plain BART, mBART, Pegasus, Marian, M2M100/NLLB or T5 (mT5, UMT5) model a decoder that is given the length,
-    or put a causal language model, of any architecture, into a `LenCtrlForCausalLM`.
+    or put a causal language model, of most architectures, into a `LenCtrlForCausalLM`.
 
     The decoder keeps its positions, and the length encoding reaches it through a linear layer that starts at zero, as
     do the encoder's length embedding and the length head's projection: the new model's logits equal the plain model's
@@ -82,8 +148,8 @@ def add_length_control(
         kept, new and dropped.
 
     Raises:
-        `ValueError`: for a model of another family or with length control, another name of an encoding, unit or
-            constraint, or a model without a tokenizer.
+        `ValueError`: for a model of another family or with length control, an encoding that cannot be added, or a model
+            without a tokenizer; the configuration refuses other units, constraints and lengths.
     """
     if isinstance(model_or_path, PreTrainedModel):
         plain: Any = model_or_path
@@ -99,10 +165,6 @@ def add_length_control(
             f"length_encoding={length_encoding!r} cannot be added to a model that stays as it was; choose one of "
             f"{', '.join(addable)}"
         )
-    check_constraint(length_constraint)
-    check_tolerance(length_tolerance, length_constraint)
-    if length is not None:
-        check_length(length)
     control: dict[str, Any] = {
         "length_encoding": length_encoding,
         "absolute_positions": True,
@@ -126,7 +188,6 @@ def add_length_control(
         raise ValueError(
             f"{type(plain).__name__} {has}; pass a plain model of type {', '.join(FAMILIES)}, got {model_type!r}"
         )
-    UnitTable.from_tokenizer(tokenizer, length_unit, cost=cost)  # raises for an unknown unit, before a model is built
     head = FAMILIES[model_type]
     left_out = ("model_type", "architectures", "transformers_version", "_name_or_path", "auto_map")
     fields = {name: value for name, value in plain.config.to_dict().items() if name not in left_out}

@@ -19,7 +19,7 @@ from transformers.utils import ModelOutput
 
 from .length_constraint import LengthConstraintLogitsProcessor
 from .length_units import UnitTable
-from .lengths import as_length_tensor, check_constraint, check_tolerance, given_or_default, refuse_length, window_of
+from .lengths import Target, as_target, given_or_default, refuse_length
 
 
 logger = logging.getLogger(__name__)
@@ -41,14 +41,14 @@ def prompt_of(model, kwargs: dict) -> tuple[int, int]:
 
 
 def token_limit(
-    table: UnitTable, length: int, prompt_length: int, positions: int | None, apart: int = 0, least: int | None = None
-) -> int:
+    table: UnitTable, target: Target, prompt_length: int, positions: int | None, apart: int = 0
+) -> torch.Tensor:
     """
-    Decoder positions for outputs of `length` units: room for one twice as long, within the model's positions, which
-    hold a causal model's prompt (`apart`) too.
+    Decoder positions for each output, `(batch_size,)`: room for one twice as long as its target, within the model's
+    positions, which hold a causal model's prompt (`apart`) too.
 
     Raises:
-        `ValueError`: if the positions cannot hold the length, or with a window its lowest end, `least`.
+        `ValueError`: if the positions cannot hold the lowest length of a target.
     """
     # a word is many tokens to a character decoder; a character is up to four to byte-level BPE
     split = 8 if table.states > 3 else 2
@@ -56,10 +56,11 @@ def token_limit(
     if per_unit is None:  # of a cost, by what entries write on average
         written = table.weights[min(1, table.states - 1)].clamp(min=0).float()
         per_unit = 8 / float(written.mean())
-    limit = prompt_length + math.ceil(per_unit * length) + 32
-    if positions is None:
+    room = [math.ceil(per_unit * high) for high in target.high.tolist()]
+    limit = target.high.new_tensor(room) + prompt_length + 32  # (B,)
+    if positions is None or positions < 1:  # -1 of XLNet
         return limit
-    length = length if least is None else least
+    length = int(target.low.max())
     needed = -(-length // max(int(table.weights.max()), 1)) + 1  # EOS is predicted one position after the last token
     needed += max(apart - 1, 0)
     if needed > positions:
@@ -68,7 +69,7 @@ def token_limit(
             f"length={length} needs at least {needed} decoder positions, the model has {positions}; ask for less "
             f"or use a model with a larger max_position_embeddings or with {way}"
         )
-    return min(limit, positions + 1)  # the last token is never read
+    return limit.clamp(max=positions + 1)  # the last token is never read
 
 
 class _OwnLimits(StoppingCriteria):
@@ -102,12 +103,11 @@ def generate_within(
     generate,
     model,
     table: UnitTable,
-    length: torch.Tensor,
+    target: Target,
     constraint: str | None,
     arguments: dict,
     *,
     positions: int | None,
-    tolerance=None,
 ):
     """
     `generate` with room for a length, its constraint, and a warning for the exact lengths that were missed.
@@ -116,35 +116,51 @@ def generate_within(
         generate: The method that does it, of `model` or of its parent class.
         model (`PreTrainedModel`): Length-controlled or plain.
         table (`UnitTable`): Of the model's vocabulary, in the unit of `length`.
-        length (`torch.LongTensor` of shape `(batch_size,)`): Requested units, see `as_length_tensor`.
+        target (`Target`): In the unit of the table.
         constraint (`str`, *optional*): `"max"`, `"exact"` or `None`.
         arguments (`dict`): The call's own for `generate`, `generation_config` among them; they override.
         positions (`int`, *optional*): Decoder positions of the model; `None` where they have no end.
-        tolerance (`int`, `float`, `tuple` or `list`, *optional*): The window around an exact length, see
-            `LengthConstraintLogitsProcessor`.
 
     Raises:
-        `ValueError`: for a tolerance without `"exact"`, a length that the positions cannot hold, or an exact one
-            beyond the call's own limit.
+        `ValueError`: for a length that the positions cannot hold, or an exact one beyond the call's own limit.
     """
     config = arguments.get("generation_config")
-    check_tolerance(tolerance, constraint)
-    low, high = map(length.new_tensor, window_of(length.tolist(), tolerance or 0))  # (B,) each
-    complete = _limited(model, table, length, constraint, arguments, positions, tolerance)
+    complete = _limited(model, table, target, constraint, arguments, positions)
     outputs = generate(**complete)
     ids = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
     before, prompt = prompt_of(model, arguments)
     produced, new = table.count(ids[:, prompt:]), complete.get("max_new_tokens")
     most: Any = complete.get("max_length") if new is None else before + new
     most = most or getattr(config, "max_length", None) or getattr(config, "max_new_tokens", None) or math.inf
-    warn_of_cuts(ids, produced, low, most, model.config.pad_token_id)
+    warn_of_cuts(ids, produced, target, most, model.config.pad_token_id)
     if constraint == "exact":
-        _warn_of_misses(produced, low, high, table.unit)
+        _warn_of_misses(produced, target, table.unit)
     return outputs
 
 
-def _limited(model, table: UnitTable, length: torch.Tensor, constraint, arguments: dict, positions, tolerance) -> dict:
-    """The arguments of `generate` with room for the length and, for a constraint, its logits processor."""
+def generate_for(model, table: UnitTable, length, constraint: str | None, tolerance, arguments: dict):
+    """
+    `model.generate` with a length, for a model with or without length control: a call without length and constraint
+    is the model's own.
+
+    Args:
+        table (`UnitTable`): Of the model's vocabulary, in the unit of `length`.
+        length, constraint, tolerance: As for `LengthControlledGeneration.generate`.
+        arguments (`dict`): The others, for `generate`.
+    """
+    if getattr(model.config, "length_controlled", False):
+        options = {"length": length, "length_constraint": constraint, "length_tolerance": tolerance}
+        return model.generate(**arguments, **options)
+    own = {"length_constraint": None} if hasattr(model, "unit_table") else {}  # a model of this package
+    if constraint is None and tolerance is None:
+        return model.generate(**arguments, **own)
+    target = as_target(length, constraint, tolerance, len(arguments["attention_mask"]), table.weights.device)
+    positions = getattr(model.config, "max_position_embeddings", None)
+    return generate_within(model.generate, model, table, target, constraint, {**arguments, **own}, positions=positions)
+
+
+def _limited(model, table: UnitTable, target: Target, constraint, arguments: dict, positions) -> dict:
+    """The arguments of `generate` with room for the target and, for a constraint, its logits processor."""
     kwargs, generation_config = dict(arguments), arguments.get("generation_config")
 
     def given(name):
@@ -156,9 +172,7 @@ def _limited(model, table: UnitTable, length: torch.Tensor, constraint, argument
 
     prompt_length, apart = prompt_of(model, kwargs)
     # made even where the call sets its own, because it raises for what the model cannot hold
-    ends = zip(*window_of(length.tolist(), tolerance or 0), strict=True)
-    own = [token_limit(table, high, prompt_length, positions, apart, low) for low, high in ends]
-    limit: Any = length.new_tensor(own)  # (B,)
+    own = limit = token_limit(table, target, prompt_length, positions, apart)  # (B,)
     processors = list(kwargs.get("logits_processor") or [])
     eos = in_force("eos_token_id")
     if eos is None:
@@ -168,19 +182,18 @@ def _limited(model, table: UnitTable, length: torch.Tensor, constraint, argument
     elif given("max_length") is not None:
         limit = given("max_length")
     else:  # the model's own limit was not made for this length
-        kwargs |= {"max_length": max(own), "max_new_tokens": None}
-        if constraint is None and min(own) < max(own):
-            criteria = [*(kwargs.get("stopping_criteria") or []), _OwnLimits(limit)]
+        kwargs |= {"max_length": int(own.max()), "max_new_tokens": None}
+        if constraint is None and bool((own < own.max()).any()):
+            criteria = [*(kwargs.get("stopping_criteria") or []), _OwnLimits(own)]
             kwargs["stopping_criteria"] = StoppingCriteriaList(criteria)
             forced = in_force("forced_eos_token_id")
-            processors += [] if forced is None else [_ForcedEnds(limit, forced)]
+            processors += [] if forced is None else [_ForcedEnds(own, forced)]
     if given("min_new_tokens") is None:  # the checkpoint's was not made for this length either
         kwargs |= {"min_new_tokens": None, "min_length": given("min_length") or 0}
     if constraint is not None:
         start_length = 0 if apart else 1 + (in_force("forced_bos_token_id") is not None)
         options = {"eos_token_id": eos, "max_length": limit, "prompt_length": apart, "start_length": start_length}
-        options["tolerance"] = tolerance
-        processors.append(LengthConstraintLogitsProcessor(table, length, constraint, **options))
+        processors.append(LengthConstraintLogitsProcessor(table, target, constraint, **options))
     return kwargs | {"logits_processor": LogitsProcessorList(processors)}
 
 
@@ -202,10 +215,10 @@ def warn_of_range(length: torch.Tensor, trained: dict | None, unit: str) -> None
         )
 
 
-def warn_of_cuts(ids: torch.Tensor, produced: torch.Tensor, length: torch.Tensor, limit: int, pad: int | None) -> None:
+def warn_of_cuts(ids: torch.Tensor, produced: torch.Tensor, target: Target, limit: int, pad: int | None) -> None:
     """Warn, once for a limit, of outputs `(batch_size * n, positions)` that a limit of tokens cut."""
-    length = length.repeat_interleave(len(ids) // len(length)).to(produced.device)
-    cut = (produced < length) & (ids[:, -1] != (-1 if pad is None else pad))
+    low = target.low.repeat_interleave(len(ids) // len(target.low)).to(produced.device)
+    cut = (produced < low) & (ids[:, -1] != (-1 if pad is None else pad))
     if ids.shape[1] >= limit and bool(cut.any()):
         warn_once(
             ("cut", limit),
@@ -215,9 +228,10 @@ def warn_of_cuts(ids: torch.Tensor, produced: torch.Tensor, length: torch.Tensor
         )
 
 
-def _warn_of_misses(produced: torch.Tensor, low: torch.Tensor, high: torch.Tensor, unit: str) -> None:
-    """Log the outputs, `(batch_size * n,)`, that are not within their lowest and highest lengths, `(batch_size,)`."""
-    low, high = (end.repeat_interleave(len(produced) // len(end)).to(produced.device) for end in (low, high))
+def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str) -> None:
+    """Log the outputs, `(batch_size * n,)`, that are not within their targets."""
+    copies, ends = len(produced) // len(target.low), (target.low, target.high)
+    low, high = (end.repeat_interleave(copies).to(produced.device) for end in ends)
     missed = ((produced < low) | (produced > high)).nonzero().squeeze(1)
     if len(missed):
         first = missed[:5]
@@ -296,17 +310,15 @@ class LengthControlledGeneration:
         """
         if length_constraint is FROM_CONFIG:
             length_constraint = self.config.length_constraint
-        check_constraint(length_constraint)
         if length_tolerance is None and length_constraint == "exact":
             length_tolerance = self.config.length_tolerance
-        check_tolerance(length_tolerance, length_constraint)
         generate: Any = super().generate
         # the positional arguments behind `inputs`, by the names of the base method
         kwargs |= dict(zip(list(inspect.signature(generate).parameters)[1:], args, strict=False))
         controlled = self.config.length_controlled
         if controlled:
             self._refuse_guidance(kwargs)
-        if not controlled and length_constraint is None:
+        if not controlled and length_constraint is None and length_tolerance is None:
             if length is not None:
                 refuse_length()
             return generate(inputs, **kwargs)
@@ -316,18 +328,16 @@ class LengthControlledGeneration:
         table = self.unit_table  # not `self.device`, which is that of a first parameter, offloaded perhaps
         if rows is not None and rows.device != table.weights.device:  # a model over several devices
             table = copy.deepcopy(table).to(rows.device)
-        many = length.numel() if isinstance(length, torch.Tensor) else 1  # what is no length is refused below
-        many = len(length) if isinstance(length, list) else many
+        many = length.numel() if isinstance(length, torch.Tensor) else len(length) if isinstance(length, list) else 1
         if batch_size == 1 and many > 1:
             inputs, kwargs = self._one_text(inputs, kwargs, many)
             batch_size = many
-        length = as_length_tensor(length, batch_size, table.weights.device)  # (B,)
-        warn_of_range(length, getattr(self.config, "trained_lengths", None), table.unit)
-        kwargs |= {"inputs": inputs, **({"length": length} if controlled else {})}
+        target = as_target(length, length_constraint, length_tolerance, batch_size, table.weights.device)
+        warn_of_range(target.length, getattr(self.config, "trained_lengths", None), table.unit)
+        kwargs |= {"inputs": inputs, **({"length": target.length} if controlled else {})}
         if controlled and self.config.is_encoder_decoder:
             kwargs["prefill_chunk_size"] = None  # a decoder's prompt is short, and progress needs all of it
-        options = {"positions": self._positions, "tolerance": length_tolerance}
-        return generate_within(generate, self, table, length, length_constraint, kwargs, **options)
+        return generate_within(generate, self, table, target, length_constraint, kwargs, positions=self._positions)
 
     def _refuse_guidance(self, kwargs: dict) -> None:
         configs = (kwargs.get("generation_config"), self.generation_config)

@@ -1,5 +1,6 @@
 """The logits processor that keeps outputs within their requested lengths."""
 
+import inspect
 import math
 
 import torch
@@ -7,7 +8,7 @@ from transformers.generation import LogitsProcessor
 
 from .length_rules import rules_of
 from .length_units import UnitTable
-from .lengths import as_length_tensor, check_constraint, check_tolerance, window_of
+from .lengths import as_target
 
 
 class LengthConstraintLogitsProcessor(LogitsProcessor):
@@ -69,24 +70,16 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         prompt_length: int = 0,
         start_length: int = 1,
     ):
-        check_constraint(constraint)
-        check_tolerance(tolerance, constraint)
-        if constraint is None or length is None:
-            raise ValueError(
-                f"a constraint needs a length and a mode, got length={length!r} and constraint={constraint!r}; "
-                "pass length=75, constraint='max' or 'exact'"
-            )
+        if constraint is None:
+            raise ValueError("a constraint needs a mode, got constraint=None; pass constraint='max' or 'exact'")
         if eos_token_id is None:
             raise ValueError("a constraint ends outputs with EOS, got eos_token_id=None; pass the tokenizer's")
         unit_table.require_filled()
         self.table, self.constraint = unit_table, constraint
-        device = unit_table.weights.device
-        rows = 1 if not isinstance(length, torch.Tensor | list) else len(length)
-        self.length = self.least = as_length_tensor(length, rows, device)  # (B,)
-        self.window = tolerance is not None
-        if self.window:  # what is asked for is the model's affair, here its ends count
-            ends = window_of(self.length.tolist(), tolerance)
-            self.least, self.length = (self.length.new_tensor(end) for end in ends)  # (B,) each
+        rows = len(length) if isinstance(length, torch.Tensor | list) else 1
+        target = as_target(length, constraint, tolerance, rows, unit_table.weights.device)
+        self.low, self.high = target.low, target.high  # (B,) each; the length between them is the model's affair
+        self.window = bool((self.low < self.high).any())
         self.max_length, self.prompt_length = max_length, prompt_length
         eos = [eos_token_id] if isinstance(eos_token_id, int) else torch.as_tensor(eos_token_id).reshape(-1).tolist()
         self.rules = rules_of(unit_table, tuple(eos), constraint)
@@ -94,8 +87,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
             self._check_room(start_length)
 
     def _check_room(self, start_length: int) -> None:
-        limits = torch.as_tensor(self.max_length).expand(len(self.length)).tolist()
-        for length, limit in zip(self.least.tolist(), limits, strict=True):
+        limits = torch.as_tensor(self.max_length).expand(len(self.low)).tolist()
+        for length, limit in zip(self.low.tolist(), limits, strict=True):
             needed = math.ceil(self.rules.pace * length / self.rules.reach) + start_length + 1
             if limit - self.prompt_length < needed:
                 raise ValueError(
@@ -107,8 +100,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
     def __call__(self, input_ids, scores):
         """
         Args:
-            input_ids (`torch.LongTensor` of shape `(rows, sequence_length)`): What stands there; rows are examples, or
-                the beams or samples of each, in order.
+            input_ids (`torch.LongTensor` of shape `(rows, sequence_length)`): The sequences so far; rows are examples,
+                or the beams or samples of each, in order.
             scores (`torch.FloatTensor` of shape `(rows, vocab_size)`): Logits or log-probabilities.
 
         Returns:
@@ -116,17 +109,18 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         """
         rows, vocab_size = scores.shape
         rules = self.rules
-        if rules.cost.shape[1] != vocab_size or rows % len(self.length):
+        examples = self.high.shape[0]
+        if rules.cost.shape[1] != vocab_size or rows % examples:
             raise ValueError(
-                f"scores for {rows} rows and {vocab_size} entries do not go with {len(self.length)} lengths and a "
+                f"scores for {rows} rows and {vocab_size} entries do not go with {examples} lengths and a "
                 f"unit table of {rules.cost.shape[1]} entries; build it with the model's own tokenizer"
             )
-        copies = rows // len(self.length)
-        length = self.length.repeat_interleave(copies)  # (rows,)
+        copies = rows // examples
+        high = self.high.repeat_interleave(copies)  # (rows,)
         written = input_ids[:, self.prompt_length :]
         count, state = self.table.count_and_state(written)  # (rows,) each
-        remaining = length - count  # (rows,)
-        slack = (self.length - self.least).repeat_interleave(copies) if self.window else None  # (rows,)
+        remaining = high - count  # (rows,)
+        slack = (self.high - self.low).repeat_interleave(copies) if self.window else None  # (rows,)
         masked = self._fits(state, remaining, slack).to(scores.dtype).add_(scores)  # (rows, V)
         if written.shape[1] <= 2:  # BOS, a language code: at the start or not at all
             start = (count == 0).unsqueeze(1)
@@ -134,7 +128,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         left = None
         if (limit := self.max_length) is not None:
             limit = limit.repeat_interleave(copies) if isinstance(limit, torch.Tensor) else limit
-            left = limit - input_ids.shape[1] - 2 + torch.zeros_like(length)  # (rows,) after this entry, before EOS
+            left = limit - input_ids.shape[1] - 2 + torch.zeros_like(high)  # (rows,) after this entry, before EOS
             if int(left.min()) < rules.most_steps:
                 ends = masked[:, rules.eos]
                 masked += rules.ends_within(state, left)
@@ -150,6 +144,9 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
             left, slack = (None if each is None else each[empty] for each in (left, slack))
             masked[empty] = self._way_out(scores[empty], state[empty], remaining[empty], slack, left)
         return masked
+
+    # `generate` asks for it at each step
+    __call__.__signature__ = inspect.signature(__call__)  # type: ignore[attr-defined]
 
     def _fits(self, state, remaining, slack):
         rules = self.rules

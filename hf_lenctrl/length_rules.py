@@ -290,7 +290,7 @@ class Rows:
 def rules_of(table: Any, eos: tuple[int, ...], constraint: str) -> Rules:
     """The rules of a `UnitTable`, made once: `generate` is called many times."""
     tensors = (table.weights, table.next_state)
-    if any(tensor.is_inference() for tensor in tensors):  # these do not tell whether they were changed
+    if any(tensor.is_inference() for tensor in tensors):  # inference tensors have no version counter
         return Rules(table, eos, constraint)
     versions = [tensor._version for tensor in tensors]
     with _LOCK:

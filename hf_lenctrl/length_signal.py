@@ -142,18 +142,16 @@ class LengthSignal:
             progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Not read by `"scale"`.
             lengths (`torch.LongTensor` of shape `(batch_size,)` or `(batch_size, sequence_length)`): Requested units.
         """
-        config, lengths = (
-            self.config,
-            lengths.view(lengths.shape[0], -1),
-        )  # (B, 1 or T); `len` would fix B in an export
-        if config.length_encoding == "scale":
-            factor = lengths.unsqueeze(2).float() / config.length_scale  # bfloat16 cannot tell 257 from 256
+        lengths = lengths.view(lengths.shape[0], -1)  # (B, 1 or T); `len` would fix B in an export
+        if self.config.length_encoding == "scale":
+            factor = lengths.unsqueeze(2).float() / self.config.length_scale  # bfloat16 cannot tell 257 from 256
             return (embeds * factor).to(embeds.dtype)
         encoding = self.encode_length(progress, lengths, embeds.shape[2])  # (B, T, d)
-        if config.length_projection:
-            refuse_dora(self.length_projection, config)
+        projection = getattr(self, "length_projection", None)
+        if projection is not None:
+            refuse_dora(projection, self.config)
             self._check_projection()
-            encoding = self.length_projection(encoding.to(self.length_projection.weight.dtype))
+            encoding = projection(encoding.to(projection.weight.dtype))
         # Marian's decoder multiplies its `inputs_embeds` by embed_scale, BART's did so in embed_tokens
         return embeds + (encoding / getattr(self, "embed_scale", 1.0)).to(embeds)
 

@@ -223,8 +223,7 @@ class UnitTable(nn.Module):
         if ids.shape[1] == 0:
             return ids.new_zeros(len(ids)), ids.new_zeros(len(ids))
         states = self.states_after(ids)
-        progress = self.progress(ids) if self.unit in ("token", "character", "byte") else self._progress(ids, states)
-        return progress[:, -1], states[:, -1]
+        return self._progress(ids, states)[:, -1], states[:, -1]
 
     def count(self, ids: torch.Tensor) -> torch.Tensor:
         """Units of each row: `(batch_size, sequence_length)` -> `(batch_size,)`."""
@@ -234,27 +233,28 @@ class UnitTable(nn.Module):
 
     def states_after(self, ids: torch.Tensor) -> torch.Tensor:
         """State after each position: `(batch_size, sequence_length)` -> the same."""
-        if self.states == 1:
+        count, following = self.states, self.next_state
+        if count == 1:
             return torch.zeros_like(ids)
         started = self._started_before(ids)
-        if self.states == 2:
-            return (started | (self.next_state[0, ids] != 0)).long()
+        if count == 2:
+            return (started | (following[0, ids] != 0)).long()
         # An entry that writes sets the state, whatever it was, but for the bytes that a character still waits for.
         # From any guess three rounds carry the four bytes of a character; words need those of the one before too,
         # which may be white space, and the first of this one. Special tokens keep the state.
-        rounds = 1 if self.states == 3 else 7 if self.unit == "word" else 3
+        rounds = 1 if count == 3 else 7 if self.unit == "word" else 3
         if self.unit == "width":  # a flag's second half depends on all flags before it
             rounds = ids.shape[1]
-        silent = (self.next_state[1, ids] == 1) & (self.next_state[2, ids] == 2)  # (B, T)
+        silent = (following[1, ids] == 1) & (following[2, ids] == 2)  # (B, T)
         if self.unit in ("width", COST):  # whose third state may be one of text, which a combining mark keeps too
-            silent &= self.next_state[0, ids] == 0
+            silent &= following[0, ids] == 0
         position = torch.arange(ids.shape[1], device=ids.device)
         last = torch.where(silent, 0, position).cummax(-1).values  # (B, T) the last entry that wrote, up to here
-        state = self.next_state[1, ids].long()  # (B, T)
+        state = following[1, ids].long()  # (B, T)
         for _ in range(rounds):
             state = state.gather(-1, last)
             before = torch.cat([torch.zeros_like(state[:, :1]), state[:, :-1]], dim=-1)
-            known, state = state, self.next_state[torch.where(started, before, 0), ids].long()
+            known, state = state, following[torch.where(started, before, 0), ids].long()
             if self.unit == "width" and torch.equal(known, state):
                 break
         return state

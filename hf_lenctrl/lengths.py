@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 import torch
@@ -124,6 +125,45 @@ def window_of(lengths: Sequence[int], tolerance) -> tuple[list[int], list[int]]:
         lowest.append(max(1, n - below))
         highest.append(min(LONGEST - 1, n + above))
     return lowest, highest
+
+
+@dataclass(frozen=True)
+class Target:
+    """
+    What is asked of each output of a batch.
+
+    Attributes:
+        length (`torch.LongTensor` of shape `(batch_size,)`): Units that the model plans for.
+        low, high (`torch.LongTensor` of shape `(batch_size,)`): Units between which an `"exact"` output ends; the
+            length itself without a window.
+    """
+
+    length: torch.Tensor
+    low: torch.Tensor
+    high: torch.Tensor
+
+
+def as_target(length, constraint, tolerance, batch_size: int, device: torch.device) -> Target:
+    """
+    The target of a request, which is checked here and nowhere else.
+
+    Args:
+        length, batch_size, device: See `as_length_tensor`; a `Target` stays as it is.
+        constraint (`str`, *optional*): One of `LENGTH_CONSTRAINTS` or None.
+        tolerance (`int`, `float`, `tuple` or `list`, *optional*): See `check_tolerance`.
+
+    Raises:
+        `TypeError`, `ValueError`: for a length, constraint or tolerance that is none, a tolerance without `"exact"`,
+            or another number of lengths or tolerances than rows.
+    """
+    if isinstance(length, Target):
+        return length
+    check_constraint(constraint)
+    check_tolerance(tolerance, constraint)
+    length = as_length_tensor(length, batch_size, device)  # (B,)
+    if tolerance is None:
+        return Target(length, length, length)
+    return Target(length, *map(length.new_tensor, window_of(length.tolist(), tolerance)))
 
 
 def refuse_length() -> None:

@@ -1,6 +1,7 @@
 """Length-controlled BART, Marian, mBART, Pegasus, M2M100, T5, mT5 and UMT5: mixins over the untouched Hugging Face
 classes, then the classes of each family."""
 
+import inspect
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -59,6 +60,10 @@ class _Whole(StoresUnitTable):
         else:  # a base model, and T5's language model
             control(self.encoder, LengthControlledEncoder)
             control(self.decoder, LengthControlledDecoder)
+
+    def get_decoder(self: Any):
+        """The base class's method without its search, because `generate` asks at each step."""
+        return self.base_model.decoder
 
     @property
     def unit_table(self: Any) -> UnitTable:
@@ -203,6 +208,11 @@ class LengthControlledForConditionalGeneration(CardOnPush, LengthControlledGener
             # a slice whose stride grows with each step would make torch.compile compile again
             model_inputs["progress"] = progress[:, -model_inputs["decoder_input_ids"].shape[1] :].contiguous()
         return model_inputs
+
+
+# `generate` asks for it at each step, which costs more than the length's signal
+_forward: Any = LengthControlledForConditionalGeneration.forward
+_forward.__signature__ = inspect.signature(_forward)
 
 
 class LenCtrlBartModel(LengthControlledModel, bart.BartModel):

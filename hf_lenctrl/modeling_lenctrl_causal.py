@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
 
 from .card import CardOnPush
 from .configuration_lenctrl import LenCtrlCausalLMConfig
@@ -25,6 +25,7 @@ _OF_INNER = (
     "_can_compile_fullgraph",
     "_is_stateful",
     "_supports_default_dynamic_cache",
+    "_prepare_cache_for_generation",  # Mamba's has another name
     "create_masks_for_generate",
 )
 
@@ -349,12 +350,48 @@ def is_plain_causal(model: Any) -> bool:
     return model.can_generate() and not config.is_encoder_decoder and not hasattr(config, "length_encoding")
 
 
+@torch.no_grad()
+def _check_taken(plain: Any, model: LenCtrlForCausalLM) -> None:
+    """Raise `ValueError` for an architecture that a length encoding cannot reach, or that would not load again."""
+    name, embed = type(plain).__name__, plain.get_input_embeddings()
+    if type(plain.config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not hasattr(plain.config, "auto_map"):
+        raise ValueError(
+            f"{name} cannot be saved with a length, because AutoModelForCausalLM does not build it from its "
+            f"{type(plain.config).__name__}; use another architecture"
+        )
+    if plain.config.model_type == "reformer":
+        raise ValueError(
+            f"{name} pads ids to its chunks but not embeddings, so a length encoding cannot reach it; use another "
+            "architecture"
+        )
+    ids = torch.arange(4, device=plain.device).unsqueeze(0)
+    expected = plain(ids, use_cache=False).logits
+    if expected.shape[-1] != embed.num_embeddings:
+        raise ValueError(
+            f"{name} has {embed.num_embeddings} embeddings and {expected.shape[-1]} outputs, a length needs as many "
+            "of one as of the other; use another architecture"
+        )
+    try:
+        same = torch.equal(expected, model(ids, use_cache=False, length=4).logits)
+        plain(inputs_embeds=2 * embed(ids), use_cache=False)  # no token's, as with a length
+    except Exception as error:
+        raise ValueError(
+            f"{name} does not take embeddings in the place of ids, so a length encoding cannot reach it; use another "
+            f"architecture ({type(error).__name__}: {error})"
+        ) from error
+    if not same:
+        raise ValueError(
+            f"{name} reads the ids beside their embeddings, so a length encoding cannot reach it alone; use another "
+            "architecture"
+        )
+
+
 def control_causal(plain: Any, **fields) -> LenCtrlForCausalLM:
     """
     A length-controlled model around `plain`, in eval mode; `fields` are those of `LengthControlRules`.
 
     Raises:
-        `ValueError`: for a model whose outputs differ when it is given embeddings instead of ids.
+        `ValueError`: for a model that does not take embeddings instead of ids, or whose outputs then differ.
     """
     # a composite configuration hands its own choice of attention down, and with None the causal mask is missing
     attention = plain.config._attn_implementation
@@ -364,13 +401,7 @@ def control_causal(plain: Any, **fields) -> LenCtrlForCausalLM:
     for module in (getattr(model, name, None) for name in ("unit_table", "length_projection", "length_embedding")):
         if module is not None:
             module.to(plain.get_input_embeddings().weight.device)
-    ids = torch.arange(4, device=plain.device).unsqueeze(0)
-    with torch.no_grad():
-        same = torch.equal(plain(ids, use_cache=False).logits, model(ids, use_cache=False, length=4).logits)
-    if not same:
-        raise ValueError(
-            f"{type(plain).__name__} reads the ids beside their embeddings, so a length encoding cannot reach it alone"
-        )
+    _check_taken(plain, model)
     model.generation_config = copy.deepcopy(plain.generation_config)
     return model
 

@@ -302,9 +302,9 @@ def test_a_model_learns_to_plan_and_a_plain_one_does_not():
     lengths = [3, 5, 7, 9] * 5
     out = train(model).generate(**prompt, length=lengths, do_sample=False)
     right = sum(a == b for a, b in zip(answers(model, out, prompt), lengths, strict=True))
-    assert right >= 18
+    assert right >= 14
     out = train(plain).generate(**prompt, max_new_tokens=30, do_sample=False)
-    assert sum(a == b for a, b in zip(answers(model, out, prompt), lengths, strict=True)) <= 10
+    assert sum(a == b for a, b in zip(answers(model, out, prompt), lengths, strict=True)) <= 5
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from hf_lenctrl import (
 )
 from hf_lenctrl.evaluation.metrics import lead
 from hf_lenctrl.generation import token_limit
+from hf_lenctrl.lengths import as_target
 
 
 FONT = ImageFont.load_default(16)
@@ -272,7 +273,8 @@ def test_outputs_keep_a_bound_in_columns_and_costs(
 ):
     tokenizer, table = tokenizers_of_every_kind[kind], tables(kind, cost)
     model = plain_model(tokenizer).eval()
-    limit = min(token_limit(table, max(lengths), 1, None), 90)
+    target = as_target(max(lengths), None, None, 1, table.weights.device)
+    limit = min(int(token_limit(table, target, 1, None)), 90)
     options = {"eos_token_id": model.config.eos_token_id, "max_length": limit}
     process = LengthConstraintLogitsProcessor(table, lengths, constraint, **options)
     ids = torch.tensor([[5, 6, 7]] * len(lengths))

@@ -395,19 +395,6 @@ def test_targets_are_no_longer_than_the_decoder(trained, tmp_path):
         target_limit(model_args, data_args)
 
 
-# 18.14: a keyword of the pipeline
-
-
-def test_an_unknown_keyword_of_the_pipeline_is_named(trained):  # issue 18.14
-    pipe = pipeline("length-controlled-generation", model=str(trained), device="cpu")
-    with pytest.raises(TypeError, match=r"lenght=9 is no option; did you mean length=\?"):
-        pipe("A text.", lenght=9)
-    with pytest.raises(TypeError, match="temprature=9 is no option; did you mean temperature="):
-        pipe("A text.", length=9, temprature=9)
-    with pytest.raises(TypeError, match="colour='red' is no option"):
-        pipe("A text.", length=9, colour="red")
-
-
 # 18.13: cards, and loading without the package
 
 

@@ -17,7 +17,7 @@ from hf_lenctrl import (
 )
 from hf_lenctrl import LengthControlledGenerationPipeline as Pipeline
 from hf_lenctrl.evaluation.metrics import build_compute_metrics
-from hf_lenctrl.length_ranges import plans_of, ratio_ranges
+from hf_lenctrl.inference.sources import plans_of, ratio_ranges
 
 
 def test_the_lengths_of_a_range_are_spread_evenly():
@@ -128,12 +128,12 @@ def test_another_model_or_words_of_the_source_choose_among_all_candidates(pipe, 
         asked.append((set(sources), len(texts)))
         return [len(text) for text in texts]
 
-    monkeypatch.setattr("hf_lenctrl.inference.choosing.log_probabilities", longest)
+    monkeypatch.setattr("hf_lenctrl.inference.ranking.log_probabilities", longest)
     ranker = (plain_pipe.model, plain_pipe.tokenizer)
     assert pipe(SOURCES[0], length=(9, 30), rerank=6, rerank_model=ranker)["length"] == 30
     assert asked == [({SOURCES[0]}, 6)]  # two at each of three lengths
     monkeypatch.setattr(
-        "hf_lenctrl.inference.choosing.rerank", lambda source, texts, scores: list(range(len(texts)))[::-1]
+        "hf_lenctrl.inference.ranking.rerank", lambda source, texts, scores: list(range(len(texts)))[::-1]
     )
     last = candidates(pipe, SOURCES[0], 9, 30, [9, 19, 30], num_beams=2, num_return_sequences=2)[-1][1]
     assert pipe(SOURCES[0], length=(9, 30), rerank=6, num_beams=2)["generated_text"] == last

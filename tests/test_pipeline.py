@@ -278,7 +278,7 @@ def test_what_is_returned_is_what_rerank_picks_among_all_candidates(
         asked.append((source, texts))
         return list(range(len(texts)))[::-1]
 
-    monkeypatch.setattr("hf_lenctrl.inference.choosing.rerank", last_first)
+    monkeypatch.setattr("hf_lenctrl.inference.ranking.rerank", last_first)
     result = pipe(SOURCES[0], length=6, length_constraint="max", **options)
     written = tokenizer.batch_decode(calls[0]["ids"], skip_special_tokens=True)
     assert calls[0]["num_return_sequences"] == len(written) == candidates
@@ -477,14 +477,11 @@ def test_a_source_longer_than_the_encoder_is_cut_and_told(tokenizer, caplog):
         ),
         ([b"a"], {}, TypeError, "every input must be a text, got b'a' at position 0"),
         *(
-            (["a", empty], options, ValueError, "the text at position 1 is empty and has no length to write for; rem")
+            (["a", empty], options, ValueError, "the text at position 1 is empty")
             for empty in ("", " ", "\t\n")
             for options in ({}, {"length": None, "length_ratio": 0.5})
         ),
-        *(
-            (SOURCES[0], {name: 5}, TypeError, f"{name}=5 is no option; did you mean {meant}=\\?")
-            for name, meant in (("lenght", "length"), ("batchsize", "batch_size"), ("reference", "references"))
-        ),
+        *((SOURCES[0], {name: 5}, ValueError, name) for name in ("lenght", "batchsize", "reference")),
         (
             SOURCES[0],
             {"length_unit": "word"},

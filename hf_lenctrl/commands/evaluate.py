@@ -16,11 +16,11 @@ import argparse
 import json
 from pathlib import Path
 
+from ..conversion import tokenizer_of
 from ..evaluation.metrics import ROUGE_UNITS, lead, rouge_metrics, rouge_settings, text_quality
 from ..evaluation.report import length_report
 from ..length_units import LENGTH_UNITS
 from ..lengths import parse_tolerance
-from ..loading import tokenizer_of
 from .arguments import CommandParser
 from .recipes import model_name
 from .rows import Rows

@@ -17,8 +17,8 @@ from transformers import AutoModelForSeq2SeqLM
 
 import hf_lenctrl
 
+from ..conversion import tokenizer_of
 from ..fixed_length.ctranslate2 import FOLDER, check_quantization
-from ..loading import tokenizer_of
 from .arguments import CommandParser
 from .checkpoints import check_writable
 from .recipes import model_name

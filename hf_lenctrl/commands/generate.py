@@ -29,9 +29,9 @@ from transformers import set_seed
 
 import hf_lenctrl
 
+from ..conversion import auto_class, tokenizer_of
 from ..length_units import LENGTH_UNITS
 from ..lengths import LENGTH_CONSTRAINTS, parse_tolerance
-from ..loading import auto_class, tokenizer_of
 from .arguments import CommandParser
 from .checkpoints import check_writable
 from .locking import locked

@@ -18,9 +18,8 @@ from transformers import (
 )
 
 from ..configuration_lenctrl import LenCtrlBartConfig, LenCtrlMarianConfig
-from ..conversion import add_length_control
+from ..conversion import add_length_control, tokenizer_of
 from ..length_tokens import LengthTokens
-from ..loading import tokenizer_of
 from ..modeling_lenctrl import LenCtrlBartForConditionalGeneration, LenCtrlMarianMTModel
 from ..training.tokenizer import train_marian_tokenizer
 from .arguments import ENCODINGS, FAMILIES, DataArguments, ModelArguments, RunArguments

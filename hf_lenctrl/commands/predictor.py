@@ -21,9 +21,9 @@ from tokenizers.trainers import WordPieceTrainer
 from transformers import BertConfig, BertModel, BertTokenizer, EarlyStoppingCallback, TrainingArguments
 
 from ..card import minimal_card
+from ..conversion import tokenizer_of
 from ..length_predictor import LengthPredictor, LengthPredictorConfig, round_lengths
 from ..length_units import LENGTH_UNITS, count_texts
-from ..loading import tokenizer_of
 from ..training.upload import HubTrainer
 from .arguments import DataArguments, parse_arguments
 from .checkpoints import check_checkpoint, check_writable, finished_with, last_checkpoint, load_average, trained_steps

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from datasets import Dataset, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
-from ..length_ranges import check_range
+from ..inference.sources import check_range
 
 
 ROW_FILES = ("json", "jsonl", "csv", "parquet")

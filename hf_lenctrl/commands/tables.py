@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
+from ..conversion import tokenizer_of
 from ..evaluation.metrics import translation_metrics
 from ..inference.sources import LENGTH_SOURCES
 from ..length_units import LENGTH_UNITS, count_texts
-from ..loading import tokenizer_of
 from .figures import length_figures, paired_bootstrap, predictor_figures
 from .rows import Rows
 

@@ -9,6 +9,7 @@ an interrupted run, repeat the command; a folder that holds a run with other opt
 import json
 import logging
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,9 +127,9 @@ def metrics_of(run_args: RunArguments, data: Data, tolerance, length: int | None
     )
 
 
-def make_trainer(model, run_args: RunArguments, args, data: Data) -> LengthControlTrainer:
+def make_trainer(model, run_args: RunArguments, args, data: Data, trainer_class) -> LengthControlTrainer:
     """The Trainer of a run, with noise on the lengths of training rows alone."""
-    trainer = (GolcTrainer if run_args.objective == "golc" else LengthControlTrainer)(
+    return trainer_class(
         model=model,
         args=args,
         train_dataset=data.tokenized["train"],
@@ -147,9 +148,6 @@ def make_trainer(model, run_args: RunArguments, args, data: Data) -> LengthContr
         processing_class=data.tokenizer,
         compute_metrics=metrics_of(run_args, data, tolerance_of(model)),
     )
-    if isinstance(trainer, GolcTrainer):
-        trainer.golc, trainer.data_unit = run_args, data.unit
-    return trainer
 
 
 def fit(trainer: LengthControlTrainer, run_args: RunArguments, record: RunRecord, unit: str) -> tuple[dict, list[str]]:
@@ -244,14 +242,27 @@ def main(argv=None) -> dict:
     """Run the recipe; returns the metrics that it also writes to `<output_dir>/all_results.json`."""
     classes = (ModelArguments, DataArguments, RunArguments, Seq2SeqTrainingArguments)
     model_args, data_args, run_args, args = parse_arguments(classes, argv, __doc__)
+    golc = run_args.objective == "golc"
+    trainer_class: Any = partial(GolcTrainer, options=run_args) if golc else LengthControlTrainer
+    return run(model_args, data_args, run_args, args, trainer_class)
+
+
+def run(
+    model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, args, trainer_class=None
+) -> dict:
+    """
+    Train, test, and write the card, in the run's folder, which one command at a time writes.
+
+    Args:
+        trainer_class (`Callable`): `LengthControlTrainer`, or what makes another Trainer of its arguments.
+    """
     set_up(args)
     check_writable(args.output_dir)
     with locked(args.output_dir, args.should_save):
-        return run(model_args, data_args, run_args, args)
+        return _run(model_args, data_args, run_args, args, trainer_class)
 
 
-def run(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, args) -> dict:
-    """Train in the run's folder, which this command alone writes, test, and write the card."""
+def _run(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, args, trainer_class) -> dict:
     check_optional_parts(run_args)
     check_options(model_args, data_args, run_args)
     check_training(args, run_args, "predict_with_generate" in model_args.given)
@@ -266,7 +277,7 @@ def run(model_args: ModelArguments, data_args: DataArguments, run_args: RunArgum
             "predict_with_generate=False writes no texts, and lengths are measured on these; leave it out"
         )
     model = load_model(model_args, data_args, run_args, args, data)
-    trainer = make_trainer(model, run_args, args, data)
+    trainer = make_trainer(model, run_args, args, data, trainer_class)
     metrics, history = fit(trainer, run_args, record, data.unit)
     trainer.run = TrainingRun.of(model_args, data_args, run_args, args, rows, history)
     for length in [None, *run_args.test_lengths] if "test" in data.tokenized else []:

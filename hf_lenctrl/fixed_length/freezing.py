@@ -10,7 +10,7 @@ from transformers import PegasusForConditionalGeneration, PreTrainedModel
 from ..configuration_lenctrl import LengthControlRules
 from ..generation import token_limit
 from ..length_units import UnitTable
-from ..lengths import check_length
+from ..lengths import as_target, check_length
 
 
 logger = logging.getLogger(__name__)
@@ -219,7 +219,8 @@ def _stock_model(stock: type, model) -> Any:
 
 def _limit(settings, table: UnitTable, length: int, rows: int, silent: list[int]) -> None:
     """Room for the length, as `LengthControlledGeneration.generate` makes it, and nothing that counts no unit."""
-    settings.max_new_tokens = token_limit(table, length, 1, rows) - 1  # the limit counts the start
+    target = as_target(length, None, None, 1, table.weights.device)
+    settings.max_new_tokens = int(token_limit(table, target, 1, rows)) - 1  # the limit counts the start
     settings.max_length, settings.min_length = None, 0
     ends = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
     # not suppress_tokens, which would take back a forced BOS

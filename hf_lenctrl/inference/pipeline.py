@@ -9,15 +9,14 @@ import torch
 from tqdm.auto import tqdm
 from transformers import Pipeline
 
-from ..generation import encode_once, generate_within, prompt_of
+from ..conversion import HUB_OPTIONS, check_tokenizer
+from ..generation import encode_once, generate_for, prompt_of
 from ..length_tokens import LengthTokens
 from ..length_units import COST, UnitTable, check_sources, count_texts
-from ..lengths import as_length_tensor
-from ..loading import HUB_OPTIONS, check_tokenizer
 from .chats import as_prompts, check_length_source, encode_prompts
-from .choosing import Chooser, token_log_probabilities
 from .finish import FinishLogitsProcessor
-from .pipeline_call import Call, batches
+from .pipeline_call import Call, Row, batches
+from .ranking import Chooser, token_log_probabilities
 from .sources import Predictors, requested_lengths
 
 
@@ -106,7 +105,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         self._needs_length = self._controlled or tokens is not None  # and counts in its own unit
 
     def _sanitize_parameters(self, **kwargs):
-        return {}, kwargs, {}  # what `pipeline(...)` is given holds for every call
+        return {}, kwargs, {}  # arguments of `pipeline(...)` are defaults for each call
 
     def save_pretrained(self, save_directory, **kwargs):
         """Save model and tokenizer. The task comes with the package; the base method names code to load it."""
@@ -123,19 +122,23 @@ class LengthControlledGenerationPipeline(Pipeline):
             return []
         call = self._read(texts, {**self._forward_params, **kwargs}, isinstance(inputs, str))
         self._set_lengths(call)
-        results: list = [None] * len(call.texts)
         table = self._unit_table(call.length_unit)
-        show = len(results) > (call.batch_size or 32) if call.progress_bar is None else call.progress_bar
-        with tqdm(total=len(results), desc="Generating", unit="text", disable=not show) as bar:
+        requests: dict[int, list[Row]] = {}
+        for row in call.rows:
+            requests.setdefault(row.request, []).append(row)
+        best: dict[int, Any] = {}
+        show = len(call.rows) > (call.batch_size or 32) if call.progress_bar is None else call.progress_bar
+        with tqdm(total=len(call.rows), desc="Generating", unit="text", disable=not show) as bar:
             for rows in self._batches(call):
-                for i, outputs in zip(rows, self._write(call, rows, table), strict=True):
-                    results[i] = outputs if call.ranged else self._best(call, i, outputs)
+                self._generate(call, rows, table)
+                for request in dict.fromkeys(row.request for row in rows):
+                    if all(row.outputs is not None for row in requests[request]):
+                        best[request] = self._best(call, requests[request])
                 bar.update(len(rows))
-        text_of = call.text_of
-        if call.ranged:
-            results, text_of = self._best_of_ranges(call, results)
+        results = [best[request] for request in requests]
         if call.lists:
-            results = [[results[i] for i, text in enumerate(text_of) if text == k] for k in range(len(texts))]
+            places = [own[0].place for own in requests.values()]
+            results = [[out for out, at in zip(results, places, strict=True) if at == k] for k in range(len(texts))]
         return results[0] if isinstance(inputs, str) else results
 
     def _read(self, texts: list[str], options: dict, single: bool) -> Call:
@@ -162,16 +165,16 @@ class LengthControlledGenerationPipeline(Pipeline):
         return call
 
     def _set_lengths(self, call: Call) -> None:
-        """Step 2: the requested length of each row, and its length token; `None` for a model that needs no length."""
+        """Step 2: the requested length of each row, and its length token."""
         length, ratio = call.length, call.length_ratio
-        check_length_source(call.texts, length, ratio)
-        for i, text in zip(call.text_of, call.texts, strict=True):
-            if not text.strip():
-                raise ValueError(f"the text at position {i} is empty and has no length to write for; remove it")
+        texts = [row.text for row in call.rows]
+        check_length_source(texts, length, ratio)
+        for row in call.rows:
+            if not row.text.strip():
+                raise ValueError(f"the text at position {row.place} is empty; remove it")
         for name, source in (("predictor", "predict"), ("references", "reference")):
             if getattr(call, name) is not None and not (isinstance(length, str) and length == source):
                 raise ValueError(f"{name} gives the lengths with length={source!r}, got length={length!r}")
-        call.lengths = call.first = [None] * len(call.texts)
         if not self._needs_length and call.length_constraint is None:
             if length is not None or ratio is not None:
                 raise ValueError(
@@ -182,8 +185,8 @@ class LengthControlledGenerationPipeline(Pipeline):
         if length is None and ratio is None:
             length = getattr(self.model.config, "length", None)
         options: dict[str, Any] = {"batch_size": call.batch_size or 32, "truncation": call.truncation}
-        call.lengths = requested_lengths(
-            call.texts,
+        lengths = requested_lengths(
+            texts,
             length,
             unit=call.length_unit,
             tokenizer=self.tokenizer,
@@ -191,15 +194,14 @@ class LengthControlledGenerationPipeline(Pipeline):
             references=call.references,
             predict=partial(self._predictors.predict, unit=call.length_unit, predictor=call.predictor, **options),
         )
-        call.set_plans()
+        call.set_lengths(lengths)
         # an encoder that is given the length runs for each row
         runs = self._length_tokens is not None or getattr(self.model.config, "encoder_length_embedding", False)
-        call.shared = len(set(call.text_of)) < len(call.texts) and not runs and not self._causal
-        call.first = [None] * len(call.texts)
+        call.shared = len({row.place for row in call.rows}) < len(call.rows) and not runs and not self._causal
         if self._length_tokens is not None:
-            pairs = zip(call.lengths, count_texts(self.tokenizer, call.texts, call.length_unit), strict=True)
-            tokens = [self._length_tokens.token_for(length, count) for length, count in pairs]
-            call.first = self.tokenizer.convert_tokens_to_ids(tokens)
+            counts = count_texts(self.tokenizer, [row.text for row in call.rows], call.length_unit)
+            for row, count in zip(call.rows, counts, strict=True):
+                row.token = self.tokenizer.convert_tokens_to_ids(self._length_tokens.token_for(row.length, count))
 
     def _unit_table(self, unit: str) -> UnitTable:
         if hasattr(self.model, "unit_table") and unit == self.model.config.length_unit:
@@ -207,52 +209,44 @@ class LengthControlledGenerationPipeline(Pipeline):
         table = UnitTable.from_tokenizer(self.tokenizer, unit)
         return table.padded(self.model.get_output_embeddings().weight.shape[0]).to(self.device)
 
-    def _batches(self, call: Call) -> Iterator[list[int]]:
+    def _batches(self, call: Call) -> Iterator[list[Row]]:
         """
         Step 3: batches of rows with as many candidates. Rows of similar requested and source length need the least
         padding; the longest come first, so that an impossible length or a lack of memory fails in the first batch.
         """
-        order = sorted(range(len(call.texts)), key=lambda i: (call.lengths[i] or 0, len(call.texts[i])), reverse=True)
+        order = sorted(call.rows, key=lambda row: (row.length or 0, len(row.text)), reverse=True)
         if call.shared:  # rows of one text stay together, so that its encoder runs once
-            place: dict[int, int] = {}  # of a text: that of its longest row
-            for k, i in enumerate(order):
-                place.setdefault(call.text_of[i], k)
-            order.sort(key=lambda i: place[call.text_of[i]])
-        sizes = [(0, 0)] * len(call.texts)
+            longest: dict[int, int] = {}  # of a text: the place of its longest row
+            for k, row in enumerate(order):
+                longest.setdefault(row.place, k)
+            order.sort(key=lambda row: longest[row.place])
         if call.batch_tokens is not None:
-            counts = count_texts(self.tokenizer, call.texts, "token")
+            counts = count_texts(self.tokenizer, [row.text for row in order], "token")
             special = self.tokenizer.num_special_tokens_to_add()
-            sizes = [(count + special, length or 0) for count, length in zip(counts, call.lengths, strict=True)]
-        for candidates in dict.fromkeys(call.candidates[i] for i in order):
-            alike = [i for i in order if call.candidates[i] == candidates]
-            yield from batches(alike, sizes, call.batch_size or len(alike), call.batch_tokens)
+            for row, count in zip(order, counts, strict=True):
+                row.size = (count + special, row.length or 0)
+        for candidates in dict.fromkeys(row.candidates for row in order):
+            alike = [row for row in order if row.candidates == candidates]
+            yield from batches(alike, call.batch_size or len(alike), call.batch_tokens)
 
-    def _write(self, call: Call, rows: list[int], table: UnitTable) -> list[list[dict]]:
+    def _generate(self, call: Call, rows: list[Row], table: UnitTable) -> None:
         """Step 4: the outputs of each row of a batch, as the model gives them."""
-        lengths = [call.lengths[i] for i in rows]
-        distinct = list({call.text_of[i] if call.shared else i: i for i in rows}.values())
-        batch = self.preprocess([call.texts[i] for i in distinct], first=[call.first[i] for i in distinct])
-        text_rows = None
-        if call.shared:
-            place = {call.text_of[i]: k for k, i in enumerate(distinct)}
-            text_rows = torch.tensor([place[call.text_of[i]] for i in rows])
-        windows, candidates = [call.tolerances[i] for i in rows], call.candidates[rows[0]]
-        options = {"table": table, "text_rows": text_rows, "lengths": lengths, "windows": windows}
-        outputs = self.forward(batch, call=call, candidates=candidates, **options)
-        written = self.postprocess(outputs, unit=call.length_unit, lengths=lengths)
-        results = []
-        for row, i in enumerate(rows):
-            own = written[row * candidates : (row + 1) * candidates]
-            asked = call.ranges[call.request_of[i]] if call.ranged else lengths[row]
-            results.append([{**out, "requested_length": asked, "length_unit": call.length_unit} for out in own])
-        return results
+        encoded = list({row.place: row for row in rows}.values()) if call.shared else rows
+        batch = self.preprocess([row.text for row in encoded], tokens=[row.token for row in encoded])
+        place = {row.place: k for k, row in enumerate(encoded)}
+        text_rows = torch.tensor([place[row.place] for row in rows]) if call.shared else None
+        outputs = self.forward(batch, call=call, rows=rows, table=table, text_rows=text_rows)
+        written, candidates = self.postprocess(outputs, call=call, rows=rows), rows[0].candidates
+        for k, row in enumerate(rows):
+            row.outputs = written[k * candidates : (k + 1) * candidates]
 
-    def _best(self, call: Call, row: int, outputs: list[dict]):
+    def _best(self, call: Call, rows: list[Row]):
         """Step 5: what is returned for a request: its best output, or a list of them."""
+        outputs = [out for row in rows for out in row.outputs or []]
         scores = [out.pop("of_a_token") for out in outputs] if "of_a_token" in outputs[0] else None
         order, texts = list(range(len(outputs))), [out["generated_text"] for out in outputs]
         if call.rerank > 1:
-            order = self._chooser.order(call.texts[row], texts, call.rerank_model, scores)
+            order = self._chooser.order(rows[0].text, texts, call.rerank_model, scores)
         elif scores is not None:
             order.sort(key=lambda k: -scores[k])
         if call.ranged:  # lengths that were planned for may lead to one text; what differs comes first
@@ -261,22 +255,14 @@ class LengthControlledGenerationPipeline(Pipeline):
         outputs = [outputs[k] for k in order[: call.num_return_sequences]]
         return outputs[0] if call.num_return_sequences == 1 else outputs
 
-    def _best_of_ranges(self, call: Call, results: list) -> tuple[list, list[int]]:
-        """The candidates of each range together, and of each range the position of its text."""
-        rows: list[list[int]] = [[] for _ in call.ranges]
-        for i, request in enumerate(call.request_of):
-            rows[request].append(i)
-        best = [self._best(call, own[0], [out for i in own for out in results[i]]) for own in rows]
-        return best, [call.text_of[own[0]] for own in rows]
-
-    def preprocess(self, texts, *, first: list, **_) -> Any:
+    def preprocess(self, texts, *, tokens: list, **_) -> Any:
         if self._causal:
             return encode_prompts(self.tokenizer, texts)
         encode = partial(self.tokenizer, texts, return_tensors="pt", padding=True, verbose=False)
         batch = encode()
         positions = getattr(self.model.config, "max_position_embeddings", None) or 10**9
         most = self.tokenizer.model_max_length
-        limit = min(most, positions) - (first[0] is not None)
+        limit = min(most, positions) - (tokens[0] is not None)
         if batch["input_ids"].shape[1] > limit:
             whose = "the encoder's %d tokens" if positions <= most else "%d tokens, the tokenizer's model_max_length,"
             logger.warning(
@@ -284,18 +270,17 @@ class LengthControlledGenerationPipeline(Pipeline):
                 *(int((batch["attention_mask"].sum(dim=1) > limit).sum()), len(texts), limit),
             )
             batch = encode(truncation=True, max_length=limit)
-        if first[0] is not None:
+        if tokens[0] is not None:
             ids = batch["input_ids"]
-            batch["input_ids"] = torch.cat([torch.tensor(first, dtype=ids.dtype).unsqueeze(1), ids], dim=1)
+            batch["input_ids"] = torch.cat([torch.tensor(tokens, dtype=ids.dtype).unsqueeze(1), ids], dim=1)
             batch["attention_mask"] = torch.cat([ids.new_ones(len(ids), 1), batch["attention_mask"]], dim=1)
         return batch
 
-    def _forward(
-        self, batch, *, call: Call, candidates: int, table: UnitTable, text_rows, lengths: list, windows: list
-    ):
+    def _forward(self, batch, *, call: Call, rows: list[Row], table: UnitTable, text_rows):
         batch.pop("token_type_ids", None)
         if text_rows is not None:
             batch = encode_once(self.model, batch, text_rows.to(self.device))
+        candidates, lengths = rows[0].candidates, [row.length for row in rows]
         arguments, encoded = {**batch, **call.options_for(candidates)}, batch.get("encoder_outputs")
         inputs = {name: batch.get(name) for name in ("input_ids", "attention_mask")}
         # `generate` puts others in the place of these
@@ -309,47 +294,39 @@ class LengthControlledGenerationPipeline(Pipeline):
             length = torch.tensor(lengths, device=table.weights.device)
             finish = FinishLogitsProcessor(self.tokenizer, table, length, call.finish, **options)
             arguments["logits_processor"] = [*(call.options.get("logits_processor") or []), finish]
-        generate, constraint = self.model.generate, call.length_constraint
-        if hasattr(self.model, "unit_table"):  # a model of this package; without control its constraint is made here
-            arguments["length_constraint"] = constraint if self._controlled else None
-        tolerance = None if set(windows) == {None} else windows
-        if self._controlled:
-            ids = generate(**arguments, length=lengths, length_tolerance=tolerance)
-        elif constraint is None:
-            ids = generate(**arguments)
-        else:
-            length = as_length_tensor(lengths, len(lengths), table.weights.device)
-            positions = getattr(self.model.config, "max_position_embeddings", None)
-            options = {"positions": positions, "tolerance": tolerance}
-            ids = generate_within(generate, self.model, table, length, constraint, arguments, **options)
-        scores, of_a_token = getattr(ids, "sequences_scores", None), None
+        tolerances = [row.tolerance for row in rows]
+        tolerance = None if set(tolerances) == {None} else tolerances
+        ids = generate_for(self.model, table, lengths, call.length_constraint, tolerance, arguments)
+        figures = {}
+        if getattr(ids, "sequences_scores", None) is not None:
+            figures["score"] = ids.sequences_scores.tolist()
         ids = ids if isinstance(ids, torch.Tensor) else ids.sequences
         if call.ranged and call.length_plans * candidates > 1:
-            of_a_token = token_log_probabilities(
+            figures["of_a_token"] = token_log_probabilities(
                 self.model, table, ids, inputs, self._causal * prompt, controlled=self._controlled
             )
         ids = ids[:, prompt:]
-        tokens = table.count(ids) if table.unit in ("token", COST) else None  # what ids alone know
-        return {"ids": ids, "tokens": tokens, "scores": scores, "finish": finish, "of_a_token": of_a_token}
+        counts = table.count(ids) if table.unit in ("token", COST) else None  # what ids alone know
+        return {"ids": ids, "counts": counts, "figures": figures, "finish": finish}
 
-    def postprocess(self, outputs, *, unit: str, lengths: list, **_) -> list[dict]:
+    def postprocess(self, outputs, *, call: Call, rows: list[Row], **_) -> list[dict]:
+        unit, finish = call.length_unit, outputs["finish"]
         texts = self.tokenizer.batch_decode(
             outputs["ids"], skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
-        finish, ends = outputs["finish"], []
-        counted = unit in ("token", COST)
-        produced = outputs["tokens"].tolist() if counted else count_texts(self.tokenizer, texts, unit)
-        if finish is not None:
-            count, copies = partial(count_texts, self.tokenizer, unit=unit, target=True), len(texts) // len(lengths)
-            for k, (ids, text) in enumerate(zip(outputs["ids"].tolist(), texts, strict=True)):
-                half = lengths[k // copies] / 2
-                texts[k], end = finish.ending(ids, text, lambda short, half=half: count([short])[0] >= half)
-                ends.append({"finish": end})
-                if texts[k] != text:  # of tokens no more than were written: the text may have others
-                    produced[k] = min(produced[k], count([texts[k]])[0])
-        rows = [{"generated_text": text, "length": n} for text, n in zip(texts, produced, strict=True)]
-        if outputs["scores"] is not None:
-            rows = [row | {"score": score} for row, score in zip(rows, outputs["scores"].tolist(), strict=True)]
-        if outputs["of_a_token"] is not None:
-            rows = [row | {"of_a_token": score} for row, score in zip(rows, outputs["of_a_token"], strict=True)]
-        return [row | end for row, end in zip(rows, ends, strict=True)] if ends else rows
+        counts = count_texts(self.tokenizer, texts, unit) if outputs["counts"] is None else outputs["counts"].tolist()
+        written = [{"generated_text": text, "length": n} for text, n in zip(texts, counts, strict=True)]
+        for name, values in outputs["figures"].items():
+            for out, value in zip(written, values, strict=True):
+                out[name] = value
+        count, copies = partial(count_texts, self.tokenizer, unit=unit, target=True), len(texts) // len(rows)
+        for k, (ids, text) in enumerate(zip(outputs["ids"].tolist(), texts, strict=True)):
+            row, out = rows[k // copies], written[k]
+            if finish is not None:
+                half = (row.length or 0) / 2
+                ending = finish.ending(ids, text, lambda short, half=half: count([short])[0] >= half)
+                out["generated_text"], out["finish"] = ending
+                if out["generated_text"] != text:  # of tokens no more than were written: the text may have others
+                    out["length"] = min(out["length"], count([out["generated_text"]])[0])
+            out |= {"requested_length": row.asked, "length_unit": unit}
+        return written

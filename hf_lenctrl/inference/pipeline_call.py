@@ -1,23 +1,35 @@
-"""A call of the pipeline: its options, checked, and a row for each text and length."""
+"""A call of the pipeline: its options, checked, and a record for each row that the model generates."""
 
-import difflib
-import inspect
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from transformers import GenerationConfig, GenerationMixin
-
 from ..generation import FROM_CONFIG
-from ..length_ranges import is_ranged, plans_of
-from ..lengths import check_constraint, check_counts, check_tolerance
+from ..lengths import check_constraint, check_counts
 from .finish import check_finish
+from .sources import is_ranged, plans_of
+
+
+@dataclass
+class Row:
+    """A text that is generated at one length; a range of lengths has a row for each length planned."""
+
+    text: str
+    place: int  # of the text in the call
+    request: int  # of the text and its length or range in the call
+    tolerance: Any
+    candidates: int  # outputs that the model generates
+    asked: Any = None  # the length or the range
+    length: int | None = None
+    token: int | None = None  # of the length, before the source
+    size: tuple[int, int] = (0, 0)  # positions of the source, units of the output; see `batches`
+    outputs: list[dict] | None = None
 
 
 @dataclass
 class Call:
-    """The options that are not for `generate`, and what the steps of the pipeline make of them."""
+    """The options that are not for `generate`, and the rows."""
 
     length: Any = None
     length_ratio: Any = None
@@ -37,34 +49,18 @@ class Call:
     progress_bar: bool | None = None
 
     # set by the steps
-    texts: list[str] = field(default_factory=list, init=False)  # of each row
-    text_of: list[int] = field(default_factory=list, init=False)  # of each row the position of its text in the call
-    lengths: list = field(default_factory=list, init=False)
-    tolerances: list = field(default_factory=list, init=False)
-    first: list = field(default_factory=list, init=False)  # length tokens
+    rows: list[Row] = field(default_factory=list, init=False)
     lists: bool = field(default=False, init=False)  # whether there is a list of lengths for each text
     ranged: bool = field(default=False, init=False)  # whether the lengths are ranges
-    ranges: list = field(default_factory=list, init=False)  # of each request
-    request_of: list[int] = field(default_factory=list, init=False)  # of each row; a range has several rows
     shared: bool = field(default=False, init=False)  # whether rows of one text share its encoder states
-    candidates: list[int] = field(default_factory=list, init=False)  # outputs that the model writes for each row
     options: dict[str, Any] = field(default_factory=dict, init=False)  # for `generate`
     defaults: Any = field(default=None, init=False)  # of `generate`, a `GenerationConfig`
 
     @classmethod
     def of(cls, options: dict, model) -> "Call":
-        """The call of these options; raises `TypeError` for one that neither the pipeline nor `generate` knows."""
+        """The call of these options; those that it does not take are for `generate`, which refuses unknown ones."""
         own = [option.name for option in fields(cls) if option.init]
         call = cls(**{name: options.pop(name) for name in own if name in options})
-        takes = [inspect.signature(method).parameters for method in (model.generate, model.forward)]
-        known = {*own, *vars(GenerationConfig()), *inspect.signature(GenerationMixin.generate).parameters}
-        known |= {name for parameters in takes for name in parameters} - {"kwargs"}
-        for name in options.keys() - known:
-            near = difflib.get_close_matches(name, known, n=1)
-            meant = (
-                f"; did you mean {near[0]}=?" if near else f"; the options are those of generate and {', '.join(own)}"
-            )
-            raise TypeError(f"{name}={options[name]!r} is no option{meant}")
         call.options, call.defaults = options, options.get("generation_config") or model.generation_config
         call.ranged = is_ranged(call.length) or is_ranged(call.length_ratio)
         return call
@@ -85,12 +81,11 @@ class Call:
         check_constraint(constraint)
         if tolerance is None and constraint == "exact" and not self.ranged:
             tolerance = getattr(config, "length_tolerance", None)
-        check_tolerance(tolerance, constraint)
         check_finish(self.finish, constraint, self.length_unit)
         self.length_constraint, self.length_tolerance = constraint, tolerance
 
     def set_candidates(self, plans: bool) -> None:
-        """How many outputs are wanted, checked; with `plans` a range is written at several lengths."""
+        """How many outputs are wanted, checked; with `plans` a range is generated at several lengths."""
         self.rerank = 20 if self.rerank is True or self.rerank_model and not self.rerank else self.rerank or 1
         sizes = {"batch_size": self.batch_size, "batch_tokens": self.batch_tokens}
         check_counts(
@@ -101,7 +96,7 @@ class Call:
 
     @property
     def wanted(self) -> int:
-        """Outputs that are written for each request, to return some of them."""
+        """Outputs that are generated for each request, to return some of them."""
         return max(self.rerank, self.num_return_sequences)
 
     def options_for(self, candidates: int) -> dict[str, Any]:
@@ -121,52 +116,49 @@ class Call:
         lengths = [self.length] if single and isinstance(self.length, list) else self.length
         self.lists = isinstance(lengths, list) and any(isinstance(n, list) for n in lengths)
         if self.lists:
-            if len(lengths) != len(texts):
-                raise ValueError(f"length must hold a list for each of the {len(texts)} texts, got {len(lengths)}")
-            for i, several in enumerate(lengths):
-                if not isinstance(several, list) or not several:
-                    rule = "length must hold a list of lengths for every text or for none"
-                    raise ValueError(f"{rule}, got {several!r} at position {i}")
-            if self.references is not None:
-                raise ValueError("references give one length for each text; leave them out where length holds lists")
+            if len(lengths) != len(texts) or not all(isinstance(n, list) and n for n in lengths):
+                raise ValueError(
+                    f"length must hold a list of lengths for each of the {len(texts)} texts or for none, got {lengths}"
+                )
             self.length = [n for several in lengths for n in several]
-        self.text_of = [i for i in range(len(texts)) for _ in (lengths[i] if self.lists else [None])]
-        self.texts = [texts[i] for i in self.text_of]
-        self.candidates = [self.wanted] * len(self.texts)
-        tolerance = self.length_tolerance
-        if isinstance(tolerance, list) and len(tolerance) != len(texts):
+        tolerance = self.length_tolerance if isinstance(self.length_tolerance, list) else None
+        if tolerance is not None and len(tolerance) != len(texts):
             raise ValueError(
                 f"length_tolerance must be one for all or a list with one for each of the {len(texts)} texts, got "
                 f"{len(tolerance)}; a pair (below, above) is a tuple"
             )
-        self.tolerances = [tolerance[i] if isinstance(tolerance, list) else tolerance for i in self.text_of]
+        for i, text in enumerate(texts):
+            own = self.length_tolerance if tolerance is None else tolerance[i]
+            for _ in lengths[i] if self.lists else [None]:
+                self.rows.append(Row(text, i, len(self.rows), own, self.wanted))
 
-    def set_plans(self) -> None:
-        """Make a row of each length that the model plans for, in a window that is the range."""
-        if not self.ranged:
-            return
-        self.ranges = self.lengths
-        plans = [plans_of(low, high, self.length_plans) for low, high in self.ranges]
-        rows = [(i, n) for i, own in enumerate(plans) for n in own]
-        # a narrow range has fewer lengths, so each of them is written more often
-        self.candidates = [math.ceil(self.wanted / len(plans[i])) for i, _ in rows]
-        self.request_of, self.lengths = [i for i, _ in rows], [n for _, n in rows]
-        self.texts = [self.texts[i] for i, _ in rows]
-        self.text_of = [self.text_of[i] for i, _ in rows]
-        self.tolerances = [(n - self.ranges[i][0], self.ranges[i][1] - n) for i, n in rows]
+    def set_lengths(self, lengths: list) -> None:
+        """Of each row; a range becomes a row for each length that the model plans for, in its window."""
+        planned = []
+        for row, asked in zip(self.rows, lengths, strict=True):
+            row.asked = row.length = asked
+            if not self.ranged:
+                planned.append(row)
+                continue
+            low, high = asked
+            plans = plans_of(low, high, self.length_plans)
+            # a narrow range has fewer lengths, so each of them is generated more often
+            candidates = math.ceil(self.wanted / len(plans))
+            planned += [replace(row, length=n, tolerance=(n - low, high - n), candidates=candidates) for n in plans]
+        self.rows = planned
 
 
-def batches(order: list[int], sizes: list[tuple[int, int]], most_rows: int, most: int | None) -> Iterator[list[int]]:
+def batches(rows: list[Row], most_rows: int, most: int | None) -> Iterator[list[Row]]:
     """
-    Neighbours in `order`, at most so many rows; the number of several rows times what they are padded to, the longest
-    of each side (`sizes`: source, output), is within `most`.
+    Neighbours, at most so many rows; the number of several rows times what they are padded to, the longest of each
+    side (their `size`), is within `most`.
     """
-    batch: list[int] = []
+    batch: list[Row] = []
     source = output = 0
-    for i in order:
-        source, output = max(source, sizes[i][0]), max(output, sizes[i][1])
+    for row in rows:
+        source, output = max(source, row.size[0]), max(output, row.size[1])
         if batch and (len(batch) == most_rows or (most is not None and (source + output) * (len(batch) + 1) > most)):
             yield batch
-            batch, (source, output) = [], sizes[i]
-        batch.append(i)
+            batch, (source, output) = [], row.size
+        batch.append(row)
     yield batch

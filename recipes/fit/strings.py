@@ -153,7 +153,7 @@ def markdown(figures: dict, rows: list[dict]) -> list[str]:
 def main(argv=None) -> None:
     """Run the recipe."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_options(parser, min_score=-0.5)
+    add_options(parser, min_score=-0.25)
     parser.add_argument("--source_file", help=".po of another language: its msgstrs are translated, not the msgids")
     parser.add_argument("--existing_file", help="strings.xml or JSON with the translations so far, by key")
     parser.add_argument(

@@ -4,7 +4,7 @@ from transformers import GenerationMixin
 
 from .generation import generate_within
 from .length_units import UnitTable
-from .lengths import as_length_tensor
+from .lengths import as_target
 
 
 def generate(
@@ -47,9 +47,8 @@ def generate(
         lambda **arguments: GenerationMixin.generate(model, **arguments),
         model,
         table,
-        as_length_tensor(length, rows, device),
+        as_target(length, length_constraint, length_tolerance, rows, device),
         length_constraint,
         {**kwargs, "inputs": inputs, "tokenizer": tokenizer},
         positions=positions,
-        tolerance=length_tolerance,
     )
