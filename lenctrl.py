@@ -15,7 +15,6 @@ COMMANDS = {
     "generate": ("hf_lenctrl.commands.generate", "generate texts of requested lengths"),
     "evaluate": ("hf_lenctrl.commands.evaluate", "report how well lengths were met"),
     "export": ("hf_lenctrl.commands.export", "freeze a length into a model, and export it for CTranslate2"),
-    "reproduce": ("hf_lenctrl.commands.reproduce", "run the rows of a paper's table"),
     "recipes": ("hf_lenctrl.commands.recipes", "list the recipes that come with the package"),
 }
 HELP = """usage: lenctrl [--debug] command [options]

@@ -163,7 +163,7 @@ def test_without_checkpoints_there_is_no_last_one(tmp_path, folder):
     assert last_checkpoint(str(tmp_path / folder)) is None
 
 
-def test_a_checkpoint_of_another_unit_is_not_resumed(tmp_path):  # issue 15.3
+def test_a_checkpoint_of_another_unit_is_not_resumed(tmp_path):
     (tmp_path / "config.json").write_text('{"length_unit": "character"}', encoding="utf-8")
     save_file({"w": torch.zeros(1)}, tmp_path / "model.safetensors")
     check_checkpoint(tmp_path, weights_only=True, length_unit="character")
@@ -172,7 +172,7 @@ def test_a_checkpoint_of_another_unit_is_not_resumed(tmp_path):  # issue 15.3
         check_checkpoint(tmp_path, weights_only=True, length_unit="word")
 
 
-def test_a_model_of_another_unit_is_not_trained_further(tmp_path):  # issue 15.3
+def test_a_model_of_another_unit_is_not_trained_further(tmp_path):
     build_model("marian", length_unit="byte").save_pretrained(tmp_path)
     data, rows = SimpleNamespace(length_tokens=None), None
     for given in ("character", "token"):

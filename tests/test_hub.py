@@ -286,7 +286,7 @@ def test_what_was_loaded_once_is_there_without_a_network(user, home, short):
         load("user/never", **cache)
 
 
-# Nothing but the model is uploaded (issue 15.31)
+# Nothing but the model is uploaded
 
 
 SECRET = "hf_5ecretOfTheTest"
@@ -376,7 +376,7 @@ def test_the_help_names_safer_ways_to_sign_in(capsys):
 
 
 @pytest.mark.slow
-def test_a_revision_of_an_unfinished_run_loads_with_its_own_code(stranger, hub, short):  # issue 15.32
+def test_a_revision_of_an_unfinished_run_loads_with_its_own_code(stranger, hub, short):
     unfinished = [sha for sha, files in hub.repos["user/short"]["commits"][2:-1] if "model.safetensors" in files]
     assert unfinished
     for sha in unfinished:
@@ -384,7 +384,7 @@ def test_a_revision_of_an_unfinished_run_loads_with_its_own_code(stranger, hub, 
         assert found["module"] == "transformers_modules"
 
 
-# A card for a model that is pushed by itself (issue 15.34)
+# A card for a model that is pushed by itself
 
 
 PUSH = """

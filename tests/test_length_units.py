@@ -500,7 +500,7 @@ def character_checkpoint(shared_tokenizer, tmp_path_factory):
 
 @pytest.mark.parametrize("unit", ["token", "word", "byte"])
 @pytest.mark.parametrize("by", ["argument", "config"])
-def test_a_checkpoint_of_another_unit_is_counted_anew(character_checkpoint, shared_tokenizer, unit, by):  # issue 15.3
+def test_a_checkpoint_of_another_unit_is_counted_anew(character_checkpoint, shared_tokenizer, unit, by):
     folder, _ = character_checkpoint
     how = {"length_unit": unit}
     if by == "config":
@@ -517,7 +517,7 @@ def test_a_checkpoint_of_another_unit_is_counted_anew(character_checkpoint, shar
 
 
 @pytest.mark.parametrize("unit", ["token", "word", "byte"])
-def test_a_checkpoint_of_another_unit_without_its_tokenizer_is_refused(character_checkpoint, unit):  # issue 15.3
+def test_a_checkpoint_of_another_unit_without_its_tokenizer_is_refused(character_checkpoint, unit):
     _, bare = character_checkpoint
     message = f"counts characters and has no tokenizer to count {unit}s with; leave length_unit='{unit}' out, or save"
     with pytest.raises(ValueError, match=message):
@@ -551,7 +551,7 @@ def test_a_table_that_was_saved_without_its_unit_still_loads(character_checkpoin
 
 
 def test_a_table_of_another_unit_than_the_configuration_names_is_not_saved(character_checkpoint, tmp_path):
-    model = AutoModelForSeq2SeqLM.from_pretrained(character_checkpoint[1])  # issue 15.3
+    model = AutoModelForSeq2SeqLM.from_pretrained(character_checkpoint[1])
     model.config.length_unit = "word"
     with pytest.raises(ValueError, match="config.length_unit='word', but the model's table counts characters; call"):
         model.save_pretrained(tmp_path)

@@ -71,7 +71,7 @@ def snippets(card) -> list[str]:
     return re.findall(r"```python\n(.*?)```", card.text, re.S)
 
 
-def test_the_usage_snippet_runs_as_printed(saved, make_run):  # issue 15.37
+def test_the_usage_snippet_runs_as_printed(saved, make_run):
     model, folder = saved
     local, uploaded = snippets(model_card(model, make_run(), "model")), snippets(minimal_card(model, "user/name"))
     assert len(local) == len(uploaded) == 1 and 'model="user/name"' in uploaded[0]
@@ -81,7 +81,7 @@ def test_the_usage_snippet_runs_as_printed(saved, make_run):  # issue 15.37
 
 
 @pytest.mark.parametrize("card_of", [lambda model, run, name: minimal_card(model, name), model_card])
-def test_a_card_says_how_to_install_the_package(saved, make_run, card_of):  # issue 15.37
+def test_a_card_says_how_to_install_the_package(saved, make_run, card_of):
     text = card_of(saved[0], make_run(), "user/name").text
     assert (
         "In a clone of the repository of `hf_lenctrl`:\n\n```bash\npip install .\n```" in text
@@ -94,7 +94,7 @@ def test_the_snippet_names_the_branch(saved, make_run):
     assert "model=\"user/name\", revision='dev')" in model_card(saved[0], make_run(), "user/name", revision="dev").text
 
 
-def test_the_licence_is_the_given_one_or_that_of_the_base_model(saved, make_run, tmp_path):  # issue 15.37
+def test_the_licence_is_the_given_one_or_that_of_the_base_model(saved, make_run, tmp_path):
     def license_of(**fields):
         return model_card(saved[0], make_run(**fields), "short").data.license
 
@@ -115,7 +115,7 @@ def test_the_licence_is_the_given_one_or_that_of_the_base_model(saved, make_run,
         ({"bleu_tokenizer": "13a", "task": "summarization"}, "summarization"),
     ],
 )
-def test_a_translation_is_not_called_a_summary(options, task, tmp_path):  # issue 15.37
+def test_a_translation_is_not_called_a_summary(options, task, tmp_path):
     classes = (ModelArguments, DataArguments, RunArguments, Seq2SeqTrainingArguments)
     known = {"output_dir": tmp_path, "train_file": "rows.jsonl", "use_cpu": True, **options}
     run = TrainingRun.of(*parse_arguments(classes, [f"--{k}={v}" for k, v in known.items()]), {})
@@ -152,7 +152,7 @@ def test_texts_cannot_break_the_tables(saved, make_run):
     assert f"| {TARGETS[0]} | a \\| b c | {'x' * 119}… |\n\n## Training" in text
 
 
-def test_no_row_is_published_unless_it_is_asked_for(saved, make_run):  # issue 15.33
+def test_no_row_is_published_unless_it_is_asked_for(saved, make_run):
     def published(**fields):
         card = str(model_card(saved[0], make_run(**fields), "user/name"))
         return [text for text in (*SOURCES, *TARGETS) if text in card]
@@ -183,7 +183,7 @@ def test_the_figures_are_a_table(saved, make_run):
         ("two\nlines", "two lines"),
     ],
 )
-def test_what_markdown_and_html_read_is_escaped(saved, make_run, text, shown):  # issue 15.36
+def test_what_markdown_and_html_read_is_escaped(saved, make_run, text, shown):
     fields = {"references": [text] * 6, "outputs": {13: [text] * 6}, "settings": {"noise": text}, "data": text}
     card = model_card(saved[0], make_run(**fields, examples=1), "user/name").text
     assert f"| {shown} | {shown} |" in card and f"- `noise`: {shown}\n" in card and f"Data: {shown}." in card
@@ -195,7 +195,7 @@ def test_escaped_text_is_read_back_as_it_was():
     assert html.unescape(re.sub(r"</?p>", "", commonmark.render(escape(text))).strip()) == text
 
 
-def test_the_card_of_a_push_says_what_the_model_is(saved):  # issue 15.34
+def test_the_card_of_a_push_says_what_the_model_is(saved):
     card = minimal_card(saved[0], "user/name")
     assert card.data.to_dict()["tags"] == ["hf_lenctrl", "length-control"]
     assert "writes texts of a requested length, in characters" in card.text and "Takase & Okazaki 2019" in card.text

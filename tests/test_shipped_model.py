@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from recipe_runs import load_script
 from safetensors.torch import load_file
-from test_learned_control import load_script
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianTokenizer, pipeline
 
 import hf_lenctrl
@@ -60,7 +60,7 @@ def test_the_auto_classes_load_it():
     ("options", "message"),
     [("", "trust_remote_code=True"), (", trust_remote_code=True", "pip install hf_lenctrl")],
 )
-def test_without_the_package_the_message_says_what_is_missing(options, message, tmp_path):  # issue 18.13
+def test_without_the_package_the_message_says_what_is_missing(options, message, tmp_path):
     """In a process that cannot find the package."""
     code = f"from transformers import AutoModelForSeq2SeqLM as M; M.from_pretrained({str(FOLDER)!r}{options})"
     blocked = f"import sys; sys.path[:] = [p for p in sys.path if p not in ('', {str(MODELS.parent)!r})]; "

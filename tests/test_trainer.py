@@ -125,7 +125,7 @@ def counting(shared_tokenizer):
     return model, seen
 
 
-def test_the_stock_trainer_refuses_noise_and_names_ours(counting, pairs, shared_tokenizer, tmp_path):  # issue 18.9
+def test_the_stock_trainer_refuses_noise_and_names_ours(counting, pairs, shared_tokenizer, tmp_path):
     model, seen = counting
     collate = DataCollatorForLengthControl(shared_tokenizer, model=model, length_noise=2, overshoot_share=0.2)
     trainer = Seq2SeqTrainer(model, arguments(tmp_path), collate, train_dataset=pairs, eval_dataset=pairs)
@@ -161,7 +161,7 @@ def test_noise_is_drawn_in_a_plain_loop(counting, pairs, shared_tokenizer):
         collate(pairs)
 
 
-def test_one_noisy_collator_is_enough_and_evaluation_is_exact(counting, pairs, shared_tokenizer, tmp_path):  # 18.9
+def test_one_noisy_collator_is_enough_and_evaluation_is_exact(counting, pairs, shared_tokenizer, tmp_path):
     model, seen = counting
     collate = DataCollatorForLengthControl(shared_tokenizer, model=model, length_noise=4, seed=3)
     args = arguments(tmp_path, num_train_epochs=3, eval_strategy="epoch")
@@ -173,7 +173,7 @@ def test_one_noisy_collator_is_enough_and_evaluation_is_exact(counting, pairs, s
     assert exact not in epochs and epochs[0] != epochs[1] != epochs[2] != epochs[0]
 
 
-def test_evaluation_with_the_stock_collator_names_ours(counting, pairs, shared_tokenizer, tmp_path):  # issue 18.10
+def test_evaluation_with_the_stock_collator_names_ours(counting, pairs, shared_tokenizer, tmp_path):
     collate = DataCollatorForSeq2Seq(shared_tokenizer, model=counting[0])
     args = arguments(tmp_path, predict_with_generate=True, label_smoothing_factor=0.1)
     trainer = Seq2SeqTrainer(counting[0], args, collate, eval_dataset=pairs, compute_metrics=lambda evaluation: {})
@@ -182,9 +182,7 @@ def test_evaluation_with_the_stock_collator_names_ours(counting, pairs, shared_t
 
 
 @pytest.mark.parametrize("stock", [True, False])
-def test_a_column_named_length_is_not_taken_in_silence(
-    counting, pairs, shared_tokenizer, tmp_path, caplog, stock
-):  # issue 18.10
+def test_a_column_named_length_is_not_taken_in_silence(counting, pairs, shared_tokenizer, tmp_path, caplog, stock):
     model, seen = counting
     rows = [{**row, "length": 3} for row in pairs]
     kind = DataCollatorForSeq2Seq if stock else DataCollatorForLengthControl
@@ -198,7 +196,7 @@ def test_a_column_named_length_is_not_taken_in_silence(
         assert caplog.text.count("the column `length` of the rows is not used") == 1
 
 
-def test_a_limit_below_the_requested_length_is_told_once(counting, pairs, shared_tokenizer, tmp_path, caplog):  # 18.10
+def test_a_limit_below_the_requested_length_is_told_once(counting, pairs, shared_tokenizer, tmp_path, caplog):
     model, _ = counting
     collate = DataCollatorForLengthControl(shared_tokenizer, model=model)
     args = arguments(tmp_path, predict_with_generate=True, generation_max_length=4, per_device_eval_batch_size=2)
@@ -207,7 +205,7 @@ def test_a_limit_below_the_requested_length_is_told_once(counting, pairs, shared
     assert "generation_max_length" in caplog.text
 
 
-def test_the_bars_say_what_is_in_progress(counting, pairs, shared_tokenizer, tmp_path, capsys):  # issue 18.14
+def test_the_bars_say_what_is_in_progress(counting, pairs, shared_tokenizer, tmp_path, capsys):
     args = arguments(tmp_path, max_steps=1, eval_strategy="steps", eval_steps=1)
     args.disable_tqdm = False
     collate = DataCollatorForLengthControl(shared_tokenizer, model=counting[0])

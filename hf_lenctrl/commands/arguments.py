@@ -134,11 +134,6 @@ class RunArguments:
     projection_lr_factor: float = option(
         1.0, "Learning rate of a base_model's new length projection, times learning_rate"
     )
-    objective: str = option("mle", "Cross-entropy alone, or GOLC: with the risk of samples", ["mle", "golc"])
-    golc_lambda: float = option(0.5, "Weight of GOLC's risk, 0 to 1; cross-entropy the rest")
-    golc_samples: int = option(8, "Outputs that GOLC samples for each source")
-    golc_temperature: float = option(1.0, "Temperature of GOLC's samples")
-    golc_alpha: float = option(0.05, "Sharpness of GOLC's weights over samples")
     average_checkpoints: int = option(1, "Average the weights of the last so many checkpoints")
     test_lengths: list[int] = option([], "Test at each of these lengths")
     bleu_tokenizer: str | None = option(
@@ -165,13 +160,6 @@ class RunArguments:
     def __post_init__(self):
         for length in self.test_lengths:
             check_length(length)
-        if not 0 < self.golc_lambda <= 1:
-            raise ValueError(f"golc_lambda must be above 0 and at most 1, got {self.golc_lambda}; pass objective=mle")
-        if self.golc_samples < 2:
-            raise ValueError(f"golc_samples must be at least 2, to weigh one against another; got {self.golc_samples}")
-        for name in ("golc_temperature", "golc_alpha"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):

@@ -22,13 +22,13 @@ from transformers import BertConfig, BertModel, BertTokenizer, EarlyStoppingCall
 
 from ..card import minimal_card
 from ..conversion import tokenizer_of
+from ..evaluation.metrics import predictor_figures
 from ..length_predictor import LengthPredictor, LengthPredictorConfig, round_lengths
 from ..length_units import LENGTH_UNITS, count_texts
 from ..training.upload import HubTrainer
 from .arguments import DataArguments, parse_arguments
 from .checkpoints import check_checkpoint, check_writable, finished_with, last_checkpoint, load_average, trained_steps
 from .data import load_splits
-from .figures import predictor_figures
 from .locking import locked
 from .record import RunRecord
 from .run import check_upload, set_up, trained_tokenizer

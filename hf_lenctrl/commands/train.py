@@ -9,7 +9,6 @@ an interrupted run, repeat the command; a folder that holds a run with other opt
 import json
 import logging
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,6 @@ from .checkpoints import (
     trained_steps,
 )
 from .data import leave_out_lengths, load_splits, tokenize
-from .golc import GolcTrainer
 from .locking import locked
 from .models import build_model, check_options, load_tokenizer, source_limit, target_limit, unit_and_tokens
 from .quality import quality, warn_of_baselines
@@ -241,14 +239,15 @@ def write_outputs(path: Path, data: Data, requested: list[int], outputs: list[st
 def main(argv=None) -> dict:
     """Run the recipe; returns the metrics that it also writes to `<output_dir>/all_results.json`."""
     classes = (ModelArguments, DataArguments, RunArguments, Seq2SeqTrainingArguments)
-    model_args, data_args, run_args, args = parse_arguments(classes, argv, __doc__)
-    golc = run_args.objective == "golc"
-    trainer_class: Any = partial(GolcTrainer, options=run_args) if golc else LengthControlTrainer
-    return run(model_args, data_args, run_args, args, trainer_class)
+    return run(*parse_arguments(classes, argv, __doc__))
 
 
 def run(
-    model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, args, trainer_class=None
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    run_args: RunArguments,
+    args,
+    trainer_class: Any = LengthControlTrainer,
 ) -> dict:
     """
     Train, test, and write the card, in the run's folder, which one command at a time writes.
