@@ -9,6 +9,7 @@ an interrupted run, repeat the command; a folder that holds a run with other opt
 import json
 import logging
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
