@@ -20,7 +20,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, DataCollatorForSeq2Seq, TrainingArguments
 
 import hf_lenctrl
-from hf_lenctrl.commands import row_files
+from hf_lenctrl.commands import rows as row_files
 from hf_lenctrl.commands.arguments import parse_arguments
 from hf_lenctrl.commands.record import begun
 from hf_lenctrl.commands.run import fit

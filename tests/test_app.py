@@ -204,7 +204,7 @@ def test_examples_are_german_and_french_requests_that_the_page_takes():
     assert all(1 <= length <= app.LONGEST for _, length in app.EXAMPLES)
 
 
-# The folder is a Space  (issue 15.39)
+# The folder is a Space
 
 
 def test_the_space_has_the_front_matter_and_the_requirements_of_the_page():

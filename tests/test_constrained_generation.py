@@ -335,7 +335,7 @@ def test_the_best_of_all_complete_outputs_wins_with_beams_enough(constraint, see
 
 @pytest.mark.parametrize("num_beams", [1, 3])
 @pytest.mark.parametrize("constraint", CONSTRAINTS)
-def test_an_eos_that_writes_counts(constraint, num_beams):  # issue 15.4
+def test_an_eos_that_writes_counts(constraint, num_beams):
     """A letter is an EOS too, as a line feed may be."""
     model = controlled_model("bart", length_unit="character")
     letter = tokenizer_of("bart").convert_tokens_to_ids("a")
@@ -351,7 +351,7 @@ def test_an_eos_that_writes_counts(constraint, num_beams):  # issue 15.4
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("unit", ["word", "byte"])
-def test_a_ban_of_ngrams_cuts_no_character(unit, size):  # issue 15.16
+def test_a_ban_of_ngrams_cuts_no_character(unit, size):
     """A character that cannot be completed decodes to U+FFFD: a word of its own, and three bytes."""
     model = controlled_model("bart", length_unit=unit, init_std=0.6)
     wide = tokenizer_of("bart").convert_tokens_to_ids(["ã", "Ģ", "Ġ", "Â", "ħ"])
@@ -370,7 +370,7 @@ def test_a_ban_of_ngrams_cuts_no_character(unit, size):  # issue 15.16
 # What a call may bring along
 
 
-def test_a_bound_works_after_a_call_in_inference_mode():  # issue 15.18
+def test_a_bound_works_after_a_call_in_inference_mode():
     model = build_model("bart", init_std=0.3)
     for constraint in CONSTRAINTS:
         with torch.inference_mode():
@@ -389,7 +389,7 @@ def test_a_bound_works_after_a_call_in_inference_mode():  # issue 15.18
 
 
 @pytest.mark.parametrize("where", ["config", "model"])
-def test_eos_comes_from_the_models_own_configuration(where):  # issue 15.21
+def test_eos_comes_from_the_models_own_configuration(where):
     model = build_model("bart", init_std=0.3)
     if where == "model":
         model.generation_config.eos_token_id = None
@@ -402,7 +402,7 @@ def test_eos_comes_from_the_models_own_configuration(where):  # issue 15.21
 
 
 @pytest.mark.parametrize("constraint", CONSTRAINTS)
-def test_a_bound_samples_with_invalid_values_removed(constraint):  # issue 15.22
+def test_a_bound_samples_with_invalid_values_removed(constraint):
     """`InfNanRemoveLogitsProcessor` writes the least number for -inf, and dividing it by a temperature gives -inf."""
     model = build_model("bart", init_std=0.3)
     torch.manual_seed(0)
@@ -414,7 +414,7 @@ def test_a_bound_samples_with_invalid_values_removed(constraint):  # issue 15.22
 
 @pytest.mark.parametrize("draft", ["controlled", "plain class", "stock"])
 @pytest.mark.parametrize("constraint", [None, *CONSTRAINTS])
-def test_assisted_generation_gives_what_greedy_does(constraint, draft):  # issue 15.23
+def test_assisted_generation_gives_what_greedy_does(constraint, draft):
     model = build_model("bart", init_std=0.2)
     torch.manual_seed(3)
     assistant = {
@@ -429,7 +429,7 @@ def test_assisted_generation_gives_what_greedy_does(constraint, draft):  # issue
 
 
 @pytest.mark.parametrize("constraint", [None, "max"])
-def test_logits_processors_may_be_positional(constraint):  # issue 15.26
+def test_logits_processors_may_be_positional(constraint):
     model = build_model("bart", init_std=0.3)
 
     def only_seven(input_ids, scores):

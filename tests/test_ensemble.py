@@ -158,7 +158,7 @@ def told_encoder(seed, **fields):
 
 
 @pytest.mark.parametrize("plain_decoder", [False, True])
-def test_an_ensemble_gives_each_encoder_the_length(plain_decoder):  # issue 15.5
+def test_an_ensemble_gives_each_encoder_the_length(plain_decoder):
     fields = {"length_encoding": "none", "absolute_positions": True} if plain_decoder else {}
     models = [build_model("bart", seed=1, init_std=0.2), told_encoder(2, **fields)]
     inputs = {"input_ids": SOURCE, "decoder_input_ids": torch.tensor([[2, 5], [2, 7], [2, 9]]), "length": [3, 9, 40]}

@@ -446,7 +446,7 @@ def test_running_past_the_positions_is_a_clear_error_with_absolute_positions(fam
 
 
 @pytest.mark.parametrize("constraint", [None, "max", "exact"])
-def test_a_tensor_of_lengths_is_held_to_the_longest_length(family, constraint):  # issue 15.25
+def test_a_tensor_of_lengths_is_held_to_the_longest_length(family, constraint):
     """10**7 is the first length that no model writes; a list of lengths is refused in the same words."""
     model = build_model(family)
     for length in (torch.tensor([3, 10**7]), torch.tensor([3, 2**40])):
@@ -465,7 +465,7 @@ def test_any_length_is_fine_without_absolute_positions(family):
 
 @pytest.mark.parametrize("setting", ["min_length", "min_new_tokens"])
 @pytest.mark.parametrize("config", [None, GenerationConfig(num_beams=1)], ids=["alone", "generation_config"])
-def test_a_minimum_of_the_checkpoint_gives_way_to_the_length(speller, inputs, setting, config):  # issue 15.9
+def test_a_minimum_of_the_checkpoint_gives_way_to_the_length(speller, inputs, setting, config):
     setattr(speller.generation_config, setting, 25)
     lengths = [3, 20, 11]
     assert speller.generate(**inputs, generation_config=config, length=lengths).tolist() == expected(speller, lengths)
@@ -477,7 +477,7 @@ def test_a_minimum_of_the_checkpoint_gives_way_to_the_length(speller, inputs, se
 
 @pytest.mark.parametrize("num_beams", [1, 3])
 @pytest.mark.parametrize("forced", [None, "eos"])
-def test_a_runaway_row_is_cut_at_its_own_limit(endless, num_beams, forced):  # issue 15.10
+def test_a_runaway_row_is_cut_at_its_own_limit(endless, num_beams, forced):
     endless.generation_config.forced_eos_token_id = endless.config.eos_token_id if forced else None
     batch = endless.generate(SOURCE, length=[2, 30], num_beams=num_beams)
     for row, (source, length) in enumerate(((SOURCE[:1], 2), (SOURCE[1:], 30))):
@@ -493,7 +493,7 @@ def test_a_runaway_row_is_cut_at_its_own_limit(endless, num_beams, forced):  # i
     assert bound[0].tolist() == alone + [endless.config.pad_token_id] * (bound.shape[1] - len(alone))
 
 
-def test_the_default_limit_of_the_library_is_not_saved(tmp_path):  # issue 15.21
+def test_the_default_limit_of_the_library_is_not_saved(tmp_path):
     model = build_model("marian")
     model.generation_config.max_length = 20  # as Seq2SeqTrainer does
     model.save_pretrained(tmp_path)
@@ -504,7 +504,7 @@ def test_the_default_limit_of_the_library_is_not_saved(tmp_path):  # issue 15.21
 
 
 @pytest.mark.parametrize("unit", ["token", "character"])
-def test_torch_export_gives_the_same_logits(shared_tokenizer, family, unit):  # issue 15.42
+def test_torch_export_gives_the_same_logits(shared_tokenizer, family, unit):
     model = build_model(family, **{**MARIAN, "vocab_size": len(shared_tokenizer)}, length_unit=unit)
     model.set_unit_table(shared_tokenizer)
     inputs = {

@@ -1,4 +1,4 @@
-"""The bound as `custom_generate`, for plain models and without the package: issue 19.5."""
+"""The bound as `custom_generate`, for plain models and without the package."""
 
 import json
 import sys

@@ -486,7 +486,7 @@ def most_units(weights, following, eos: list[int], length: int) -> int:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_an_exact_length_is_missed_by_as_little_as_can_be(seed):  # issues 15.4 and 15.17
+def test_an_exact_length_is_missed_by_as_little_as_can_be(seed):
     draw = random.Random(seed)
     unreachable = 0
     for _ in range(60):
@@ -513,7 +513,7 @@ def test_an_exact_length_is_missed_by_as_little_as_can_be(seed):  # issues 15.4 
     assert unreachable > 5
 
 
-def test_reachable_lengths_repeat_however_long():  # issue 15.17
+def test_reachable_lengths_repeat_however_long():
     """Entries of 6 and 10 after a first one of 3: 3, 9, 13, 15, 19 and then every odd number but 17."""
     units = table([[0, 0, 3, 3], [0, 0, 6, 10]], "word", [[0, 0, 1, 1], [1, 1, 1, 1]])
     for length, most in ((14, 13), (17, 15), (18, 15), (20, 19), (22, 21), (23, 23), (998, 997), (999, 999)):
@@ -545,7 +545,7 @@ def test_exact_lengths_of_hundreds_a_character_take_little_memory():
         assert int(best[0, length]) == most_units(weights, following, [0], length)
 
 
-def test_a_bound_leaves_nothing_on_the_model():  # issue 15.24
+def test_a_bound_leaves_nothing_on_the_model():
     units = UnitTable.from_tokenizer(tokenizer_of("bart"), "character")
     before = sorted(vars(units))
     process = LengthConstraintLogitsProcessor(units, [3, 5], "exact", eos_token_id=2, max_length=20)

@@ -159,7 +159,7 @@ def hub_cache(folder, refs: dict) -> str:
     return str(folder)
 
 
-def test_the_predictor_comes_from_the_revision_of_the_generator(tokenizer, tmp_path, monkeypatch):  # issue 15.14
+def test_the_predictor_comes_from_the_revision_of_the_generator(tokenizer, tmp_path, monkeypatch):
     for branch, mean in (("main", 12), ("v1", 31)):
         generator = controlled_marian(tokenizer, length_predictor="./predictor")
         encoder = BertModel(BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=2))
@@ -197,7 +197,7 @@ def test_the_predictor_comes_from_the_revision_of_the_generator(tokenizer, tmp_p
 
 
 @pytest.mark.parametrize("path", ["./../elsewhere", "./a/../../elsewhere", ".//elsewhere"])
-def test_a_predictor_outside_the_models_folder_is_refused(model, tokenizer, tmp_path, path):  # issue 15.35
+def test_a_predictor_outside_the_models_folder_is_refused(model, tokenizer, tmp_path, path):
     model.save_pretrained(tmp_path / "model")
     model = hf_lenctrl.LenCtrlMarianMTModel.from_pretrained(tmp_path / "model", length_predictor=path)
     found = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device="cpu")

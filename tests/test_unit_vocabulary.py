@@ -205,7 +205,7 @@ SPECIAL_AND_PLAIN = [("<S>", True), ("<T U>", True), ("<N>", False), ("é", Fals
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_what_decoding_skips_weighs_nothing(tokenizers_of_every_kind, name):  # issue 15.2
+def test_what_decoding_skips_weighs_nothing(tokenizers_of_every_kind, name):
     """An `AddedToken(special=True)` is in no `all_special_ids`, and yet fast tokenizers skip it."""
     tokenizer = copy.deepcopy(tokenizers_of_every_kind[name])
     tokenizer.add_tokens([AddedToken(text, special=special) for text, special in SPECIAL_AND_PLAIN])
@@ -246,7 +246,7 @@ def stripping_byte_fallback(request, tmp_path_factory):
     return M2M100Tokenizer(str(vocabulary), model)
 
 
-def test_a_byte_piece_is_the_character_it_decodes_to(stripping_byte_fallback):  # issue 15.15
+def test_a_byte_piece_is_the_character_it_decodes_to(stripping_byte_fallback):
     tokenizer = stripping_byte_fallback
     texts = ["a\x0bb", "a\tb", "x\x0b\x0by", "日\x0b本", "a\x1cb", "~{}~", "é"]
     letter = {piece: i for piece, i in tokenizer.get_vocab().items()}

@@ -22,12 +22,12 @@ from transformers import BertConfig, BertModel, BertTokenizer, EarlyStoppingCall
 
 from ..card import minimal_card
 from ..conversion import tokenizer_of
+from ..evaluation.metrics import predictor_figures
 from ..length_predictor import LengthPredictor, round_lengths
 from ..length_units import LENGTH_UNITS, count_texts
 from ..training.upload import HubTrainer
 from .arguments import DataArguments, parse_arguments
 from .data import load_splits
-from .figures import predictor_figures
 from .record import RunRecord, begun
 from .run import fit, trained_tokenizer
 

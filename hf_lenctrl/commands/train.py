@@ -27,7 +27,6 @@ from ..training.trainer import LengthControlTrainer
 from .arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
 from .checkpoints import keep_better
 from .data import leave_out_lengths, load_splits, tokenize
-from .golc import GolcTrainer
 from .models import add_length_predictor, build_model, check_options, limits, load_tokenizer, unit_and_tokens
 from .quality import quality, warn_of_baselines
 from .record import begun
@@ -231,10 +230,7 @@ def card_of(model_args, data_args, run_args: RunArguments, args, rows: dict, his
 def main(argv=None) -> dict:
     """Run the recipe; returns the metrics that it also writes to `<output_dir>/all_results.json`."""
     classes = (ModelArguments, DataArguments, RunArguments, Seq2SeqTrainingArguments)
-    model_args, data_args, run_args, args = parse_arguments(classes, argv, __doc__)
-    golc = run_args.objective == "golc"
-    trainer_class: Any = partial(GolcTrainer, options=run_args) if golc else LengthControlTrainer
-    return run(model_args, data_args, run_args, args, trainer_class)
+    return run(*parse_arguments(classes, argv, __doc__))
 
 
 def run(model_args, data_args, run_args: RunArguments, args, trainer_class: Any = LengthControlTrainer) -> dict:
