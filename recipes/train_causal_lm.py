@@ -23,7 +23,7 @@ import hf_lenctrl
 from hf_lenctrl.commands import rows as row_files
 from hf_lenctrl.commands.arguments import parse_arguments
 from hf_lenctrl.commands.record import begun
-from hf_lenctrl.commands.run import fit
+from hf_lenctrl.commands.run import fit, set_up
 from hf_lenctrl.length_units import UnitTable
 from hf_lenctrl.modeling_lenctrl_causal import answer_progress
 from hf_lenctrl.training.collator import DrawsByExample
@@ -226,6 +226,7 @@ def merge(trainer: ResumableTrainer) -> None:
 def main(argv=None) -> None:
     """Run the recipe."""
     options, args = parse_arguments((Options, TrainingArguments), argv, __doc__)
+    set_up(args)
     with begun(args, options) as record:
         tokenizer = AutoTokenizer.from_pretrained(options.base_model)
         if tokenizer.pad_token is None:

@@ -29,7 +29,7 @@ from ..training.upload import HubTrainer
 from .arguments import DataArguments, parse_arguments
 from .data import load_splits
 from .record import RunRecord, begun
-from .run import fit, trained_tokenizer
+from .run import fit, set_up, trained_tokenizer
 
 
 logger = logging.getLogger("train_length_predictor")
@@ -209,6 +209,7 @@ def main(argv=None) -> dict:
     classes = (PredictorArguments, DataArguments, TrainingArguments)
     model_args, data_args, args = parse_arguments(classes, argv, __doc__)
     data_args.max_source_length = data_args.max_source_length or 256
+    set_up(args)
     with begun(args, model_args, data_args) as record:
         return run(model_args, data_args, args, record)
 

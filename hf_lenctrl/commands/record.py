@@ -14,7 +14,7 @@ from .arguments import MODELS
 from .checkpoints import check_writable, checkpoints_of, trained_steps
 from .lenctrl import POINT
 from .locking import locked
-from .run import private, remove_tokenizer, set_up
+from .run import private, remove_tokenizer
 
 
 # Options of Trainer that decide a run. The others change where and how fast it runs, or what it reports.
@@ -159,13 +159,12 @@ def _short(value: Any) -> str:
 @contextmanager
 def begun(args, *others) -> Iterator[RunRecord]:
     """
-    Set up a run, check that it may upload, and hold its folder, which one command at a time writes.
+    Hold the folder of a run, which one command at a time writes, and see first that the run may upload.
 
     Args:
         args (`TrainingArguments`): Those of the run.
         others: The run's other arguments, dataclasses.
     """
-    set_up(args)
     check_writable(args.output_dir)
     with locked(args.output_dir, args.should_save):
         check_upload(args)  # before anything else is written

@@ -30,7 +30,7 @@ from .data import leave_out_lengths, load_splits, tokenize
 from .models import add_length_predictor, build_model, check_options, limits, load_tokenizer, unit_and_tokens
 from .quality import quality, warn_of_baselines
 from .record import begun
-from .run import fit
+from .run import fit, set_up
 
 
 logger = logging.getLogger("train_seq2seq")
@@ -240,6 +240,7 @@ def run(model_args, data_args, run_args: RunArguments, args, trainer_class: Any 
     Args:
         trainer_class (`Callable`, *optional*): Makes the Trainer, of the arguments of `LengthControlTrainer`.
     """
+    set_up(args)  # before anything is logged
     check_before(run_args, args)
     check_options(model_args, data_args, run_args)
     args.predict_with_generate = True  # lengths are measured on texts
