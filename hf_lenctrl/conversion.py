@@ -148,8 +148,8 @@ def add_length_control(
         kept, new and dropped.
 
     Raises:
-        `ValueError`: for a model of another family or with length control, an encoding that cannot be added, or a model
-            without a tokenizer; the configuration refuses other units, constraints and lengths.
+        `ValueError`: for a model of another family or with length control, an encoding that cannot be added, or a
+            model without a tokenizer; the configuration refuses other units, constraints and lengths.
     """
     if isinstance(model_or_path, PreTrainedModel):
         plain: Any = model_or_path
