@@ -7,6 +7,7 @@ This folder is a Space of the Hub, see its README.md.
 """
 
 import os
+import re
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,17 @@ HERE = Path(__file__).resolve().parent
 SHIPPED = HERE.parent / "models"
 MODELS = [HERE / "model", SHIPPED / "translate_to_english"]  # of a Space, of the repository
 BASES = [HERE / "base", SHIPPED / "translate_to_english_base"]
+LONGEST_TEXT = 300  # characters; the models know single sentences
+# the end of a sentence and the start of the next; "3. Mai" and "Dr. Frey" hold none
+NEXT_SENTENCE = re.compile(r"(?:[^\W\d_]{3}(?<!Prof)[.…]+|[!?]+)[\s\"'“”’»)]*\s[\s\"'„“«(]*[A-ZÀ-Þ]")
 LONGEST = 120  # of the slider, where the configuration does not name the lengths of the training
 CANDIDATES = 16  # of an exact length
 CONSTRAINTS = {"exact": "exact", "at most": "max", "unconstrained": None}
-EXAMPLES = [
-    ["Ich kann dieses Fenster nicht öffnen.", 26],
-    ["Der Film war so langweilig, dass ich eingeschlafen bin.", 42],
-    ["J'aimerais apprendre à jouer du piano.", 44],
-    ["Peux-tu marcher un peu plus lentement, s'il te plaît ?", 34],
+EXAMPLES: list[tuple[str, int]] = [
+    ("Ich kann dieses Fenster nicht öffnen.", 26),
+    ("Der Film war so langweilig, dass ich eingeschlafen bin.", 42),
+    ("J'aimerais apprendre à jouer du piano.", 44),
+    ("Peux-tu marcher un peu plus lentement, s'il te plaît ?", 34),
 ]
 CSS = """
 .row {margin: .6em 0} .label {color: var(--block-title-text-color); font-size: .85em}
@@ -118,11 +122,18 @@ def translate(pipe: Writer, base: Writer | None, text: str, length: float, choic
     The page's answer, as HTML.
 
     Raises:
-        `ValueError`: for a text without a word, and a length that is not on the slider.
+        `ValueError`: for a text without a word or of more than a sentence, and a length that is not on the slider.
     """
     low, high = length_range(pipe)
-    if not (text or "").strip():
+    text = (text or "").strip()
+    if not text:
         raise ValueError(f"the text must hold at least one word, got {text!r}; enter a sentence or pick an example")
+    if len(text) > LONGEST_TEXT or NEXT_SENTENCE.search(text):
+        found = f"{len(text)} characters" if len(text) > LONGEST_TEXT else "more than one sentence"
+        raise ValueError(
+            f"the text must be one sentence of at most {LONGEST_TEXT} characters, got {found}; enter one "
+            "sentence at a time"
+        )
     if isinstance(length, bool) or not isinstance(length, int | float) or not low <= length <= high or length % 1:
         raise ValueError(f"the length must be an integer from {low} to {high}, got {length!r}; use the slider")
     if choice not in CONSTRAINTS:
@@ -152,13 +163,14 @@ def build(pipe: Writer, base: Writer | None = None) -> gr.Blocks:
 
     with gr.Blocks(title="Translate to a length", analytics_enabled=False) as page:
         what = "Enter a German or French sentence. The page translates it into English of the length that you choose."
-        gr.Markdown(f"# Translate to a length\n{what}")
-        text = gr.Textbox(label="Sentence", lines=2)
-        length = gr.Slider(low, high, value=min(max(40, low), high), step=1, label=f"Length in {unit_of(pipe)}s")
+        gr.Markdown(f"# Translate to a length\n{what} **This is a small model for everyday sentences.**")
+        example, wanted = EXAMPLES[0]
+        text = gr.Textbox(example, label="Sentence", lines=1, autofocus=True)  # with one line Enter submits
+        length = gr.Slider(low, high, value=min(max(wanted, low), high), step=1, label=f"Length in {unit_of(pipe)}s")
         constraint = gr.Radio(choices, value="exact", label="Constraint")
         button = gr.Button("Translate", variant="primary")
         output = gr.HTML(css_template=CSS)
-        gr.Examples(EXAMPLES, [text, length])
+        gr.Examples([list(row) for row in EXAMPLES], [text, length])
         # a small machine runs the model once at a time
         gr.on(
             [button.click, text.submit, length.release, constraint.input],
@@ -167,6 +179,7 @@ def build(pipe: Writer, base: Writer | None = None) -> gr.Blocks:
             output,
             api_name="translate",
             concurrency_limit=1,
+            trigger_mode="always_last",  # a choice made while a text is generated is answered next
         )
     return page
 

@@ -72,7 +72,8 @@ def shown(value: Any) -> str:
 
 def refusal(fault: dict) -> str:
     """One sentence on a fault that pydantic found."""
-    fields, name = Request.model_fields, fault["loc"][-1]
+    fields: dict[str, Any] = Request.model_fields
+    name = fault["loc"][-1]
     if name in fields:
         value = "nothing" if fault["type"] == "missing" else shown(fault["input"])
         return (

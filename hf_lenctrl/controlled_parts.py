@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from .length_head import LengthHeadAttention
-from .length_signal import EncoderLengthEmbedding, LengthSignal, init_length_weights, required_length
+from .length_signal import EncoderLengthEmbedding, LengthSignal, init_length_weights, refuse_dora, required_length
 from .lengths import refuse_length
 
 
@@ -95,6 +95,7 @@ class LengthControlledEncoder(_Part):
                 # unlike their decoders, the encoders of Marian and Pegasus scale what they look up, not what is given
                 inputs_embeds = self.embed_tokens(input_ids) * getattr(self, "embed_scale", 1.0)  # (B, S, d)
             lengths = required_length(length, self.config, inputs_embeds, self.training)  # (B,)
+            refuse_dora(self.length_embedding, self.config)
             embedding = self.length_embedding(lengths.clamp(max=self.config.learned_lengths - 1)).unsqueeze(1)
             inputs_embeds = self._with_positions(inputs_embeds + embedding.to(inputs_embeds), input_ids)
             input_ids = None
@@ -149,13 +150,13 @@ class LengthControlledDecoder(_Part, LengthSignal):
                 last token alone, and a call with embeddings instead of ids must bring it.
 
         Raises:
-            `ValueError`: without any length, where progress can neither be counted nor was given, or past the last
-                absolute position.
+            `ValueError`: without any length, and where progress can neither be counted nor was given.
         """
         config, kwargs["past_key_values"] = self.config, past_key_values
         encoding = config.length_encoding
         given: Any = input_ids if inputs_embeds is None else inputs_embeds
-        seen = self._seen(given, past_key_values)
+        taken = config.absolute_positions and past_key_values is not None
+        seen = past_key_values.get_seq_length() if taken else 0
         if length is not None and encoding == "none" and not config.length_controlled:
             refuse_length()
         if progress is None and config.counts_progress:
@@ -168,18 +169,3 @@ class LengthControlledDecoder(_Part, LengthSignal):
         embeds: Any = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds  # (B, T, d)
         embeds = self.add_signal(embeds, progress, lengths)
         return super().forward(inputs_embeds=self._with_positions(embeds, input_ids, seen), **kwargs)
-
-    def _seen(self, given, past_key_values) -> int:
-        """Absolute positions that are taken, in front of the given ids or embeddings, which must fit behind them."""
-        if not self.config.absolute_positions:
-            return 0
-        seen = 0 if past_key_values is None else past_key_values.get_seq_length()
-        positions = getattr(self.config, "max_position_embeddings", None)
-        if positions is None or given is None or torch.compiler.is_compiling():
-            return seen
-        if seen + given.shape[1] > positions:
-            raise ValueError(
-                f"the decoder was given {seen + given.shape[1]} tokens, its absolute positions end at {positions}; "
-                "ask for less, or use a model with a larger max_position_embeddings or with absolute_positions=False"
-            )
-        return seen

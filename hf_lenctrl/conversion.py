@@ -122,7 +122,7 @@ def add_length_control(
 ) -> Any:
     """
     Give a plain BART, mBART, Pegasus, Marian, M2M100/NLLB or T5 (mT5, UMT5) model a decoder that is given the length,
-    or put a causal language model, of any architecture, into a `LenCtrlForCausalLM`.
+    or put a causal language model, of most architectures, into a `LenCtrlForCausalLM`.
 
     The decoder keeps its positions, and the length encoding reaches it through a linear layer that starts at zero, as
     do the encoder's length embedding and the length head's projection: the new model's logits equal the plain model's

@@ -58,7 +58,7 @@ def token_limit(
         per_unit = 8 / float(written.mean())
     room = [math.ceil(per_unit * high) for high in target.high.tolist()]
     limit = target.high.new_tensor(room) + prompt_length + 32  # (B,)
-    if positions is None:
+    if positions is None or positions < 1:  # -1 of XLNet
         return limit
     length = int(target.low.max())
     needed = -(-length // max(int(table.weights.max()), 1)) + 1  # EOS is predicted one position after the last token
@@ -205,8 +205,8 @@ def warn_once(key: Any, message: str, *values) -> None:
 
 
 def warn_of_range(length: torch.Tensor, trained: dict | None, unit: str) -> None:
-    """Warn, once for a model, of lengths `(batch_size,)` that it was not trained on; see `trained_lengths`."""
-    if trained and bool(((length < trained["1%"]) | (length > trained["99%"])).any()):
+    """Warn, once for a model, of lengths `(batch_size,)` far from those it was trained on; see `trained_lengths`."""
+    if trained and bool(((length < 0.9 * trained["1%"]) | (length > 1.1 * trained["99%"])).any()):
         warn_once(
             (unit, *trained.values()),
             "a length of %d to %d %ss was requested; the model was trained on %d to %d (98 %% of its targets, the "
@@ -306,7 +306,7 @@ class LengthControlledGeneration:
         Raises:
             `TypeError`, `ValueError`: for a length that is missing, no integer, under 1, of another size than the
                 batch or more than the decoder's positions can hold; for a constraint of another name, or one that
-                `max_new_tokens` leaves no room for; for a tolerance without `"exact"`.
+                `max_new_tokens` leaves no room for; for a tolerance without `"exact"`; for a `guidance_scale`.
         """
         if length_constraint is FROM_CONFIG:
             length_constraint = self.config.length_constraint
@@ -316,6 +316,8 @@ class LengthControlledGeneration:
         # the positional arguments behind `inputs`, by the names of the base method
         kwargs |= dict(zip(list(inspect.signature(generate).parameters)[1:], args, strict=False))
         controlled = self.config.length_controlled
+        if controlled:
+            self._refuse_guidance(kwargs)
         if not controlled and length_constraint is None and length_tolerance is None:
             if length is not None:
                 refuse_length()
@@ -336,6 +338,16 @@ class LengthControlledGeneration:
         if controlled and self.config.is_encoder_decoder:
             kwargs["prefill_chunk_size"] = None  # a decoder's prompt is short, and progress needs all of it
         return generate_within(generate, self, table, target, length_constraint, kwargs, positions=self._positions)
+
+    def _refuse_guidance(self, kwargs: dict) -> None:
+        configs = (kwargs.get("generation_config"), self.generation_config)
+        scales = [kwargs.get("guidance_scale"), *(getattr(config, "guidance_scale", None) for config in configs)]
+        scale = next((scale for scale in scales if scale is not None), 1)
+        if scale != 1:
+            raise ValueError(
+                f"guidance_scale must be left out or 1, got {scale}: it needs a second run of the model without the "
+                "prompt, which is given no length"
+            )
 
     def save_pretrained(self, *args, **kwargs):
         """The base class's method, without the library's default `max_length` that `Seq2SeqTrainer` writes down."""

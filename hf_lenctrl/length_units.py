@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoTokenizer, PreTrainedConfig
 
 from .character_costs import CharacterCost, columns, count_columns
 from .lengths import check_name
@@ -308,60 +307,6 @@ class UnitTable(nn.Module):
         self._filled = False
         state_dict.setdefault(f"{prefix}unit_code", self.unit_code)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-
-
-_OF_THE_HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code")
-
-
-class StoresUnitTable:
-    """A model whose checkpoint holds a unit table, of the unit that the checkpoint's configuration names."""
-
-    def post_init(self: Any):
-        """The base class's method; a table that was saved without its unit loads without a warning."""
-        super().post_init()  # type: ignore[misc]
-        self._keys_to_ignore_on_load_missing.add(r"unit_table\.unit_code$")
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
-        """
-        The base class's method. With a `length_unit` that is not the checkpoint's, the table is made anew from the
-        tokenizer that is saved beside it; raises `ValueError` when there is none.
-        """
-        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)  # type: ignore[misc]
-        model = loaded[0] if isinstance(loaded, tuple) else loaded
-        if pretrained_model_name_or_path is None:
-            return loaded
-        where = {name: kwargs[name] for name in _OF_THE_HUB if kwargs.get(name) is not None}
-        saved = PreTrainedConfig.get_config_dict(pretrained_model_name_or_path, **where)[0].get("length_unit")
-        unit = model.config.length_unit
-        if saved in (None, unit):
-            counted = model.unit_table.loaded_unit
-            if counted != unit:
-                raise ValueError(
-                    f"the configuration in {pretrained_model_name_or_path} has length_unit={unit!r}, but the table "
-                    f"there counts {counted}s; write {counted!r} there, and for another unit pass length_unit= to "
-                    "from_pretrained"
-                )
-            return loaded
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(pretrained_model_name_or_path, **where)
-        except (OSError, ValueError, TypeError) as error:  # a TypeError of tokenizers that miss their files
-            raise ValueError(
-                f"{pretrained_model_name_or_path} counts {saved}s and has no tokenizer to count {unit}s with; leave "
-                f"length_unit={unit!r} out, or save the tokenizer there"
-            ) from error
-        model.set_unit_table(tokenizer)
-        return loaded
-
-    def save_pretrained(self, *args, **kwargs):
-        """The base class's method; the configuration names the unit of the table that is saved."""
-        counted, unit = self.unit_table.unit, self.config.length_unit  # type: ignore[attr-defined]
-        if counted != unit:
-            raise ValueError(
-                f"config.length_unit={unit!r}, but the model's table counts {counted}s; call "
-                "model.set_unit_table(tokenizer) before saving"
-            )
-        return super().save_pretrained(*args, **kwargs)  # type: ignore[misc]
 
 
 def _check(table: UnitTable, vocabulary: UnitVocabulary, counted: Callable, rows: int = 100) -> None:

@@ -2,21 +2,27 @@
 
 import copy
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedModel
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
 
 from .card import CardOnPush
 from .configuration_lenctrl import LenCtrlCausalLMConfig
 from .generation import LengthControlledGeneration, prompt_of
-from .length_signal import LengthSignal, init_length_weights, required_length, tell_peft
-from .length_units import StoresUnitTable, UnitTable
+from .length_signal import (
+    LengthSignal,
+    StoresUnitTable,
+    init_length_weights,
+    required_length,
+    tell_peft,
+    warn_of_column,
+)
+from .length_units import UnitTable
 from .lengths import as_length_tensor
 
 
-# what the library asks the outer model and only the inner one knows
+# what the library asks the outer model and only the inner one knows; private names of transformers 5.23
 _OF_INNER = (
     "_supports_sdpa",
     "_supports_flash_attn",
@@ -25,6 +31,7 @@ _OF_INNER = (
     "_can_compile_fullgraph",
     "_is_stateful",
     "_supports_default_dynamic_cache",
+    "_prepare_cache_for_generation",  # Mamba's has another name
     "create_masks_for_generate",
 )
 
@@ -81,7 +88,7 @@ def _check_answers(answer: torch.Tensor, length: torch.Tensor, unit: str) -> Non
     if bool((answers > 1).any()):
         raise ValueError(
             f"a row holds one answer, a run of labels that are not -100, got {answers.tolist()}; make a row for each "
-            "answer of a chat, -100 over what is before it, as recipes/train_causal_lm.py does"
+            "answer of a chat, -100 over what is before it"
         )
     if bool((length < 1).any()):
         raise ValueError(
@@ -90,8 +97,8 @@ def _check_answers(answer: torch.Tensor, length: torch.Tensor, unit: str) -> Non
         )
 
 
-class LenCtrlForCausalLM(  # type: ignore[misc]
-    CardOnPush, LengthControlledGeneration, StoresUnitTable, LengthSignal, PreTrainedModel, GenerationMixin
+class LenCtrlForCausalLM(  # type: ignore[misc, override]
+    CardOnPush, StoresUnitTable, LengthControlledGeneration, LengthSignal, PreTrainedModel, GenerationMixin
 ):
     """
     Any model of `AutoModelForCausalLM`, with `length` in `forward` and `generate`.
@@ -107,9 +114,11 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
     """
 
     config_class = LenCtrlCausalLMConfig
+    _looked = False  # at the lengths of a first batch in training
     supports_gradient_checkpointing = True
-    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = True  # this class attends to nothing
-    # small steps of training would be lost in half precision
+    # Private names of transformers 5.23. This class attends to nothing; and small steps of training would be lost in
+    # half precision
+    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = True
     _keep_in_fp32_modules_strict = {"length_projection", "length_embedding"}
 
     def __init__(self, config: LenCtrlCausalLMConfig, language_model: PreTrainedModel | None = None):
@@ -120,6 +129,7 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
             inner = AutoModelForCausalLM.from_config(config.text_config)
         self.language_model = inner
         config.text_config = inner.config
+        # the setter of transformers 5.23 would hand the choice down to `text_config` again
         config._attn_implementation_internal = inner.config._attn_implementation
         for name in _OF_INNER:
             if hasattr(inner, name):
@@ -130,11 +140,6 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
         self.add_length_signal()
         self.post_init()
         tell_peft(config)
-
-    @property
-    def unit_table(self) -> UnitTable:  # type: ignore[override]
-        """What each entry of the vocabulary writes; `unit_table.count(ids)` measures outputs."""
-        return self._modules["unit_table"]  # type: ignore[return-value]
 
     @property
     def embed_tokens(self):
@@ -173,24 +178,10 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
     def _init_weights(self, module):
         init_length_weights(module, self.config)  # the inner model has given its own weights theirs
 
-    def set_unit_table(self, tokenizer, *, cost: Callable[[str], int] | None = None) -> None:
-        """
-        Fill the table of units for the model's vocabulary; it is saved with the model. `length_unit="cost"` needs a
-        `cost`, see `UnitTable.from_tokenizer`; a saved model counts it without the function.
-
-        Raises:
-            `ValueError`: when the tokenizer's vocabulary is not the model's, or cannot be counted in its unit.
-        """
-        old = self.unit_table.weights  # as large as the embedding, which an adapter may have wrapped
-        table = UnitTable.from_tokenizer(tokenizer, self.config.length_unit, cost=cost).to(old.device)
-        self._modules["unit_table"] = table.padded(old.shape[1])
-        self.config.unit_states = table.states
-
     def resize_token_embeddings(self, *args, **kwargs):
         """The base model's method; tokens new to a model that counts characters must be counted: `set_unit_table`."""
         embeddings = self.language_model.resize_token_embeddings(*args, **kwargs)
-        if self.unit_table.weights.shape[1] != embeddings.num_embeddings:
-            self._modules["unit_table"] = self.unit_table.resized(embeddings.num_embeddings, self.config)
+        self.resize_unit_table()
         return embeddings
 
     def _eos(self) -> list[int]:
@@ -205,6 +196,10 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
             progress, own = answer_progress(self.unit_table, labels, self._eos())
             if length is None:
                 return progress, own
+            if self.training and not self._looked and not torch.compiler.is_compiling():
+                self._looked = True
+                counted = own.masked_fill(progress < 0, 0).amax(1)  # of a row with several answers the longest
+                warn_of_column(as_length_tensor(length, rows, counted.device), counted, self.unit_table.unit)
         elif progress is None and self.training:
             raise ValueError(
                 "training needs labels, -100 over the prompt, to know where the answer is; pass labels, or progress= "
@@ -344,12 +339,48 @@ def is_plain_causal(model: Any) -> bool:
     return model.can_generate() and not config.is_encoder_decoder and not hasattr(config, "length_encoding")
 
 
+@torch.no_grad()
+def _check_taken(plain: Any, model: LenCtrlForCausalLM) -> None:
+    """Raise `ValueError` for an architecture that a length encoding cannot reach, or that would not load again."""
+    name, embed = type(plain).__name__, plain.get_input_embeddings()
+    if type(plain.config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not hasattr(plain.config, "auto_map"):
+        raise ValueError(
+            f"{name} cannot be saved with a length, because AutoModelForCausalLM does not build it from its "
+            f"{type(plain.config).__name__}; use another architecture"
+        )
+    if plain.config.model_type == "reformer":
+        raise ValueError(
+            f"{name} pads ids to its chunks but not embeddings, so a length encoding cannot reach it; use another "
+            "architecture"
+        )
+    ids = torch.arange(4, device=plain.device).unsqueeze(0)
+    expected = plain(ids, use_cache=False).logits
+    if expected.shape[-1] != embed.num_embeddings:
+        raise ValueError(
+            f"{name} has {embed.num_embeddings} embeddings and {expected.shape[-1]} outputs, a length needs as many "
+            "of one as of the other; use another architecture"
+        )
+    try:
+        same = torch.equal(expected, model(ids, use_cache=False, length=4).logits)
+        plain(inputs_embeds=2 * embed(ids), use_cache=False)  # no token's, as with a length
+    except Exception as error:
+        raise ValueError(
+            f"{name} does not take embeddings in the place of ids, so a length encoding cannot reach it; use another "
+            f"architecture ({type(error).__name__}: {error})"
+        ) from error
+    if not same:
+        raise ValueError(
+            f"{name} reads the ids beside their embeddings, so a length encoding cannot reach it alone; use another "
+            "architecture"
+        )
+
+
 def control_causal(plain: Any, **fields) -> LenCtrlForCausalLM:
     """
     A length-controlled model around `plain`, in eval mode; `fields` are those of `LengthControlRules`.
 
     Raises:
-        `ValueError`: for a model whose outputs differ when it is given embeddings instead of ids.
+        `ValueError`: for a model that does not take embeddings instead of ids, or whose outputs then differ.
     """
     # a composite configuration hands its own choice of attention down, and with None the causal mask is missing
     attention = plain.config._attn_implementation
@@ -359,13 +390,7 @@ def control_causal(plain: Any, **fields) -> LenCtrlForCausalLM:
     for module in (getattr(model, name, None) for name in ("unit_table", "length_projection", "length_embedding")):
         if module is not None:
             module.to(plain.get_input_embeddings().weight.device)
-    ids = torch.arange(4, device=plain.device).unsqueeze(0)
-    with torch.no_grad():
-        same = torch.equal(plain(ids, use_cache=False).logits, model(ids, use_cache=False, length=4).logits)
-    if not same:
-        raise ValueError(
-            f"{type(plain).__name__} reads the ids beside their embeddings, so a length encoding cannot reach it alone"
-        )
+    _check_taken(plain, model)
     model.generation_config = copy.deepcopy(plain.generation_config)
     return model
 

@@ -1,5 +1,6 @@
 """Runs of the recipes on rows and models small enough for a test."""
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -130,3 +131,11 @@ def write_predictor(folder: Path) -> Path:
     (folder / "training_args.bin").write_bytes(b"pickle")
     (folder / "checkpoint-1").mkdir()
     return folder
+
+
+def load_script(path: str):
+    """A script of the repository as a module."""
+    spec = importlib.util.spec_from_file_location(Path(path).stem, Path(__file__).resolve().parents[1] / path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

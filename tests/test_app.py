@@ -9,12 +9,13 @@ import subprocess
 import sys
 import time
 from html import unescape
+from itertools import pairwise
 from pathlib import Path
 
 import gradio as gr
 import pytest
 import torch
-from conftest import MARIAN, SHAPE, SOURCES, build_model
+from conftest import MARIAN, SHAPE, build_model
 from huggingface_hub import SpaceCard
 from playwright.sync_api import expect, sync_playwright
 from transformers import MarianConfig, MarianMTModel
@@ -27,6 +28,7 @@ app = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(app)
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+SENTENCE = "This package contains a small editor for plain text files."
 WAIT = 120  # seconds; the cores may be busy
 
 
@@ -63,8 +65,8 @@ def texts(html: str, kind: str) -> list[str]:
 
 
 def test_the_answer_has_the_translation_its_count_and_the_bases(pipe, plain_pipe):
-    html = app.translate(pipe, plain_pipe, SOURCES[0], 25, "exact")
-    base = plain_pipe(SOURCES[0], length_unit="character")
+    html = app.translate(pipe, plain_pipe, SENTENCE, 25, "exact")
+    base = plain_pipe(SENTENCE, length_unit="character")
     text, plain = texts(html, "text")
     assert len(text) == 25
     assert plain == base["generated_text"]
@@ -74,7 +76,7 @@ def test_the_answer_has_the_translation_its_count_and_the_bases(pipe, plain_pipe
 
 
 def test_the_page_works_without_a_base(pipe):
-    html = app.translate(pipe, None, SOURCES[0], 25, "exact")
+    html = app.translate(pipe, None, SENTENCE, 25, "exact")
     assert len(texts(html, "text")) == 1
     assert "without length control" not in html
 
@@ -96,7 +98,7 @@ def test_counts_are_coloured(produced, choice, kind):
 
 
 def test_the_remaining_length_stands_under_each_token(pipe):
-    html = app.translate(pipe, None, SOURCES[0], 25, "exact")
+    html = app.translate(pipe, None, SENTENCE, 25, "exact")
     [text] = texts(html, "text")
     *pieces, end = re.findall(r'class="token"><div>([^<]*)</div>', html)
     assert end == "end"
@@ -115,7 +117,7 @@ def test_every_text_is_escaped(pipe, plain_pipe, monkeypatch):
         return {"generated_text": evil, "length": 16, "requested_length": 16, "ids": [start, eos], "units": [0, 0]}
 
     monkeypatch.setattr(app.Writer, "__call__", write)
-    html = app.translate(pipe, plain_pipe, SOURCES[0], 16, "exact")
+    html = app.translate(pipe, plain_pipe, SENTENCE, 16, "exact")
     assert texts(html, "text") == ["<b onclick='x'>&"] * 2
     assert "<b" not in html and "'x'" not in html
 
@@ -126,10 +128,41 @@ def test_an_empty_text_is_refused(pipe, text):
         app.translate(pipe, None, text, 30, "exact")
 
 
+TWO = "Es regnet heute. Wir bleiben zu Hause."
+
+
+@pytest.mark.parametrize(
+    ("text", "got"),
+    [
+        ("a" * 301, "301 characters"),
+        (TWO, "more than one sentence"),
+        ("Tu viens ? Je pars.", "more than one sentence"),
+        ("Er rief: „Halt!“ Dann war es still.", "more than one sentence"),
+    ],
+)
+def test_more_than_a_sentence_is_refused(pipe, text, got):
+    message = f"the text must be one sentence of at most 300 characters, got {got}; enter one sentence at a time"
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        app.translate(pipe, None, text, 30, "exact")
+
+
+def test_a_sentence_may_hold_marks():
+    lists = [ROOT / "recipes" / "translation" / f"{name}.txt" for name in ("german", "french")]
+    sentences = [text for path in lists for text in path.read_text(encoding="utf-8").splitlines()]
+    sentences += [
+        "Am 3. Mai kommt Dr. Frey, z. B. mit Prof. Lang.",
+        "„Kommst du?“, fragte sie.",
+        "« Viens ! » dit-il.",
+    ]
+    assert [text for text in sentences if app.NEXT_SENTENCE.search(text)] == []
+    pairs = [f"{one} {two}" for one, two in pairwise(sentences[:300]) if len(one.split()[-1]) > 3]
+    assert len(pairs) > 200 and all(map(app.NEXT_SENTENCE.search, pairs))
+
+
 @pytest.mark.parametrize("length", [0, 121, 2.5, None, "30", True, float("nan")])
 def test_a_length_that_is_not_on_the_slider_is_refused(pipe, length):
     with pytest.raises(ValueError, match="the length must be an integer from 1 to 120, got .*; use the slider"):
-        app.translate(pipe, None, SOURCES[0], length, "exact")
+        app.translate(pipe, None, SENTENCE, length, "exact")
 
 
 # The page
@@ -137,11 +170,11 @@ def test_a_length_that_is_not_on_the_slider_is_refused(pipe, length):
 
 def test_the_slider_has_the_trained_lengths(pipe, monkeypatch):
     slider = components(app.build(pipe))["Length in characters"]
-    assert (slider["minimum"], slider["maximum"], slider["value"]) == (1, 120, 40)
-    trained = {"1%": 12, "50%": 30, "99%": 66, "max": 90}
+    assert (slider["minimum"], slider["maximum"], slider["value"]) == (1, 120, 26)
+    trained = {"1%": 30, "50%": 40, "99%": 66, "max": 90}
     monkeypatch.setattr(pipe.model.config, "trained_lengths", trained, raising=False)
     slider = components(app.build(pipe))["Length in characters"]
-    assert (slider["minimum"], slider["maximum"], slider["value"]) == (12, 66, 40)
+    assert (slider["minimum"], slider["maximum"], slider["value"]) == (30, 66, 30)
 
 
 def test_a_plain_model_needs_a_constraint(pipe, plain_pipe):
@@ -150,7 +183,7 @@ def test_a_plain_model_needs_a_constraint(pipe, plain_pipe):
 
     assert choices(pipe) == ["exact", "at most", "unconstrained"]
     assert choices(plain_pipe) == ["exact", "at most"]
-    assert texts(app.translate(plain_pipe, None, SOURCES[0], 12, "exact"), "count met") == ["12 of 12"]
+    assert texts(app.translate(plain_pipe, None, SENTENCE, 12, "exact"), "count met") == ["12 of 12"]
 
 
 def test_the_page_sends_no_telemetry(pipe):
@@ -159,7 +192,7 @@ def test_the_page_sends_no_telemetry(pipe):
 
 def test_faults_reach_the_page_as_text(pipe):
     with pytest.raises(gr.Error) as raised:
-        handler(app.build(pipe))(SOURCES[0], "<b>", "exact")
+        handler(app.build(pipe))(SENTENCE, "<b>", "exact")
     assert raised.value.message == "the length must be an integer from 1 to 120, got '&lt;b&gt;'; use the slider"
 
 
@@ -283,7 +316,19 @@ def test_a_visitor_gets_the_length_asked_for_and_is_told_of_faults(browser_page)
     fault = page.get_by_test_id("toast-body")
     wait = {"timeout": WAIT * 1000}
 
-    # before anything is typed
+    sentence = page.get_by_label("Sentence")
+    expect(page.get_by_text("a small model for everyday sentences")).to_be_visible()
+
+    # Enter runs the example that the page starts with
+    expect(sentence).to_have_value(app.EXAMPLES[0][0])
+    sentence.press("Enter")
+    expect(page.locator(".count.met")).to_have_text("26 of 26", **wait)
+
+    sentence.fill(TWO)
+    translate.click()
+    expect(fault).to_contain_text("must be one sentence of at most 300 characters, got more than one sentence", **wait)
+    page.get_by_test_id("toast-close").click()
+    sentence.fill("")
     translate.click()
     expect(fault).to_contain_text("the text must hold at least one word, got ''", **wait)
     page.get_by_test_id("toast-close").click()
@@ -306,3 +351,25 @@ def test_a_visitor_gets_the_length_asked_for_and_is_told_of_faults(browser_page)
     assert page.locator(".text img").count() == 0
 
     assert elsewhere == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the path (Debian: apt-get install chromium)")
+def test_what_is_chosen_while_a_text_is_generated_is_answered_next(browser_page):
+    page, _ = browser_page
+    held: list = []
+    page.route(
+        "**/queue/join*", lambda route: held.append(route)
+    )  # the page waits for its first answer until it is sent
+    with page.expect_request("**/queue/join*"):
+        page.get_by_role("button", name="Translate").click()
+    page.get_by_role("radio", name="at most").click()
+    page.get_by_role("radio", name="unconstrained").click()
+    page.get_by_label("Sentence").fill(SENTENCE)
+    page.get_by_role("button", name="Translate").click()
+    page.unroute("**/queue/join*")
+    assert len(held) == 1
+    with page.expect_request("**/queue/join*") as next_request:
+        held[0].continue_()
+    assert next_request.value.post_data_json["data"] == [SENTENCE, 26, "unconstrained"]
+    expect(page.get_by_text("unconstrained, 26 characters")).to_be_visible(timeout=WAIT * 1000)

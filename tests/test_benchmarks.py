@@ -14,6 +14,7 @@ from hf_lenctrl.length_encoding import ldpe, lrpe
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 
+import architectures
 import growth
 import readout
 import suite
@@ -120,3 +121,23 @@ def test_a_reader_finds_the_end_in_ldpe_at_every_length_alike():
     assert difference[0] > max(readout.margins(lrpe, 64, 1.0, (30, 50, 75)))
     assert readout.margins(ldpe, 64, 0.5, (30,))[0] > difference[0]  # less noise, more margin
     assert readout.margins(ldpe, 128, 1.0, (30,))[0] > difference[0]  # more columns, independent noise in each
+
+
+@pytest.mark.parametrize("name", ["mamba", "mamba2", "falcon_mamba", "xlnet", "llama"])
+def test_an_architecture_takes_a_length(name):
+    assert architectures.tried(name, architectures.small_tokenizer()) == ("works", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("gemma4_text", "Gemma4ForCausalLM does not take embeddings in the place of ids, so a length encoding cannot"),
+        ("cpmant", "CpmAntForCausalLM has 1314 embeddings and 290 outputs, a length needs as many of one as of the"),
+        ("emu3", "Emu3ForCausalLM cannot be saved with a length, because AutoModelForCausalLM does not build it"),
+        ("reformer", "ReformerModelWithLMHead pads ids to its chunks but not embeddings, so a length encoding cannot"),
+        ("roberta", "RobertaForCausalLM reads the ids beside their embeddings, so a length encoding cannot reach it"),
+    ],
+)
+def test_an_architecture_that_cannot_take_a_length_is_refused_at_conversion(name, reason):
+    step, error = architectures.tried(name, architectures.small_tokenizer())
+    assert step == "convert" and error.startswith(f"ValueError: {reason}"[:110])

@@ -302,9 +302,9 @@ def test_a_model_learns_to_plan_and_a_plain_one_does_not():
     lengths = [3, 5, 7, 9] * 5
     out = train(model).generate(**prompt, length=lengths, do_sample=False)
     right = sum(a == b for a, b in zip(answers(model, out, prompt), lengths, strict=True))
-    assert right >= 18
+    assert right >= 14
     out = train(plain).generate(**prompt, max_new_tokens=30, do_sample=False)
-    assert sum(a == b for a, b in zip(answers(model, out, prompt), lengths, strict=True)) <= 10
+    assert sum(a == b for a, b in zip(answers(model, out, prompt), lengths, strict=True)) <= 5
 
 
 @pytest.mark.parametrize(
@@ -331,3 +331,23 @@ def test_what_cannot_be_is_refused(call, words):
     _, model = build("llama")
     with pytest.raises((ValueError, StrictDataclassClassValidationError), match=words):
         call(model, torch.tensor([[5]]))
+
+
+def test_a_column_named_length_is_told_once_in_training(caplog):
+    _, model = build("llama")
+    prompt = encode(PROMPTS)
+    labels = prompt["input_ids"].masked_fill(prompt["attention_mask"] == 0, -100)
+    labels[:, :4] = -100
+    with torch.no_grad():
+        counted = model.unit_table.count(labels.masked_fill(labels == -100, 2))
+        model(**prompt, labels=labels, length=9 * counted)  # not in training
+        model.train()
+        model(**prompt, labels=labels, length=counted + 1)
+        assert "a column `length`" not in caplog.text
+        model._looked = False
+        for _ in range(2):
+            model(**prompt, labels=labels, length=9 * counted)
+    asked = (
+        f"training takes length={(9 * counted).tolist()}, but the labels have {counted.tolist()} characters; a column"
+    )
+    assert caplog.text.count(asked) == 1

@@ -89,12 +89,19 @@ def test_the_recipes_are_listed_with_a_line_each(capsys, monkeypatch):
 def test_a_misspelt_word_is_answered_with_the_right_one(run, words, message):
     status, error = run(*words)
     assert status == 2 and message in error and "Traceback" not in error
+    assert error.count("\n") == 1 and (words == ["trian"] or error.endswith(f"; see lenctrl {words[0]} --help\n"))
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["train", "headlin/small"], "there is no recipe 'headlin/small' (did you mean headline/small?)"),
+        (["train", "causal/acl"], "causal/acl is a recipe of another command: python recipes/train_causal_lm.py"),
+        (["train", "translation/length_predictor"], "a recipe of another command: lenctrl train-predictor"),
+        (
+            ["evaluate", "--input_file", "rows.csv"],
+            "its columns are separated by ';'; save it with commas, or as json",
+        ),
         (["train", "missing.yaml"], "No such file or directory: 'missing.yaml'"),
         (["train", "headline/small", "--train_file", "gone.jsonl", "--use_cpu"], "there is no data file gone.jsonl"),
         (["train", "headline/small", "--test_lengths", "0"], "at least 1, got 0"),  # from our own check
@@ -108,6 +115,7 @@ def test_a_misspelt_word_is_answered_with_the_right_one(run, words, message):
 def test_a_mistake_is_told_in_one_line_and_with_debug_by_its_traceback(run, words, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("texts.txt").write_text(SOURCES[0])
+    Path("rows.csv").write_text("output;requested\na;1\n")
     status, error = run(*words)
     assert status == 1 and message in error and "\n" not in error.strip()
     assert error.startswith(f"lenctrl {words[0]}: ") and error.endswith(f"lenctrl --debug {words[0]} ...)")
@@ -150,6 +158,18 @@ def test_a_second_command_does_not_write_where_the_first_does_until_that_is_kill
     assert "another command" not in run(command, *options)[1]  # but the file that is not there
 
 
+def test_other_options_in_a_used_folder_are_told_one_a_line(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("texts.txt").write_text(SOURCES[0])
+    Path("out.jsonl").write_text("")
+    Path("out.jsonl.options.json").write_text('{"num_beams": 2, "seed": 3}')
+    files = ["--input_file", "texts.txt", "--output_file", "out.jsonl"]
+    status, error = run("generate", "--model", "owner/name", "--length", "5", *files)
+    first, *differences = error.split("\n")
+    assert status == 1 and first.startswith("lenctrl generate: out.jsonl exists, and no command with these options")
+    assert {"  * num_beams=2, now 4", "  * seed=3, now 0", "  * length=None, now [5]"} <= set(differences)
+
+
 def test_the_saved_help_is_what_the_commands_say():  # issue 18.14
     saved = (ROOT / "hf_lenctrl" / "commands" / "help.txt").read_text(encoding="utf-8")
     code = "import sys; sys.path.append('docs'); import command_help; print(command_help.every_help())"
@@ -185,7 +205,9 @@ def test_a_fault_of_the_program_keeps_its_traceback(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="invalid literal"):
         cli.run("faulty", "faulty", [])
     (tmp_path / "lacking.py").write_text("import a_package_that_is_not_there\n")
-    with pytest.raises(SystemExit, match=r"a_package_that_is_not_there'; pip install 'hf-lenctrl\[train\]'"):
+    with pytest.raises(
+        SystemExit, match=r"a_package_that_is_not_there'; in a clone of hf_lenctrl: pip install '.\[train\]'"
+    ):
         cli.run("lacking", "lacking", [])
 
 

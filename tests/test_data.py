@@ -494,6 +494,7 @@ BROKEN = {
     "cut.jsonl.gz": gzip.compress(GOOD.encode() * 5000, mtime=0)[:-60],
     "garbled.jsonl.gz": gzip.compress(GOOD.encode(), mtime=0)[:10] + b"\xff" * 50,
     "not_gzip.jsonl.gz": GOOD.encode(),
+    "nested.jsonl": b'{"source": ' + b"[" * 3000 + b"]" * 3000 + b"}\n",
 }
 
 

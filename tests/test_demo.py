@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from test_learned_control import load_script
+from recipe_runs import load_script
 
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import SHAPE, SOURCES, TARGETS, build_model
+from conftest import SHAPE, SOURCES, TARGETS
 from hub_server import Hub
 from test_causal import build_plain, make_tokenizer
 from test_readme import ENVIRONMENT, ROOT
@@ -72,7 +73,7 @@ def write_lines(path: Path, rows: list[dict]) -> None:
 
 
 @pytest.fixture
-def reader(tmp_path, shared_tokenizer, character_tokenizer, monkeypatch):
+def reader(tmp_path, shared_tokenizer, monkeypatch):
     """The folder of a reader who has the repository, the files that the pages name, and checkpoints of the Hub."""
     monkeypatch.chdir(tmp_path)
     compile_ = torch.compile  # what inductor takes a minute for is traced in seconds
@@ -80,11 +81,18 @@ def reader(tmp_path, shared_tokenizer, character_tokenizer, monkeypatch):
     for folder in ("recipes", "models"):
         (tmp_path / folder).symlink_to(ROOT / folder)
     pairs = [(f"{s} Number {i}.", f"{t} {i}") for i in range(20) for s, t in zip(SOURCES, TARGETS, strict=True)]
-    write_lines(tmp_path / "headlines.jsonl", [{"source": s, "target": t} for s, t in pairs])
-    write_lines(tmp_path / "pairs.jsonl", [{"en": s, "ja": t} for s, t in pairs[:60]])
-    write_lines(tmp_path / "rows.jsonl", [{"source": source, "budget": 12} for source in SOURCES])
-    (tmp_path / "texts.txt").write_text("\n".join(SOURCES))
-    (tmp_path / "theirs.csv").write_text("summary,gold\nsmall text editor,text editor\n")
+    # the names and columns of the shipped samples, and more rows
+    (tmp_path / "docs").mkdir()
+    samples = tmp_path / "docs" / "samples"
+    shutil.copytree(DOCS / "samples", samples)
+    for name, rows in {
+        "headlines.jsonl": [{"source": s, "target": t} for s, t in pairs],
+        "pairs.jsonl": [{"en": s, "ja": t} for s, t in pairs[:60]],
+        "rows.jsonl": [{"source": source, "budget": 12} for source in SOURCES],
+    }.items():
+        assert json.loads((samples / name).read_text(encoding="utf-8").splitlines()[0]).keys() == rows[0].keys()
+        write_lines(samples / name, rows)
+    (samples / "texts.txt").write_text("\n".join(SOURCES))
     for kind, title, text in (block for blocks in BLOCKS.values() for block in blocks):
         if kind == "yaml" and title:
             (tmp_path / title).write_text(text)
@@ -92,17 +100,6 @@ def reader(tmp_path, shared_tokenizer, character_tokenizer, monkeypatch):
     shape = {**SHAPE, **special, "vocab_size": len(shared_tokenizer)}
     MarianMTModel(MarianConfig(**shape)).save_pretrained("plain")
     shared_tokenizer.save_pretrained("plain")
-    characters = build_model(
-        "marian",
-        vocab_size=character_tokenizer.vocab_size,
-        decoder_vocab_size=len(character_tokenizer.target_encoder),
-        share_encoder_decoder_embeddings=False,
-        max_position_embeddings=128,
-        length_unit="character",
-    )
-    characters.set_unit_table(character_tokenizer)
-    characters.save_pretrained("runs/characters")
-    character_tokenizer.save_pretrained("runs/characters")
     build_plain("llama").save_pretrained("chat")
     chat = make_tokenizer()
     chat.chat_template = "{% for m in messages %}{{ m.content }}: {% endfor %}"
@@ -185,6 +182,21 @@ def test_commands_and_examples_of_the_pages_run(reader, monkeypatch):
     files = "README.md all_results.json test.jsonl model.safetensors tokenizer_config.json".split()
     assert [name for name in files if not (reader / "runs" / "ldpe" / name).is_file()] == []
     assert all((reader / "report" / f"report.{suffix}").is_file() for suffix in ("md", "json", "png"))
+
+
+def test_input_files_of_the_pages_exist_and_no_two_commands_share_an_output():
+    outputs: list[str] = []
+    given: set[str] = set()
+    for name in ORDER:
+        text = PAGES[name].replace("\\\n", " ")
+        for command in re.findall(r"^(?:lenctrl|python|accelerate launch) .*", text, flags=re.M):
+            # the upload is the same command with another option
+            found = re.findall(r"--(?:output_file|output_dir|report_dir) (\S+)", command)
+            outputs += found if "--push_to_hub" not in command else []
+            given |= set(re.findall(r"--(?:train_file|input_file|limits_file) (\S+)", command))
+    assert len(outputs) == len(set(outputs)), sorted(outputs)
+    missing = {path for path in given - set(outputs) if not (ROOT / path).is_file()}
+    assert missing <= {"rows.jsonl"}, missing  # of docs/causal.md, which writes it first
 
 
 def test_every_option_in_the_pages_exists():

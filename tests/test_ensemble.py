@@ -2,9 +2,12 @@
 
 import pytest
 import torch
-from conftest import build_model
+from conftest import MARIAN, SHAPE, build_model, controlled_marian
 from family_models import SOURCE
+from test_causal import build
+from transformers import MarianConfig, MarianMTModel
 
+import hf_lenctrl
 from hf_lenctrl import (
     LengthControlEnsemble,
 )
@@ -108,6 +111,34 @@ def pair(**fields):
 def test_what_an_ensemble_cannot_do_is_told(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_a_plain_member_is_refused_with_the_line_that_works(shared_tokenizer, tmp_path):
+    size = len(shared_tokenizer)
+    torch.manual_seed(1)
+    plain = MarianMTModel(MarianConfig(**{**SHAPE, **MARIAN, "vocab_size": size}))
+    plain.save_pretrained(tmp_path)
+    plain = MarianMTModel.from_pretrained(tmp_path)
+    lead = controlled_marian(shared_tokenizer)
+    with pytest.raises(ValueError, match="an ensemble takes this package's models, got a MarianMTModel") as refused:
+        LengthControlEnsemble([lead, plain])
+    options = {"length_encoding": "none", "absolute_positions": True, "length_unit": "character"}
+    call = ", ".join([repr(str(tmp_path)), *(f"{name}={value!r}" for name, value in options.items())])
+    line = f"model = LenCtrlMarianMTModel.from_pretrained({call}), then call model.set_unit_table(tokenizer)"
+    assert str(refused.value).endswith(f"; load it with {line}")
+    member = hf_lenctrl.LenCtrlMarianMTModel.from_pretrained(tmp_path, **options)
+    member.set_unit_table(shared_tokenizer)
+    ensemble = LengthControlEnsemble([lead, member])
+    output = ensemble.generate(SOURCE, length=[4, 7, 23], length_constraint="exact")
+    assert ensemble.unit_table.count(output).tolist() == [4, 7, 23]
+
+
+def test_causal_models_are_refused():
+    for model in build("llama"):
+        with pytest.raises(
+            ValueError, match=f"takes models with an encoder, got a {type(model).__name__}; generate with"
+        ):
+            LengthControlEnsemble([model])
 
 
 def told_encoder(seed, **fields):

@@ -534,6 +534,20 @@ def test_real_messages_come_back_whole():
 
 
 @pytest.mark.slow
+def test_another_path_agrees_with_a_sure_translation_alone():
+    plain, controlled = (str(MODELS / f"translate_to_english{name}") for name in ("_base", ""))
+    fit = fitting.Fitter(plain, controlled)
+    texts = ["Das Brett ist falsch!", "Möchten Sie diese Datei wirklich löschen?", "..."]
+    requests = [fitting.Request([text], None, lambda outputs: outputs) for text in texts]
+    assert [fitted.outputs for fitted in fit.fit(requests)][:2] == [
+        ["The board is wrong!"],
+        ["Do you really want to file this file?"],
+    ]
+    sure, wrong, none = fit.agreement(requests)
+    assert sure > 80 > wrong and none == 100
+
+
+@pytest.mark.slow
 def test_a_file_is_filled_within_its_limits(tmp_path, capsys):
     (tmp_path / "en.po").write_text(PO, encoding="utf-8")
     options = ["--plain_model", str(MODELS / "translate_to_english_base"), "--report_dir", str(tmp_path)]

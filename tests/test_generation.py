@@ -437,3 +437,9 @@ def test_torch_export_gives_the_same_logits(shared_tokenizer, family, unit):
     exported = torch.export.export(model, (), inputs).module()
     other = inputs | {"length": torch.tensor([9, 4]), "decoder_input_ids": torch.tensor([[2, 50, 51], [2, 60, 61]])}
     assert torch.equal(exported(**other).logits, model(**other).logits)
+
+
+def test_a_guidance_scale_is_refused(speller, inputs):
+    for options in ({"guidance_scale": 1.5}, {"generation_config": GenerationConfig(guidance_scale=1.5)}):
+        with pytest.raises(ValueError, match="guidance_scale must be left out or 1, got 1.5: it needs a second run"):
+            speller.generate(**inputs, length=9, **options)

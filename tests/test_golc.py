@@ -62,15 +62,14 @@ def trainer_of(tokenizer, tmp_path, **options):
     args = Seq2SeqTrainingArguments(
         str(tmp_path), max_steps=3, per_device_train_batch_size=3, use_cpu=True, report_to="none", disable_tqdm=True
     )
-    trainer = GolcTrainer(
+    return GolcTrainer(
         model=model,
         args=args,
         train_dataset=rows,
         data_collator=DataCollatorForLengthControl(tokenizer, model=model),
         processing_class=tokenizer,
+        options=RunArguments(objective="golc", **options),
     )
-    trainer.golc, trainer.data_unit = RunArguments(objective="golc", **options), "character"
-    return trainer
 
 
 def test_a_step_against_the_risk_lowers_the_risk_of_the_same_samples(shared_tokenizer, tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainingArguments
 
 from hf_lenctrl.card import minimal_card
 from hf_lenctrl.commands.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
+from hf_lenctrl.commands.train import card_of
 from hf_lenctrl.evaluation.metrics import build_compute_metrics
 from hf_lenctrl.training.model_card import TrainingRun, escape, model_card
 
@@ -65,13 +66,16 @@ def test_the_card_of_a_local_run_names_no_folder(saved, make_run):
     card = model_card(saved[0], make_run(base_model=str(folder)), "short")
     assert card.data.base_model is None and card.data.datasets is None
     assert "Started from model." in card.text and str(folder.parent) not in str(card)
+    assert " test rows, unconstrained." in card.text
+    saved[0].config.length_constraint = "exact"
+    assert 'test rows, with `length_constraint="exact"`.' in model_card(saved[0], make_run(), "short").text
 
 
 def snippets(card) -> list[str]:
     return re.findall(r"```python\n(.*?)```", card.text, re.S)
 
 
-def test_the_usage_snippet_runs_as_printed(saved, make_run):  # issue 15.37
+def test_the_usage_snippet_runs_as_printed(saved, make_run):
     model, folder = saved
     local, uploaded = snippets(model_card(model, make_run(), "model")), snippets(minimal_card(model, "user/name"))
     assert len(local) == len(uploaded) == 1 and 'model="user/name"' in uploaded[0]
@@ -81,9 +85,12 @@ def test_the_usage_snippet_runs_as_printed(saved, make_run):  # issue 15.37
 
 
 @pytest.mark.parametrize("card_of", [lambda model, run, name: minimal_card(model, name), model_card])
-def test_a_card_says_how_to_install_the_package(saved, make_run, card_of):  # issue 15.37
+def test_a_card_says_how_to_install_the_package(saved, make_run, card_of):
     text = card_of(saved[0], make_run(), "user/name").text
-    assert "```bash\npip install hf-lenctrl\n```" in text and "Run this in the folder" not in text
+    assert (
+        "In a clone of the repository of `hf_lenctrl`:\n\n```bash\npip install .\n```" in text
+        and "Run this in the folder" not in text
+    )
     assert "Run this in the folder that holds `name`:" in card_of(saved[0], make_run(), "name").text
 
 
@@ -91,7 +98,7 @@ def test_the_snippet_names_the_branch(saved, make_run):
     assert "model=\"user/name\", revision='dev')" in model_card(saved[0], make_run(), "user/name", revision="dev").text
 
 
-def test_the_licence_is_the_given_one_or_that_of_the_base_model(saved, make_run, tmp_path):  # issue 15.37
+def test_the_licence_is_the_given_one_or_that_of_the_base_model(saved, make_run, tmp_path):
     def license_of(**fields):
         return model_card(saved[0], make_run(**fields), "short").data.license
 
@@ -112,10 +119,10 @@ def test_the_licence_is_the_given_one_or_that_of_the_base_model(saved, make_run,
         ({"bleu_tokenizer": "13a", "task": "summarization"}, "summarization"),
     ],
 )
-def test_a_translation_is_not_called_a_summary(options, task, tmp_path):  # issue 15.37
+def test_a_translation_is_not_called_a_summary(options, task, tmp_path):
     classes = (ModelArguments, DataArguments, RunArguments, Seq2SeqTrainingArguments)
     known = {"output_dir": tmp_path, "train_file": "rows.jsonl", "use_cpu": True, **options}
-    run = TrainingRun.of(*parse_arguments(classes, [f"--{k}={v}" for k, v in known.items()]), {})
+    run = card_of(*parse_arguments(classes, [f"--{k}={v}" for k, v in known.items()]), {})
     assert run.task == task and run.examples == 0
 
 
@@ -123,7 +130,7 @@ def test_a_local_folder_of_rows_is_no_data_set_of_the_hub(saved, tmp_path):
     (tmp_path / "private_rows").mkdir()
     classes = (ModelArguments, DataArguments, RunArguments, Seq2SeqTrainingArguments)
     argv = ["--dataset_name", str(tmp_path / "private_rows"), "--output_dir", str(tmp_path), "--use_cpu"]
-    card = str(model_card(saved[0], TrainingRun.of(*parse_arguments(classes, argv), rows={"train": 5}), "name"))
+    card = str(model_card(saved[0], card_of(*parse_arguments(classes, argv), rows={"train": 5}), "name"))
     assert str(tmp_path) not in card and "huggingface.co/datasets" not in card and "Data: private\\_rows" in card
 
 
@@ -149,7 +156,7 @@ def test_texts_cannot_break_the_tables(saved, make_run):
     assert f"| {TARGETS[0]} | a \\| b c | {'x' * 119}… |\n\n## Training" in text
 
 
-def test_no_row_is_published_unless_it_is_asked_for(saved, make_run):  # issue 15.33
+def test_no_row_is_published_unless_it_is_asked_for(saved, make_run):
     def published(**fields):
         card = str(model_card(saved[0], make_run(**fields), "user/name"))
         return [text for text in (*SOURCES, *TARGETS) if text in card]
@@ -180,7 +187,7 @@ def test_the_figures_are_a_table(saved, make_run):
         ("two\nlines", "two lines"),
     ],
 )
-def test_what_markdown_and_html_read_is_escaped(saved, make_run, text, shown):  # issue 15.36
+def test_what_markdown_and_html_read_is_escaped(saved, make_run, text, shown):
     fields = {"references": [text] * 6, "outputs": {13: [text] * 6}, "settings": {"noise": text}, "data": text}
     card = model_card(saved[0], make_run(**fields, examples=1), "user/name").text
     assert f"| {shown} | {shown} |" in card and f"- `noise`: {shown}\n" in card and f"Data: {shown}." in card
@@ -192,7 +199,7 @@ def test_escaped_text_is_read_back_as_it_was():
     assert html.unescape(re.sub(r"</?p>", "", commonmark.render(escape(text))).strip()) == text
 
 
-def test_the_card_of_a_push_says_what_the_model_is(saved):  # issue 15.34
+def test_the_card_of_a_push_says_what_the_model_is(saved):
     card = minimal_card(saved[0], "user/name")
     assert card.data.to_dict()["tags"] == ["hf_lenctrl", "length-control"]
     assert "writes texts of a requested length, in characters" in card.text and "Takase & Okazaki 2019" in card.text

@@ -1,7 +1,11 @@
 """The notebooks run from beginning to end, and are committed with their outputs."""
 
+import importlib.util
 import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import nbformat
@@ -160,5 +164,30 @@ def _printed(name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_budget_is_a_variable_at_the_top(name):
-    first = next(cell for cell in NOTEBOOKS[name].cells if cell.cell_type == "code")
+    _, first = [cell for cell in NOTEBOOKS[name].cells if cell.cell_type == "code"][:2]
     assert re.search(r'^STEPS = int\(os\.environ\.get\("LENCTRL_NOTEBOOK_STEPS", \d+\)\)', first.source, flags=re.M)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_first_cell_clones_and_installs_where_the_package_is_missing(name, tmp_path, monkeypatch):
+    first = next(cell for cell in NOTEBOOKS[name].cells if cell.cell_type == "code")
+    asked = []
+
+    def run(command, check):
+        asked.append(command)
+        if command[0] == "git":
+            shutil.copytree(ROOT / "notebooks", tmp_path / "clone" / "notebooks")
+            for folder in ("models", "recipes"):
+                (tmp_path / "clone" / folder).symlink_to(ROOT / folder)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(subprocess, "run", run)
+    exec(first.source, {})
+    assert asked == [] and Path.cwd() == tmp_path  # the package is here
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    exec(first.source, {})
+    assert [command[:2] for command in asked] == [["git", "clone"], [sys.executable, "-m"]]
+    assert asked[1][-1] == "./clone[train,notebooks]" and (tmp_path / asked[0][-1]).is_dir()
+    code = "".join(cell.source for cell in NOTEBOOKS[name].cells if cell.cell_type == "code")
+    paths = re.findall(r'"(\.\./[\w/.]+)"', code)
+    assert paths and all(Path(path).exists() for path in paths)

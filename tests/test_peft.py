@@ -1,5 +1,7 @@
 """Adapters and quantizers over length-controlled models."""
 
+import re
+
 import pytest
 import torch
 from conftest import build_model_of
@@ -55,6 +57,20 @@ def test_lora_without_targets_trains_and_saves_the_length(any_family, fields, tm
     model.save_pretrained(tmp_path)
     again = PeftModel.from_pretrained(controlled(any_family, **fields), tmp_path)
     assert torch.equal(logits(again, 3), expected)
+
+
+@pytest.mark.parametrize("fields", [{}, FULL], ids=["projection", "all parts"])
+def test_dora_on_modules_that_are_zero_is_refused_with_what_works(fields):
+    names = ["length_projection", *(["length_embedding", "length_out"] if fields else [])]
+    message = re.escape(f"LoraConfig(use_dora=True, exclude_modules={names}, modules_to_save={names})")
+    with pytest.raises(ValueError, match=f"DoRA divides by the norm of length_projection.* at zero; .*: {message}"):
+        train(get_peft_model(controlled("bart", **fields), LoraConfig(use_dora=True)))
+    model = get_peft_model(
+        controlled("bart", **fields), LoraConfig(use_dora=True, exclude_modules=names, modules_to_save=names)
+    )
+    assert torch.equal(logits(model.eval(), 3), logits(model, 9))  # as pretrained
+    train(model)
+    assert logits(model, 3).isfinite().all() and not torch.allclose(logits(model, 3), logits(model, 9), atol=1e-5)
 
 
 @pytest.mark.parametrize("targets", ["all-linear", ["out_proj", "o", "length_projection"]], ids=str)

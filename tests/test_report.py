@@ -292,7 +292,7 @@ def test_without_matplotlib_the_tables_are_written(tmp_path, monkeypatch, caplog
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     length_report(TEXTS, CHARACTERS).save(tmp_path / "report")
     assert sorted(path.name for path in (tmp_path / "report").iterdir()) == ["report.json", "report.md"]
-    assert "no picture: plotting a report needs matplotlib: pip install 'hf-lenctrl[plot]'" in caplog.text
+    assert "no picture: plotting a report needs matplotlib: pip install matplotlib" in caplog.text
     assert "report.png" not in (tmp_path / "report" / "report.md").read_text()
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from recipe_runs import load_script
 from safetensors.torch import load_file
-from test_learned_control import load_script
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianTokenizer, pipeline
 
 import hf_lenctrl

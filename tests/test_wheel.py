@@ -22,7 +22,7 @@ EXAMPLE = """
 import hf_lenctrl, torch
 from importlib.metadata import version
 from hf_lenctrl import LenCtrlMarianConfig, LenCtrlMarianMTModel, LengthConstraintLogitsProcessor, count_units
-from hf_lenctrl.training.model_card import TEMPLATE
+from hf_lenctrl.evaluation.report import TEMPLATE
 
 assert hf_lenctrl.__version__ == version("hf_lenctrl") and TEMPLATE.is_file(), hf_lenctrl.__file__
 config = LenCtrlMarianConfig(
@@ -124,18 +124,21 @@ def test_the_installed_command_lists_its_recipes_and_trains_by_one(installed):
     assert {len(row["output"]) for row in written} == {12}
 
 
-def test_every_hint_to_install_names_the_distribution_and_an_extra_of_it():  # issue 15.38
+def test_hints_to_install_name_extras_and_no_package_of_an_index():
     tomllib = pytest.importorskip("tomllib", reason="Python 3.10 reads no TOML")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    folders = ("hf_lenctrl", "recipes", "app", "benchmarks")
-    code = "".join(path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py"))
-    hints = re.findall(r"pip install '(hf.lenctrl)\[(\w+)\]'", code)
-    assert {name for name, _ in hints} == {project["name"]}
-    assert {"plot", "fast"} <= {extra for _, extra in hints} <= extras.keys()
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    folders = ("hf_lenctrl", "recipes", "app", "benchmarks", "docs", "hub", "models", "notebooks")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    files = [path for path in files if path.suffix in (".py", ".md", ".txt", ".ipynb", ".yaml")]
+    text = "".join(path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *files])
+    hints = {name for group in re.findall(r"pip install '\.\[([\w,]+)\]'", text) for name in group.split(",")}
+    assert {"train", "fast"} <= hints <= extras.keys()
+    # it is on no index
+    assert re.findall(r"pip install (?:-\S+ )*[\"']?hf.lenctrl(?!\S* @)\S*", text) == []
+    assert "hf-lenctrl\n" not in (ROOT / "app" / "requirements.txt").read_text()
     needs = {extra: {re.match(r"[\w-]+", line)[0] for line in lines} for extra, lines in extras.items()}
     assert needs["plot"] == {"matplotlib"} < needs["train"]  # a run draws its report
-    assert project["optional-dependencies"]["plot"][0] in project["optional-dependencies"]["train"]
+    assert extras["plot"][0] in extras["train"]
 
 
 def test_the_version_stands_in_one_place():

@@ -19,7 +19,7 @@ from ..length_units import LENGTH_UNITS
 from ..lengths import check_length, check_tolerance, parse_tolerance
 from ..training.model_card import TASKS
 from .parser import GroupedParser
-from .recipes import did_you_mean, find_recipe, model_name
+from .recipes import command_of, did_you_mean, find_recipe, model_name, named_recipes
 
 
 # options that name a folder or a model of the Hub
@@ -35,7 +35,9 @@ class ModelArguments:
     """The model to train: a saved one to go on with, or the shape of a new one."""
 
     group = "model"  # of `--help`
-    given = typed = frozenset()  # type: ignore[var-annotated]  # names of options: all that are given, those not by YAML
+    # names of options that `parse_arguments` was given: all, and those on the command line
+    given: frozenset[str] = field(default=frozenset(), init=False)
+    typed: frozenset[str] = field(default=frozenset(), init=False)
 
     model_name_or_path: str | None = field(
         default=None,
@@ -307,6 +309,8 @@ def _options(parser: HfArgumentParser, path: Path, classes: Sequence[type], requ
     hints = {name: hint for cls in classes for name, hint in get_type_hints(cls).items()}
     known = {f.name for cls in classes for f in fields(cls) if f.init}
     unknown = sorted(str(key) for key in values if key not in known)
+    if unknown and (command := command_of(path)) != "lenctrl train" and path in named_recipes().values():
+        raise ValueError(f"{path.parent.name}/{path.stem} is a recipe of another command: {command} {path}")
     if unknown:
         raise ValueError(
             f"{path} has unknown keys: {', '.join(unknown)}{did_you_mean(unknown[0], known)}; `--help-all` lists "

@@ -24,7 +24,7 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
-from transformers import set_seed
+from transformers import AutoConfig, set_seed
 
 import hf_lenctrl
 
@@ -157,7 +157,8 @@ def parse(argv) -> argparse.Namespace:
     parser.add_argument("--batch_size", type=int, help="most rows of a batch; 32, or no limit with --batch_tokens")
     parser.add_argument("--batch_tokens", type=int, help="most rows times source and requested length of a batch")
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="of the weights")
-    parser.add_argument("--compile", action="store_true", help="torch.compile and a static cache; for many texts")
+    costs = "torch.compile and a static cache; it takes a minute or two before the first text; not for CPUs"
+    parser.add_argument("--compile", action="store_true", help=costs)
     args = parser.parse_args(argv)
     args.num_beams = args.num_beams or (1 if args.do_sample else 4)
     ways = [length for length in args.length or [] if isinstance(length, str)]
@@ -194,6 +195,16 @@ def check(parser: CommandParser, args: argparse.Namespace, ways: list[str]) -> N
         parser.error("--predictor goes with --length predict")
 
 
+def check_length_given(args: argparse.Namespace) -> None:
+    """Refuse, before a model is loaded, a command without a length for a model that needs one."""
+    if any(way is not None for way in (args.length, args.length_column, args.length_ratio)):
+        return
+    config = AutoConfig.from_pretrained(args.model[0])
+    needs = any(getattr(config, name, None) for name in ("length_controlled", "length_tokens"))
+    if (needs or args.length_constraint is not None) and getattr(config, "length", None) is None:
+        raise ValueError("no length was given; give --length 40, --length_column NAME or --length_ratio 0.5")
+
+
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     """Options of the pipeline."""
     names = ["batch_size", "batch_tokens", "num_beams", "num_return_sequences", "rerank", "length_plans"]
@@ -218,6 +229,7 @@ def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, s
     count = args.num_return_sequences
     done = len(file.lines) // count
     done -= done % block  # the batches of a command that was not stopped
+    check_length_given(args)
     model, tokenizer = load(args.model, args.dtype, args.compile)
     options = generation_options(args)
     if args.rerank_model is not None:

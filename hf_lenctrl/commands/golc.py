@@ -62,11 +62,13 @@ def expected_risk(log_probabilities: torch.Tensor, losses: torch.Tensor, alpha: 
 
 
 class GolcTrainer(LengthControlTrainer):
-    """`LengthControlTrainer` whose loss is mixed with the risk of sampled outputs; its arguments are in `golc`."""
+    """`LengthControlTrainer` whose loss is mixed with the risk of sampled outputs; `options` has its own."""
 
-    golc: Any  # RunArguments
     processing_class: Any
-    data_unit: str
+
+    def __init__(self, *args, options, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.golc = options
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         found: Any = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
@@ -103,7 +105,9 @@ class GolcTrainer(LengthControlTrainer):
         outputs, targets = (tokenizer.batch_decode(ids, **decode) for ids in (samples, references))
         targets = [target for target in targets for _ in range(n)]
         room = limits.repeat_interleave(n).tolist()
-        losses = penalised_rouge(outputs, targets, room, self.data_unit, tokenizer, self.golc.rouge_unit)
+        losses = penalised_rouge(
+            outputs, targets, room, self.train_collator.length_unit, tokenizer, self.golc.rouge_unit
+        )
 
         repeated = {name: inputs[name].repeat_interleave(n, dim=0) for name in ("input_ids", "attention_mask")}
         if getattr(config, "length_controlled", False):

@@ -6,12 +6,13 @@ import traceback
 from pathlib import Path
 
 
+POINT = "\n  * "  # begins a line of its own in a message that has several
 PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def run(name: str, module: str, argv: list[str], debug: bool = False) -> None:
     """
-    Run a command. What the user gave wrongly ends it with one line and status 1.
+    Run a command. What the user gave wrongly ends it with one line, and one for each point of a list, and status 1.
 
     Args:
         name (`str`): Of the command, `"train"`.
@@ -27,8 +28,9 @@ def run(name: str, module: str, argv: list[str], debug: bool = False) -> None:
             raise
         hint = f" (for the traceback: lenctrl --debug {name} ...)"
         if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("hf_lenctrl"):
-            hint = "; pip install 'hf-lenctrl[train]'"
-        sys.exit(f"lenctrl {name}: {' '.join(str(error).split())}{hint}")
+            hint = "; in a clone of hf_lenctrl: pip install '.[train]'"
+        first, *points = (" ".join(part.split()) for part in str(error).split(POINT))
+        sys.exit(POINT.join([f"lenctrl {name}: {first}{hint}", *points]))
     if (accelerate := sys.modules.get("accelerate")) is not None:
         accelerate.PartialState().destroy_process_group()  # gloo's threads would abort a process that ends with them
 

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .lenctrl import POINT
+
 
 class OutputFile:
     """
@@ -23,9 +25,14 @@ class OutputFile:
         self.options_path = Path(f"{path}.options.json")
         self.lines: list[str] = []
         if self.path.exists():
-            if not self.options_path.is_file() or json.loads(self.options_path.read_text("utf-8")) != self.options:
+            before = json.loads(self.options_path.read_text("utf-8")) if self.options_path.is_file() else {}
+            if before != self.options:
+                names = sorted(before | self.options) if before else []
+                pairs = [(name, before.get(name), self.options.get(name)) for name in names]
+                points = [f"{POINT}{name}={old}, now {new}" for name, old, new in pairs if old != new]
                 raise ValueError(
                     f"{self.path} exists, and no command with these options began it; remove it or name another file"
+                    + "".join(points)
                 )
             text = self.path.read_bytes()  # the last line may have been cut off
             self.lines = text[: text.rfind(b"\n") + 1].decode().split("\n")[:-1]

@@ -77,7 +77,7 @@ class CommandParser(argparse.ArgumentParser):
             for word in message.split()[2:]:
                 if word.startswith("--"):
                     message += did_you_mean(word.partition("=")[0], options)
-        super().error(message)
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")  # the usage would take a screen
 
 
 class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):

@@ -41,6 +41,15 @@ def named_recipes() -> dict[str, Path]:
     return {f"{path.parent.name}/{path.stem}": path for path in files}
 
 
+def command_of(path: Path) -> str:
+    """The command that a recipe of the package is for."""
+    if path.parent.name in ("causal", "reproduce"):
+        return {"causal": "python recipes/train_causal_lm.py", "reproduce": "lenctrl reproduce"}[path.parent.name]
+    if path.stem == "isometric":
+        return "python benchmarks/instead.py"
+    return "lenctrl train-predictor" if "length_predictor" in path.stem else "lenctrl train"
+
+
 def load_baselines() -> ModuleType:
     """The folder `reproduce/baselines` of the recipes, imported: it registers families that no other command has."""
     name = "hf_lenctrl_baselines"

@@ -38,9 +38,10 @@ class Rows:
         self.path, self.kind = path, kind_of_file(path, [*(["txt"] if plain_text else []), *ROW_FILES])
         try:
             rows = list(_READERS[self.kind](path))
-        except (ValueError, OSError, EOFError, zlib.error, csv.Error) as error:
+        except (ValueError, OSError, EOFError, RecursionError, zlib.error, csv.Error) as error:
+            why = "its values are nested too deeply" if isinstance(error, RecursionError) else error
             raise ValueError(
-                f"{path} could not be read as {self.kind}: {error}; mend or remove the broken row"
+                f"{path} could not be read as {self.kind}: {why}; mend or remove the broken row"
             ) from error
         if not rows:
             raise ValueError(f"{path} has no rows")
@@ -173,8 +174,14 @@ _READERS = {"txt": _text_rows, "json": _json_rows, "jsonl": _json_rows, "csv": _
 
 
 def as_json(row: Mapping[str, Any]) -> str:
-    """A row as JSON, without its braces."""
-    return json.dumps(row, ensure_ascii=False, default=str)[1:-1]
+    """A row as JSON, without its braces. Raises `ValueError` for bytes."""
+    return json.dumps(row, ensure_ascii=False, default=_as_text)[1:-1]
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, bytes):
+        raise ValueError(f"a column must hold text or numbers, got bytes {value[:20]!r}; decode or drop it")
+    return str(value)
 
 
 @dataclass

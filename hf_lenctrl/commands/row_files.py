@@ -68,8 +68,10 @@ def load_rows(path: str, streaming: bool = False) -> Any:
         rows.data.validate(full=True)  # the JSON reader does not check that texts are UTF-8
     except StopIteration:  # from an empty file
         raise ValueError(f"{path} has no rows") from None
-    except (DatasetGenerationError, ValueError, OSError, EOFError, zlib.error, csv.Error) as error:
-        cause = error.__cause__ or error
+    except (DatasetGenerationError, ValueError, OSError, EOFError, RecursionError, zlib.error, csv.Error) as error:
+        cause: Any = error.__cause__ or error
+        if isinstance(cause, RecursionError):
+            cause = "its values are nested too deeply"
         if "corresponds to no data" in str(cause):
             raise ValueError(f"{path} has no rows") from None
         raise ValueError(f"{path} could not be read as {kind}: {cause}; mend or remove the broken row") from error
@@ -83,6 +85,9 @@ def csv_rows(path: str) -> Iterator[dict[str, str]]:
     with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
         reader = csv.reader(file, strict=True)
         header = next(reader, [])
+        other = next((mark for mark in (";", "\t") if len(header) == 1 and mark in header[0]), None)
+        if other is not None:
+            raise ValueError(f"its columns are separated by {other!r}; save it with commas, or as jsonl")
         if len(set(header)) < len(header):
             raise ValueError(f"two columns have one name: {', '.join(header)}")
         for cells in filter(None, reader):

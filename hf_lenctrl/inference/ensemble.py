@@ -51,13 +51,24 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
             (`length_encoding="none"`) among them.
 
     Raises:
-        `ValueError`: when the models differ in vocabulary, special tokens or unit.
+        `ValueError`: for a causal model or a stock class, or when they differ in vocabulary, special tokens or unit.
     """
 
     main_input_name = "input_ids"
     _supports_sdpa = True
 
     def __init__(self, models: Sequence[Any]):
+        unit = next((m.config.length_unit for m in models if hasattr(m.config, "length_unit")), "character")
+        for model in models:
+            name = type(model).__name__
+            if not model.config.is_encoder_decoder:
+                raise ValueError(f"an ensemble takes models with an encoder, got a {name}; generate with one of them")
+            if not hasattr(model.config, "length_encoding"):
+                raise ValueError(
+                    f"an ensemble takes this package's models, got a {name}; load it with model = LenCtrl{name}."
+                    f"from_pretrained({model.name_or_path!r}, length_encoding='none', absolute_positions=True, "
+                    f"length_unit={unit!r}), then call model.set_unit_table(tokenizer)"
+                )
         # its configuration speaks for all: whether encoders are given the length, whether there is a default length
         lead = max(models, key=lambda m: (m.config.encoder_length_embedding, m.config.length_controlled))
         for model in models:

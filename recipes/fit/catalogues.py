@@ -153,7 +153,10 @@ class Json(Catalogue):
         raw, marks = Path(path).read_bytes(), self._marks(path)
         self.encoding = "utf-8-sig" if raw.startswith(b"\xef\xbb\xbf") else "utf-8"
         self.text = raw.decode(self.encoding)
-        json.loads(self.text)  # raises for what is no JSON
+        try:
+            json.loads(self.text)  # raises for what is no JSON
+        except RecursionError as error:
+            raise ValueError(f"{path} is nested too deeply to be read") from error
         self.fuzzy: dict[str, str] = json.loads(marks.read_text(encoding="utf-8")) if marks.exists() else {}
         self._places: dict[str, tuple[int, int]] = {}
         self._new: dict[str, str] = {}

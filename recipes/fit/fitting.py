@@ -117,6 +117,26 @@ class Fitter:
         """Units of a text."""
         return count_texts(self.plain.tokenizer, [text], self.unit)[0]
 
+    def agreement(self, requests: Sequence[Request]) -> list[float]:
+        """
+        How alike the natural translation and those of other paths are: chrF from 0 to 100, of the least alike
+        sentence. Other paths: the sentence with another final mark, and the length-controlled model.
+        """
+        new = {sentence for request in requests for sentence in request.sentences} - self._agreement.keys()
+        said = [] if self.shorten else sorted(sentence for sentence in new if re.search(r"\w", sentence))
+        self._agreement |= dict.fromkeys(new, 100.0)
+        if said:
+            marked = [text.rstrip(MARKS) if text[-1] in MARKS else f"{text}." for text in said]
+            paths = [self.plain(marked, num_beams=BEAMS, length_unit=self.unit)]
+            natural = [self._natural[sentence][0].rstrip(MARKS) for sentence in said]
+            if self.controlled is not None:
+                lengths = [self.count(self._natural[sentence][0]) for sentence in said]
+                paths.append(self.controlled(said, num_beams=BEAMS, length=lengths))
+            for sentence, text, *outputs in zip(said, natural, *paths, strict=True):
+                others = [out["generated_text"].rstrip(MARKS) for out in outputs]
+                self._agreement[sentence] = min(self._chrf.sentence_score(other, [text]).score for other in others)
+        return [min(self._agreement[sentence] for sentence in request.sentences) for request in requests]
+
     def _fits(self, request: Request) -> bool:
         return request.layout([self._best(sentence) for sentence in request.sentences]) is not None
 

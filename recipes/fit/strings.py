@@ -1,7 +1,8 @@
 """Translate interface strings within their maximum lengths; placeholders come back whole.
 
-    python recipes/fit/strings.py --input_file de.json --output_file en.json --report_dir report \\
-        --plain_model models/translate_to_english_base --model models/translate_to_english
+    python recipes/fit/strings.py --input_file docs/samples/de.json --output_file en.json \\
+        --report_dir strings_report --plain_model models/translate_to_english_base \\
+        --model models/translate_to_english
 
 Reads gettext .po, Android strings.xml and JSON. Only what has no translation, or a too long one, is touched, and each
 new text is marked. What the models cannot write within the limit, with every placeholder, and what is doubtful, is
@@ -152,7 +153,7 @@ def markdown(figures: dict, rows: list[dict]) -> list[str]:
 def main(argv=None) -> None:
     """Run the recipe."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_options(parser, min_score=-0.5)
+    add_options(parser, min_score=-0.25)
     parser.add_argument("--source_file", help=".po of another language: its msgstrs are translated, not the msgids")
     parser.add_argument("--existing_file", help="strings.xml or JSON with the translations so far, by key")
     parser.add_argument(

@@ -114,6 +114,7 @@ def main(argv=None) -> None:
     sources = sentences()
     print("Requested and produced characters, length_constraint='exact', the best of 16 by the plain model")
     show(plain, controlled, SHOWN)
+    print("\nSentences and lengths were chosen by hand: English has a good sentence of each.")
 
     rows = measure(plain, controlled, sources)
     print(f"\n{len(rows)} sentences, a length from {LENGTHS[0]} to {LENGTHS[-1]} requested for each, no constraint")

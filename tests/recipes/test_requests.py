@@ -3,9 +3,12 @@
 import gzip
 import json
 import re
+from io import BytesIO
 from pathlib import Path
 
 import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from conftest import SOURCES
 from recipe_runs import (
@@ -14,6 +17,12 @@ from recipe_runs import (
 )
 
 from hf_lenctrl.commands import generate
+
+
+def parquet_of(columns: dict) -> bytes:
+    file = BytesIO()
+    pq.write_table(pa.table(columns), file)
+    return file.getvalue()
 
 
 @pytest.fixture
@@ -179,6 +188,17 @@ def test_a_byte_order_mark_is_no_part_of_the_first_text(stub, tmp_path, name):  
         ("a.csv", b"source,id,id\na,1,2\n", "could not be read as csv: two columns have one name: source, id, id"),
         ("a.jsonl.gz", b"no gzip", "could not be read as jsonl: Not a gzipped file"),
         ("a.parquet", b"no parquet", "could not be read as parquet: "),
+        (
+            "a.jsonl",
+            b'{"source": ' + b"[" * 3000 + b"]" * 3000 + b"}",
+            "could not be read as jsonl: its values are nested",
+        ),
+        ("a.json", b"[" * 3000 + b"]" * 3000, "could not be read as json: its values are nested too deeply; mend or"),
+        (
+            "a.parquet",
+            parquet_of({"source": ["a"], "raw": [b"\xff"]}),
+            "could not be read as parquet: a column must hold text or numbers, got bytes b'.xff';",
+        ),
         ("a.jsonl", b"\n", "has no rows"),
         ("a.csv", b"source,id\n", "has no rows"),
         ("a.xml", b"", "must end in .txt, .json, .jsonl, .csv, .parquet"),

@@ -49,6 +49,6 @@ def generate(
         table,
         as_target(length, length_constraint, length_tolerance, rows, device),
         length_constraint,
-        {**kwargs, "inputs": inputs},
+        {**kwargs, "inputs": inputs, "tokenizer": tokenizer},
         positions=positions,
     )
