@@ -268,7 +268,7 @@ def test_special_tokens_do_not_count_as_progress(family, monkeypatch):
     model.generate(source, decoder_input_ids=prompt, max_new_tokens=1)
     assert steps[0][1] == [[0, 1, 1, 2, 2, 3], [0, 1, 2, 3, 4, 5]]
     steps.clear()
-    model.generate(source[:1], max_new_tokens=4, forced_bos_token_id=0)
+    model.generate(source[:1], max_new_tokens=4, forced_bos_token_id=pad)
     assert [progress for _, progress, _ in steps] == [[[0]], [[0]], [[1]], [[2]]]
 
 
