@@ -333,7 +333,8 @@ def control_causal(plain: Any, **fields) -> LenCtrlForCausalLM:
     Raises:
         `ValueError`: for a model whose outputs differ when it is given embeddings instead of ids.
     """
-    # a composite configuration hands its own choice of attention down, and with None the causal mask is missing
+    # A composite configuration hands its own choice of attention down, and with None the causal mask is missing.
+    # transformers 5.23 has no public name to read it by.
     attention = plain.config._attn_implementation
     fields |= {"text_config": plain.config, "attn_implementation": attention}
     config = LenCtrlCausalLMConfig(**fields)
