@@ -8,7 +8,7 @@ from transformers.generation import LogitsProcessor
 
 from .length_rules import rules_of
 from .length_units import UnitTable
-from .lengths import as_target
+from .lengths import Target, as_target
 
 
 class LengthConstraintLogitsProcessor(LogitsProcessor):
@@ -61,7 +61,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
     def __init__(
         self,
         unit_table: UnitTable,
-        length: int | list[int] | torch.Tensor,
+        length: int | list[int] | torch.Tensor | Target,
         constraint: str = "max",
         *,
         tolerance=None,

@@ -1,6 +1,5 @@
-"""The systems of recipes/reproduce/baselines: each mechanism by hand, each model on twenty pairs, beams by search."""
+"""The systems of recipes/reproduce/baselines: each mechanism by hand, each model on twenty pairs."""
 
-import itertools
 import json
 import math
 from pathlib import Path
@@ -225,29 +224,6 @@ def test_the_extractor_learns_which_words_the_target_has(character_tokenizer):
     scores = [torch.tensor([0.0, 2.0])]
     loss = model.extractor_loss(inputs["input_ids"], inputs["attention_mask"], inputs["labels"], scores)
     assert float(loss) == pytest.approx((math.log(2) + math.log(1 + math.exp(-2))) / 2)
-
-
-@pytest.mark.parametrize("name", ["lstm", "lenemb"])
-def test_beams_find_what_an_exhaustive_search_finds(name, character_tokenizer):
-    model = build(name, character_tokenizer)
-    eos, start = character_tokenizer.eos_token_id, character_tokenizer.pad_token_id
-    letters = [5, 6, 7]
-    source = character_tokenizer(SOURCES[2], return_tensors="pt")
-    length = {} if name == "lstm" else {"length": torch.tensor([3])}
-    texts = [list(t) + [eos] for n in range(1, 4) for t in itertools.product(letters, repeat=n)]
-    banned = [i for i in range(model.config.decoder_vocab_size) if i not in (*letters, eos)]
-
-    def score(text):
-        ids = torch.tensor([[start, *text[:-1]]])
-        logits = model(**source, **length, decoder_input_ids=ids).logits[0].clone()
-        found = logits.log_softmax(-1)[range(len(text)), text]  # as beams, whose banned entries keep their share
-        return float(found.sum()) / len(text)
-
-    with torch.no_grad():
-        best = max(texts, key=score)
-        how = {"num_beams": 64, "max_new_tokens": 4, "min_new_tokens": 2, "length_penalty": 1.0}
-        ids = model.generate(**source, **length, **how, suppress_tokens=banned, forced_eos_token_id=eos)
-    assert ids[0].tolist()[1 : 1 + len(best)] == best
 
 
 @pytest.mark.parametrize("name", [*RECURRENT, "lc", "lpas"])
