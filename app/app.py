@@ -48,9 +48,9 @@ CSS = """
 class Writer(LengthControlledGenerationPipeline):
     """The pipeline, with the ids of each output and its progress, `units` after each id."""
 
-    def postprocess(self, outputs, *, unit: str, **options) -> list[dict]:  # type: ignore[override]
-        results, ids = super().postprocess(outputs, unit=unit, **options), outputs["ids"].cpu()
-        progress = self._unit_table(unit).to("cpu").progress(ids)
+    def postprocess(self, outputs, **options) -> list[dict]:  # type: ignore[override]
+        results, ids = super().postprocess(outputs, **options), outputs["ids"].cpu()
+        progress = self._unit_table(options["call"].length_unit).to("cpu").progress(ids)
         return [
             {**out, "ids": row.tolist(), "units": units.tolist()}
             for out, row, units in zip(results, ids, progress, strict=True)

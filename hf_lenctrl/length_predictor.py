@@ -86,6 +86,7 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
     base_model_prefix = "predictor"
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
+    # private names of transformers 5.23
     _supports_sdpa = True
     _supports_flash_attn = True
     # The loss is a mean. Trainer takes the **kwargs of `forward` for a promise to divide it by `num_items_in_batch`.

@@ -382,7 +382,8 @@ def control_causal(plain: Any, **fields) -> LenCtrlForCausalLM:
     Raises:
         `ValueError`: for a model that does not take embeddings instead of ids, or whose outputs then differ.
     """
-    # a composite configuration hands its own choice of attention down, and with None the causal mask is missing
+    # A composite configuration hands its own choice of attention down, and with None the causal mask is missing.
+    # transformers 5.23 has no public name to read it by.
     attention = plain.config._attn_implementation
     fields |= {"text_config": plain.config, "attn_implementation": attention}
     config = LenCtrlCausalLMConfig(**fields)

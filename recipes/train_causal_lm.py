@@ -20,17 +20,14 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, DataCollatorForSeq2Seq, TrainingArguments
 
 import hf_lenctrl
-from hf_lenctrl.commands import row_files
+from hf_lenctrl.commands import rows as row_files
 from hf_lenctrl.commands.arguments import parse_arguments
-from hf_lenctrl.commands.checkpoints import check_writable
-from hf_lenctrl.commands.locking import locked
-from hf_lenctrl.commands.record import RunRecord
-from hf_lenctrl.commands.run import fit, set_up
+from hf_lenctrl.commands.record import begun
+from hf_lenctrl.commands.run import fit
 from hf_lenctrl.length_units import UnitTable
 from hf_lenctrl.modeling_lenctrl_causal import answer_progress
 from hf_lenctrl.training.collator import DrawsByExample
 from hf_lenctrl.training.trainer import ResumableTrainer, range_of
-from hf_lenctrl.training.upload import check_upload
 
 
 @dataclass
@@ -229,12 +226,7 @@ def merge(trainer: ResumableTrainer) -> None:
 def main(argv=None) -> None:
     """Run the recipe."""
     options, args = parse_arguments((Options, TrainingArguments), argv, __doc__)
-    set_up(args)
-    check_writable(args.output_dir)
-    with locked(args.output_dir, args.should_save):
-        check_upload(args)  # before anything is trained
-        with args.main_process_first(desc="record"):
-            record = RunRecord(args, options)
+    with begun(args, options) as record:
         tokenizer = AutoTokenizer.from_pretrained(options.base_model)
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token

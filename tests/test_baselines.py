@@ -1,4 +1,4 @@
-"""The plain base model as the baseline of a translator (issue 18.12): its figures, and the warning of a worse one."""
+"""The plain base model as the baseline of a translator: its figures, and the warning of a worse one."""
 
 import logging
 from types import SimpleNamespace

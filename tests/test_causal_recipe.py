@@ -1,4 +1,4 @@
-"""The recipe of causal models, from a plain base to a table: issue 19.4."""
+"""The recipe of causal models, from a plain base to a table."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""A causal language model with a length in the tools people use: issue 19.3 and 19.4."""
+"""A causal language model with a length in the tools people use."""
 
 import json
 import os

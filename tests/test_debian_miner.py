@@ -1,19 +1,14 @@
 """The corpus of the shipped model, from package lists written out by hand."""
 
 import gzip
-import importlib.util
 import json
 import shutil
-from pathlib import Path
 
 import pytest
+from recipe_runs import load_script
 
 
-SCRIPT = Path(__file__).parents[1] / "recipes" / "headline" / "debian.py"
-spec = importlib.util.spec_from_file_location("headline_debian", SCRIPT)
-assert spec is not None and spec.loader is not None
-debian = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(debian)
+debian = load_script("recipes/headline/debian.py")
 
 PROSE = (
     "It reads every file of a folder once and writes what it has found to a single table that other programs can use."

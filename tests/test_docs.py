@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import translations
 import yaml
 from conftest import SHAPE, SOURCES, TARGETS
 from hub_server import Hub
@@ -33,12 +34,14 @@ from hf_lenctrl.commands.recipes import find_recipe
 
 
 DOCS = ROOT / "docs"
+PACKAGE = ROOT / "hf_lenctrl"
 # in the order in which a reader makes what the later ones use; results/ is a record of measurements
 ORDER = ["train", "finetune", "quickstart", "generate", "units", "causal", "predict", "evaluate", "share", "serve"]
 ORDER += ["methods", "subtitles", "strings", "service"]
-ORDER += ["architecture", "index", "reference"]
+ORDER += ["architecture", "index", "commands"]
+REFERENCE = [f"reference/{path.stem}" for path in (DOCS / "reference").glob("*.md")]
 RESULTS = sorted(f"results/{path.stem}" for path in (DOCS / "results").glob("*.md"))
-PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in [*ORDER, *RESULTS]}
+PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in [*ORDER, *REFERENCE, *RESULTS]}
 BLOCK = re.compile(r'^```(\w+)(?: title="([\w.]+)")?\n(.*?)^```', flags=re.M | re.S)
 BLOCKS = {name: BLOCK.findall(text) for name, text in PAGES.items()}
 # names on the Hub, and what stands in their place
@@ -147,6 +150,8 @@ def run_command(command: str, monkeypatch) -> None:
             assert "training is finished" in log  # the command of a run that has ended, as the page says
             assert {"README.md", "model.safetensors", "modeling_lenctrl.py"} <= hub.files("user/name").keys()
             assert b'model="user/name"' in hub.files("user/name")["README.md"]
+    elif words[:2] == ["python", "recipes/reproduce/translations.py"]:
+        translations.main(words[2:])
     else:
         assert words[0] == "lenctrl", command
         run_lenctrl([local(word) for word in words[1:]], monkeypatch)
@@ -219,9 +224,11 @@ def test_every_option_in_the_pages_exists():
 def test_every_command_and_recipe_in_the_pages_exists():
     found = set()
     for name, text in PAGES.items():
-        for command, recipe in re.findall(r"\blenctrl ([a-z-]+)(?: ([\w./]+)(?!\S))?", text):
-            assert command in lenctrl.COMMANDS, f"{name}: lenctrl {command}"
-            if recipe and command in ("train", "train-predictor", "reproduce") and f'title="{recipe}"' not in text:
+        named = re.findall(r"\blenctrl ([a-z-]+)(?: ([\w./]+)(?!\S))?", text)
+        assert {command for command, _ in named} <= lenctrl.COMMANDS.keys(), name
+        named += re.findall(r"python (recipes/reproduce/(?:run|golc))\.py ([\w./]+)", text)
+        for command, recipe in named:
+            if recipe and command not in ("generate", "evaluate", "export") and f'title="{recipe}"' not in text:
                 found.add(recipe)
                 assert recipe == "run.yaml" or find_recipe(recipe, "reproduce").is_file(), f"{name}: {recipe}"
     assert len(found) > 8
@@ -238,10 +245,18 @@ def test_figures_of_the_pages_are_those_of_the_results():
 
 
 def test_the_reference_has_every_public_name_where_it_is_defined():
-    named = re.findall(r"^::: (hf_lenctrl[\w.]*)\.(\w+)", PAGES["reference"], flags=re.M)
+    text = "".join(PAGES[name] for name in REFERENCE)
+    named = re.findall(r"^::: (hf_lenctrl[a-z0-9_.]*)\.(\w+)", text, flags=re.M)
     assert {name for _, name in named} >= set(hf_lenctrl.__all__) - {"__version__"}
     for module, name in named:
         assert getattr(importlib.import_module(module), name).__module__ == module
+
+
+def test_the_page_of_the_commands_has_their_options():
+    code = "import sys; sys.path.append('docs'); import commands; print(commands.page(), end='')"
+    # a process of its own: here the families of the baselines may be known too
+    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
+    assert said.stdout == PAGES["commands"], f"run `python docs/commands.py` {said.stderr}"
 
 
 def test_pages_are_short_and_lead_to_each_other():
@@ -252,9 +267,9 @@ def test_pages_are_short_and_lead_to_each_other():
         for page in re.findall(r"\]\(([\w/.]+)\.md(?:#[\w-]+)?\)", text)
     }
     assert links == {DOCS / f"{name}.md" for name in PAGES} - {DOCS / "index.md"}
-    for name in {*ORDER} - {"methods", "reference"}:
+    for name in {*ORDER} - {"methods", "commands"}:
         written = re.sub(r"```.*?```", "", PAGES[name], flags=re.S)  # code is as long as it is
-        assert len(written.splitlines()) <= (60 if name == "architecture" else 110), name
+        assert len(written.splitlines()) <= 110, name
 
 
 def test_every_page_is_in_the_navigation():
@@ -274,27 +289,45 @@ def test_a_page_of_results_opens_with_one_sentence_and_one_table(name):
     assert not text.startswith("|")
 
 
+def imports_of(path: Path) -> set[str]:
+    """Files of the package that a file imports: `length_units`, `evaluation/metrics`."""
+    package = path.parent.relative_to(PACKAGE).as_posix().removeprefix(".")
+    found = set()
+    for dots, module, names in re.findall(r"^ *from (\.+)([\w.]*) import (.*)", path.read_text("utf-8"), flags=re.M):
+        place = "/".join(filter(None, [package if dots == "." else "", *module.split(".")]))
+        found |= {place} if module else {f"{place}/{name}".lstrip("/") for name in names.split(", ")}
+    return {name for name in found if (PACKAGE / f"{name}.py").is_file()}
+
+
 def test_the_architecture_page_names_every_file_above_those_it_imports():
+    core, rooms = re.findall(r"^## The (?:core|rooms)\n(.*?)(?=^## )", PAGES["architecture"], flags=re.M | re.S)
     floors, carried, floor = {}, set(), 0
-    for row in PAGES["architecture"].split("## ")[0].splitlines():
-        if cells := re.fullmatch(r"\| (\d?) \| (.*?) \| .* \|", row.replace("| |", "|  |")):
-            floor = int(cells[1] or floor)
-            floors |= dict.fromkeys(re.findall(r"`(\w+)\.py`", cells[2]), floor)
-            carried |= set(re.findall(r"\*\*`(\w+)\.py`\*\*", cells[2]))
-    imports = {}
-    for path in (ROOT / "hf_lenctrl").glob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        found = re.findall(r"^\s*from \.(\w+) import|^from \. import (\w+)", text, flags=re.M)
-        imports[path.stem] = {module or name for module, name in found} - {"__version__"}
-    assert floors.keys() == imports.keys()
-    climbs = [(name, other) for name in imports for other in imports[name] if floors[other] >= floors[name]]
-    assert climbs == []
+    for number, files in re.findall(r"^\| (\d?) ?\| (.*?) \|", core, flags=re.M):
+        floor = int(number or floor)
+        floors |= dict.fromkeys(re.findall(r"`(\w+)\.py`", files), floor)
+        carried |= set(re.findall(r"\*\*`(\w+)\.py`\*\*", files))
+    imports = {path.stem: imports_of(path) for path in PACKAGE.glob("*.py")}
+    assert floors.keys() == imports.keys() and len(set(floors.values())) > 5
+    own = {name: {other for other in found if "/" not in other} for name, found in imports.items()}
+    assert [(name, other) for name in own for other in own[name] if floors[other] >= floors[name]] == []
     shipped: set[str] = set()  # `save_pretrained` copies what these import
     waiting = ["modeling_lenctrl", "modeling_lenctrl_causal", "length_predictor"]
     while waiting:
         shipped.add(name := waiting.pop())
-        waiting += imports[name] - shipped
+        waiting += own[name] - shipped
     assert carried == shipped
+
+    order, named, room = [], set(), ""
+    for title, files in re.findall(r"^\| (?:`(\w+)/`)? ?\| (.*?) ?\|", rooms, flags=re.M):
+        order += [title] if title else []
+        room = title or room
+        named |= {f"{room}/{name}" for name in re.findall(r"`(\w+)\.py`", files)}
+    assert order[-1] == "commands" and set(order) == {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    files = [path for room in order[:-1] for path in (PACKAGE / room).glob("*.py") if path.stem != "__init__"]
+    assert {f"{path.parent.name}/{path.stem}" for path in files} == named
+    for path in files:
+        above = {"", *order[: order.index(path.parent.name) + 1]}
+        assert {other.rpartition("/")[0] for other in imports_of(path)} <= above, path
 
 
 @pytest.mark.slow
@@ -313,5 +346,6 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
             re.findall(r'<(?:script|img|iframe)[^>]*src="(?:https?:)?//[^"]*|<link[^>]*href="https?:[^"]*', html) == []
         )
         assert str(ROOT) not in html
-    reference = (tmp_path / "site" / "reference" / "index.html").read_text(encoding="utf-8")
+    pages = (tmp_path / "site" / "reference").rglob("index.html")
+    reference = "".join(page.read_text(encoding="utf-8") for page in pages)
     assert all(f".{name}" in reference for name in hf_lenctrl.__all__ if name != "__version__")

@@ -1,19 +1,13 @@
 """Tests of the docstring miner: packages written to a temporary folder, expected pairs written out by hand."""
 
-import importlib.util
 import json
 import sys
-from pathlib import Path
 
 import pytest
+from recipe_runs import load_script
 
 
-SCRIPT = Path(__file__).parents[1] / "recipes" / "headline" / "docstrings.py"
-spec = importlib.util.spec_from_file_location("headline_docstrings", SCRIPT)
-assert spec is not None and spec.loader is not None
-miner = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(miner)
-
+miner = load_script("recipes/headline/docstrings.py")
 BODY = (
     "Every line is read once and kept in the order of the file, so that a later call "
     "can return the same lines without opening the file again."
@@ -172,8 +166,10 @@ def test_copies_count_once(tmp_path):
     ]
 
 
-def test_unreadable_and_skipped_files(tmp_path):
-    text = function("Read text files line by line.")
+@pytest.mark.filterwarnings("error")
+def test_unreadable_and_skipped_files_are_left_out_and_no_code_is_run(tmp_path):
+    text = function("Read text files line by line.") + "raise SystemExit('mining must not import')\n"
+    text += 'PATTERN = "\\d"\n'  # an invalid escape, of which the parser warns
     files = {
         "a.py": text,
         "syntax.py": function("Read a file of bad syntax.") + "def :\n",
@@ -188,17 +184,6 @@ def test_unreadable_and_skipped_files(tmp_path):
     assert pairs(write(tmp_path, files)) == [("a", "Read text files line by line.", BODY)]
 
 
-def test_mined_code_is_not_run(tmp_path):
-    text = function("Read text files line by line.") + "raise SystemExit('mining must not import')\n"
-    assert len(pairs(write(tmp_path, {"a.py": text}))) == 1
-
-
-@pytest.mark.filterwarnings("error")
-def test_invalid_escapes_do_not_warn(tmp_path):
-    text = function("Read text files line by line.") + 'PATTERN = "\\d"\n'
-    assert len(pairs(write(tmp_path, {"a.py": text}))) == 1
-
-
 def test_nothing_found(tmp_path):
     write(tmp_path, {"a.py": "x = 1\n", "b.py": '"""Short."""\n'})
     with pytest.raises(ValueError, match="got none in 2 files. Pass folders"):
@@ -206,46 +191,41 @@ def test_nothing_found(tmp_path):
 
 
 def rows_of(sizes):
-    return [
-        {"source": f"body {i} of {package}", "target": f"summary {i}", "package": package}
-        for package, size in sizes.items()
-        for i in range(size)
-    ]
+    return [{"source": f"{name} {i}", "package": name} for name, size in sizes.items() for i in range(size)]
 
 
 @pytest.mark.parametrize(
     "sizes",
     [
-        {"giant": 1500, **{f"p{i}": 10 for i in range(60)}},
         {"giant": 5000, "large": 2000, **{f"p{i}": 7 * (i % 40) + 1 for i in range(100)}},
         {f"p{i}": 50 for i in range(20)},
     ],
 )
-def test_split_by_package(sizes):
+def test_a_package_is_in_one_split_whatever_the_order_of_the_rows(sizes):
     rows = rows_of(sizes)
     train, test = miner.split_by_package(rows)
     assert not {row["package"] for row in train} & {row["package"] for row in test}
     assert "giant" not in {row["package"] for row in test}
     assert 0.05 <= len(test) / len(rows) <= 0.12
-    key = json.dumps
-    assert sorted(map(key, train + test)) == sorted(map(key, rows))
-    # The order of the rows, and so of the disk, has no say in which packages are held out.
+    assert sorted(map(json.dumps, train + test)) == sorted(map(json.dumps, rows))
     shuffled_train, shuffled_test = miner.split_by_package(rows[::-1])
     assert (shuffled_train[::-1], shuffled_test[::-1]) == (train, test)
 
 
-def test_split_is_the_same_everywhere():
-    # The first four packages by crc32, which must not change with the process, the machine or the release of Python.
-    _, test = miner.split_by_package(rows_of({f"p{i:02}": 1 for i in range(40)}))
-    assert [row["package"] for row in test] == ["p25", "p31", "p35", "p39"]
+@pytest.mark.parametrize(
+    ("sizes", "held_out"),
+    [
+        # the first four by crc32, in any process, on any machine and release of Python
+        ({f"p{i:02}": 1 for i in range(40)}, ["p25", "p31", "p35", "p39"]),
+        ({"a": 6, "b": 3, "c": 5}, ["b"] * 3),  # of large packages the smallest
+    ],
+)
+def test_the_packages_that_are_held_out(sizes, held_out):
+    _, test = miner.split_by_package(rows_of(sizes))
+    assert [row["package"] for row in test] == held_out
 
 
-def test_split_of_large_packages_holds_out_the_smallest():
-    train, test = miner.split_by_package(rows_of({"a": 6, "b": 3, "c": 5}))
-    assert {row["package"] for row in test} == {"b"} and len(train) == 11
-
-
-def test_split_needs_two_packages():
+def test_a_split_needs_two_packages():
     with pytest.raises(ValueError, match="2 packages: got 1"):
         miner.split_by_package(rows_of({"a": 3}))
 

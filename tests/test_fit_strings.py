@@ -2,31 +2,24 @@
 
 import doctest
 import json
-import os
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
+import catalogues
+import fitting
+import placeholders
 import polib
 import pytest
+import strings
+import subtitles
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lxml import etree
+from placeholders import Piece, Unprotectable
 
 
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ROOT / "models"
-sys.path.insert(0, str(ROOT / "recipes" / "fit"))
-
-import catalogues  # noqa: E402
-import fitting  # noqa: E402
-import placeholders  # noqa: E402
-import strings  # noqa: E402
-from placeholders import Piece, Unprotectable  # noqa: E402
-
-
-sys.path.pop(0)
-
 REAL = Path("/usr/share/locale/de/LC_MESSAGES/dpkg.mo")  # German messages of a Debian package
 PO = r"""# a comment of the translators
 msgid ""
@@ -292,10 +285,14 @@ def test_sources_come_from_another_language(tmp_path):
     ]
 
 
-def test_plural_forms_other_than_two_are_flagged(tmp_path):
+def test_plural_forms_other_than_two_and_characters_that_the_file_cannot_hold_are_refused(tmp_path):
     (tmp_path / "en.po").write_text(PO.replace("nplurals=2", "nplurals=3"), encoding="utf-8")
     faults = [row.fault for row in catalogues.read(str(tmp_path / "en.po")).entries()]
     assert [bool(fault) for fault in faults] == [False, True, True, False, False]
+    (tmp_path / "a.po").write_bytes(PO.replace("UTF-8", "ISO-8859-1").encode("iso-8859-1"))
+    catalogue = catalogues.read(str(tmp_path / "a.po"))
+    with pytest.raises(ValueError, match="the file is ISO-8859-1, which has no '…'"):
+        catalogue.set(catalogue.entries()[0], "Game over…")
 
 
 def test_strings_xml_keeps_all_but_what_is_filled(tmp_path):
@@ -350,28 +347,18 @@ def test_a_string_that_others_share_the_name_of_is_filled_by_itself(tmp_path):
     assert (tmp_path / "a.json").read_text() == '{"a": {"b": "One"}, "a.b": "Two", "c": 1.50}'
 
 
+ENTITY = '<resources><string name="a">&app; <![CDATA[<b>]]></string></resources>'
+
+
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 @pytest.mark.parametrize(
     ("name", "encoding", "content"),
     [
         ("a.json", "utf-8-sig", '{"x": ["ä", "y"],\n "z":{"e":"f"}, "u": "\\u00e4", "w": "Gut\\r\\nso"}'),
         ("a.xml", "utf-8-sig", '<?xml version="1.0"?>\n<resources>\n<string name="a">Gut</string>\n</resources>\n'),
-        (
-            "b.xml",
-            "iso-8859-1",
-            '<?xml version="1.0" encoding="iso-8859-1"?>\n<resources>\n<string name="a">ä</string></resources>',
-        ),
-        (
-            "c.xml",
-            "utf-8",
-            "<!-- all <resources> -->\n<resources>\n<!-- </resources> --></resources>\n<!-- </resources> -->\n",
-        ),
-        (
-            "d.xml",
-            "utf-8",
-            '<!DOCTYPE resources [<!ENTITY app "App">]>\n<resources><string name="a">&app; <![CDATA[<b>]]></string>'
-            "</resources>",
-        ),
+        ("b.xml", "iso-8859-1", '<?xml version="1.0" encoding="iso-8859-1"?>\n<resources>\n<!-- ä --></resources>'),
+        ("c.xml", "utf-8", "<!-- <resources> -->\n<resources>\n<!-- </resources> --></resources>\n<!-- </r> -->\n"),
+        ("d.xml", "utf-8", f'<!DOCTYPE resources [<!ENTITY app "App">]>\n{ENTITY}'),
         ("e.xml", "utf-8", "<resources/>\n"),
         ("a.po", "utf-8", PO),
     ],
@@ -422,23 +409,17 @@ def test_translations_so_far_come_from_a_file_of_the_same_kind(own, other, tmp_p
         strings.main([*argv, "--report_dir", str(tmp_path), "--plain_model", str(MODELS / "gone")])
 
 
-def test_a_character_that_the_file_cannot_hold_is_refused(tmp_path):
-    (tmp_path / "a.po").write_bytes(PO.replace("UTF-8", "ISO-8859-1").encode("iso-8859-1"))
-    catalogue = catalogues.read(str(tmp_path / "a.po"))
-    with pytest.raises(ValueError, match="the file is ISO-8859-1, which has no '…'"):
-        catalogue.set(catalogue.entries()[0], "Game over…")
-
-
 def test_limits_are_read_from_what_spreadsheets_write(tmp_path):
     (tmp_path / "a.csv").write_text("\ufeffkey;max\na;12\nb;\n", encoding="utf-8")
     (tmp_path / "a.JSON").write_text('{"a": 12}')
     assert catalogues.limits(str(tmp_path / "a.csv")) == catalogues.limits(str(tmp_path / "a.JSON")) == {"a": 12}
-    (tmp_path / "b.csv").write_text("key,most\na,12\n")
-    with pytest.raises(ValueError, match=r"needs the columns key and max, got \['key', 'most'\]"):
-        catalogues.limits(str(tmp_path / "b.csv"))
-    (tmp_path / "b.csv").write_text("key,max\na,twelve\n")
-    with pytest.raises(ValueError, match="a limit is a whole number of at least 1, got 'twelve' for 'a'"):
-        catalogues.limits(str(tmp_path / "b.csv"))
+    for content, message in (
+        ("key,most\na,12\n", "the columns key and max, got "),
+        ("key,max\na,twelve\n", "of at least 1, got 'twelve' for 'a'"),
+    ):
+        (tmp_path / "b.csv").write_text(content)
+        with pytest.raises(ValueError, match=message):
+            catalogues.limits(str(tmp_path / "b.csv"))
 
 
 def test_an_underscore_is_an_accelerator_in_po_alone():
@@ -503,19 +484,22 @@ def test_a_doubtful_text_is_a_suggestion_of_the_report_alone():
     assert "| doubtful: another path gives another text | Datei löschen? | File this file? |" in report
 
 
-@pytest.mark.parametrize("name", ["a.json", "b.json", "c.po", "d.xml", "e.txt"])
-def test_a_missing_or_wrong_file_ends_the_recipe_with_one_line(name, tmp_path):
-    contents = {"b.json": "{", "c.po": 'msgid "a', "d.xml": "<resources>", "e.txt": "x"}
-    if name in contents:
-        (tmp_path / name).write_text(contents[name])
+@pytest.mark.parametrize(
+    ("recipe", "name", "content"),
+    [(strings, "b.json", b"{"), (strings, "c.po", b'msgid "a'), (strings, "d.xml", b"<resources>")]
+    + [(strings, "e.txt", b"x"), (strings, "gone.json", None), (subtitles, "b.srt", b"\xff\xfe\x00")]
+    + [(subtitles, "c.vtt", b"no subtitles"), (subtitles, "d.txt", b"x"), (subtitles, "gone.srt", None)],
+)
+def test_a_missing_or_wrong_file_ends_a_recipe_with_one_line(recipe, name, content, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(fitting, "quiet", lambda: None)
+    if content is not None:
+        Path(name).write_bytes(content)
     words = ["--input_file", name, "--output_file", f"out-{name}", "--report_dir", "report", "--plain_model", "none"]
-    command = [sys.executable, str(ROOT / "recipes" / "fit" / "strings.py"), *words]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
-    assert done.returncode == 1
-    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("strings.py: ")
-    if name not in contents:
-        assert "input_file must be a file that exists, got 'a.json'" in done.stderr
+    with pytest.raises(SystemExit) as end:
+        fitting.run(partial(recipe.main, words), "recipe.py")
+    assert end.value.code.startswith("recipe.py: ") and "\n" not in end.value.code
+    assert content is not None or f"input_file must be a file that exists, got '{name}'" in end.value.code
 
 
 @pytest.mark.skipif(not REAL.exists(), reason="no German messages of dpkg on this machine")

@@ -2,15 +2,15 @@
 
 import doctest
 import json
-import os
 import re
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
+import cues
+import fitting
 import pysubs2
 import pytest
+import subtitles
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,15 +18,6 @@ from hypothesis import strategies as st
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ROOT / "models"
 FILM = ROOT / "tests" / "breakfast.de.srt"
-sys.path.insert(0, str(ROOT / "recipes" / "fit"))
-
-import cues  # noqa: E402
-import fitting  # noqa: E402
-import subtitles  # noqa: E402
-
-
-sys.path.pop(0)
-
 NETFLIX = subtitles.Limits(17, 42, 2)
 VTT = """WEBVTT - a title
 
@@ -124,21 +115,6 @@ def test_a_control_character_is_a_fault_of_its_cue_alone():
     assert subtitles.summary(rows)["flagged"] == [2, 3]
 
 
-@pytest.mark.parametrize("name", ["a.srt", "b.srt", "c.vtt", "d.txt"])
-def test_a_missing_or_wrong_file_ends_the_recipe_with_one_line(name, tmp_path):
-    contents = {"b.srt": b"\xff\xfe\x00", "c.vtt": b"no subtitles", "d.txt": b"x"}
-    if name in contents:
-        (tmp_path / name).write_bytes(contents[name])
-    words = ["--input_file", name, "--output_file", f"out-{name}", "--report_dir", "report", "--plain_model", "none"]
-    command = [sys.executable, str(ROOT / "recipes" / "fit" / "subtitles.py"), *words]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
-    assert done.returncode == 1
-    assert len(done.stderr.splitlines()) == 1 and done.stderr.startswith("subtitles.py: ")
-    if name not in contents:
-        assert "input_file must be a file that exists, got 'a.srt'" in done.stderr
-
-
 def test_a_sentence_without_a_word_is_not_translated():
     fit = fitting.Fitter(str(MODELS / "translate_to_english_base"))
     request = fitting.Request(["...", "Ja?"], None, lambda outputs: outputs)
@@ -174,16 +150,18 @@ def test_all_but_the_texts_is_unchanged_to_the_byte(tmp_path, newline, kind):
     assert len(found) == {"srt": 37, "vtt": 2}[kind]
 
 
-def test_what_is_no_subtitle_file_is_refused(tmp_path):
-    (tmp_path / "a.txt").write_text("x")
-    with pytest.raises(ValueError, match=r"must be .srt or .vtt"):
-        cues.read(str(tmp_path / "a.txt"), "utf-8")
-    (tmp_path / "a.srt").write_text("hello")
-    with pytest.raises(ValueError, match="has no cue"):
-        cues.read(str(tmp_path / "a.srt"), "utf-8")
-    (tmp_path / "b.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\nEins\n\nZwei\n")
-    with pytest.raises(ValueError, match="cue 1 has a blank line inside"):
-        cues.read(str(tmp_path / "b.srt"), "utf-8")
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", "x", "must be .srt or .vtt"),
+        ("a.srt", "hello", "has no cue"),
+        ("b.srt", "1\n00:00:01,000 --> 00:00:02,000\nEins\n\nZwei\n", "cue 1 has a blank line inside"),
+    ],
+)
+def test_what_is_no_subtitle_file_is_refused(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        cues.read(str(tmp_path / name), "utf-8")
 
 
 def test_budgets_and_faults_are_those_of_the_guide():
@@ -207,13 +185,10 @@ def test_a_shared_text_is_divided_within_both_budgets():
     passage = subtitles.Passage([first, second])
     lines = subtitles.lay_out(passage, NETFLIX, ["Do you think he has read this book?"])
     assert lines == [["Do you think he has read"], ["this book?"]]
-    assert subtitles.lay_out(passage, NETFLIX, ["Do you really think that he has already read this book?"]) is None
-    whole = subtitles.lay_out(
-        passage, NETFLIX, ["Do you really think that he has already read this book?"], loose=True
-    )
-    assert whole is not None
-    said = " ".join(" ".join(part) for part in whole)
-    assert said == "Do you really think that he has already read this book?"
+    long = "Do you really think that he has already read this book?"
+    assert subtitles.lay_out(passage, NETFLIX, [long]) is None
+    whole = subtitles.lay_out(passage, NETFLIX, [long], loose=True)
+    assert whole is not None and " ".join(" ".join(part) for part in whole) == long
 
 
 @pytest.mark.slow

@@ -5,12 +5,13 @@ import math
 import pytest
 import torch
 from conftest import SOURCES, TARGETS, build_model
+from golc import GolcArguments, GolcTrainer, expected_risk, main, penalised_rouge
+from recipe_runs import ROWS, TINY, as_options, write_rows
 from transformers import Seq2SeqTrainingArguments
 
 from hf_lenctrl import DataCollatorForLengthControl
 from hf_lenctrl.commands import models as new_model
-from hf_lenctrl.commands.arguments import ModelArguments, RunArguments
-from hf_lenctrl.commands.golc import GolcTrainer, expected_risk, penalised_rouge
+from hf_lenctrl.commands.arguments import ModelArguments
 
 
 def test_the_loss_of_an_output_is_rouge_of_what_fits_and_the_units_beyond():
@@ -68,7 +69,7 @@ def trainer_of(tokenizer, tmp_path, **options):
         train_dataset=rows,
         data_collator=DataCollatorForLengthControl(tokenizer, model=model),
         processing_class=tokenizer,
-        options=RunArguments(objective="golc", **options),
+        options=GolcArguments(**options),
     )
 
 
@@ -93,25 +94,33 @@ def test_a_step_against_the_risk_lowers_the_risk_of_the_same_samples(shared_toke
     assert after < before
 
 
-def test_it_trains_and_evaluates_without_samples(shared_tokenizer, tmp_path, monkeypatch):
-    trainer = trainer_of(shared_tokenizer, tmp_path, golc_samples=2)
-    assert trainer.train().metrics["train_loss"] > 0
+def test_it_evaluates_without_samples(shared_tokenizer, tmp_path, monkeypatch):
+    trainer = trainer_of(shared_tokenizer, tmp_path)
     monkeypatch.setattr(trainer, "sample", None)  # evaluation would call it
-    rows = trainer.train_dataset
-    assert trainer.evaluate(rows)["eval_loss"] > 0
+    assert trainer.evaluate(trainer.train_dataset)["eval_loss"] > 0
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"golc_lambda": 0.0}, "golc_lambda must be above 0 and at most 1, got 0.0"),
-        ({"golc_samples": 1}, "golc_samples must be at least 2"),
-        ({"golc_temperature": 0.0}, "golc_temperature must be above 0"),
-    ],
+    ("name", "value"), [("golc_lambda", 0.0), ("golc_samples", 1), ("golc_temperature", 0.0), ("golc_alpha", -1.0)]
 )
-def test_an_option_out_of_range_is_told(options, message):
-    with pytest.raises(ValueError, match=message):
-        RunArguments(objective="golc", **options)
+def test_an_option_out_of_range_is_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name} must be .*got {value}"):
+        GolcArguments(**{name: value})
+
+
+@pytest.mark.slow
+def test_the_script_trains_with_the_options_of_a_recipe(tmp_path, monkeypatch):
+    (tmp_path / "golc.yaml").write_text("objective: golc\ngolc_samples: 2\n")
+    sampled = []
+    sample = GolcTrainer.sample
+    monkeypatch.setattr(
+        GolcTrainer, "sample", lambda self, *given: sampled.append(sample(self, *given)) or sampled[-1]
+    )
+    options = {**TINY, "max_steps": 2, "save_steps": 1, "eval_strategy": "no", "length_unit": "character"}
+    options |= {"train_file": write_rows(tmp_path / "rows.jsonl", ROWS), "output_dir": tmp_path / "run"}
+    metrics = main([str(tmp_path / "golc.yaml"), *as_options(options | {"length_encoding": "ldpe"})])
+    assert metrics["train_loss"] > 0 and "test_mae" in metrics and (tmp_path / "run" / "model.safetensors").is_file()
+    assert [len(ids) for ids in sampled] == [2 * 8] * 2  # golc_samples of each of the rows of a step
 
 
 def test_positions_that_no_checkpoint_holds_are_not_trained(shared_tokenizer, tmp_path):

@@ -218,8 +218,3 @@ def test_the_picture_is_drawn_where_there_are_outputs(make_run, shared_tokenizer
         assert (tmp_path / f"{unit}.png").read_bytes().startswith(b"\x89PNG")
     assert not make_run(outputs={}).save_picture(tmp_path / "none.png", "character")
     assert not (tmp_path / "none.png").exists()
-
-
-def test_another_task_is_refused(make_run):
-    with pytest.raises(ValueError, match="task must be one of summarization, translation, got 'chat'"):
-        make_run(task="chat")

@@ -274,7 +274,7 @@ def test_extreme_lengths_are_drawn(tmp_path, produced, requested, recwarn):
 
 
 @pytest.mark.parametrize("far", [10**7, 10**12])
-def test_a_far_difference_makes_no_more_bars_than_a_near_one(tmp_path, monkeypatch, far):  # issue 15.41
+def test_a_far_difference_makes_no_more_bars_than_a_near_one(tmp_path, monkeypatch, far):
     from matplotlib.axes import Axes
 
     bars = []
@@ -288,7 +288,7 @@ def test_a_far_difference_makes_no_more_bars_than_a_near_one(tmp_path, monkeypat
     assert len(bars) == 1 and 2 <= bars[0] <= 51
 
 
-def test_without_matplotlib_the_tables_are_written(tmp_path, monkeypatch, caplog):  # issue 18.8
+def test_without_matplotlib_the_tables_are_written(tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     length_report(TEXTS, CHARACTERS).save(tmp_path / "report")
     assert sorted(path.name for path in (tmp_path / "report").iterdir()) == ["report.json", "report.md"]

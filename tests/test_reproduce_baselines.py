@@ -1,23 +1,21 @@
-"""The systems of recipes/reproduce/baselines: each mechanism by hand, each model on twenty pairs, beams by search."""
+"""The systems of recipes/reproduce/baselines: each mechanism by hand, each model on twenty pairs."""
 
-import importlib.util
-import itertools
 import json
 import math
 from pathlib import Path
 
+import baselines
+import lengths as figure
 import pytest
 import torch
 from conftest import SOURCES
+from recipe_runs import write_rows
+from run import load_table
 
 from hf_lenctrl import DataCollatorForLengthControl, LengthControlledGenerationPipeline
-from hf_lenctrl.commands.recipes import load_baselines
-from hf_lenctrl.commands.tables import load_table
 
 
 ROOT = Path(__file__).resolve().parents[1]
-
-baselines = load_baselines()
 SYSTEMS = {
     "lstm": (baselines.Lstm, {"length_encoding": "none"}),
     "leninit": (baselines.Lstm, {"length_encoding": "initial_cell"}),
@@ -228,29 +226,6 @@ def test_the_extractor_learns_which_words_the_target_has(character_tokenizer):
     assert float(loss) == pytest.approx((math.log(2) + math.log(1 + math.exp(-2))) / 2)
 
 
-@pytest.mark.parametrize("name", ["lstm", "lenemb"])
-def test_beams_find_what_an_exhaustive_search_finds(name, character_tokenizer):
-    model = build(name, character_tokenizer)
-    eos, start = character_tokenizer.eos_token_id, character_tokenizer.pad_token_id
-    letters = [5, 6, 7]
-    source = character_tokenizer(SOURCES[2], return_tensors="pt")
-    length = {} if name == "lstm" else {"length": torch.tensor([3])}
-    texts = [list(t) + [eos] for n in range(1, 4) for t in itertools.product(letters, repeat=n)]
-    banned = [i for i in range(model.config.decoder_vocab_size) if i not in (*letters, eos)]
-
-    def score(text):
-        ids = torch.tensor([[start, *text[:-1]]])
-        logits = model(**source, **length, decoder_input_ids=ids).logits[0].clone()
-        found = logits.log_softmax(-1)[range(len(text)), text]  # as beams, whose banned entries keep their share
-        return float(found.sum()) / len(text)
-
-    with torch.no_grad():
-        best = max(texts, key=score)
-        how = {"num_beams": 64, "max_new_tokens": 4, "min_new_tokens": 2, "length_penalty": 1.0}
-        ids = model.generate(**source, **length, **how, suppress_tokens=banned, forced_eos_token_id=eos)
-    assert ids[0].tolist()[1 : 1 + len(best)] == best
-
-
 @pytest.mark.parametrize("name", [*RECURRENT, "lc", "lpas"])
 def test_several_lengths_of_a_text_and_a_range_are_those_of_texts_alone(name, character_tokenizer):
     pipe = LengthControlledGenerationPipeline(
@@ -269,15 +244,7 @@ def test_several_lengths_of_a_text_and_a_range_are_those_of_texts_alone(name, ch
             assert row[: len(one)].tolist() == one.tolist()
 
 
-@pytest.fixture
-def figure():
-    spec = importlib.util.spec_from_file_location("lengths_figure", ROOT / "recipes" / "reproduce" / "lengths.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_figure_shows_each_systems_lengths(tmp_path, figure, capsys):
+def test_the_figure_shows_each_systems_lengths(tmp_path, capsys):
     from PIL import Image
 
     for row, lengths in {"nguyen": [29, 30, 30], "lpas": [12, 70, 44]}.items():
@@ -285,8 +252,7 @@ def test_the_figure_shows_each_systems_lengths(tmp_path, figure, capsys):
         for requested in (30, 50):
             lines = [{"requested": requested, "reference": "x y", "output": "x", "length": n} for n in lengths]
             lines.append({"requested": None, "output": None, "length": None, "dropped": "empty text"})
-            text = "".join(json.dumps(line) + "\n" for line in lines)
-            (tmp_path / row / f"test_{requested}_outputs.jsonl").write_text(text)
+            write_rows(tmp_path / row / f"test_{requested}_outputs.jsonl", lines)
         (tmp_path / row / "test_outputs.jsonl").write_text("")  # at the references' lengths
         (tmp_path / row / "run.yaml").write_text("rouge_unit: word\n")
     assert figure.requested_in(tmp_path / "lpas") == [30, 50]
@@ -302,13 +268,13 @@ def test_the_figure_shows_each_systems_lengths(tmp_path, figure, capsys):
     assert set(figure.SYSTEMS) <= set(headline["rows"])
 
 
-def test_a_length_that_the_table_does_not_test_is_written_for_the_figure(tmp_path, figure, character_tokenizer):
+def test_a_length_that_the_table_does_not_test_is_written_for_the_figure(tmp_path, character_tokenizer):
     folder = tmp_path / "la"
     build("la", character_tokenizer).save_pretrained(folder)
     character_tokenizer.save_pretrained(folder)
     (folder / "run.yaml").write_text("generation_num_beams: 2\nper_device_eval_batch_size: 2\n")
     rows = [{"source": source, "target": "x"} for source in SOURCES[:3]]
-    (folder / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(folder / "test.jsonl", rows)
     how = ["--rows", "la", "--lengths", "7", "--output_file", str(tmp_path / "lengths.png")]
     figure.main([str(tmp_path), *how])
     written = [json.loads(line) for line in (folder / "lengths_7_outputs.jsonl").read_text().splitlines()]

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import json
 import os
 import signal
 import socket
@@ -90,81 +91,46 @@ def test_each_request_has_a_window_of_its_own(address):
         assert abs(out["length"] - 40) <= request["tolerance"] and out["requested_length"] == 40
 
 
-TEXT = "text must be a string of valid Unicode with at least one word and at most 5000 characters, got "
-LENGTH = "length must be an integer from 1 to 2000, got "
-REQUEST = '{"text": "Guten Morgen.", "length": 40}'
+TEXT, LENGTH = "text must be a string of valid Unicode", "length must be an integer from 1 to 2000, got "
+NO_JSON = "the body must be a JSON object"
 
 
 @pytest.mark.parametrize(
-    "change, message",
+    "change, rules",
     [
-        ({"length": 0}, LENGTH + '0; send "length": 40'),
-        ({"length": -3}, LENGTH + '-3; send "length": 40'),
-        ({"length": "abc"}, LENGTH + '"abc"; send "length": 40'),
-        ({"length": "40"}, LENGTH + '"40"; send "length": 40'),
-        ({"length": 40.5}, LENGTH + '40.5; send "length": 40'),
-        ({"length": None}, LENGTH + 'null; send "length": 40'),
-        ({"length": ...}, LENGTH + 'nothing; send "length": 40'),
-        ({"length": 10**9}, LENGTH + '1000000000; send "length": 40'),
-        ({"text": ""}, TEXT + '""; send "text": "Guten Morgen."'),
-        ({"text": "  "}, TEXT + '"  "; send "text": "Guten Morgen."'),
-        ({"text": 7}, TEXT + '7; send "text": "Guten Morgen."'),
-        ({"text": "x" * 5001}, TEXT + f'"{"x" * 59}... (5003 characters); send "text": "Guten Morgen."'),
-        (
-            {"text": "", "length": 0},
-            TEXT + '""; send "text": "Guten Morgen.". ' + LENGTH + '0; send "length": 40',
+        *(
+            ({"length": n}, [f'{LENGTH}{json.dumps(n)}; send "length": 40'])
+            for n in (0, "abc", "40", 40.5, None, 10**9)
         ),
-        (
-            {"constraint": "min"},
-            'constraint must be max or exact (by default the model\'s), got "min"; send "constraint": "max"',
-        ),
-        (
-            {"tolerance": -1},
-            'tolerance must be an integer from 0 (with "exact": so many units more or less), got -1; '
-            'send "tolerance": 2',
-        ),
-        (
-            {"unit": "line"},
-            "unit must be token, character, word, byte or width (by default the model's), "
-            'got "line"; send "unit": "character"',
-        ),
-        (
-            {"lenght": 4},
-            f'the fields of a request are text, length, unit, constraint, tolerance, got "lenght"; send {REQUEST}',
-        ),
-        (
-            {"tolerance": 3},
-            "length_tolerance=[3] is a window around an exact length, got length_constraint=None; pass "
-            "length_constraint='exact', or leave length_tolerance out",
-        ),
-        (
-            {"unit": "word"},
-            "length_unit='word', but the model was trained to count characters and has a table for these alone; leave "
-            "length_unit out, or train one: add_length_control(..., length_unit='word')",
-        ),
+        ({"length": ...}, [f"{LENGTH}nothing"]),
+        *(({"text": text}, [TEXT, f"got {json.dumps(text)}; send"]) for text in ("", "  ", 7)),
+        ({"text": "x" * 5001}, [TEXT, f'"{"x" * 59}... (5003 characters)']),
+        ({"text": "", "length": 0}, [TEXT, f'{LENGTH}0; send "length": 40']),
+        ({"constraint": "min"}, ["constraint must be max or exact", 'got "min"; send "constraint": "max"']),
+        ({"tolerance": -1}, ["tolerance must be an integer from 0", 'got -1; send "tolerance": 2']),
+        ({"unit": "line"}, ["unit must be token, character, word, byte or width", 'got "line"']),
+        ({"lenght": 4}, ["the fields of a request are text, length, unit, constraint, tolerance", 'got "lenght"']),
+        ({"tolerance": 3}, ["length_tolerance=", "length_constraint='exact'"]),  # the next two are the pipeline's
+        ({"unit": "word"}, ["length_unit='word'", "trained to count characters"]),
     ],
 )
-def test_a_refusal_has_the_rule_the_value_and_the_right_call(address, change, message):
+def test_a_refusal_has_the_rule_the_value_and_the_right_call(address, change, rules):
     request = {"text": SENTENCES[0], "length": 30, **change}
     answer = ask(address, **{name: value for name, value in request.items() if value is not ...})
-    assert (answer.status_code, answer.json()) == (422, {"detail": message})
+    assert answer.status_code == 422 and [rule for rule in rules if rule not in answer.json()["detail"]] == []
 
 
 @pytest.mark.parametrize(
-    "body, message",
+    "body, rules",
     [
-        (b'{"text": "Hallo \\ud83d", "length": 30}', TEXT + '"Hallo \\ud83d"; send "text": "Guten Morgen."'),
-        (b"[]", f"the body must be a JSON object with content-type application/json, got []; send {REQUEST}"),
-        (
-            b'{"text":',
-            f"the body must be a JSON object with content-type application/json, got Expecting value; send {REQUEST}",
-        ),
+        (b'{"text": "Hallo \\ud83d", "length": 30}', [TEXT, '"Hallo \\ud83d"; send "text"']),  # half a character
+        (b"[]", [NO_JSON, "got []; send"]),
+        (b'{"text":', [NO_JSON, "got Expecting value; send"]),
     ],
-    ids=["half a character", "a list", "half of JSON"],
 )
-def test_a_body_that_is_no_request_is_refused(address, body, message):
+def test_a_body_that_is_no_request_is_refused(address, body, rules):
     answer = httpx.post(f"{address}/generate", content=body, headers={"content-type": "application/json"}, timeout=60)
-    assert (answer.status_code, answer.json()) == (422, {"detail": message})
+    assert answer.status_code == 422 and [rule for rule in rules if rule not in answer.json()["detail"]] == []
 
 
 def test_the_service_tells_its_health(address):

@@ -60,7 +60,7 @@ def test_the_auto_classes_load_it():
     ("options", "message"),
     [("", "trust_remote_code=True"), (", trust_remote_code=True", "pip install hf_lenctrl")],
 )
-def test_without_the_package_the_message_says_what_is_missing(options, message, tmp_path):  # issue 18.13
+def test_without_the_package_the_message_says_what_is_missing(options, message, tmp_path):
     """In a process that cannot find the package."""
     code = f"from transformers import AutoModelForSeq2SeqLM as M; M.from_pretrained({str(FOLDER)!r}{options})"
     blocked = f"import sys; sys.path[:] = [p for p in sys.path if p not in ('', {str(MODELS.parent)!r})]; "

@@ -142,3 +142,10 @@ def test_the_projection_decays_as_the_other_weights(counting, pairs, shared_toke
             model, arguments(tmp_path, weight_decay=decay), processing_class=shared_tokenizer, projection_lr_factor=5
         )
         assert trainer.create_optimizer().param_groups[-1]["weight_decay"] == decay
+
+
+@pytest.mark.parametrize(
+    "name", ["_load_from_checkpoint", "_issue_warnings_after_load", "_get_train_sampler", "_get_eval_sampler"]
+)
+def test_the_private_methods_of_trainer_that_this_package_knows_are_there(name):  # in transformers 5.23
+    assert callable(getattr(Seq2SeqTrainer, name))

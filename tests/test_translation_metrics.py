@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sacrebleu
+from run import render
+from translations import System, length_figures, load_systems, main, paired_bootstrap, translation_tables
 
-from hf_lenctrl.commands import evaluate
-from hf_lenctrl.commands.figures import length_figures, paired_bootstrap, predictor_figures
-from hf_lenctrl.commands.tables import System, load_systems, render, translation_tables
-from hf_lenctrl.evaluation.metrics import translation_metrics
+from hf_lenctrl.evaluation.metrics import predictor_figures, translation_metrics
 
 
-EVALUATE = Path(__file__).resolve().parents[1] / "recipes" / "evaluate_lengths.py"
+RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 ENGLISH = ["the cat sat on the mat", "a dog ran through the long grass", "rain fell all day in the hills"]
 WORSE = ["the cat sat on a mat", "the dog ran in long grass", "it rained for a day"]
 JAPANESE = ["彼はついにそれが真実だと認めた。", "猫がマットの上に座った。"]
@@ -118,7 +117,7 @@ def test_tables_hold_each_system_where_it_belongs():
         ("width", [50, 401], [1, 0, 0, 0, 1]),
     ],
 )
-def test_groups_are_those_of_the_unit_and_hold_every_sentence(unit, lengths, sizes):  # issue 15.7, 18.7
+def test_groups_are_those_of_the_unit_and_hold_every_sentence(unit, lengths, sizes):
     texts = [f"w{i} x y z" for i in range(len(lengths))]
     tables = translation_tables(systems_of({"a": texts}), texts, lengths, unit=unit)
     assert tables.group_sizes == sizes and sum(sizes) == len(texts)
@@ -130,36 +129,34 @@ def test_groups_are_those_of_the_unit_and_hold_every_sentence(unit, lengths, siz
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "message"),
+    ("outputs", "references", "tokenizer", "message"),
     [
-        (lambda: translation_metrics([], []), ValueError, "each output needs one reference, got 0 and 0"),
-        (lambda: translation_metrics(["a"], ["a", "b"]), ValueError, "got 1 and 2"),
-        (lambda: translation_metrics(["a"], ["a"], bleu_tokenizer="moses"), ValueError, "must be one of none, zh"),
-        (
-            lambda: translation_tables(systems_of({"a": ENGLISH}), ENGLISH, [6, 7, 7], baseline="b"),
-            ValueError,
-            "there is no system 'b' to test against, only a",
-        ),
-        (
-            lambda: translation_tables(systems_of({"a": ENGLISH}) * 2, ENGLISH, [6, 7, 7]),
-            ValueError,
-            "two systems are called 'a'",
-        ),
-        (
-            lambda: translation_tables(systems_of({"a:guess": ENGLISH}), ENGLISH, [6, 7, 7]),
-            ValueError,
-            "the length of 'a' is given by predict, source, reference, got 'guess'",
-        ),
-        (
-            lambda: translation_tables(systems_of({"a": ENGLISH}), ENGLISH[:2], [6, 7]),
-            ValueError,
-            "a has 3 outputs for 2 references",
-        ),
+        ([], [], "13a", "got 0 and 0"),
+        (["a"], ["a", "b"], "13a", "got 1 and 2"),
+        (["a"], ["a"], "moses", "must be one of none, zh"),
     ],
 )
-def test_bad_input_is_told(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
+def test_texts_that_cannot_be_scored_are_refused(outputs, references, tokenizer, message):
+    with pytest.raises(ValueError, match=message):
+        translation_metrics(outputs, references, bleu_tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("systems", "options", "message"),
+    [
+        ({"a": ENGLISH}, {"baseline": "b"}, "no system 'b' .* only a"),
+        ({"a:guess": ENGLISH}, {}, "predict, source, reference, got 'guess'"),
+        ({"a": ENGLISH[:2]}, {}, "a has 2 outputs for 3 references"),
+    ],
+)
+def test_systems_that_cannot_be_compared_are_refused(systems, options, message):
+    with pytest.raises(ValueError, match=message):
+        translation_tables(systems_of(systems), ENGLISH, [6, 7, 7], **options)
+
+
+def test_two_systems_of_one_name_are_refused():
+    with pytest.raises(ValueError, match="two systems are called 'a'"):
+        translation_tables(systems_of({"a": ENGLISH}) * 2, ENGLISH, [6, 7, 7])
 
 
 def write(path: Path, outputs, references=ENGLISH, **columns) -> str:
@@ -184,7 +181,7 @@ def test_files_become_systems(tmp_path, shared_tokenizer):
     assert tokens == [len(shared_tokenizer.tokenize(text)) for text in ENGLISH]
 
 
-def test_systems_of_different_units_are_measured_in_one(tmp_path, shared_tokenizer):  # issue 15.7
+def test_systems_of_different_units_are_measured_in_one(tmp_path, shared_tokenizer):
     characters = [len(text) for text in WORSE]
     tokens = [len(shared_tokenizer.tokenize(text)) for text in WORSE]
     other_spelling = [n + 1 for n in tokens]  # tokens of another segmentation of the same text
@@ -227,7 +224,7 @@ def run(capsys):
     def run(*words) -> tuple:
         status = 0
         try:
-            evaluate.main([str(word) for word in words])
+            main([str(word) for word in words])
         except SystemExit as end:
             status = end.code
         return status, *capsys.readouterr()
@@ -235,7 +232,7 @@ def run(capsys):
     return run
 
 
-def test_the_recipe_prints_and_writes_the_tables(run, tmp_path):
+def test_the_script_prints_and_saves_the_tables(run, tmp_path):
     systems = [
         f"transformer={write(tmp_path / 'a.jsonl', WORSE)}",
         f"ldpe:source={write(tmp_path / 'b.jsonl', ENGLISH, requested=[6, 6, 8])}",
@@ -288,25 +285,15 @@ def test_a_table_of_the_papers_leaves_a_ratio_that_is_not_there_empty(tmp_path, 
     assert "| plain | 0.000 /  / 4.000 |" in text
 
 
-def test_no_script_has_the_name_of_a_library():  # issue 15.43
+def test_tokens_need_their_tokenizer(run):
+    status, _, error = run("--systems", "a=b", "--reference_column", "r")
+    assert status == 2 and "--units token and --tokenizer go together" in error
+
+
+def test_no_script_has_the_name_of_a_library():
     # Python looks first in the folder of the script that it runs
-    names = [path.stem for path in EVALUATE.parent.glob("*.py")]
+    folders = (RECIPES, RECIPES / "reproduce", RECIPES / "fit")
+    names = [path.stem for folder in folders for path in folder.glob("*.py")]
     code = "import importlib.util, sys; print([n for n in sys.argv[1:] if importlib.util.find_spec(n)])"
     done = subprocess.run([sys.executable, "-I", "-c", code, *names], capture_output=True, text=True, check=True)
-    assert len(names) >= 5 and done.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "give one of --input_file for a report of lengths and --systems to compare translations"),
-        (["--input_file", "a", "--systems", "b=c"], "give one of --input_file"),
-        (["--systems", "a=b", "--units", "word"], "--systems needs --reference_column and one unit"),
-        (["--systems", "a=b", "--reference_column", "r"], "--units token and --tokenizer go together"),
-        (["--systems", "a=b", "--reference_column", "r", "--units", "word", "--length", "3"], "takes no length"),
-        (["--input_file", "a", "--baseline", "b"], "--baseline and --bleu_tokenizer are for --systems"),
-    ],
-)
-def test_options_that_contradict_each_other_are_told(run, words, message):
-    status, _, error = run(*words)
-    assert status == 2 and message in error
+    assert len(names) >= 15 and done.stdout.strip() == "[]"

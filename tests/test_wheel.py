@@ -59,8 +59,8 @@ def test_the_wheel_holds_the_package_the_command_the_recipes_and_nothing_else(wh
     names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
     own = [path for path in (ROOT / "hf_lenctrl").rglob("*") if path.suffix in (".py", ".typed", ".md", ".txt")]
     files = [path.relative_to(ROOT).as_posix() for path in own]
-    shipped = ("*.py", "*/*.yaml", "reproduce/baselines/*.py")
-    recipes = [path for pattern in shipped for path in (ROOT / "recipes").glob(pattern)]
+    recipes = [path for pattern in ("*.py", "*/*.yaml") for path in (ROOT / "recipes").glob(pattern)]
+    recipes = [path for path in recipes if path.parent.name != "reproduce" and path.stem != "golc"]
     files += [f"hf_lenctrl/{path.relative_to(ROOT).as_posix()}" for path in recipes]
     assert sorted(names) == sorted([*files, "lenctrl.py"])
     assert "hf_lenctrl/recipes/headline/small.yaml" in names

@@ -7,7 +7,6 @@ The folder receives a plain transformers model with its tokenizer and a card, an
 CTranslate2. `hf_lenctrl.FixedLengthTranslator(folder)(texts)` writes with it. Needs `pip install ctranslate2`.
 """
 
-import argparse
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,8 @@ import hf_lenctrl
 from ..card import write_card
 from ..conversion import tokenizer_of
 from ..fixed_length.ctranslate2 import FOLDER, check_quantization
+from .arguments import CommandParser
 from .checkpoints import check_writable
-from .parser import CommandParser
 from .recipes import model_name
 
 
@@ -172,12 +171,17 @@ def export(model_folder: str | Path, length: int, output_dir: str | Path, quanti
     return output_dir
 
 
-def main(argv=None) -> None:
-    """Run the recipe."""
-    parser = CommandParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def make_parser() -> CommandParser:
+    """The options."""
+    parser = CommandParser(description=__doc__)
     parser.add_argument("model_folder", type=model_name, help="folder or Hub name of a controlled model")
-    parser.add_argument("--length", required=True, type=int, help="units that every text shall have")
+    parser.add_argument("--length", required=True, type=int, help="length of every text, in units")
     parser.add_argument("--output_dir", required=True, help="a folder that does not exist")
     parser.add_argument("--quantization", help="of CTranslate2's weights: float32, int8, ...; by default as they are")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv=None) -> None:
+    """Run the command."""
+    args = make_parser().parse_args(argv)
     print(export(args.model_folder, args.length, args.output_dir, args.quantization))

@@ -67,7 +67,6 @@ _SHAPE = {
     "activation_function": ("activation_function", "dense_act_fn"),
     "vocab_size": ("vocab_size",),
 }
-_GOLC = ("golc_lambda", "golc_samples", "golc_temperature", "golc_alpha")
 _METHOD = (
     "length_encoding absolute_positions encoder_length_embedding length_head learned_lengths length_scale".split()
 )
@@ -98,7 +97,6 @@ def check_options(args: ModelArguments, data_args: DataArguments, run_args: RunA
         "target_vocabulary": (args.tokenizer_name_or_path is None, "a tokenizer that is trained here"),
         "byte_fallback": (args.tokenizer_name_or_path is None, "a tokenizer that is trained here"),
         "length_noise": (told or run_args.length_noise == 0, "a model that is given the length"),
-        **{name: (run_args.objective == "golc", "objective=golc") for name in _GOLC},
         "overshoot_share": (told or run_args.overshoot_share == 0, "a model that is given the length"),
     }
     for option, (is_used, needs) in used.items():

@@ -22,16 +22,14 @@ from transformers import BertConfig, BertModel, BertTokenizer, EarlyStoppingCall
 
 from ..card import minimal_card
 from ..conversion import tokenizer_of
+from ..evaluation.metrics import predictor_figures
 from ..length_predictor import LengthPredictor, round_lengths
 from ..length_units import LENGTH_UNITS, count_texts
-from ..training.upload import HubTrainer, check_upload
+from ..training.upload import HubTrainer
 from .arguments import DataArguments, parse_arguments
-from .checkpoints import check_writable
 from .data import load_splits
-from .figures import predictor_figures
-from .locking import locked
-from .record import RunRecord
-from .run import fit, set_up, trained_tokenizer
+from .record import RunRecord, begun
+from .run import fit, trained_tokenizer
 
 
 logger = logging.getLogger("train_length_predictor")
@@ -211,18 +209,12 @@ def main(argv=None) -> dict:
     classes = (PredictorArguments, DataArguments, TrainingArguments)
     model_args, data_args, args = parse_arguments(classes, argv, __doc__)
     data_args.max_source_length = data_args.max_source_length or 256
-    set_up(args)
-    check_writable(args.output_dir)
-    with locked(args.output_dir, args.should_save):
-        return run(model_args, data_args, args)
+    with begun(args, model_args, data_args) as record:
+        return run(model_args, data_args, args, record)
 
 
-def run(model_args: PredictorArguments, data_args: DataArguments, args) -> dict:
-    """Train in the run's folder, which this command alone writes, test, and write the card."""
-    check_upload(args)
-    with args.main_process_first(desc="record"):
-        record = RunRecord(args, model_args, data_args)
-
+def run(model_args: PredictorArguments, data_args: DataArguments, args, record: RunRecord) -> dict:
+    """Train, test, and write the card."""
     # ---------------------------------------------------------------- data and model
     with args.main_process_first(desc="data"):
         splits = measure(load_splits(data_args), model_args, data_args)

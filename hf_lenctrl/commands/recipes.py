@@ -1,12 +1,8 @@
 """The YAML recipes that come with the package, found by name."""
 
 import difflib
-import sys
 from collections.abc import Iterable
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -39,27 +35,6 @@ def named_recipes() -> dict[str, Path]:
     """Name -> file: `headline/small`, `reproduce/headline_en`."""
     files = [path for path in sorted(FOLDER.glob("*/*.yaml")) if path.parent.name != "accelerate"]
     return {f"{path.parent.name}/{path.stem}": path for path in files}
-
-
-def command_of(path: Path) -> str:
-    """The command that a recipe of the package is for."""
-    if path.parent.name in ("causal", "reproduce"):
-        return {"causal": "python recipes/train_causal_lm.py", "reproduce": "lenctrl reproduce"}[path.parent.name]
-    if path.stem == "isometric":
-        return "python benchmarks/instead.py"
-    return "lenctrl train-predictor" if "length_predictor" in path.stem else "lenctrl train"
-
-
-def load_baselines() -> ModuleType:
-    """The folder `reproduce/baselines` of the recipes, imported: it registers families that no other command has."""
-    name = "hf_lenctrl_baselines"
-    if name not in sys.modules:
-        folder = FOLDER / "reproduce" / "baselines"
-        places = [str(folder)]
-        spec: Any = spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=places)
-        sys.modules[name] = module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
 
 
 def find_recipe(name: str, group: str | None = None) -> Path:

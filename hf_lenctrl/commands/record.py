@@ -2,16 +2,19 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from ..training.upload import check_upload
 from .arguments import MODELS
-from .checkpoints import checkpoints_of, trained_steps
+from .checkpoints import check_writable, checkpoints_of, trained_steps
 from .lenctrl import POINT
-from .run import private, remove_tokenizer
+from .locking import locked
+from .run import private, remove_tokenizer, set_up
 
 
 # Options of Trainer that decide a run. The others change where and how fast it runs, or what it reports.
@@ -151,3 +154,21 @@ def _short(value: Any) -> str:
         shown = [files["model.safetensors"]] if "model.safetensors" in files else files.values()
         return " ".join(filter(None, [value.get("name"), "sha256", *(file["sha256"][:8] for file in shown)]))
     return str(value)
+
+
+@contextmanager
+def begun(args, *others) -> Iterator[RunRecord]:
+    """
+    Set up a run, check that it may upload, and hold its folder, which one command at a time writes.
+
+    Args:
+        args (`TrainingArguments`): Those of the run.
+        others: The run's other arguments, dataclasses.
+    """
+    set_up(args)
+    check_writable(args.output_dir)
+    with locked(args.output_dir, args.should_save):
+        check_upload(args)  # before anything else is written
+        with args.main_process_first(desc="record"):
+            record = RunRecord(args, *others)
+        yield record

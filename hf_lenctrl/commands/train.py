@@ -24,16 +24,13 @@ from ..length_tokens import LengthTokens
 from ..training.collator import DataCollatorForLengthControl
 from ..training.model_card import TrainingRun
 from ..training.trainer import LengthControlTrainer
-from ..training.upload import check_upload
 from .arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
-from .checkpoints import check_writable, keep_better
+from .checkpoints import keep_better
 from .data import leave_out_lengths, load_splits, tokenize
-from .golc import GolcTrainer
-from .locking import locked
 from .models import add_length_predictor, build_model, check_options, limits, load_tokenizer, unit_and_tokens
 from .quality import quality, warn_of_baselines
-from .record import RunRecord
-from .run import fit, set_up
+from .record import begun
+from .run import fit
 
 
 logger = logging.getLogger("train_seq2seq")
@@ -233,10 +230,7 @@ def card_of(model_args, data_args, run_args: RunArguments, args, rows: dict, his
 def main(argv=None) -> dict:
     """Run the recipe; returns the metrics that it also writes to `<output_dir>/all_results.json`."""
     classes = (ModelArguments, DataArguments, RunArguments, Seq2SeqTrainingArguments)
-    model_args, data_args, run_args, args = parse_arguments(classes, argv, __doc__)
-    golc = run_args.objective == "golc"
-    trainer_class: Any = partial(GolcTrainer, options=run_args) if golc else LengthControlTrainer
-    return run(model_args, data_args, run_args, args, trainer_class)
+    return run(*parse_arguments(classes, argv, __doc__))
 
 
 def run(model_args, data_args, run_args: RunArguments, args, trainer_class: Any = LengthControlTrainer) -> dict:
@@ -246,31 +240,22 @@ def run(model_args, data_args, run_args: RunArguments, args, trainer_class: Any 
     Args:
         trainer_class (`Callable`, *optional*): Makes the Trainer, of the arguments of `LengthControlTrainer`.
     """
-    set_up(args)
-    check_writable(args.output_dir)
-    with locked(args.output_dir, args.should_save):
-        return _run(model_args, data_args, run_args, args, trainer_class)
-
-
-def _run(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, args, trainer_class) -> dict:
     check_before(run_args, args)
     check_options(model_args, data_args, run_args)
     args.predict_with_generate = True  # lengths are measured on texts
-    check_upload(args)  # before anything is written
-    with args.main_process_first(desc="record"):
-        record = RunRecord(args, model_args, data_args, run_args)
-    data = load_data(model_args, data_args, args)
-    record.set_rows(rows := {name: len(split) for name, split in data.tokenized.items()})
-    model = load_model(model_args, data_args, run_args, args, data)
-    trainer = make_trainer(model, run_args, args, data, trainer_class)
-    count = run_args.average_checkpoints
-    metrics, history = fit(trainer, record, partial(keep_better, count=count) if count > 1 else None)
-    trainer.run = card_of(model_args, data_args, run_args, args, rows, history)
-    for length in [None, *run_args.test_lengths] if "test" in data.tokenized else []:
-        metrics |= test_at(length, trainer, data, model_args, data_args, run_args)
-    warn_of_baselines(trainer.run.tests, data.unit)
-    if args.push_to_hub:
-        trainer.push_to_hub()  # with its card
-    else:
-        trainer.create_model_card()
-    return metrics
+    with begun(args, model_args, data_args, run_args) as record:
+        data = load_data(model_args, data_args, args)
+        record.set_rows(rows := {name: len(split) for name, split in data.tokenized.items()})
+        model = load_model(model_args, data_args, run_args, args, data)
+        trainer = make_trainer(model, run_args, args, data, trainer_class)
+        count = run_args.average_checkpoints
+        metrics, history = fit(trainer, record, partial(keep_better, count=count) if count > 1 else None)
+        trainer.run = card_of(model_args, data_args, run_args, args, rows, history)
+        for length in [None, *run_args.test_lengths] if "test" in data.tokenized else []:
+            metrics |= test_at(length, trainer, data, model_args, data_args, run_args)
+        warn_of_baselines(trainer.run.tests, data.unit)
+        if args.push_to_hub:
+            trainer.push_to_hub()  # with its card
+        else:
+            trainer.create_model_card()
+        return metrics

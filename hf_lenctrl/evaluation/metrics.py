@@ -224,6 +224,16 @@ def translation_metrics(
     return figures | {f"{name}_signature": str(metric.get_signature()) for name, metric in metrics.items()}
 
 
+def predictor_figures(predicted: Sequence[int], reference: Sequence[int]) -> dict[str, Any]:
+    """`mae`, `variance`, and `pearson` or `None` where a side is constant (Oka et al. 2020, Table 2)."""
+    figures = length_metrics(predicted, reference)
+    import numpy as np
+
+    varies = len(set(predicted)) > 1 and len(set(reference)) > 1
+    pearson = float(np.corrcoef(predicted, reference)[0, 1]) if varies else None
+    return {"mae": figures["mae"], "variance": figures["variance"], "pearson": pearson}
+
+
 def bleu_metric(tokenizer: str) -> Any:
     """sacrebleu's BLEU with a tokenizer of this name; raises as `translation_metrics`."""
     try:

@@ -12,7 +12,6 @@ from urllib.parse import quote
 from ..card import TEXT, bullets, kind_of, methods_of, usage, write_card
 from ..evaluation.report import length_report
 from ..length_units import count_units
-from ..lengths import check_name
 
 
 _TASKS = {"summarization": "writes texts", "translation": "translates into texts"}
@@ -44,9 +43,6 @@ class TrainingRun:
         examples (`int`, *optional*, defaults to 0): Test rows to publish: their references and outputs, and the first
             source.
         history (`Sequence[str]`, *optional*): Sentences on what was trained, why it ended, which weights were kept.
-
-    Raises:
-        `ValueError`: for another task.
     """
 
     tests: dict[str, dict[str, Any]]
@@ -64,9 +60,6 @@ class TrainingRun:
     length_unit: str = "character"
     examples: int = 0
     history: Sequence[str] = ()
-
-    def __post_init__(self):
-        check_name("task", self.task, TASKS)
 
     def save_picture(self, path: str | Path, unit: str, tokenizer=None) -> bool:
         """

@@ -3,7 +3,7 @@
     python recipes/reproduce/lengths.py runs/reproduce/headline_en --lengths 30 50 70 --output_file lengths.png
     python recipes/reproduce/lengths.py runs/reproduce/headline_en --rows lstm lenemb_lstm --output_file lengths.png
 
-A row of panels for each system, from the outputs that `lenctrl reproduce` left in the folders of its rows; a column
+A row of panels for each system, from the outputs that run.py left in the folders of its rows; a column
 for each requested length, with a line where it is. Nguyen et al. 2023 compare these systems by ROUGE F1 at 30, 50 and
 70 (their figures 10 to 15). A length that the table does not test is written by the trained models now, to
 `lengths_*_outputs.jsonl` in the same folders. To resume, repeat the command.
@@ -12,11 +12,11 @@ for each requested length, with a line where it is. Nguyen et al. 2023 compare t
 import argparse
 from pathlib import Path
 
+import baselines  # noqa: F401  registers the families of the papers' baselines
 import yaml
 
 from hf_lenctrl.commands import generate
-from hf_lenctrl.commands.recipes import load_baselines
-from hf_lenctrl.commands.requests import Rows
+from hf_lenctrl.commands.rows import Rows
 from hf_lenctrl.evaluation.metrics import rouge_metrics
 
 
@@ -28,7 +28,9 @@ def outputs_of(folder: Path, length: int) -> list[dict]:
     """What a row wrote at a requested length; its model writes now where it was not tested so."""
     file = folder / f"test_{length}_outputs.jsonl"
     if not (folder / "model.safetensors").is_file() and not file.is_file():
-        raise FileNotFoundError(f"there is no {file}; run the row: lenctrl reproduce ... --rows {folder.name}")
+        raise FileNotFoundError(
+            f"there is no {file}; run the row: python recipes/reproduce/run.py ... --rows {folder.name}"
+        )
     if not file.is_file():
         file = folder / f"lengths_{length}_outputs.jsonl"
         options = yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))
@@ -88,15 +90,16 @@ def draw(rows: dict[str, dict[int, list[int]]], path: Path) -> None:
 def main(argv=None) -> None:
     """Run the recipe."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="--output_dir of lenctrl reproduce")
+    parser.add_argument("folder", type=Path, help="--output_dir of run.py")
     parser.add_argument("--rows", nargs="+", default=SYSTEMS, help="systems, from top to bottom")
     parser.add_argument("--lengths", type=int, nargs="+", help="requested lengths; those of the table by default")
     parser.add_argument("--output_file", type=Path, required=True, help="the figure: png, svg or pdf")
     args = parser.parse_args(argv)
-    load_baselines()
     requested = args.lengths or requested_in(args.folder / args.rows[0])
     if not requested:
-        raise FileNotFoundError(f"{args.folder / args.rows[0]} holds no test_*_outputs.jsonl; run lenctrl reproduce")
+        raise FileNotFoundError(
+            f"{args.folder / args.rows[0]} holds no test_*_outputs.jsonl; run recipes/reproduce/run.py"
+        )
     written = {name: {n: outputs_of(args.folder / name, n) for n in requested} for name in args.rows}
     print(f"| ROUGE F1 (1 / 2 / L) | {' | '.join(map(str, requested))} |\n|{'---|' * (1 + len(requested))}")
     for name, found in written.items():

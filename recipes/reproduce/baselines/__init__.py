@@ -1,7 +1,7 @@
 """
-Systems that the papers compare with: plain PyTorch modules that `lenctrl reproduce` trains, tests and lists.
+Systems that the papers compare with: plain PyTorch modules that recipes/reproduce/run.py trains, tests and lists.
 
-They are no part of the package. `lenctrl reproduce` imports this folder, which registers each as a `family`.
+They are not part of the package. run.py imports this folder, which registers each as a `family`.
 """
 
 from hf_lenctrl.commands.models import register_family

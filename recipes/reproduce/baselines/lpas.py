@@ -126,6 +126,9 @@ class LpasEncoder(nn.Module):
     def embed_tokens(self):
         return self.source.embed_tokens
 
+    def get_input_embeddings(self):
+        return self.embed_tokens
+
     def set_tokenizer(self, tokenizer) -> None:
         """The Marian tokenizer whose source ids are read; by itself it decodes ids of the target."""
         self.tokenizer, self.pieces = tokenizer, {i: piece for piece, i in tokenizer.encoder.items()}

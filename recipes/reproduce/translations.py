@@ -1,19 +1,25 @@
-"""Outputs of several translation systems side by side (Oka et al. 2020), and the tables of `lenctrl reproduce`."""
+"""Compare the outputs of several translation systems: the tables of Oka et al. 2020.
 
+    python recipes/reproduce/translations.py --reference_column ja --tokenizer runs/ldpe --bleu_tokenizer ja-mecab \\
+        --systems transformer=t.jsonl ldpe:predict=a.jsonl ldpe:reference=b.jsonl --baseline transformer
+
+The files are json, jsonl, csv or parquet (.gz too): outputs of `lenctrl generate`, or of another program. The tables
+are printed, and saved in `--output_dir` as `translation.md` and `translation.json`.
+"""
+
+import argparse
+import json
 from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from ..conversion import tokenizer_of
-from ..evaluation.metrics import translation_metrics
-from ..inference.sources import LENGTH_SOURCES
-from ..length_units import LENGTH_UNITS, count_texts
-from .figures import length_figures, paired_bootstrap, predictor_figures
-from .requests import Rows
+from hf_lenctrl.commands.rows import Rows
+from hf_lenctrl.conversion import tokenizer_of
+from hf_lenctrl.evaluation.metrics import bleu_metric, length_metrics, predictor_figures, translation_metrics
+from hf_lenctrl.inference.sources import LENGTH_SOURCES
+from hf_lenctrl.length_units import LENGTH_UNITS, count_texts
 
 
 # units of the reference; in Table 3 tokens, up to 80
@@ -50,7 +56,7 @@ def load_systems(
     entries: Sequence[str], output_column: str, reference_column: str, *, unit: str, tokenizer=None
 ) -> tuple[list[System], list[str], list[int]]:
     """
-    Outputs of `recipes/generate.py`, or of another program.
+    Read the outputs of `lenctrl generate`, or of another program.
 
     Args:
         entries (`Sequence[str]`): `"NAME=FILE"`, or `"NAME:WAY=FILE"` with the way that gave the length. All hold the
@@ -86,9 +92,9 @@ def _lengths_in(
     unit: str, rows: Rows, outputs: list[str], tokenizer, were_given: bool
 ) -> tuple[list[int], list[int] | None]:
     """
-    Produced and requested units of a file. It does not name the unit of its `length` and `requested`, but shows it: a
-    `length` that counts characters is that of the texts in every row. Tokens may differ from those of the texts, where
-    the model spelled a word in another way.
+    Produced and requested units of a file. The unit of its `length` and `requested` is inferred: `length` counts
+    characters if it is the number of characters of the text in every row. Tokens may differ from those of the text,
+    because the model may have split a word in another way.
     """
     produced = count_texts(tokenizer, outputs, unit, target=True)
     requested = rows.lengths("requested") if were_given and "requested" in rows.columns else None
@@ -99,6 +105,44 @@ def _lengths_in(
     if unit == "token" and -1 not in stated and all(stated != count_texts(None, outputs, u) for u in others):
         return stated, requested
     return produced, requested if stated == produced else None
+
+
+def length_figures(produced: Sequence[int], reference: Sequence[int]) -> dict[str, Any]:
+    """
+    `length_ratio` and `variance` (eq. 4) of outputs against their references, in one unit.
+
+    Oka et al. 2020, section 4.1, write `tgt_len / ref_len` and leave the mean open; here each is summed over the set,
+    as in BLEU's brevity penalty. The ratio is `None` where all references are empty.
+    """
+    figures = length_metrics(produced, reference)
+    ratio = sum(produced) / sum(reference) if sum(reference) else None
+    return {"length_ratio": ratio, "variance": figures["variance"]}
+
+
+def paired_bootstrap(
+    baseline: Sequence[str],
+    systems: Sequence[Sequence[str]],
+    references: Sequence[str],
+    *,
+    bleu_tokenizer: str = "13a",
+    samples: int = 1000,
+) -> list[float]:
+    """
+    Probability that a system's difference in BLEU from the baseline is chance, by sacrebleu's paired bootstrap
+    resampling (its seed is `SACREBLEU_SEED`, 12345 by default).
+
+    Returns:
+        `list[float]`: p, one for each of `systems`.
+    """
+    bleu = bleu_metric(bleu_tokenizer)
+    from sacrebleu.significance import PairedTest
+
+    named: Any = [("baseline", list(baseline)), *((str(i), list(system)) for i, system in enumerate(systems))]
+    test = PairedTest(named, {"BLEU": bleu}, [list(references)], test_type="bs", n_samples=samples)
+    results: Any = test()[1]["BLEU"]
+    # no resampled difference of equal outputs exceeds their own of 0, which the test takes for the rarest of events
+    same = [list(system) == list(baseline) for system in systems]
+    return [1.0 if equal else result.p_value for equal, result in zip(same, results[1:], strict=True)]
 
 
 @dataclass
@@ -142,7 +186,7 @@ class TranslationTables:
         if self.lengths:
             lines += ["", _row(["length", "MAE", "VAR", "r"]), _row(["---"] * 4)]
             for how, row in self.lengths.items():
-                lines.append(_row([how, *(_number(row[key], 2) for key in ("mae", "variance", "pearson"))]))
+                lines.append(_row([how, *(number(row[key], 2) for key in ("mae", "variance", "pearson"))]))
         unknown = [str(s) for s in self.systems if s.how in ("predict", "source") and s.requested is None]
         if unknown:
             lines += ["", f"Not in this table, for want of requested lengths in {self.unit}s: {', '.join(unknown)}."]
@@ -170,14 +214,14 @@ def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _number(value: float | None, digits: int) -> str:
+def number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
 def _cells(figures: dict) -> list[str]:
     star = "\\*" if (figures.get("p") is not None and figures["p"] < SIGNIFICANT) else ""
     values = [f"{figures['bleu']:.2f}{star}", f"{figures['chrf']:.2f}"]
-    return [*values, _number(figures["length_ratio"], 3), _number(figures["variance"], 3)]
+    return [*values, number(figures["length_ratio"], 3), number(figures["variance"], 3)]
 
 
 def translation_tables(
@@ -256,84 +300,35 @@ def _group(system: System, references, reference_lengths, rows: list[int], bleu_
     return {"bleu": figures["bleu"], "length_ratio": length_figures(produced, lengths)["length_ratio"]}
 
 
-# The tables of `lenctrl reproduce`, from its results, in the papers' layout
-
-# Tables 1, 2 and 4 of Takase & Okazaki 2019 have recall and variance, Nguyen et al. 2023 have F1
-HEADLINES = (
-    ("ROUGE recall (1, 2, L)", [f"rouge{n}_recall" for n in "12L"]),
-    ("ROUGE F1 (1, 2, L)", [f"rouge{n}_f1" for n in "12L"]),
-    ("Variance", ["variance"]),
-    ("Mean absolute error / share that is exact", ["mae", "exact"]),
-)
-TRANSLATION = (("BLEU / length ratio / variance", ["bleu", "length_ratio", "variance"]),)  # Table 1 of Oka et al. 2020
-
-
-def load_table(path: Path) -> dict:
-    """
-    A table of recipes/reproduce/, with the options that its `base:` YAMLs give.
-
-    Returns:
-        `dict` with `title`, `lengths`, `rows`, `options`, the `paper`'s figures and, for translations, `predictor`.
-    """
-    spec = yaml.safe_load(path.read_text(encoding="utf-8"))
-    for name, base in (
-        ("options", spec.pop("base", None)),
-        ("predictor", spec.get("predictor", {}).pop("base", None)),
-    ):
-        if base is not None:
-            spec[name] = {**yaml.safe_load((path.parent / base).read_text(encoding="utf-8")), **spec.get(name, {})}
-    return spec
-
-
-def rows_of(spec: dict) -> dict[str, dict]:
-    """The table's rows and, for those that the paper trains without the lengths of the test, a second one each."""
-    rows = dict(spec["rows"])
-    for name in spec.get("unseen", []):
-        rows[f"{name}_unseen"] = {**rows[name], "unseen_lengths": spec["lengths"]}
-    return rows
+def main(argv=None) -> None:
+    """Run the recipe."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--systems", nargs="+", required=True, help="NAME=FILE or NAME:WAY=FILE; WAY: predict, source or reference"
+    )
+    parser.add_argument("--reference_column", required=True, help="column of references")
+    parser.add_argument("--output_column", default="output", help="column of the texts")
+    parser.add_argument("--units", choices=LENGTH_UNITS, default="token", help="unit of the lengths")
+    parser.add_argument("--tokenizer", help="folder or Hub name of the tokenizer that counts tokens")
+    parser.add_argument("--baseline", help="system to test the others against")
+    parser.add_argument("--bleu_tokenizer", default="13a", help="sacrebleu's, for example ja-mecab")
+    parser.add_argument("--output_dir", type=Path, help="folder for translation.md and translation.json")
+    args = parser.parse_args(argv)
+    if (args.units == "token") != (args.tokenizer is not None):
+        parser.error("--units token and --tokenizer go together: the tokenizer counts the tokens")
+    if args.output_dir is not None and (args.output_dir / "translation.json").exists():
+        parser.error(f"{args.output_dir} holds a translation.json; remove it or name another folder")
+    tokenizer = None if args.tokenizer is None else tokenizer_of(args.tokenizer)
+    columns = args.output_column, args.reference_column
+    systems, references, lengths = load_systems(args.systems, *columns, unit=args.units, tokenizer=tokenizer)
+    how = {"unit": args.units, "bleu_tokenizer": args.bleu_tokenizer, "baseline": args.baseline}
+    tables = translation_tables(systems, references, lengths, **how)
+    print(tables.markdown())
+    if args.output_dir is not None:
+        args.output_dir.mkdir(parents=True, exist_ok=True)
+        (args.output_dir / "translation.md").write_text(tables.markdown(), encoding="utf-8")
+        (args.output_dir / "translation.json").write_text(json.dumps(tables.to_dict(), indent=1), encoding="utf-8")
 
 
-def compare_systems(spec: dict, names: list[str], out: Path) -> TranslationTables:
-    """Tables 1 to 3 of Oka et al. 2020, for the outputs of the rows `names`; significance against the first."""
-    options = spec["options"]
-    entries = []
-    for name in names:
-        for way in spec["lengths"]:
-            if (file := out / name / f"outputs_{way}.jsonl").is_file():
-                entries.append(f"{name}={file}" if way == "free" else f"{name}:{way}={file}")
-    columns = {"output_column": "output", "reference_column": "target"}
-    tokenizer = tokenizer_of(out / names[0])
-    systems, references, lengths = load_systems(entries, **columns, unit=options["length_unit"], tokenizer=tokenizer)
-    how = {"unit": options["length_unit"], "bleu_tokenizer": options["bleu_tokenizer"]}
-    baseline = next((s.name for s in systems if s.how is None), None) if len(systems) > 1 else None
-    return translation_tables(systems, references, lengths, baseline=baseline, **how)
-
-
-def render(spec: dict, results: dict[str, dict], out: Path) -> str:
-    """Markdown of what is known so far, with the paper's figures in brackets."""
-    columns = [str(way) for way in spec["lengths"]]
-    lines = [f"# {spec['title']}", "", "In brackets: the paper's figure, on its own data.", ""]
-    known = [name for name in rows_of(spec) if name in results]
-    for title, measures in TRANSLATION if "predictor" in spec else HEADLINES:
-        lines += [f"## {title}", "", "| row | " + " | ".join(columns) + " |", "|" + "---|" * (1 + len(columns))]
-        for name in known:
-            cells = []
-            for i, column in enumerate(columns):
-                figures = results[name]["figures"].get(column)
-                if figures is None:  # a plain model is free, the others are not
-                    cells.append("")
-                    continue
-                ours = " / ".join(_number(figures[m], 3 if (figures[m] or 0) < 100 else 1) for m in measures)
-                paper = [spec.get("paper", {}).get(name, {}).get(m, [])[i : i + 1] for m in measures]
-                theirs = " / ".join(str(p[0]) for p in paper if p)
-                cells.append(f"{ours} ({theirs})" if theirs else ours)
-            lines.append(f"| {name} | " + " | ".join(cells) + " |")
-        lines.append("")
-    costs = [(name, results[name]) for name in known if "parameters" in results[name]]
-    if costs:
-        lines += ["## Cost", "", "| row | parameters, millions | minutes of training |", "|---|---|---|"]
-        lines += [f"| {name} | {row['parameters'] / 1e6:.2f} | {row['minutes']:.1f} |" for name, row in costs]
-        lines.append("")
-    if "predictor" in spec and known:
-        lines.append(compare_systems(spec, known, out).markdown())
-    return "\n".join(lines)
+if __name__ == "__main__":
+    main()

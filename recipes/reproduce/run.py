@@ -1,7 +1,7 @@
 """Run the rows of a paper's table, and set them beside the paper's figures.
 
-    lenctrl reproduce headline_en --train_file rows.jsonl
-    lenctrl reproduce headline_en --train_file rows.jsonl --rows ldpe lrpe
+    python recipes/reproduce/run.py headline_en --train_file rows.jsonl
+    python recipes/reproduce/run.py headline_en --train_file rows.jsonl --rows ldpe lrpe
 
 Every row is trained as `lenctrl train` does, on the same data, steps and seed, tested at the table's lengths, and
 appended to `results.jsonl` as soon as it is known. To resume, repeat the command; it resumes within a row too.
@@ -15,24 +15,105 @@ import json
 from pathlib import Path
 from typing import Any
 
+import baselines  # noqa: F401  registers the families of the papers' baselines
+import golc
 import yaml
 from safetensors.torch import load_file
+from translations import TranslationTables, load_systems, number, translation_tables
 
-from ..evaluation.metrics import lead, length_metrics, rouge_metrics
-from ..inference.pipeline import LengthControlledGenerationPipeline
-from ..length_units import count_texts
-from . import generate
-from . import predictor as train_length_predictor
-from . import train as train_seq2seq
-from .checkpoints import checkpoints_of, trained_steps
-from .parser import CommandParser
-from .recipes import find_recipe, load_baselines
-from .requests import Rows
-from .tables import compare_systems, load_table, render, rows_of
+from hf_lenctrl.commands import generate
+from hf_lenctrl.commands import predictor as train_length_predictor
+from hf_lenctrl.commands import train as train_seq2seq
+from hf_lenctrl.commands.checkpoints import checkpoints_of, trained_steps
+from hf_lenctrl.commands.recipes import find_recipe
+from hf_lenctrl.commands.rows import Rows
+from hf_lenctrl.conversion import tokenizer_of
+from hf_lenctrl.evaluation.metrics import lead, length_metrics, rouge_metrics
+from hf_lenctrl.inference.pipeline import LengthControlledGenerationPipeline
+from hf_lenctrl.length_units import count_texts
 
 
 FORMAT = 1  # of a line of results.jsonl
 MEASURES = ("variance", "mae", "exact", "over", *(f"rouge{n}_{p}" for n in "12L" for p in ("recall", "f1")))
+# Tables 1, 2 and 4 of Takase & Okazaki 2019 have recall and variance, Nguyen et al. 2023 have F1
+HEADLINES = (
+    ("ROUGE recall (1, 2, L)", [f"rouge{n}_recall" for n in "12L"]),
+    ("ROUGE F1 (1, 2, L)", [f"rouge{n}_f1" for n in "12L"]),
+    ("Variance", ["variance"]),
+    ("Mean absolute error / share that is exact", ["mae", "exact"]),
+)
+TRANSLATION = (("BLEU / length ratio / variance", ["bleu", "length_ratio", "variance"]),)  # Table 1 of Oka et al. 2020
+
+
+def load_table(path: Path) -> dict:
+    """
+    A table of recipes/reproduce/, with the options that its `base:` YAMLs give.
+
+    Returns:
+        `dict` with `title`, `lengths`, `rows`, `options`, the `paper`'s figures and, for translations, `predictor`.
+    """
+    spec = yaml.safe_load(path.read_text(encoding="utf-8"))
+    for name, base in (
+        ("options", spec.pop("base", None)),
+        ("predictor", spec.get("predictor", {}).pop("base", None)),
+    ):
+        if base is not None:
+            spec[name] = {**yaml.safe_load((path.parent / base).read_text(encoding="utf-8")), **spec.get(name, {})}
+    return spec
+
+
+def rows_of(spec: dict) -> dict[str, dict]:
+    """The table's rows and, for those that the paper trains without the lengths of the test, a second one each."""
+    rows = dict(spec["rows"])
+    for name in spec.get("unseen", []):
+        rows[f"{name}_unseen"] = {**rows[name], "unseen_lengths": spec["lengths"]}
+    return rows
+
+
+def compare_systems(spec: dict, names: list[str], out: Path) -> TranslationTables:
+    """Tables 1 to 3 of Oka et al. 2020, for the outputs of the rows `names`; significance against the first."""
+    options = spec["options"]
+    entries = []
+    for name in names:
+        for way in spec["lengths"]:
+            if (file := out / name / f"outputs_{way}.jsonl").is_file():
+                entries.append(f"{name}={file}" if way == "free" else f"{name}:{way}={file}")
+    columns = {"output_column": "output", "reference_column": "target"}
+    tokenizer = tokenizer_of(out / names[0])
+    systems, references, lengths = load_systems(entries, **columns, unit=options["length_unit"], tokenizer=tokenizer)
+    how = {"unit": options["length_unit"], "bleu_tokenizer": options["bleu_tokenizer"]}
+    baseline = next((s.name for s in systems if s.how is None), None) if len(systems) > 1 else None
+    return translation_tables(systems, references, lengths, baseline=baseline, **how)
+
+
+def render(spec: dict, results: dict[str, dict], out: Path) -> str:
+    """Markdown of what is known so far, with the paper's figures in brackets."""
+    columns = [str(way) for way in spec["lengths"]]
+    lines = [f"# {spec['title']}", "", "In brackets: the paper's figure, on its own data.", ""]
+    known = [name for name in rows_of(spec) if name in results]
+    for title, measures in TRANSLATION if "predictor" in spec else HEADLINES:
+        lines += [f"## {title}", "", "| row | " + " | ".join(columns) + " |", "|" + "---|" * (1 + len(columns))]
+        for name in known:
+            cells = []
+            for i, column in enumerate(columns):
+                figures = results[name]["figures"].get(column)
+                if figures is None:  # a plain model is free, the others are not
+                    cells.append("")
+                    continue
+                ours = " / ".join(number(figures[m], 3 if (figures[m] or 0) < 100 else 1) for m in measures)
+                paper = [spec.get("paper", {}).get(name, {}).get(m, [])[i : i + 1] for m in measures]
+                theirs = " / ".join(str(p[0]) for p in paper if p)
+                cells.append(f"{ours} ({theirs})" if theirs else ours)
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        lines.append("")
+    costs = [(name, results[name]) for name in known if "parameters" in results[name]]
+    if costs:
+        lines += ["## Cost", "", "| row | parameters, millions | minutes of training |", "|---|---|---|"]
+        lines += [f"| {name} | {row['parameters'] / 1e6:.2f} | {row['minutes']:.1f} |" for name, row in costs]
+        lines.append("")
+    if "predictor" in spec and known:
+        lines.append(compare_systems(spec, known, out).markdown())
+    return "\n".join(lines)
 
 
 def load_results(path: Path) -> dict[str, dict]:
@@ -65,7 +146,8 @@ def train(folder: Path, options: dict, lengths: list[int]) -> dict[str, dict]:
     run |= {"output_dir": str(folder), "test_lengths": lengths}
     if "start" in options:
         run["model_name_or_path"] = str(folder.parent / options["start"])
-    metrics = train_seq2seq.main([str(write_run(folder, run))])
+    recipe = golc if options.get("objective") == "golc" else train_seq2seq
+    metrics = recipe.main([str(write_run(folder, run))])
     return {str(n): {name: metrics[f"test_{n}_{name}"] for name in MEASURES} for n in lengths}
 
 
@@ -149,7 +231,7 @@ def translate(out: Path, name: str, options: dict, spec: dict) -> dict[str, dict
 
 def parse(argv=None) -> argparse.Namespace:
     """The command line."""
-    parser = CommandParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", help="YAML of a table, or the name of one that `lenctrl recipes` lists")
     parser.add_argument("--train_file", required=True, help="rows of all splits; see the table's options")
     parser.add_argument("--output_dir", help="folder of the rows, results.jsonl and tables.md")
@@ -185,7 +267,6 @@ def main(argv=None) -> None:
     args = parse(argv)
     table = find_recipe(args.table, "reproduce")
     spec = load_table(table)
-    load_baselines()
     rows, lengths = rows_of(spec), spec["lengths"]
     chosen = args.rows or list(rows)
     unknown = [name for name in chosen if name not in rows]
@@ -221,3 +302,7 @@ def main(argv=None) -> None:
     tables = render(spec, load_results(out / "results.jsonl"), out)
     (out / "tables.md").write_text(tables, encoding="utf-8")
     print(tables)
+
+
+if __name__ == "__main__":
+    main()

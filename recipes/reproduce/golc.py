@@ -1,5 +1,8 @@
-"""
-GOLC, global optimisation under length constraint (Makino et al. 2019): minimum risk training on samples.
+"""Train by GOLC, global optimisation under length constraint (Makino et al. 2019): minimum risk training on samples.
+
+    python recipes/reproduce/golc.py translation/golc --train_file rows.jsonl
+
+It takes the options of `lenctrl train`, and those of GOLC.
 
     risk     = sum over y' in S(x) of Q(y' | x) D(y, y'),    Q(y' | x) = p(y' | x)^alpha / sum over S(x) of the same
     D(y, y') = -ROUGE(y, trim(y', c)) + max(0, c(y') - c)
@@ -12,13 +15,41 @@ units beyond it gain nothing. ROUGE is ROUGE-L F1, 0 to 1. `golc_alpha` is the s
 summary of the paper; its constants are not those of the paper.
 """
 
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
+from transformers import Seq2SeqTrainingArguments
 
-from ..evaluation.metrics import lead, rouge_scorer
-from ..length_units import count_units
-from ..training.trainer import LengthControlTrainer
+from hf_lenctrl.commands import train
+from hf_lenctrl.commands.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
+from hf_lenctrl.evaluation.metrics import lead, rouge_scorer
+from hf_lenctrl.length_units import count_units
+from hf_lenctrl.training.trainer import LengthControlTrainer
+
+
+@dataclass
+class GolcArguments(RunArguments):
+    """The options of a run, with those of GOLC."""
+
+    objective: str = field(
+        default="golc", metadata={"help": "Cross-entropy with the risk of samples", "choices": ["golc"]}
+    )
+    golc_lambda: float = field(default=0.5, metadata={"help": "Weight of GOLC's risk, 0 to 1; cross-entropy the rest"})
+    golc_samples: int = field(default=8, metadata={"help": "Outputs that GOLC samples for each source"})
+    golc_temperature: float = field(default=1.0, metadata={"help": "Temperature of GOLC's samples"})
+    golc_alpha: float = field(default=0.05, metadata={"help": "Sharpness of GOLC's weights over samples"})
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 0 < self.golc_lambda <= 1:
+            raise ValueError(f"golc_lambda must be above 0 and at most 1, got {self.golc_lambda}; use lenctrl train")
+        if self.golc_samples < 2:
+            raise ValueError(f"golc_samples must be at least 2, to weigh one against another; got {self.golc_samples}")
+        for name in ("golc_temperature", "golc_alpha"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
 
 
 def penalised_rouge(
@@ -26,15 +57,6 @@ def penalised_rouge(
 ) -> list[float]:
     """
     D(y, y') of each output; lower is better. `rouge_unit` is that of `rouge_metrics`.
-
-    Example:
-
-    ```python
-    >>> from hf_lenctrl.commands.golc import penalised_rouge
-    >>> penalised_rouge(["a b", "a b c d"], ["a b", "a b"], [3, 3], "character", None)
-    [-1.0, 3.0]
-
-    ```
     """
     scorer = rouge_scorer(["rougeL"], rouge_unit)
     found = []
@@ -62,11 +84,16 @@ def expected_risk(log_probabilities: torch.Tensor, losses: torch.Tensor, alpha: 
 
 
 class GolcTrainer(LengthControlTrainer):
-    """`LengthControlTrainer` whose loss is mixed with the risk of sampled outputs; `options` has its own."""
+    """
+    `LengthControlTrainer` whose loss is mixed with the risk of sampled outputs.
+
+    Args:
+        options (`GolcArguments`): The options of GOLC, and `rouge_unit`.
+    """
 
     processing_class: Any
 
-    def __init__(self, *args, options, **kwargs):
+    def __init__(self, *args, options: GolcArguments, **kwargs):
         super().__init__(*args, **kwargs)
         self.golc = options
 
@@ -119,3 +146,14 @@ class GolcTrainer(LengthControlTrainer):
         chosen = logits.float().log_softmax(-1).gather(-1, written.unsqueeze(-1)).squeeze(-1)  # (B * n, T)
         total = chosen.masked_fill(~own, 0.0).sum(-1).view(-1, n)  # (B, n)
         return expected_risk(total, torch.tensor(losses, device=total.device).view(-1, n), self.golc.golc_alpha)
+
+
+def main(argv=None) -> dict:
+    """Run the recipe; returns the metrics, as `lenctrl train`."""
+    classes = (ModelArguments, DataArguments, GolcArguments, Seq2SeqTrainingArguments)
+    model_args, data_args, run_args, args = parse_arguments(classes, argv, __doc__)
+    return train.run(model_args, data_args, run_args, args, partial(GolcTrainer, options=run_args))
+
+
+if __name__ == "__main__":
+    main()
