@@ -246,11 +246,11 @@ def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str) -> None:
 
 def encode_once(model, inputs, rows: torch.Tensor) -> dict:
     """
-    Run the encoder once for each text, and give its states to every row that writes from the text.
+    Run the encoder once for each text, and give its states to every row of the text.
 
     Args:
         inputs (`dict`): `input_ids` of shape `(texts, source_length)` and, where there is padding, `attention_mask`.
-        rows (`torch.LongTensor` of shape `(batch_size,)`): For each row the text that it writes from.
+        rows (`torch.LongTensor` of shape `(batch_size,)`): For each row its text.
 
     Returns:
         `dict`: `encoder_outputs` and `attention_mask`, as `generate` takes them.
@@ -357,7 +357,7 @@ class LengthControlledGeneration:
         return super().save_pretrained(*args, **kwargs)
 
     def _one_text(self, inputs, kwargs: dict, many: int) -> tuple:
-        """The arguments of `generate` for a text that is to be written several times."""
+        """The arguments of `generate` for several outputs of one text."""
         rows = torch.zeros(many, dtype=torch.long)  # an index on the CPU goes with tensors of any device
         kwargs |= {name: kwargs[name][rows] for name in _PER_ROW if kwargs.get(name) is not None}
         given = kwargs.get("encoder_outputs")

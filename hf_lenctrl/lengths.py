@@ -9,7 +9,7 @@ import torch
 
 
 LENGTH_CONSTRAINTS = ("max", "exact")
-LONGEST = 10**7  # no model writes more; sums of units stay far from overflow
+LONGEST = 10**7  # no model generates more; sums of units stay far from overflow
 
 
 def check_counts(**counts) -> None:

@@ -368,14 +368,6 @@ def test_positions_needed_are_counted_by_the_largest_token(family):
         model.generate(SOURCE, length=46, max_new_tokens=2)
 
 
-@pytest.mark.parametrize("num_beams", [1, 3])
-def test_running_past_the_positions_is_a_clear_error_with_absolute_positions(family, num_beams):
-    model = build_model(family, absolute_positions=True, max_position_embeddings=16)
-    model.final_logits_bias[0, model.config.eos_token_id] = -1e4
-    with pytest.raises(ValueError, match=r"positions.* 16"):
-        model.generate(SOURCE, length=5, num_beams=num_beams, max_new_tokens=30)
-
-
 def test_any_length_is_fine_without_absolute_positions(family):
     model = build_model(family, max_position_embeddings=16)
     model.final_logits_bias[0, model.config.eos_token_id] = -1e4

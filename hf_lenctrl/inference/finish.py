@@ -15,7 +15,7 @@ from ..unit_vocabulary import UnitVocabulary, entries_of
 
 
 FINISHES = ("sentence", "word")
-# a mark at least this likely, beside what the model would have written but has no room for, ends the sentence
+# a mark at least this likely, beside a first choice that has no room, ends the sentence
 _MARK_SHARE = math.log(0.05)
 _CLOSING = "\"'”’»›)]}」』）】〉》"
 # Latin marks need white space behind them ("3.5"), CJK and Arabic ones do not
@@ -118,7 +118,7 @@ class FinishLogitsProcessor(LogitsProcessor):
     being filled with what still fits.
 
     With `finish="sentence"` only entries are allowed that leave room for a mark that ends the sentence; and where the
-    output has to end, such a mark may be written if the model finds it likely. Made for one call of `generate`.
+    output has to end, such a mark is allowed if the model finds it likely. Made for one call of `generate`.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): Of the model.

@@ -50,16 +50,16 @@ class LengthControlledGenerationPipeline(Pipeline):
         length_constraint (`str`, *optional*): `"max"`, `"exact"` or `None`; defaults to the model's.
         length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window around the length,
             see `LengthControlledGeneration.generate`; a list holds one for each text.
-        length_plans (`int`, *optional*, defaults to 3): The candidates of a range are written at so many lengths of
+        length_plans (`int`, *optional*, defaults to 3): The candidates of a range are generated at so many lengths of
             it, evenly spread, each in the window that is the range; with `rerank` or `num_return_sequences` the
             number of these is divided among them. The one with the highest mean log-probability of a token is
             returned, under this model at the candidate's own length; with `rerank_model`, the one that is most likely
-            as a whole under that model. A model that does not plan writes once.
+            as a whole under that model. A model that does not plan generates once.
         finish (`str`, *optional*): With `"max"`, for a model that does not plan: `"sentence"` or `"word"`, how an
             output ends that would not have ended within the length. Adds `finish` to the output: `"sentence"`,
             `"word"`, `"cut"` (within a word), or `"model"` where the model ended it.
         num_return_sequences (`int`, *optional*, defaults to 1): Outputs for each source.
-        rerank (`bool` or `int`, *optional*, defaults to `False`): Write so many candidates (`True`: 20) and return
+        rerank (`bool` or `int`, *optional*, defaults to `False`): Generate so many candidates (`True`: 20) and return
             those that contain most source words first (`hf_lenctrl.rerank`).
         rerank_model (`str` or `tuple`, *optional*): Path or Hub name of a plain model of the task, or the model and
             its tokenizer: return first what this model gives the highest probability. It finds the candidate that
@@ -326,7 +326,8 @@ class LengthControlledGenerationPipeline(Pipeline):
                 half = row.length / 2
                 ending = finish.ending(ids, text, lambda short, half=half: count([short])[0] >= half)
                 out["generated_text"], out["finish"] = ending
-                if out["generated_text"] != text:  # of tokens no more than were written: the text may have others
+                # no more tokens than were generated, because the text alone may have more
+                if out["generated_text"] != text:
                     out["length"] = min(out["length"], count([out["generated_text"]])[0])
             out |= {"requested_length": row.asked, "length_unit": unit}
         return written

@@ -24,7 +24,7 @@ def rerank(source: str, candidates: Sequence[str], scores: Sequence[float] | Non
     that stands in the source counts once, so that repeating a word gains nothing. Ties go to the better score.
 
     Args:
-        source (`str`): The text that the candidates were written for.
+        source (`str`): The text of the candidates.
         candidates (`Sequence[str]`): The n best outputs, best first.
         scores (`Sequence[float]`, *optional*): One for each, higher is better; by default the order given.
 
@@ -130,7 +130,7 @@ class Chooser:
         The candidates of a source, the best first.
 
         Args:
-            source (`str`): What they were written for.
+            source (`str`): The text of the candidates.
             candidates (`Sequence[str]`): Texts.
             ranker (`str` or `tuple`, *optional*): A plain model, see `rerank_model` of the pipeline; by default the
                 words of the source rank.
