@@ -1,4 +1,4 @@
-"""Any causal language model with a length (issue 19): every architecture against its own stock class."""
+"""Any causal language model with a length: every architecture against its own stock class."""
 
 import functools
 

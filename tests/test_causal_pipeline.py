@@ -1,4 +1,4 @@
-"""Texts and chats in, answers of a length out, and a graceful end: issue 19.3 and 19.6."""
+"""Texts and chats in, answers of a length out, and a graceful end."""
 
 import json
 import math
