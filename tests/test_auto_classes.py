@@ -23,6 +23,7 @@ from conftest import (
     make_tokenizers,
 )
 from safetensors.torch import load_file, save_file
+from test_causal_tools import isolated
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -65,26 +66,6 @@ def checkpoint(checkpoints, family, tmp_path):
     return Path(shutil.copytree(checkpoints[family], tmp_path / "checkpoint"))
 
 
-def run(code: str, *arguments, folder: Path, isolated: bool = False, **environment) -> dict:
-    """Run `code` in a new process, with `arguments` as JSON in `sys.argv[1]`; its last line is read as JSON."""
-    environment = {
-        **os.environ,
-        "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": str(Path(hf_lenctrl.__file__).parents[1]),
-        **environment,
-    }
-    result = subprocess.run(
-        [sys.executable, *(["-I"] if isolated else []), "-c", code, json.dumps(arguments, default=str)],
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout.splitlines()[-1])
-
-
 # Registration
 
 AUTO = "from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer"
@@ -116,7 +97,10 @@ from transformers.pipelines import PIPELINE_REGISTRY
 task = PIPELINE_REGISTRY.check_task("length-controlled-generation")[1]["impl"].__name__
 print(json.dumps([loaded, missing, complete, found, modules, task]))
 """
-    loaded, missing, complete, found, modules, task = run(code, folder=tmp_path)
+    environment = {**os.environ, "PYTHONPATH": str(Path(hf_lenctrl.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    loaded, missing, complete, found, modules, task = json.loads(done.stdout.splitlines()[-1])
     assert (loaded, missing, complete) == ([], [], True)
     assert task == "LengthControlledGenerationPipeline"
     assert found == CLASSES
@@ -241,16 +225,7 @@ def test_a_checkpoint_that_lost_its_token_table_gets_the_default_one(family, tmp
 # Code that ships with a checkpoint
 
 REMOTE = """
-import importlib.util, json, sys
-sys.modules["hf_lenctrl"] = None  # where it is installed, it must not be used either
-try:
-    import hf_lenctrl
-except ImportError:
-    pass
-else:
-    raise SystemExit("hf_lenctrl can be imported")
-
-import torch
+import json, sys
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
 source, folders = json.loads(sys.argv[1])
@@ -281,7 +256,7 @@ print(json.dumps(answer))
 def test_a_checkpoint_runs_with_its_own_code_where_the_package_is_not_installed(checkpoints, tmp_path):
     moved = {family: shutil.copytree(folder, tmp_path / "moved" / family) for family, folder in checkpoints.items()}
     source = TARGETS[:2]
-    answer = run(REMOTE, source, moved, folder=tmp_path, isolated=True, HF_MODULES_CACHE=str(tmp_path / "modules"))
+    answer = isolated(REMOTE, source, {family: str(folder) for family, folder in moved.items()}, folder=tmp_path)
     for family, folder in checkpoints.items():
         model = AutoModelForSeq2SeqLM.from_pretrained(folder)
         tokenizer = AutoTokenizer.from_pretrained(folder)

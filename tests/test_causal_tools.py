@@ -205,12 +205,6 @@ def test_lora_trains_the_projection_whole_and_loads_in_five_lines(checkpoint, tm
 
 REMOTE = """
 import json, sys
-try:
-    import hf_lenctrl
-except ImportError:
-    pass
-else:
-    raise SystemExit("hf_lenctrl can be imported")
 from transformers import AutoModelForCausalLM, AutoTokenizer
 folder, prompts, lengths = json.loads(sys.argv[1])
 model = AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
@@ -225,10 +219,9 @@ def isolated(code: str, *given, folder: Path):
     """What a Python without the package prints."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"HF_MODULES_CACHE": str(folder / "modules")}
-    command = [sys.executable, "-I", "-c", code, json.dumps(given)]
     # -I leaves the working directory out; an editable install of the package is hidden
-    hide = "import sys; sys.modules['hf_lenctrl'] = None\n"
-    command[3] = hide + code
+    code = "import sys; sys.modules['hf_lenctrl'] = None\n" + code
+    command = [sys.executable, "-I", "-c", code, json.dumps(given)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

@@ -1,15 +1,12 @@
 """The predictor of output lengths: its values, its files, its errors, and the recipe that trains it."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
+from test_causal_tools import isolated
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -267,7 +264,6 @@ def test_a_subfolder_outside_the_folder_is_refused(subfolder, tmp_path):
 
 REMOTE = """
 import json, sys
-sys.modules["hf_lenctrl"] = None  # where it is installed, it must not be used either
 import torch
 from transformers import AutoConfig, AutoModel
 folder, ids, mask = json.loads(sys.argv[1])
@@ -285,16 +281,8 @@ def test_a_predictor_runs_with_its_own_code_where_the_package_is_not_installed(t
     shipped = {path.stem for path in (tmp_path / "predictor").glob("*.py")}
     assert {"length_predictor", "length_units", "lengths"} <= shipped
     assert not {"modeling_lenctrl", "generation"} & shipped
-    result = subprocess.run(
-        [sys.executable, "-I", "-c", REMOTE, json.dumps([str(tmp_path / "predictor"), IDS.tolist(), MASK.tolist()])],
-        cwd=tmp_path,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "modules")},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stderr
-    name, module, logits = json.loads(result.stdout.splitlines()[-1])
+    given = str(tmp_path / "predictor"), IDS.tolist(), MASK.tolist()
+    name, module, logits = isolated(REMOTE, *given, folder=tmp_path)
     assert (name, module) == ("LengthPredictorConfig", "transformers_modules")
     assert logits == pytest.approx(predictor(IDS, attention_mask=MASK).logits.tolist(), abs=1e-5)
 
@@ -358,3 +346,5 @@ def test_a_text_may_be_as_long_as_the_encoder_reads(family, limit, tokenizer):
     assert predictor.predict_lengths([too_long], tokenizer, truncation=True) == [length]
     with pytest.raises((IndexError, RuntimeError, ValueError)):  # the limit is the encoder's own
         predictor(torch.full((1, limit + 1), 7))
+    tokenizer.model_max_length = 6  # may be lower
+    assert predictor.max_source_length(tokenizer) == 6

@@ -29,6 +29,16 @@ def controlled(family, **fields):
     return build_model_of(family, absolute_positions=True, length_projection=True, **fields)
 
 
+def heard(family):
+    """With all parts of length control, none of them zero."""
+    model = controlled(family, **FULL)
+    torch.manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if "length" in name:
+            nn.init.normal_(parameter, std=0.3)
+    return model
+
+
 def train(model, steps=2):
     model.train()
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=5.0)
@@ -75,11 +85,7 @@ def test_dora_on_modules_that_are_zero_is_refused_with_what_works(fields):
 
 @pytest.mark.parametrize("targets", ["all-linear", ["out_proj", "o", "length_projection"]], ids=str)
 def test_lora_on_the_output_projections_leaves_the_length_head_whole(any_family, targets):
-    model = controlled(any_family, **FULL)
-    torch.manual_seed(1)
-    for name, parameter in model.named_parameters():
-        if "length" in name:
-            nn.init.normal_(parameter, std=0.3)
+    model = heard(any_family)
     expected = logits(model, 3)
     adapted = get_peft_model(model, LoraConfig(target_modules=targets)).eval()
     assert torch.equal(logits(adapted, 3), expected)  # an adapter starts as nothing
@@ -90,11 +96,7 @@ def test_lora_on_the_output_projections_leaves_the_length_head_whole(any_family,
 
 
 def test_a_quantizer_may_replace_the_output_projections(family):
-    model = controlled(family, **FULL)
-    torch.manual_seed(1)
-    for name, parameter in model.named_parameters():
-        if "length" in name:
-            nn.init.normal_(parameter, std=0.3)
+    model = heard(family)
 
     class Rounded(nn.Module):
         """What a quantizer puts in a Linear's place: no Linear, weights of another kind, as wide as that."""
