@@ -152,7 +152,7 @@ def main(argv=None) -> dict:
     """Run the recipe; returns the metrics, as `lenctrl train`."""
     classes = (ModelArguments, DataArguments, GolcArguments, Seq2SeqTrainingArguments)
     parts = parse_arguments(classes, argv, __doc__)
-    return train.run(*parts, trainer_class=partial(GolcTrainer, options=parts[2]))
+    return train.run(*parts, partial(GolcTrainer, options=parts[2]))
 
 
 if __name__ == "__main__":
