@@ -6,15 +6,13 @@ A module beside the package: `import hf_lenctrl` may import torch, and `lenctrl 
 import difflib
 import sys
 from importlib.metadata import version
-from importlib.util import find_spec
-from pathlib import Path
 
 
 # name -> module of its `main()`, and what it does
 COMMANDS = {
     "train": ("hf_lenctrl.commands.train", "train a length-controlled model"),
     "train-predictor": ("hf_lenctrl.commands.predictor", "train a predictor of output lengths"),
-    "generate": ("hf_lenctrl.commands.generate", "write texts of requested lengths"),
+    "generate": ("hf_lenctrl.commands.generate", "generate texts of requested lengths"),
     "evaluate": ("hf_lenctrl.commands.evaluate", "report how well lengths were met"),
     "export": ("hf_lenctrl.commands.export", "freeze a length into a model, and export it for CTranslate2"),
     "recipes": ("hf_lenctrl.commands.recipes", "list the recipes that come with the package"),
@@ -36,14 +34,6 @@ options:
     lenctrl evaluate --input_file out.jsonl --output_dir report"""
 
 
-def saved_help(part: str) -> str:
-    """The help of a command, `"train"`, or of its options on a subject, `"train data"`; see docs/command_help.py."""
-    found = find_spec("hf_lenctrl")  # this does not import it
-    folder = Path(str(found.origin)).parent if found else Path()
-    texts = (folder / "commands" / "help.txt").read_text(encoding="utf-8").split("#: ")
-    return next((text.partition("\n")[2].rstrip() for text in texts if text.startswith(f"{part}\n")), "")
-
-
 def main(argv: list[str] | None = None) -> None:
     """Run the command that the first word names."""
     argv = list(sys.argv[1:] if argv is None else argv)
@@ -53,8 +43,6 @@ def main(argv: list[str] | None = None) -> None:
         print(HELP.format(commands="\n".join(f"  {name:<17}{text}" for name, (_, text) in COMMANDS.items())))
     elif command == "--version":
         print(f"lenctrl {version('hf-lenctrl')}")
-    elif options[:1] in (["-h"], ["--help"]) and (text := saved_help(" ".join([command, *options[1:2]]))):
-        print(text)
     elif command in COMMANDS:
         from hf_lenctrl.commands.lenctrl import run
 

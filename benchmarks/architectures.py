@@ -92,7 +92,7 @@ OWN: dict[str, dict] = {  # what goes together only so
     "gemma3n": {"intermediate_size": [48, 48], "laurel_rank": 8, "altup_num_inputs": 2},
 }
 # of these the first layers have no attention, whose cache knows its length
-HYBRID = ["qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "qwen4_exp", "qwen4_exp_text"]
+HYBRID = ["qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"]
 HYBRID += ["lfm3", "kimi_linear", "bailing_hybrid", "gemma3n_text", "gemma4_unified_assistant"]
 OWN = {name: {"num_hidden_layers": 4} for name in HYBRID} | OWN
 PROMPTS = ["a small editor", "reads and writes images in many formats"]

@@ -15,7 +15,7 @@ import transformers
 from transformers import pipeline
 
 import hf_lenctrl
-from hf_lenctrl.commands.data import load_rows
+from hf_lenctrl.commands.rows import load_rows
 from hf_lenctrl.evaluation.metrics import rouge_metrics
 
 

@@ -16,8 +16,8 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import hf_lenctrl
-from hf_lenctrl.commands.data import load_rows
 from hf_lenctrl.commands.export import export
+from hf_lenctrl.commands.rows import load_rows
 from hf_lenctrl.evaluation.metrics import length_metrics, rouge_metrics
 from hf_lenctrl.length_units import count_texts
 

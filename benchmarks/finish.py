@@ -15,7 +15,7 @@ import torch
 from transformers import pipeline
 
 import hf_lenctrl  # noqa: F401  # registers the pipeline
-from hf_lenctrl.commands.requests import Rows
+from hf_lenctrl.commands.rows import Rows
 from hf_lenctrl.inference.finish import last_sentence_end
 
 

@@ -17,7 +17,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_lenctrl import LengthControlledGenerationPipeline, length_metrics
-from hf_lenctrl.commands.requests import Rows
+from hf_lenctrl.commands.rows import Rows
 from hf_lenctrl.evaluation.metrics import translation_metrics
 
 

@@ -1,4 +1,4 @@
-"""What a model's card says from its configuration alone, and the card of a model that is pushed without one."""
+"""The form of every model card, and the card of a model that is pushed without a run."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ print(predictor.predict_lengths([{text!r}], tokenizer))"""
 def methods_of(config) -> list[str]:
     """How a model is given the length, a line each; none for a plain model."""
     encoding, tokens = getattr(config, "length_encoding", "none"), getattr(config, "length_tokens", None)
-    # an architecture of somebody else's may have another one
+    # an architecture from outside the package may have another one
     found = [_METHODS.get(encoding, encoding)] if encoding != "none" else []
     if getattr(config, "encoder_length_embedding", False):
         found.append("a length embedding in the encoder (Nguyen et al. 2023, eq. 16-17)")
@@ -72,38 +72,44 @@ def usage(config, name: str, *, text: str = TEXT, length: int | None = None, rev
     return f"{install}\n\n{where}```python\n{code}\n```"
 
 
-def minimal_card(model, name: str, revision: str | None = None) -> ModelCard:
+def write_card(data: ModelCardData, title: str, about: str, use: str, *sections: str) -> ModelCard:
+    """The form of every card: metadata, what the model is, how to use it, and sections of its own."""
+    parts = [f"---\n{data}\n---", f"# {title}", about, f"## Use\n\n{use}", *filter(None, sections)]
+    return ModelCard("\n\n".join(parts) + "\n")
+
+
+def minimal_card(model, name: str, revision: str | None = None, *sections: str) -> ModelCard:
     """
     A card that says what a model is and how to use it, without measurements.
 
     Args:
         model (`PreTrainedModel`): A model or a `LengthPredictor`.
         name (`str`), revision (`str`, *optional*): See `usage`.
+        sections (`str`): More of the card.
 
     Returns:
         `huggingface_hub.ModelCard`: `.save(folder / "README.md")` writes it.
     """
-    config = model.config
+    config, title = model.config, name.rpartition("/")[2]
     methods, unit = methods_of(config), getattr(config, "length_unit", "character")
     size = f"{model.num_parameters() / 1e6:.1f}M parameters"
     if config.model_type == "length_predictor":
         about = f"Predicts the length of an output in {unit}s from its source ({size}). Made with `hf_lenctrl`."
-    else:
-        kind = f"A {kind_of(config)} model ({size})"
+    elif methods:
         about = (
-            f"{kind} without length control."
-            if not methods
-            else (
-                f"{kind} that writes texts of a requested length, in {unit}s. Made with `hf_lenctrl`. "
-                "How it is given the length:\n\n" + "\n".join(f"- {method}" for method in methods)
-            )
+            f"A {kind_of(config)} model ({size}) that writes texts of a requested length, in {unit}s. Made with "
+            f"`hf_lenctrl`. How it is given the length:\n\n{bullets(methods)}"
         )
+    else:
+        about = f"A {kind_of(config)} model ({size}) without length control."
     tags = ["hf_lenctrl", *(["length-control"] if methods else [])]
-    data = ModelCardData(library_name="transformers", tags=tags, model_name=name.rpartition("/")[2])
-    title = name.rpartition("/")[2]
-    return ModelCard(
-        f"---\n{data}\n---\n\n# {title}\n\n{about}\n\n## Use\n\n{usage(config, name, revision=revision)}\n"
-    )
+    data = ModelCardData(library_name="transformers", tags=tags, model_name=title)
+    return write_card(data, title, about, usage(config, name, revision=revision), *sections)
+
+
+def bullets(lines) -> str:
+    """A list in Markdown."""
+    return "\n".join(f"- {line}" for line in lines)
 
 
 class CardOnPush:

@@ -121,12 +121,6 @@ class LengthControlRules:
             raise ValueError(
                 f"length_projection=True has no encoding to project with length_encoding={self.length_encoding!r}"
             )
-        if self.learned_lengths < 2:
-            raise ValueError(f"learned_lengths must be at least 2 rows, got {self.learned_lengths}")
-        if self.length_scale < 1:
-            raise ValueError(
-                f"length_scale must be at least 1, got {self.length_scale}; pass the length of a typical target"
-            )
         if self.length_scale != 1 and self.length_encoding != "scale":
             raise ValueError(
                 f"length_scale={self.length_scale} has no effect with length_encoding={self.length_encoding!r}; leave "

@@ -150,32 +150,22 @@ class LengthControlledDecoder(_Part, LengthSignal):
                 last token alone, and a call with embeddings instead of ids must bring it.
 
         Raises:
-            `ValueError`: without any length, where progress can neither be counted nor was given, or past the last
-                absolute position.
+            `ValueError`: without any length, and where progress can neither be counted nor was given.
         """
         config, kwargs["past_key_values"] = self.config, past_key_values
+        encoding = config.length_encoding
         given: Any = input_ids if inputs_embeds is None else inputs_embeds
-        seen = 0 if past_key_values is None else past_key_values.get_seq_length()
-        self._check_positions(given, seen)
-        if length is not None and not config.length_controlled:
+        taken = config.absolute_positions and past_key_values is not None
+        seen = past_key_values.get_seq_length() if taken else 0
+        if length is not None and encoding == "none" and not config.length_controlled:
             refuse_length()
-        if config.counts_progress and progress is None:
+        if progress is None and config.counts_progress:
             progress = self.count_progress(input_ids, past_key_values)  # (B, T)
         if config.length_head:
             kwargs["progress"] = progress
-        if config.length_encoding == "none":
+        if encoding == "none":
             return super().forward(input_ids, inputs_embeds=inputs_embeds, **kwargs)
         lengths = required_length(length, config, given if progress is None else progress, self.training)  # (B,)
         embeds: Any = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds  # (B, T, d)
         embeds = self.add_signal(embeds, progress, lengths)
         return super().forward(inputs_embeds=self._with_positions(embeds, input_ids, seen), **kwargs)
-
-    def _check_positions(self, given, seen) -> None:
-        positions = getattr(self.config, "max_position_embeddings", None) if self.config.absolute_positions else None
-        if positions is None or given is None or torch.compiler.is_compiling():
-            return
-        if seen + given.shape[1] > positions:
-            raise ValueError(
-                f"the decoder was given {seen + given.shape[1]} tokens, its absolute positions end at {positions}; "
-                "ask for less, or use a model with a larger max_position_embeddings or with absolute_positions=False"
-            )

@@ -12,8 +12,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from .length_encoding import LENGTH_ENCODINGS
 from .length_tokens import LengthTokens
-from .length_units import UnitTable
-from .lengths import check_constraint, check_length, check_tolerance
 from .modeling_lenctrl import FAMILIES
 from .modeling_lenctrl_causal import control_causal, is_plain_causal
 
@@ -124,7 +122,7 @@ def add_length_control(
 ) -> Any:
     """
     Give a plain BART, mBART, Pegasus, Marian, M2M100/NLLB or T5 (mT5, UMT5) model a decoder that is given the length,
-    or put a causal language model, of any architecture, into a `LenCtrlForCausalLM`.
+    or put a causal language model, of most architectures, into a `LenCtrlForCausalLM`.
 
     The decoder keeps its positions, and the length encoding reaches it through a linear layer that starts at zero, as
     do the encoder's length embedding and the length head's projection: the new model's logits equal the plain model's
@@ -150,8 +148,8 @@ def add_length_control(
         kept, new and dropped.
 
     Raises:
-        `ValueError`: for a model of another family or with length control, another name of an encoding, unit or
-            constraint, or a model without a tokenizer.
+        `ValueError`: for a model of another family or with length control, an encoding that cannot be added, or a
+            model without a tokenizer; the configuration refuses other units, constraints and lengths.
     """
     if isinstance(model_or_path, PreTrainedModel):
         plain: Any = model_or_path
@@ -167,10 +165,6 @@ def add_length_control(
             f"length_encoding={length_encoding!r} cannot be added to a model that stays as it was; choose one of "
             f"{', '.join(addable)}"
         )
-    check_constraint(length_constraint)
-    check_tolerance(length_tolerance, length_constraint)
-    if length is not None:
-        check_length(length)
     control: dict[str, Any] = {
         "length_encoding": length_encoding,
         "absolute_positions": True,
@@ -194,7 +188,6 @@ def add_length_control(
         raise ValueError(
             f"{type(plain).__name__} {has}; pass a plain model of type {', '.join(FAMILIES)}, got {model_type!r}"
         )
-    UnitTable.from_tokenizer(tokenizer, length_unit, cost=cost)  # raises for an unknown unit, before a model is built
     head = FAMILIES[model_type]
     left_out = ("model_type", "architectures", "transformers_version", "_name_or_path", "auto_map")
     fields = {name: value for name, value in plain.config.to_dict().items() if name not in left_out}

@@ -230,8 +230,8 @@ def warn_of_cuts(ids: torch.Tensor, produced: torch.Tensor, target: Target, limi
 
 def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str) -> None:
     """Log the outputs, `(batch_size * n,)`, that are not within their targets."""
-    copies, ends = len(produced) // len(target.low), (target.low, target.high)
-    low, high = (end.repeat_interleave(copies).to(produced.device) for end in ends)
+    copies = len(produced) // len(target.low)
+    low, high = (end.repeat_interleave(copies).to(produced.device) for end in (target.low, target.high))
     missed = ((produced < low) | (produced > high)).nonzero().squeeze(1)
     if len(missed):
         first = missed[:5]

@@ -1,5 +1,6 @@
 """The logits processor that keeps outputs within their requested lengths."""
 
+import inspect
 import math
 
 import torch
@@ -7,7 +8,7 @@ from transformers.generation import LogitsProcessor
 
 from .length_rules import rules_of
 from .length_units import UnitTable
-from .lengths import as_target
+from .lengths import Target, as_target
 
 
 class LengthConstraintLogitsProcessor(LogitsProcessor):
@@ -60,7 +61,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
     def __init__(
         self,
         unit_table: UnitTable,
-        length: int | list[int] | torch.Tensor,
+        length: int | list[int] | torch.Tensor | Target,
         constraint: str = "max",
         *,
         tolerance=None,
@@ -108,12 +109,13 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         """
         rows, vocab_size = scores.shape
         rules = self.rules
-        if rules.cost.shape[1] != vocab_size or rows % len(self.high):
+        examples = self.high.shape[0]
+        if rules.cost.shape[1] != vocab_size or rows % examples:
             raise ValueError(
-                f"scores for {rows} rows and {vocab_size} entries do not go with {len(self.high)} lengths and a "
+                f"scores for {rows} rows and {vocab_size} entries do not go with {examples} lengths and a "
                 f"unit table of {rules.cost.shape[1]} entries; build it with the model's own tokenizer"
             )
-        copies = rows // len(self.high)
+        copies = rows // examples
         high = self.high.repeat_interleave(copies)  # (rows,)
         written = input_ids[:, self.prompt_length :]
         count, state = self.table.count_and_state(written)  # (rows,) each
@@ -142,6 +144,9 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
             left, slack = (None if each is None else each[empty] for each in (left, slack))
             masked[empty] = self._way_out(scores[empty], state[empty], remaining[empty], slack, left)
         return masked
+
+    # `generate` asks for it at each step
+    __call__.__signature__ = inspect.signature(__call__)  # type: ignore[attr-defined]
 
     def _fits(self, state, remaining, slack):
         rules = self.rules

@@ -1,4 +1,4 @@
-"""The length head of Nguyen et al. 2023: one more head of cross-attention, which looks back at what is written."""
+"""The length head of Nguyen et al. 2023: one more head of cross-attention, over the positions so far."""
 
 from typing import Any
 
@@ -9,9 +9,8 @@ from transformers.cache_utils import DynamicLayer, StaticLayer
 
 class _Watched:
     """
-    An attention as the `forward` of its parent class sees it in one call, with the heads kept on their way through
-    the output projection. The projection itself, `name`, stays what it is: a Linear, or what PEFT or a quantizer put
-    in its place; and no module keeps anything of the call.
+    Wraps an attention for one call, to read the heads before the output projection. The projection `name` itself does
+    not change: it may be a Linear, or what PEFT or a quantizer put in its place. No module keeps state of the call.
     """
 
     def __init__(self, attention: nn.Module, name: str):
@@ -41,11 +40,11 @@ class LengthHeadAttention:
     with `l` the requested length, `l_k` the units that remained at position `k` (so that `l + 1 - l_k` is its progress
     plus 1) and `head_{k, j}` the `h` other heads there. It is concatenated to them and projected (eq. 20).
 
-    What was read into the equations, which as printed divide by a sum that can be zero: a weight is one number for a
-    position, so the summed heads are averaged over their width; softplus makes it positive (eq. 23 then divides by
-    no less than it adds); the sum of eq. 22 ends at the last position written, since the rest is not known; the factor
-    of eq. 24 belongs to the position it weighs, as one that is the same for all would cancel in eq. 23. Eq. 20
-    is literal, its projection split in two blocks of rows, `out_proj` and `length_out`.
+    As printed, the equations divide by a sum that can be zero. Here a weight is one number for a position, so the
+    summed heads are averaged over their width; softplus makes it positive. The sum of eq. 22 ends at the last position
+    written, because the rest is not known. The factor of eq. 24 belongs to the position that it weighs, because one
+    that is the same for all would cancel in eq. 23. The projection of eq. 20 is split in two blocks of rows,
+    `out_proj` and `length_out`.
 
     Numerator and denominator are running sums, kept in the decoder's cache behind its own layers, so that a step with
     a cache adds one term, whatever was written before, and beams are reordered with the rest.

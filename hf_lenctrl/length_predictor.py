@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import math
 from collections.abc import Sequence
 from pathlib import PureWindowsPath
 from typing import Any, ClassVar
@@ -60,13 +59,7 @@ class LengthPredictorConfig(PreTrainedConfig):
         if self.encoder is None:
             self.encoder = CONFIG_MAPPING["bert"]()
         elif isinstance(self.encoder, dict):
-            model_type = self.encoder.get("model_type")
-            if model_type not in CONFIG_MAPPING:
-                raise ValueError(
-                    f"encoder must name a model_type that transformers knows, got {model_type!r}; pass the "
-                    "configuration of a pretrained encoder: AutoConfig.from_pretrained(name)"
-                )
-            self.encoder = CONFIG_MAPPING[model_type](**self.encoder)
+            self.encoder = CONFIG_MAPPING[self.encoder["model_type"]](**self.encoder)
         super().__post_init__(**kwargs)
 
     def to_diff_dict(self):
@@ -75,15 +68,6 @@ class LengthPredictorConfig(PreTrainedConfig):
 
     def validate_length_predictor(self):
         check_name("length_unit", self.length_unit, LENGTH_UNITS)
-        if not math.isfinite(self.target_mean):
-            raise ValueError(f"target_mean must be a finite number of units, got {self.target_mean}")
-        if not 0 < self.target_std < math.inf:
-            raise ValueError(
-                f"target_std must be a finite number above 0, got {self.target_std}; "
-                "LengthPredictor.from_encoder(name, lengths) takes it from the training targets"
-            )
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, got {self.dropout}")
         if getattr(self.encoder, "is_encoder_decoder", False):
             raise ValueError(
                 f"encoder must be an encoder alone, got {self.encoder.model_type!r}, which has a decoder; use BERT, "
@@ -102,6 +86,7 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
     base_model_prefix = "predictor"
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
+    # private names of transformers 5.23
     _supports_sdpa = True
     _supports_flash_attn = True
     # The loss is a mean. Trainer takes the **kwargs of `forward` for a promise to divide it by `num_items_in_batch`.
@@ -115,7 +100,8 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
             kind, options = _encoder_kind(encoder_config)
             encoder = kind.from_config(encoder_config, **options)
         self.encoder: Any = encoder
-        # Trainer, saving and `set_attn_implementation` then see one configuration, not a copy
+        # Trainer, saving and `set_attn_implementation` then see one configuration, not a copy. transformers 5.23 has
+        # no public name to read the choice of attention by.
         encoder_config._attn_implementation = encoder.config._attn_implementation
         self.encoder.config = encoder_config
         self.dropout = nn.Dropout(config.dropout)
@@ -138,8 +124,7 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
             length_unit (`str`), dropout (`float`, *optional*): See `LengthPredictorConfig`.
 
         Raises:
-            `ValueError`: for lengths that are no integers of at least 1, or all the same; for a model that is no
-                encoder.
+            `ValueError`: for lengths that are all the same, and for a model that is no encoder.
         """
         mean, std = _mean_and_std(lengths)
         model: Any = name_or_model
@@ -350,19 +335,11 @@ def _encoder_kind(config) -> tuple[Any, dict]:
 
 
 def _mean_and_std(lengths: Sequence[int]) -> tuple[float, float]:
-    values = torch.as_tensor(lengths)
-    if len(values) == 0:
-        raise ValueError("lengths must hold the lengths of the training targets, got none")
-    if values.is_floating_point() or values.dtype == torch.bool or values.ndim != 1:
-        raise ValueError("lengths must be one int for each training target; pass lengths=[12, 7, 30]")
-    shortest = int(values.min())
-    if shortest < 1:
-        raise ValueError(f"lengths must be at least 1, got {shortest}; leave out empty targets")
-    std, mean = (float(figure) for figure in torch.std_mean(values.double(), correction=0))
-    if std == 0:
+    std, mean = (float(figure) for figure in torch.std_mean(torch.as_tensor(lengths).double(), correction=0))
+    if not std > 0:  # NaN of no lengths
         raise ValueError(
-            f"all {len(values)} targets have length {shortest}, so there is nothing to predict; pass "
-            f"length={shortest} to the generator"
+            f"lengths of the training targets must differ, got {len(lengths)} of mean {mean}; where all are alike "
+            "pass length= to the generator"
         )
     return mean, std
 

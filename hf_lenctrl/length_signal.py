@@ -2,10 +2,12 @@
 
 import logging
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
+from transformers import AutoTokenizer, PreTrainedConfig
 from transformers import initialization as init
 
 from .length_encoding import LENGTH_ENCODINGS
@@ -33,10 +35,10 @@ def tell_peft(config) -> None:
     Name a model type's targets to PEFT, once a script has imported it: the attention's queries and values, as PEFT
     does for BART and T5, and the modules of length control, which an adapter then trains and saves.
     """
-    constants = sys.modules.get("peft.utils.constants")
-    if constants is not None:
+    peft = sys.modules.get("peft.utils")
+    if peft is not None:
         attention = ["q", "v"] if hasattr(config, "relative_attention_num_buckets") else ["q_proj", "v_proj"]
-        targets = constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+        targets = peft.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
         inner = getattr(config, "text_config", None)  # a causal model has its own
         attention = targets.get(getattr(inner, "model_type", None), attention)
         targets.setdefault(config.model_type, [*attention, *LENGTH_MODULES])
@@ -94,8 +96,6 @@ def required_length(length, config, rows: torch.Tensor, training: bool) -> torch
 class LengthSignal:
     """A mixin over a decoder: the unit table, and the parameters between progress, length and the embeddings."""
 
-    unit_table: UnitTable
-
     def add_length_signal(self: Any) -> None:
         """Make the modules that the decoder's configuration asks for."""
         config, dim = self.config, self.embed_tokens.embedding_dim
@@ -111,7 +111,7 @@ class LengthSignal:
         if self.unit_table.weights.shape[1] != size:
             self.unit_table = self.unit_table.resized(size, self.config)
 
-    def count_progress(self, input_ids: torch.Tensor | None, past_key_values=None) -> torch.Tensor:
+    def count_progress(self: Any, input_ids: torch.Tensor | None, past_key_values=None) -> torch.Tensor:
         """
         Units written before each prediction, from the whole sequence: `(batch_size, sequence_length)`.
 
@@ -128,7 +128,7 @@ class LengthSignal:
             "written before each position"
         )
 
-    def units_written(self, input_ids: torch.Tensor) -> torch.Tensor:
+    def units_written(self: Any, input_ids: torch.Tensor) -> torch.Tensor:
         """`UnitTable.progress`, for a table that may have come to another device than the ids: as these."""
         table = self.unit_table
         return table.progress(input_ids.to(table.weights.device)).to(input_ids.device)
@@ -142,18 +142,16 @@ class LengthSignal:
             progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Not read by `"scale"`.
             lengths (`torch.LongTensor` of shape `(batch_size,)` or `(batch_size, sequence_length)`): Requested units.
         """
-        config, lengths = (
-            self.config,
-            lengths.view(lengths.shape[0], -1),
-        )  # (B, 1 or T); `len` would fix B in an export
-        if config.length_encoding == "scale":
-            factor = lengths.unsqueeze(2).float() / config.length_scale  # bfloat16 cannot tell 257 from 256
+        lengths = lengths.view(lengths.shape[0], -1)  # (B, 1 or T); `len` would fix B in an export
+        if self.config.length_encoding == "scale":
+            factor = lengths.unsqueeze(2).float() / self.config.length_scale  # bfloat16 cannot tell 257 from 256
             return (embeds * factor).to(embeds.dtype)
         encoding = self.encode_length(progress, lengths, embeds.shape[2])  # (B, T, d)
-        if config.length_projection:
-            refuse_dora(self.length_projection, config)
+        projection = getattr(self, "length_projection", None)
+        if projection is not None:
+            refuse_dora(projection, self.config)
             self._check_projection()
-            encoding = self.length_projection(encoding.to(self.length_projection.weight.dtype))
+            encoding = projection(encoding.to(projection.weight.dtype))
         # Marian's decoder multiplies its `inputs_embeds` by embed_scale, BART's did so in embed_tokens
         return embeds + (encoding / getattr(self, "embed_scale", 1.0)).to(embeds)
 
@@ -174,3 +172,82 @@ class LengthSignal:
             "the length projection is frozen at zero, so the model cannot learn the length; let the adapter train it: "
             "LoraConfig(target_modules='all-linear'), or modules_to_save=['length_projection']"
         )
+
+
+_OF_THE_HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code")
+
+
+class StoresUnitTable:
+    """A model whose checkpoint holds a unit table, of the unit that the checkpoint's configuration names."""
+
+    config: Any
+
+    def _counting_part(self: Any) -> Any:
+        """The decoder; a causal model itself."""
+        return self.get_decoder() if self.config.is_encoder_decoder else self
+
+    @property
+    def unit_table(self) -> UnitTable:
+        """What each entry of the vocabulary writes; `unit_table.count(ids)` measures outputs."""
+        return self._counting_part()._modules["unit_table"]
+
+    def set_unit_table(self, tokenizer, *, cost: Callable[[str], int] | None = None) -> None:
+        """
+        Fill the table of units for the decoder's vocabulary; it is saved with the model. `length_unit="cost"` needs a
+        `cost`, see `UnitTable.from_tokenizer`; a saved model counts it without the function.
+
+        Raises:
+            `ValueError`: when the tokenizer's vocabulary is not the decoder's, or cannot be counted in its unit.
+        """
+        part, old = self._counting_part(), self.unit_table.weights  # as large as the embedding, or an adapter's of it
+        table = UnitTable.from_tokenizer(tokenizer, self.config.length_unit, cost=cost).to(old.device)
+        part.unit_table = table.padded(old.shape[1])
+        self.config.unit_states = part.config.unit_states = table.states  # T5's parts have copies
+
+    def post_init(self: Any):
+        """The base class's method; a table that was saved without its unit loads without a warning."""
+        super().post_init()  # type: ignore[misc]
+        # a set from here on in transformers 5.23, which has no public name for it
+        self._keys_to_ignore_on_load_missing.add(r"unit_table\.unit_code$")
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
+        """
+        The base class's method. With a `length_unit` that is not the checkpoint's, the table is made anew from the
+        tokenizer that is saved beside it; raises `ValueError` when there is none.
+        """
+        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)  # type: ignore[misc]
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        if pretrained_model_name_or_path is None:
+            return loaded
+        where = {name: kwargs[name] for name in _OF_THE_HUB if kwargs.get(name) is not None}
+        saved = PreTrainedConfig.get_config_dict(pretrained_model_name_or_path, **where)[0].get("length_unit")
+        unit = model.config.length_unit
+        if saved in (None, unit):
+            counted = model.unit_table.loaded_unit
+            if counted != unit:
+                raise ValueError(
+                    f"the configuration in {pretrained_model_name_or_path} has length_unit={unit!r}, but the table "
+                    f"there counts {counted}s; write {counted!r} there, and for another unit pass length_unit= to "
+                    "from_pretrained"
+                )
+            return loaded
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(pretrained_model_name_or_path, **where)
+        except (OSError, ValueError, TypeError) as error:  # a TypeError of tokenizers that miss their files
+            raise ValueError(
+                f"{pretrained_model_name_or_path} counts {saved}s and has no tokenizer to count {unit}s with; leave "
+                f"length_unit={unit!r} out, or save the tokenizer there"
+            ) from error
+        model.set_unit_table(tokenizer)
+        return loaded
+
+    def save_pretrained(self, *args, **kwargs):
+        """The base class's method; the configuration names the unit of the table that is saved."""
+        counted, unit = self.unit_table.unit, self.config.length_unit
+        if counted != unit:
+            raise ValueError(
+                f"config.length_unit={unit!r}, but the model's table counts {counted}s; call "
+                "model.set_unit_table(tokenizer) before saving"
+            )
+        return super().save_pretrained(*args, **kwargs)  # type: ignore[misc]

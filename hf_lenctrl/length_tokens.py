@@ -64,11 +64,8 @@ class LengthTokens:
             bins (`int`, *optional*, defaults to 10): Ranges of length; fewer where many targets share a length.
 
         Raises:
-            `ValueError`: for another kind, bins under 2, or pairs that are too alike to make classes of.
+            `ValueError`: for another kind, or pairs that are too alike to make classes of.
         """
-        check_name("length_tokens", kind, LENGTH_TOKEN_KINDS)
-        if isinstance(bins, bool) or not isinstance(bins, int) or bins < 2:
-            raise ValueError(f"length_bins must be an integer of at least 2, got {bins!r}; Fan et al. take 10")
         values: list[float] = sorted(
             target / max(source, 1) if kind == "ratio" else target
             for source, target in zip(source_lengths, target_lengths, strict=True)

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoTokenizer, PreTrainedConfig
 
 from .character_costs import CharacterCost, columns, count_columns
 from .lengths import check_name
@@ -223,8 +222,7 @@ class UnitTable(nn.Module):
         if ids.shape[1] == 0:
             return ids.new_zeros(len(ids)), ids.new_zeros(len(ids))
         states = self.states_after(ids)
-        progress = self.progress(ids) if self.unit in ("token", "character", "byte") else self._progress(ids, states)
-        return progress[:, -1], states[:, -1]
+        return self._progress(ids, states)[:, -1], states[:, -1]
 
     def count(self, ids: torch.Tensor) -> torch.Tensor:
         """Units of each row: `(batch_size, sequence_length)` -> `(batch_size,)`."""
@@ -234,27 +232,28 @@ class UnitTable(nn.Module):
 
     def states_after(self, ids: torch.Tensor) -> torch.Tensor:
         """State after each position: `(batch_size, sequence_length)` -> the same."""
-        if self.states == 1:
+        count, following = self.states, self.next_state
+        if count == 1:
             return torch.zeros_like(ids)
         started = self._started_before(ids)
-        if self.states == 2:
-            return (started | (self.next_state[0, ids] != 0)).long()
+        if count == 2:
+            return (started | (following[0, ids] != 0)).long()
         # An entry that writes sets the state, whatever it was, but for the bytes that a character still waits for.
         # From any guess three rounds carry the four bytes of a character; words need those of the one before too,
         # which may be white space, and the first of this one. Special tokens keep the state.
-        rounds = 1 if self.states == 3 else 7 if self.unit == "word" else 3
+        rounds = 1 if count == 3 else 7 if self.unit == "word" else 3
         if self.unit == "width":  # a flag's second half depends on all flags before it
             rounds = ids.shape[1]
-        silent = (self.next_state[1, ids] == 1) & (self.next_state[2, ids] == 2)  # (B, T)
+        silent = (following[1, ids] == 1) & (following[2, ids] == 2)  # (B, T)
         if self.unit in ("width", COST):  # whose third state may be one of text, which a combining mark keeps too
-            silent &= self.next_state[0, ids] == 0
+            silent &= following[0, ids] == 0
         position = torch.arange(ids.shape[1], device=ids.device)
         last = torch.where(silent, 0, position).cummax(-1).values  # (B, T) the last entry that wrote, up to here
-        state = self.next_state[1, ids].long()  # (B, T)
+        state = following[1, ids].long()  # (B, T)
         for _ in range(rounds):
             state = state.gather(-1, last)
             before = torch.cat([torch.zeros_like(state[:, :1]), state[:, :-1]], dim=-1)
-            known, state = state, self.next_state[torch.where(started, before, 0), ids].long()
+            known, state = state, following[torch.where(started, before, 0), ids].long()
             if self.unit == "width" and torch.equal(known, state):
                 break
         return state
@@ -308,60 +307,6 @@ class UnitTable(nn.Module):
         self._filled = False
         state_dict.setdefault(f"{prefix}unit_code", self.unit_code)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-
-
-_OF_THE_HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code")
-
-
-class StoresUnitTable:
-    """A model whose checkpoint holds a unit table, of the unit that the checkpoint's configuration names."""
-
-    def post_init(self: Any):
-        """The base class's method; a table that was saved without its unit loads without a warning."""
-        super().post_init()  # type: ignore[misc]
-        self._keys_to_ignore_on_load_missing.add(r"unit_table\.unit_code$")
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
-        """
-        The base class's method. With a `length_unit` that is not the checkpoint's, the table is made anew from the
-        tokenizer that is saved beside it; raises `ValueError` when there is none.
-        """
-        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)  # type: ignore[misc]
-        model = loaded[0] if isinstance(loaded, tuple) else loaded
-        if pretrained_model_name_or_path is None:
-            return loaded
-        where = {name: kwargs[name] for name in _OF_THE_HUB if kwargs.get(name) is not None}
-        saved = PreTrainedConfig.get_config_dict(pretrained_model_name_or_path, **where)[0].get("length_unit")
-        unit = model.config.length_unit
-        if saved in (None, unit):
-            counted = model.unit_table.loaded_unit
-            if counted != unit:
-                raise ValueError(
-                    f"the configuration in {pretrained_model_name_or_path} has length_unit={unit!r}, but the table "
-                    f"there counts {counted}s; write {counted!r} there, and for another unit pass length_unit= to "
-                    "from_pretrained"
-                )
-            return loaded
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(pretrained_model_name_or_path, **where)
-        except (OSError, ValueError, TypeError) as error:  # a TypeError of tokenizers that miss their files
-            raise ValueError(
-                f"{pretrained_model_name_or_path} counts {saved}s and has no tokenizer to count {unit}s with; leave "
-                f"length_unit={unit!r} out, or save the tokenizer there"
-            ) from error
-        model.set_unit_table(tokenizer)
-        return loaded
-
-    def save_pretrained(self, *args, **kwargs):
-        """The base class's method; the configuration names the unit of the table that is saved."""
-        counted, unit = self.unit_table.unit, self.config.length_unit  # type: ignore[attr-defined]
-        if counted != unit:
-            raise ValueError(
-                f"config.length_unit={unit!r}, but the model's table counts {counted}s; call "
-                "model.set_unit_table(tokenizer) before saving"
-            )
-        return super().save_pretrained(*args, **kwargs)  # type: ignore[misc]
 
 
 def _check(table: UnitTable, vocabulary: UnitVocabulary, counted: Callable, rows: int = 100) -> None:

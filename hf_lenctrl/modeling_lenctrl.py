@@ -1,7 +1,7 @@
 """Length-controlled BART, Marian, mBART, Pegasus, M2M100, T5, mT5 and UMT5: mixins over the untouched Hugging Face
 classes, then the classes of each family."""
 
-from collections.abc import Callable
+import inspect
 from types import ModuleType
 from typing import Any
 
@@ -32,8 +32,7 @@ from .configuration_lenctrl import (
 from .controlled_parts import CONTROLLED, LengthControlledDecoder, LengthControlledEncoder, PositionsOfIds, control
 from .generation import LengthControlledGeneration
 from .length_head import LengthHeadAttention
-from .length_signal import init_length_weights, tell_peft, warn_of_column
-from .length_units import StoresUnitTable, UnitTable
+from .length_signal import StoresUnitTable, init_length_weights, tell_peft, warn_of_column
 
 
 class _Whole(StoresUnitTable):
@@ -60,24 +59,9 @@ class _Whole(StoresUnitTable):
             control(self.encoder, LengthControlledEncoder)
             control(self.decoder, LengthControlledDecoder)
 
-    @property
-    def unit_table(self: Any) -> UnitTable:
-        """What each entry of the vocabulary writes; `unit_table.count(ids)` measures outputs."""
-        return self.get_decoder().unit_table
-
-    def set_unit_table(self: Any, tokenizer, *, cost: Callable[[str], int] | None = None) -> None:
-        """
-        Fill the table of units for the decoder's vocabulary; it is saved with the model. `length_unit="cost"` needs a
-        `cost`, see `UnitTable.from_tokenizer`; a saved model counts it without the function.
-
-        Raises:
-            `ValueError`: when the tokenizer's vocabulary is not the decoder's, or cannot be counted in its unit.
-        """
-        decoder, old = self.get_decoder(), self.unit_table.weights  # as large as the embedding, or an adapter's of it
-        table = UnitTable.from_tokenizer(tokenizer, self.config.length_unit, cost=cost).to(old.device)
-        decoder.unit_table = table.padded(old.shape[1])
-        for config in {id(part.config): part.config for part in (self, decoder)}.values():  # T5's parts have copies
-            config.unit_states = table.states
+    def get_decoder(self: Any):
+        """The base class's method without its search, because `generate` asks at each step."""
+        return self.base_model.decoder
 
     def resize_token_embeddings(self: Any, *args, **kwargs):
         """The base model's method; units of new entries, but for tokens, need `set_unit_table` again."""
@@ -132,15 +116,13 @@ class LengthControlledModel(_Whole):
         return super().forward(input_ids, attention_mask, decoder_input_ids, *args, length=length, **kwargs)
 
 
-class LengthControlledForConditionalGeneration(CardOnPush, LengthControlledGeneration, _Whole):
+class LengthControlledForConditionalGeneration(CardOnPush, _Whole, LengthControlledGeneration):
     """Language-model head with `length` in `forward` and `generate`."""
 
     # The loss is a mean. Trainer takes the **kwargs of `forward` for a promise to divide it by `num_items_in_batch`
     # and would multiply gradients by the number of accumulation steps and of processes.
     accepts_loss_kwargs = False
     model_class: type
-
-    unit_table = _Whole.unit_table
 
     # Every name is written out: Trainer keeps the columns and `generate` accepts the arguments that it finds here.
     def forward(
@@ -203,6 +185,11 @@ class LengthControlledForConditionalGeneration(CardOnPush, LengthControlledGener
             # a slice whose stride grows with each step would make torch.compile compile again
             model_inputs["progress"] = progress[:, -model_inputs["decoder_input_ids"].shape[1] :].contiguous()
         return model_inputs
+
+
+# `generate` asks for it at each step, which costs more than the length's signal
+_forward: Any = LengthControlledForConditionalGeneration.forward
+_forward.__signature__ = inspect.signature(_forward)
 
 
 class LenCtrlBartModel(LengthControlledModel, bart.BartModel):
@@ -338,7 +325,8 @@ def _make_parts(head: Any, stock: ModuleType) -> None:
         globals()[name] = CONTROLLED[mixin, base] = type(name, (mixin, base), fields)
     CONTROLLED[LengthControlledModel, getattr(stock, f"{family}Model")] = head.model_class
     for made in (globals()[f"LenCtrl{family}Encoder"], globals()[f"LenCtrl{family}Decoder"], head.model_class):
-        # hidden states and attentions are recorded for classes that are known by name, from their `__init__` on
+        # Hidden states and attentions are recorded for classes that are known by name. transformers 5.23 enters them
+        # in `__init__`, which a part that gets its class later does not run, and has no public function for it.
         dict.__setitem__(_CAN_RECORD_REGISTRY, str(made), made._can_record_outputs)
 
 

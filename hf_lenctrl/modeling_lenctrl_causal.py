@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,12 +10,19 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, Gene
 from .card import CardOnPush
 from .configuration_lenctrl import LenCtrlCausalLMConfig
 from .generation import LengthControlledGeneration, prompt_of
-from .length_signal import LengthSignal, init_length_weights, required_length, tell_peft, warn_of_column
-from .length_units import StoresUnitTable, UnitTable
+from .length_signal import (
+    LengthSignal,
+    StoresUnitTable,
+    init_length_weights,
+    required_length,
+    tell_peft,
+    warn_of_column,
+)
+from .length_units import UnitTable
 from .lengths import as_length_tensor
 
 
-# what the library asks the outer model and only the inner one knows
+# what the library asks the outer model and only the inner one knows; private names of transformers 5.23
 _OF_INNER = (
     "_supports_sdpa",
     "_supports_flash_attn",
@@ -82,7 +88,7 @@ def _check_answers(answer: torch.Tensor, length: torch.Tensor, unit: str) -> Non
     if bool((answers > 1).any()):
         raise ValueError(
             f"a row holds one answer, a run of labels that are not -100, got {answers.tolist()}; make a row for each "
-            "answer of a chat, -100 over what is before it, as recipes/train_causal_lm.py does"
+            "answer of a chat, -100 over what is before it"
         )
     if bool((length < 1).any()):
         raise ValueError(
@@ -91,8 +97,8 @@ def _check_answers(answer: torch.Tensor, length: torch.Tensor, unit: str) -> Non
         )
 
 
-class LenCtrlForCausalLM(  # type: ignore[misc]
-    CardOnPush, LengthControlledGeneration, StoresUnitTable, LengthSignal, PreTrainedModel, GenerationMixin
+class LenCtrlForCausalLM(  # type: ignore[misc, override]
+    CardOnPush, StoresUnitTable, LengthControlledGeneration, LengthSignal, PreTrainedModel, GenerationMixin
 ):
     """
     Any model of `AutoModelForCausalLM`, with `length` in `forward` and `generate`.
@@ -110,8 +116,9 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
     config_class = LenCtrlCausalLMConfig
     _looked = False  # at the lengths of a first batch in training
     supports_gradient_checkpointing = True
-    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = True  # this class attends to nothing
-    # small steps of training would be lost in half precision
+    # Private names of transformers 5.23. This class attends to nothing; and small steps of training would be lost in
+    # half precision
+    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = True
     _keep_in_fp32_modules_strict = {"length_projection", "length_embedding"}
 
     def __init__(self, config: LenCtrlCausalLMConfig, language_model: PreTrainedModel | None = None):
@@ -122,6 +129,7 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
             inner = AutoModelForCausalLM.from_config(config.text_config)
         self.language_model = inner
         config.text_config = inner.config
+        # the setter of transformers 5.23 would hand the choice down to `text_config` again
         config._attn_implementation_internal = inner.config._attn_implementation
         for name in _OF_INNER:
             if hasattr(inner, name):
@@ -132,11 +140,6 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
         self.add_length_signal()
         self.post_init()
         tell_peft(config)
-
-    @property
-    def unit_table(self) -> UnitTable:  # type: ignore[override]
-        """What each entry of the vocabulary writes; `unit_table.count(ids)` measures outputs."""
-        return self._modules["unit_table"]  # type: ignore[return-value]
 
     @property
     def embed_tokens(self):
@@ -175,24 +178,10 @@ class LenCtrlForCausalLM(  # type: ignore[misc]
     def _init_weights(self, module):
         init_length_weights(module, self.config)  # the inner model has given its own weights theirs
 
-    def set_unit_table(self, tokenizer, *, cost: Callable[[str], int] | None = None) -> None:
-        """
-        Fill the table of units for the model's vocabulary; it is saved with the model. `length_unit="cost"` needs a
-        `cost`, see `UnitTable.from_tokenizer`; a saved model counts it without the function.
-
-        Raises:
-            `ValueError`: when the tokenizer's vocabulary is not the model's, or cannot be counted in its unit.
-        """
-        old = self.unit_table.weights  # as large as the embedding, which an adapter may have wrapped
-        table = UnitTable.from_tokenizer(tokenizer, self.config.length_unit, cost=cost).to(old.device)
-        self._modules["unit_table"] = table.padded(old.shape[1])
-        self.config.unit_states = table.states
-
     def resize_token_embeddings(self, *args, **kwargs):
         """The base model's method; tokens new to a model that counts characters must be counted: `set_unit_table`."""
         embeddings = self.language_model.resize_token_embeddings(*args, **kwargs)
-        if self.unit_table.weights.shape[1] != embeddings.num_embeddings:
-            self._modules["unit_table"] = self.unit_table.resized(embeddings.num_embeddings, self.config)
+        self.resize_unit_table()
         return embeddings
 
     def _eos(self) -> list[int]:
@@ -359,6 +348,11 @@ def _check_taken(plain: Any, model: LenCtrlForCausalLM) -> None:
             f"{name} cannot be saved with a length, because AutoModelForCausalLM does not build it from its "
             f"{type(plain.config).__name__}; use another architecture"
         )
+    if plain.config.model_type == "reformer":
+        raise ValueError(
+            f"{name} pads ids to its chunks but not embeddings, so a length encoding cannot reach it; use another "
+            "architecture"
+        )
     ids = torch.arange(4, device=plain.device).unsqueeze(0)
     expected = plain(ids, use_cache=False).logits
     if expected.shape[-1] != embed.num_embeddings:
@@ -388,7 +382,8 @@ def control_causal(plain: Any, **fields) -> LenCtrlForCausalLM:
     Raises:
         `ValueError`: for a model that does not take embeddings instead of ids, or whose outputs then differ.
     """
-    # a composite configuration hands its own choice of attention down, and with None the causal mask is missing
+    # A composite configuration hands its own choice of attention down, and with None the causal mask is missing.
+    # transformers 5.23 has no public name to read it by.
     attention = plain.config._attn_implementation
     fields |= {"text_config": plain.config, "attn_implementation": attention}
     config = LenCtrlCausalLMConfig(**fields)

@@ -80,29 +80,12 @@ class UnitVocabulary:
 
     def machine(self, unit: str) -> tuple[torch.Tensor, torch.Tensor]:
         """Weights and next states: the states that the pieces can lead to, each run over all pieces."""
-        start: tuple[bool, bool, bytes] = (False, True, b"")  # started, white space last, bytes of an open character
-        rows: dict[tuple[bool, bool, bytes], tuple[list[int], list]] = {}
-        after_text = [(True, False, b""), (True, True, b"")] if unit == "word" or self.strips else [(True, False, b"")]
-        order = [start, *after_text]  # `states_after` relies on the first three
+        # started, white space last, bytes of an open character
+        order: list[tuple] = [(False, True, b""), (True, False, b"")]
+        order += [(True, True, b"")] if unit == "word" or self.strips else []
         continuing = [i for i, data in enumerate(self.later) if data and 0x80 <= data[0] < 0xC0]
-        for state in order:
-            started, white, waiting = state
-            may_end = not waiting and not (self.strips and unit != "word" and started and white)
-            if waiting:  # all but the bytes it waits for break the character, and lead where they lead after text
-                weights, following = [min(w, ~w) for w in rows[after_text[0]][0]], list(rows[after_text[0]][1])
-            else:
-                weights, following = [0] * len(self.later), [state] * len(self.later)
-            for i in continuing if waiting else range(len(self.later)):
-                weights[i], following[i] = self._write(state, i, unit)
-            for i in self.special:
-                weights[i], following[i] = 0 if may_end else ~0, state
-            rows[state] = weights, following
-            order += [new for new in dict.fromkeys(following) if new not in order]
-        number = {state: i for i, state in enumerate(order)}
-        return (
-            torch.tensor([rows[state][0] for state in order]),
-            torch.tensor([[number[new] for new in rows[state][1]] for state in order], dtype=torch.uint8),
-        )
+        strips = self.strips and unit != "word"
+        return _tensors(order, _run(self, order, lambda state, i: self._write(state, i, unit), continuing, strips))
 
     def _write(self, state, i: int, unit: str):
         """Weight of entry `i` and the state after it."""
@@ -144,9 +127,8 @@ class CostVocabulary:
     The table of a cost that adds up over characters, see `Columns` and `CharacterCost`.
 
     A character that is split over entries costs when its last byte is written. A state knows the context and the first
-    bytes, in groups that continue alike. There may be more than a table can hold. Then those have a state of which the
-    vocabulary has most characters; any other is not to be written under a constraint, and counts as the dearest one,
-    so that a count is never too low.
+    bytes, in groups that continue alike. If there are too many groups, only the most frequent get a state. A
+    constraint forbids the others, and they count as the dearest character, so that a count is never too low.
 
     Args:
         vocabulary (`UnitVocabulary`): What each entry decodes to.
@@ -210,7 +192,7 @@ class CostVocabulary:
                 if stands in (None, context) or exact[key] - exact[stands, missing, group]:
                     often = after.total() if context < 0 else after[context]
                     worth[named[key]] += (common + begun[missing, group]) * math.log2(1.1 + often)
-        room = min(_MOST_STATES, _MOST_ENTRIES // len(self.later)) - 6
+        room = (min(_MOST_STATES, _MOST_ENTRIES // len(self.later)) - 6) // (1 + self.vocabulary.strips)
         best = sorted(worth, key=lambda name: -worth[name])
         few, many = 0, len(best) + 1  # as many of the best as can be reached in so many states
         while many - few > 1:
@@ -248,35 +230,13 @@ class CostVocabulary:
 
     def machine(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Weights and next states, as `UnitVocabulary.machine`."""
-        own, strips = self.vocabulary, self.vocabulary.strips
-        # a state: started, white space last, the context, the open character
-        order = [(False, True, 0, None), (True, False, 0, None)] + ([(True, True, 0, None)] if strips else [])
-        rows: dict[tuple, tuple[list[int], list]] = {}
+        strips = self.vocabulary.strips
+        # started, white space last, the context, the open character
+        order: list[tuple] = [(False, True, 0, None), (True, False, 0, None)] + [(True, True, 0, None)] * strips
         stray = [i for i, piece in enumerate(self.later) if piece.data]
-        alike: dict = {}  # of pieces that are written alike one
-        one = [alike.setdefault(pair, i) for i, pair in enumerate(zip(self.first, self.later, strict=True))]
-        for state in order:
-            started, white, _, opened = state
-            if opened:  # all else breaks the character, which decodes to U+FFFD, and leads where it leads after text
-                lost = self.costs.step(0, self.costs.kind("\ufffd"))[0]
-                weights = [~(lost + max(w, ~w)) for w in rows[order[1]][0]]
-                following = list(rows[order[1]][1])
-                for i in stray:
-                    weights[i], following[i] = self._write(state, i)
-            else:
-                written = {i: self._write(state, i) for i in alike.values()}
-                weights, following = [written[i][0] for i in one], [written[i][1] for i in one]
-            may_end = not opened and not (strips and started and white)
-            for i in own.special:
-                weights[i], following[i] = 0 if may_end else ~0, state
-            rows[state] = weights, following
-            order += [new for new in dict.fromkeys(following) if new not in rows and new not in order]
-        order = self._live(order, rows)
-        number = {state: i for i, state in enumerate(order)}
-        return (
-            torch.tensor([rows[state][0] for state in order]),
-            torch.tensor([[number[new] for new in rows[state][1]] for state in order], dtype=torch.uint8),
-        )
+        lost = self.costs.step(0, self.costs.kind("\ufffd"))[0]  # what a character that is broken off decodes to
+        rows = _run(self.vocabulary, order, self._write, stray, strips, lost)
+        return _tensors(self._live(order, rows), rows)
 
     def _live(self, order: list[tuple], rows: dict) -> list[tuple]:
         """States whose open character the vocabulary can complete; to write what leads to others ends no character."""
@@ -335,6 +295,41 @@ class CostVocabulary:
                 more, context, may = self.costs.step(context, to)
                 units, safe = units + more, safe and may
         return units, context, opened, safe, data
+
+
+def _run(vocabulary: UnitVocabulary, order: list[tuple], write, continuing: list[int], strips: bool, lost: int = 0):
+    """
+    Weights and next states of each state, over all entries; what the states in `order` lead to is appended there. It
+    has the start and the states after text and white space first, as `UnitTable.states_after` takes it. A state begins
+    with whether text has begun and whether white space is last. It ends with the open character, which all entries but
+    `continuing` break: they lead where they lead after text, and count `lost` units more. Where `strips`, no text ends
+    on white space.
+    """
+    alike: dict = {}  # of pieces that are written alike one
+    one = [alike.setdefault(pair, i) for i, pair in enumerate(zip(vocabulary.first, vocabulary.later, strict=True))]
+    rows: dict[tuple, tuple[list[int], list]] = {}
+    for state in order:
+        if state[-1]:
+            weights, following = [~(lost + max(w, ~w)) for w in rows[order[1]][0]], list(rows[order[1]][1])
+            for i in continuing:
+                weights[i], following[i] = write(state, i)
+        else:
+            written = {i: write(state, i) for i in alike.values()}
+            weights, following = [written[i][0] for i in one], [written[i][1] for i in one]
+        may_end = not state[-1] and not (strips and state[0] and state[1])
+        for i in vocabulary.special:
+            weights[i], following[i] = 0 if may_end else ~0, state
+        rows[state] = weights, following
+        order += [new for new in dict.fromkeys(following) if new not in order]
+    return rows
+
+
+def _tensors(order: list[tuple], rows: dict) -> tuple[torch.Tensor, torch.Tensor]:
+    number = {state: i for i, state in enumerate(order)}
+    return (
+        torch.tensor([rows[state][0] for state in order]),
+        torch.tensor([[number[new] for new in rows[state][1]] for state in order], dtype=torch.uint8),
+    )
 
 
 _BYTE_OF = {character: byte for byte, character in bytes_to_unicode().items()}  # the byte-level alphabet

@@ -17,14 +17,13 @@ from typing import Any
 
 import datasets
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, DataCollatorForSeq2Seq, TrainingArguments, set_seed
+from transformers import AutoModelForCausalLM, AutoTokenizer, DataCollatorForSeq2Seq, TrainingArguments
 
 import hf_lenctrl
-from hf_lenctrl.commands import row_files
+from hf_lenctrl.commands import rows as row_files
 from hf_lenctrl.commands.arguments import parse_arguments
-from hf_lenctrl.commands.checkpoints import check_checkpoint, check_writable, finished_with, last_checkpoint
-from hf_lenctrl.commands.locking import locked
-from hf_lenctrl.commands.run import check_upload, precision
+from hf_lenctrl.commands.record import begun
+from hf_lenctrl.commands.run import fit
 from hf_lenctrl.length_units import UnitTable
 from hf_lenctrl.modeling_lenctrl_causal import answer_progress
 from hf_lenctrl.training.collator import DrawsByExample
@@ -218,39 +217,23 @@ def make_trainer(options: Options, args: TrainingArguments, tokenizer) -> Resuma
     )
 
 
-def fit(trainer: ResumableTrainer, options: Options) -> None:
-    """Train, or resume, or load what is trained; save the model."""
-    args = trainer.args
-    checkpoint = args.resume_from_checkpoint or last_checkpoint(str(args.output_dir), args.world_size)
-    if checkpoint is not None:
-        unit = None if options.length_encoding == "none" else options.length_unit
-        check_checkpoint(checkpoint, args.save_only_model, unit)
-    if checkpoint is not None and (finished := finished_with(checkpoint, args)) is not None:
-        print(f"training is finished: {finished}")  # Trainer would take one more step
-        trainer._load_from_checkpoint(str(finished))
-    else:
-        trainer.train(resume_from_checkpoint=checkpoint)
-    trainer.accelerator.wait_for_everyone()
-    if options.lora_merge:
-        adapted: Any = trainer.model
-        trainer.model = adapted.merge_and_unload()
-    trainer.save_model(_internal_call=True)  # uploaded once, at the end
-    if args.push_to_hub:
-        trainer.push_to_hub()
+def merge(trainer: ResumableTrainer) -> None:
+    """Put the adapter's weights into those of the model."""
+    adapted: Any = trainer.model
+    trainer.model = adapted.merge_and_unload()
 
 
 def main(argv=None) -> None:
     """Run the recipe."""
     options, args = parse_arguments((Options, TrainingArguments), argv, __doc__)
-    set_seed(args.seed)
-    print(f"computing in {precision(args)}, on {args.device.type}")
-    check_writable(args.output_dir)
-    with locked(args.output_dir, args.should_save):
-        check_upload(args)  # before anything is trained
+    with begun(args, options) as record:
         tokenizer = AutoTokenizer.from_pretrained(options.base_model)
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token
-        fit(make_trainer(options, args, tokenizer), options)
+        trainer = make_trainer(options, args, tokenizer)
+        fit(trainer, record, merge if options.lora_merge else None)
+        if args.push_to_hub:
+            trainer.push_to_hub()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ import hashlib
 import json
 import threading
 import time
-from fnmatch import fnmatchcase
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
@@ -13,37 +12,18 @@ from urllib.parse import unquote, urlsplit
 LFS = (".safetensors", ".spm", ".png", ".bin", ".pt")
 
 
-def ignored(path: str, gitignore: str) -> bool:
-    """Whether a `.gitignore` leaves a path out: the last pattern that fits it, or a folder it is in, decides."""
-    parts = path.split("/")
-    out = False
-    for line in gitignore.splitlines():
-        line = line.strip()
-        if not line or line.startswith("#"):
-            continue
-        wanted, pattern = line.startswith("!"), line.removeprefix("!")
-        # without a slash before its end a pattern fits names in every folder, with one the path from the root
-        anchored = "/" in pattern.rstrip("/")
-        for end in range(1, len(parts) + 1):
-            is_folder = end < len(parts)
-            name = "/".join(parts[:end]) if anchored else parts[end - 1]
-            if (is_folder or not pattern.endswith("/")) and fnmatchcase(name, pattern.strip("/")):
-                out = not wanted
-    return out
-
-
 class Hub(ThreadingHTTPServer):
     """
     Repositories in memory, each a list of commits (path -> bytes). `fail` maps a word of a path to what becomes of its
-    requests: a status, or `"hang"`. It leaves out what a `.gitignore` names, unless `honours_gitignore` is `False`,
-    and knows which files it has already.
+    requests: a status, or `"hang"`. It keeps what it is sent, whatever a `.gitignore` says, and knows which files it
+    has already.
     """
 
     daemon_threads = True
 
-    def __init__(self, user: str = "user", token: str = "hf_secret", honours_gitignore: bool = True):
+    def __init__(self, user: str = "user", token: str = "hf_secret"):
         super().__init__(("127.0.0.1", 0), _Routes)
-        self.user, self.token, self.honours_gitignore = user, token, honours_gitignore
+        self.user, self.token = user, token
         self.repos: dict[str, dict] = {}
         self.objects: dict[str, bytes] = {}  # LFS
         self.fail: dict[str, int | str] = {}
@@ -149,15 +129,11 @@ class _Routes(BaseHTTPRequestHandler):
         sha, files = found[-1]
         if kind == "preupload":
             asked = json.loads(body)
-            gitignore = asked.get("gitIgnore")  # else the one among the files, else the one that is here
-            if gitignore is None:
-                among = (file.get("sample") for file in asked["files"] if file["path"] == ".gitignore")
-                gitignore = base64.b64decode(next(among, "")).decode() or files.get(".gitignore", b"").decode()
             modes = [
                 {
                     "path": file["path"],
                     "uploadMode": "lfs" if file["path"].endswith(LFS) else "regular",
-                    "shouldIgnore": hub.honours_gitignore and ignored(file["path"], gitignore),
+                    "shouldIgnore": False,
                     "oid": oid_of(file["path"], files),
                 }
                 for file in asked["files"]

@@ -1,4 +1,4 @@
-"""Several processes, by the configurations of recipes/accelerate; and training rows that are streamed."""
+"""Several processes, by the configurations of recipes/accelerate."""
 
 import json
 import os
@@ -30,9 +30,6 @@ from recipe_runs import (
 )
 from torch.distributed.fsdp import FullyShardedDataParallel
 
-from hf_lenctrl.commands.arguments import DataArguments
-from hf_lenctrl.commands.data import STREAM_HEAD, Stream, first_rows, load_splits
-from hf_lenctrl.commands.row_files import load_rows
 from hf_lenctrl.training.collator import DataCollatorForLengthControl
 
 
@@ -63,8 +60,6 @@ TESTED = {
     "validation_share": 0.2,
     "test_share": 0.2,
 }
-STREAMED = {"streaming": True, "max_steps": 3, "length_noise": 2, "validation_share": 0, "test_share": 0}
-
 AVERAGED = {"max_steps": 2, "eval_strategy": "steps", "eval_steps": 2, "save_steps": 1, "average_checkpoints": 2}
 AVERAGED |= {"test_lengths": 5, "generation_num_beams": 2}
 REQUESTS = [{"source": f"{source} {i}", "budget": 5 + i % 7} for i, source in enumerate(SOURCES * 7)]
@@ -140,7 +135,6 @@ def two(tmp_path_factory):
         ("whole", FEW, {**TESTED, "max_steps": 4}),
         ("parts", FEW, {**TESTED, "max_steps": 2}),
         ("parts", FEW, {**TESTED, "max_steps": 4}),
-        ("stream", ROWS[:20], {**STREAMED, "per_device_train_batch_size": 4}),
         ("averaged", ROWS, AVERAGED),
     ):
         file = write_rows(folder / f"{name}.jsonl", rows)
@@ -249,17 +243,6 @@ def test_another_number_of_processes_does_not_go_on(two):
     ):
         train(two / "parts", rows=FEW, **{**TESTED, "max_steps": 6})
     assert (two / "parts" / "model.safetensors").read_bytes() == before
-
-
-@pytest.mark.slow
-def test_two_processes_share_a_stream(two):
-    first, second = seen_by(two / "stream")
-    assert len(first) == len(second)
-    for i in range(0, 8, 4):  # of 20 rows a pass has two and a half steps of 8
-        assert not {row[1] for row in first[i : i + 4]} & {row[1] for row in second[i : i + 4]}
-    assert {row[0] for row in first} == {0, 1}
-    assert steps_of(two / "stream") == 3
-    load(two / "stream")
 
 
 @pytest.mark.slow
@@ -380,146 +363,3 @@ def test_sharded_training_runs(tmp_path, name):
     done = launch(tmp_path, f"{name}.yaml", "--num_processes", 1, script, *words(options), **visible)
     assert done.returncode == 0, done.stderr[-3000:]
     load(tmp_path / "run")
-
-
-# Streams
-
-
-def test_a_stream_trains_through_all_rows_again_and_again_and_goes_on(tmp_path, monkeypatch):
-    seen: list[tuple] = []
-    collate = DataCollatorForLengthControl.__call__
-
-    def look(self, features, return_tensors=None):
-        batch = collate(self, features, return_tensors)
-        if self.length_noise:
-            ids = [tuple(feature["input_ids"]) for feature in features]
-            seen.extend(zip(ids, batch["length"].tolist(), strict=True))
-        return batch
-
-    monkeypatch.setattr(DataCollatorForLengthControl, "__call__", look)
-    held_out = write_rows(tmp_path / "held_out.jsonl", ROWS[30:34])
-    rows = [*ROWS[:20], {**ROWS[0], "target": " "}]  # one that is dropped
-    options = {**STREAMED, "rows": rows, "save_steps": 2, "length_noise": 9}
-    options |= {"validation_file": held_out, "test_file": held_out, "eval_strategy": "steps", "eval_steps": 2}
-    whole = train(tmp_path / "whole", **{**options, "max_steps": 5})
-    assert {"test_mae", "train_loss"} <= whole.keys()
-    drawn = seen[:40]  # two passes of 20 rows in batches of 8
-    first, second = dict(drawn[:20]), dict(drawn[20:])
-    assert len(first) == 20 and first.keys() == second.keys()
-    assert [ids for ids, _ in drawn[:20]] != [ids for ids, _ in drawn[20:]]  # in another order, with other noise
-    assert sum(first[ids] != second[ids] for ids in first) > 10
-    train(tmp_path / "parts", **{**options, "max_steps": 2})
-    train(tmp_path / "parts", **{**options, "max_steps": 5})  # on into the second pass
-    assert_same_weights(tmp_path / "whole", tmp_path / "parts")
-    card = (tmp_path / "whole" / "README.md").read_text()
-    assert "train_file" not in card and "whole.jsonl" in card
-
-
-def test_a_stream_holds_the_same_rows_in_the_same_order_as_its_file(tmp_path):
-    rows = [{"translation": {"en": f"source {i}", "ja": f"target {i}"}, "key": i} for i in range(7)]
-    files = {"train_file": write_rows(tmp_path / "rows.jsonl", rows), "validation_file": tmp_path / "rows.jsonl"}
-    columns = {"source_column": "translation.en", "target_column": "translation.ja", "test_share": 0}
-    given = {**{key: str(path) for key, path in files.items()}, **columns, "max_validation_rows": 3}
-    whole, streamed = (load_splits(DataArguments(**given, streaming=on)) for on in (False, True))
-    assert isinstance(streamed["train"], datasets.IterableDataset)
-    assert (
-        list(streamed["train"])
-        == list(whole["train"])
-        == [{"source": f"source {i}", "target": f"target {i}"} for i in range(7)]
-    )
-    assert list(streamed["validation"]) == list(whole["validation"]) and len(streamed["validation"]) == 3
-    assert first_rows(streamed["train"])[:] == whole["train"][:] and STREAM_HEAD == 100_000
-
-
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_a_name_and_every_kind_of_file_is_streamed(tmp_path, suffix):
-    rows = datasets.Dataset.from_list([{"source": f"source {i}", "target": f"target {i}"} for i in range(5)])
-    (tmp_path / "named").mkdir()
-    for split in ("train", "validation"):  # as load_dataset finds them in a folder, by its name
-        getattr(rows, f"to_{suffix}")(tmp_path / "named" / f"{split}.{suffix}")
-    named = load_splits(DataArguments(dataset_name=str(tmp_path / "named"), test_share=0, streaming=True))
-    file = str(tmp_path / "named" / f"train.{suffix}")
-    local = load_splits(DataArguments(train_file=file, validation_share=0, test_share=0, streaming=True))
-    assert list(named["train"]) == list(local["train"]) == list(named["validation"]) == list(rows)
-
-
-def test_other_splits_of_a_stream_are_not_read(tmp_path):
-    for split in ("train", "validation", "unsupervised"):
-        row = {"text": "no target"} if split == "unsupervised" else {"source": "a", "target": "b"}
-        (tmp_path / f"{split}.jsonl").write_text(json.dumps(row))
-    (tmp_path / "README.md").write_text(
-        "---\nconfigs:\n- config_name: default\n  data_files:\n"
-        + "".join(f"  - split: {name}\n    path: {name}.jsonl\n" for name in ("train", "validation", "unsupervised"))
-        + "---\n"
-    )
-    splits = load_splits(DataArguments(dataset_name=str(tmp_path), test_share=0, streaming=True))
-    assert list(splits) == ["train", "validation"] and list(splits["train"]) == [{"source": "a", "target": "b"}]
-
-
-@pytest.mark.parametrize("missing", [0, 1])
-def test_a_stream_may_have_rows_without_a_pair(tmp_path, missing):
-    rows: list = [{"translation": {"en": f"text {i}", "ja": f"テキスト {i}"}} for i in range(3)]
-    rows[missing] = {"translation": None}
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    columns = {"source_column": "translation.en", "target_column": "translation.ja"}
-    shares = {"validation_share": 0, "test_share": 0, "streaming": True}
-    splits = load_splits(DataArguments(train_file=str(tmp_path / "rows.jsonl"), **columns, **shares))
-    found = [(row["source"], row["target"]) for row in splits["train"]]
-    assert found == [(None, None) if i == missing else (f"text {i}", f"テキスト {i}") for i in range(3)]
-
-
-def test_a_broken_row_of_a_stream_is_told(tmp_path):
-    (tmp_path / "rows.jsonl").write_text('{"source": "a", "target": "b"}\n{"source": "a", "tar\n')
-    with pytest.raises(ValueError, match="rows.jsonl could not be read as jsonl: .*; mend or remove the broken row"):
-        load_rows(str(tmp_path / "rows.jsonl"), streaming=True)
-
-
-def test_a_stream_yields_its_passes_in_orders_of_their_own():
-    rows = datasets.Dataset.from_list([{"i": i} for i in range(6)]).to_iterable_dataset()
-    plain, drawn = Stream(rows), Stream(rows, seed=3)
-    for stream in (plain, drawn):
-        found = [row for row, _ in zip(stream, range(18), strict=False)]
-        assert [row["epoch"] for row in found] == [0] * 6 + [1] * 6 + [2] * 6
-        assert [row for row, _ in zip(stream, range(18), strict=False)] == found
-    orders = [[row["i"] for row in found[n : n + 6]] for n in (0, 6, 12)]
-    assert all(sorted(order) == list(range(6)) for order in orders) and len(set(map(tuple, orders))) == 3
-    assert list(Stream(rows.filter(lambda row: False))) == []
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_steps": -1}, "say after how many steps to stop: max_steps="),
-        (
-            {"train_sampling_strategy": "group_by_length"},
-            "group_by_length is not possible; use random .* or sequential",
-        ),
-        ({"test_share": 0.1}, "cannot cut test rows from it; give test_file=, or do without: test_share=0"),
-        ({"source_column": "text"}, "has no column 'text', only source, target, package; name the right one"),
-        ({"rows": [{"source": "a", "target": 1, "package": "b"}]}, "column 'target' of .* must hold text, got int64"),
-        ({"rows": []}, "has no rows"),
-        (
-            {"max_target_length": 1},
-            "no row of train is left; look at the columns, at max_target_length and at unseen_",
-        ),
-    ],
-)
-def test_what_a_stream_cannot_do_is_told_before_training(tmp_path, options, message):
-    with pytest.raises(ValueError, match=message):
-        train(tmp_path / "run", **{**STREAMED, "rows": ROWS[:20], **options})
-    assert not (tmp_path / "run" / "model.safetensors").exists()
-
-
-def test_lengths_are_left_out_of_a_stream_too(tmp_path, monkeypatch):
-    lengths = []
-    collate = DataCollatorForLengthControl.__call__
-
-    def look(self, features, return_tensors=None):
-        batch = collate(self, features, return_tensors)
-        lengths.extend(batch["length"].tolist())
-        return batch
-
-    monkeypatch.setattr(DataCollatorForLengthControl, "__call__", look)
-    left_out = len(ROWS[0]["target"])
-    train(tmp_path / "run", **{**STREAMED, "rows": ROWS[:12], "length_noise": 0, "unseen_lengths": left_out})
-    assert lengths and left_out not in lengths

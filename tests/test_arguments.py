@@ -8,7 +8,7 @@ import pytest
 import yaml
 from transformers import Seq2SeqTrainingArguments
 
-from hf_lenctrl.commands import parser
+from hf_lenctrl.commands import arguments
 from hf_lenctrl.commands.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
 
 
@@ -16,6 +16,7 @@ CLASSES = (ModelArguments, DataArguments, RunArguments)
 ROOT = Path(__file__).resolve().parents[1]
 RECIPES = sorted(path for group in ("headline", "translation") for path in (ROOT / "recipes" / group).glob("*.yaml"))
 RECIPES.remove(ROOT / "recipes/translation/isometric.yaml")  # trains nothing
+OTHERS = ("predictor", "golc")  # of commands with other options
 
 
 @pytest.fixture
@@ -31,42 +32,18 @@ def parse(tmp_path):
     return parse
 
 
-# Precedence
-
-
 def test_without_yaml_or_options_the_defaults_hold():
-    model, data, run = parse_arguments(CLASSES, [])
-    assert (model, data, run) == (ModelArguments(), DataArguments(), RunArguments())
+    assert parse_arguments(CLASSES, []) == (ModelArguments(), DataArguments(), RunArguments())
 
 
-def test_yaml_wins_over_defaults_and_the_command_line_over_yaml(parse):
+def test_yaml_wins_over_defaults_and_the_command_line_over_yaml(parse, monkeypatch, tmp_path):
     values = parse("layers: 2\nd_model: 256\n", "--d_model", "64", "--dropout", "0.3")
     assert (values["layers"], values["d_model"], values["dropout"]) == (2, 64, 0.3)
     assert values["attention_heads"] == ModelArguments().attention_heads
-
-
-def test_the_command_line_is_read_from_sys_argv(parse, monkeypatch, tmp_path):
-    (tmp_path / "run.yml").write_text("layers: 3\n")
-    monkeypatch.setattr("sys.argv", ["train", str(tmp_path / "run.yml"), "--d_model", "8"])
+    argv = ["train", str(tmp_path / "run.yaml"), "--d_model", "8"]
+    monkeypatch.setattr("sys.argv", argv)
     model, *_ = parse_arguments(CLASSES)
-    assert (model.layers, model.d_model) == (3, 8)
-
-
-def test_parsing_leaves_the_arguments_of_the_caller_as_they_were(tmp_path):
-    (tmp_path / "run.yaml").write_text("layers: 3\n")
-    argv = [str(tmp_path / "run.yaml"), "--d_model", "8"]
-    parse_arguments(CLASSES, argv)
-    assert argv == [str(tmp_path / "run.yaml"), "--d_model", "8"]
-
-
-# Types
-
-
-# YAML 1.1 takes 1e-3, without a point, for a string
-@pytest.mark.parametrize("written", ["1e-3", "1.0e-3", "0.001", "'1e-3'"])
-def test_small_floats_may_be_written_either_way(parse, written):
-    value = parse(f"dropout: {written}\n")["dropout"]
-    assert value == 0.001 and isinstance(value, float)
+    assert (model.layers, model.d_model) == (2, 8) and argv[1:] == [str(tmp_path / "run.yaml"), "--d_model", "8"]
 
 
 @pytest.mark.parametrize(
@@ -74,31 +51,31 @@ def test_small_floats_may_be_written_either_way(parse, written):
     [
         ("layers: 2", "layers", 2),
         ("test_share: 0.5", "test_share", 0.5),
+        # YAML 1.1 takes 1e-3, without a point, for a string
+        ("dropout: 1e-3", "dropout", 0.001),
+        ("dropout: 1.0e-3", "dropout", 0.001),
+        ("dropout: '1e-3'", "dropout", 0.001),
         ("absolute_positions: true", "absolute_positions", True),
-        ("absolute_positions: false", "absolute_positions", False),
         ("absolute_positions: 'false'", "absolute_positions", False),
+        ("absolute_positions: on", "absolute_positions", True),
+        ("absolute_positions: off", "absolute_positions", False),
         ("group_column: null", "group_column", None),
-        ("rouge_max_bytes: null", "rouge_max_bytes", None),
         ("rouge_max_bytes: 75", "rouge_max_bytes", 75),
         ("test_lengths: [20, 40, 60]", "test_lengths", [20, 40, 60]),
         ("test_lengths: []", "test_lengths", []),
+        ("test_lengths: ", "test_lengths", []),
         ("test_lengths: 20", "test_lengths", [20]),  # as on the command line
         ("group_separator: '-'", "group_separator", "-"),
         ("train_file: rows 100%.jsonl", "train_file", "rows 100%.jsonl"),
-        ("train_file: 2024-01-01", "train_file", "2024-01-01"),
-        ("length_encoding: none", "length_encoding", "none"),
         # YAML 1.1 takes these for booleans, numbers, times
         ("language: no", "language", "no"),
-        ("language: yes", "language", "yes"),
         ("license: 1.10", "license", "1.10"),
+        ("train_file: 2024-01-01", "train_file", "2024-01-01"),
         ("train_file: 12:30:45", "train_file", "12:30:45"),
         ("group_separator: 010", "group_separator", "010"),
-        ("absolute_positions: on", "absolute_positions", True),
-        ("absolute_positions: off", "absolute_positions", False),
-        ("test_lengths: ", "test_lengths", []),
-        ("test_lengths: null", "test_lengths", []),
         ("language: ", "language", None),
         ("language: 'null'", "language", "null"),
+        ("length_encoding: none", "length_encoding", "none"),
     ],
 )
 def test_a_yaml_value_has_the_type_of_its_option(parse, text, key, value):
@@ -116,76 +93,60 @@ def test_a_yaml_value_has_the_type_of_its_option(parse, text, key, value):
         (["--layers=3"], "layers", 3),
     ],
 )
-def test_an_option_wins_whatever_its_type(parse, options, key, value):
-    text = "test_lengths: [20]\nabsolute_positions: true\ngroup_separator: _\nlayers: 2\n"
+@pytest.mark.parametrize("lengths", ["[20]", "[]"])
+def test_an_option_wins_whatever_its_type(parse, options, key, value, lengths):
+    text = f"test_lengths: {lengths}\nabsolute_positions: true\ngroup_separator: _\nlayers: 2\n"
     assert parse(text, *options)[key] == value
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["layers: six", "layers: 6.5", "layers: true", "dropout: high", "family: t5", "test_lengths: [20, forty]"]
-    + ["test_lengths: [20.5]", "absolute_positions: maybe"],
-)
-def test_a_yaml_value_of_another_type_is_refused_with_its_option(parse, text, capsys):
-    # as argparse refuses the same on the command line; HfArgumentParser has an error of its own for booleans
-    with pytest.raises((SystemExit, ValueError, TypeError)) as error:
-        parse(text)
-    message = capsys.readouterr().err + str(error.value)
-    key, value = text.split(": ")
-    assert key in message or value in message
-
-
-@pytest.mark.parametrize("empty", ["", "[]"])
-def test_an_empty_list_gives_way_to_the_command_line(parse, empty):
-    assert parse(f"test_lengths: {empty}", "--test_lengths", "7")["test_lengths"] == [7]
-
-
-def test_a_choice_may_be_no(tmp_path):
+def test_values_reach_the_training_arguments(tmp_path):
     path = tmp_path / "run.yaml"
-    path.write_text("eval_strategy: no\nreport_to: []\n")
-    (training,) = parse_arguments([Seq2SeqTrainingArguments], [str(path), "--output_dir", str(tmp_path), "--use_cpu"])
-    assert training.eval_strategy == "no" and training.report_to == []
-
-
-# Bad input
+    path.write_text(
+        "eval_strategy: no\nreport_to: []\nlr_scheduler_type: cosine_with_restarts\n"
+        "lr_scheduler_kwargs: {num_cycles: 2}\n"
+    )
+    (found,) = parse_arguments([Seq2SeqTrainingArguments], [str(path), "--output_dir", str(tmp_path), "--use_cpu"])
+    assert (found.eval_strategy, found.report_to) == ("no", [])
+    assert found.lr_scheduler_kwargs == {"num_cycles": 2}
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "named"),
     [
-        ("layers:", "run.yaml: layers has no value; give it one, or take the line out"),
-        ("dropout: null", "run.yaml: dropout has no value"),
-        ("absolute_positions: ~", "run.yaml: absolute_positions has no value"),
-        ("layers: []", "run.yaml: layers takes no list"),
-        ("language: []", "run.yaml: language takes no list"),
-        (
-            "layer: 3\nlayers: 2\ncolour: red\n",
-            "run.yaml has unknown keys: colour, layer; .* hf_lenctrl 0.*, it may be written for another version",
-        ),
-        ("7: a\ncolour: red\n", "unknown keys: .*7"),  # true: or on: are booleans in the same way
-        ("- a\n- b\n", "run.yaml must hold `key: value` lines, got list"),
-        ("just text\n", "run.yaml must hold `key: value` lines, got str"),
-        ("", "run.yaml must hold `key: value` lines, got NoneType"),
-        ("layers: 2\ntest_lengths: [1, 2\nd_model: 3\n", r'(?s)run.yaml", line 2'),
+        ("layers: six", "layers.*six"),
+        ("layers: 6.5", "layers.*6.5"),
+        ("layers: true", "layers.*true"),
+        ("layers:", "layers"),
+        ("layers: []", "layers"),
+        ("dropout: high", "dropout.*high"),
+        ("family: t5", "family.*t5"),
+        ("test_lengths: [20, forty]", "test_lengths.*forty"),
+        ("test_lengths: [20.5]", "test_lengths.*20.5"),
+        ("absolute_positions: maybe", "maybe"),
+        ("absolute_positions: ~", "None"),
+        ("layer: 3\nlayers: 2\ncolour: red\n", r"run.yaml has unknown keys: colour, layer"),
+        ("layer: 3", r"unknown keys: layer \(did you mean layers\?\)"),
+        ("7: a\ncolour: red\n", "unknown keys: 7"),
+        ("- a\n- b\n", "run.yaml must hold `key: value` lines"),
+        ("just text\n", "run.yaml must hold `key: value` lines"),
+        ("", "run.yaml must hold `key: value` lines"),
+        ("layers: 2\ntest_lengths: [1, 2\nd_model: 3\n", r'run.yaml", line 2'),
     ],
 )
-def test_wrong_yaml_is_told(parse, text, message):
-    with pytest.raises((ValueError, yaml.YAMLError), match=message):
+def test_a_wrong_yaml_is_told(parse, text, named, capsys):
+    with pytest.raises((SystemExit, ValueError, TypeError, yaml.YAMLError)) as error:
         parse(text)
+    assert re.search(named, capsys.readouterr().err + str(error.value), flags=re.S)
 
 
-def test_what_a_recipe_calls_required_is_given_by_hand(parse):
+def test_what_a_recipe_calls_required_is_given_by_hand(parse, tmp_path):
     assert parse("base_model: required\n", "--base_model=owner/name")["base_model"] == "owner/name"
     continued = parse("base_model: required\n", "--model_name_or_path", "owner/run")
     assert (continued["base_model"], continued["model_name_or_path"]) == (None, "owner/run")
-    with pytest.raises(ValueError, match=r"^base_model is required; give --base_model, or a line of it in your own"):
+    with pytest.raises(ValueError, match=r"^base_model is required; give --base_model"):
         parse("base_model: required\n", "--layers", "2")
-
-
-def test_a_run_has_a_folder(tmp_path):
-    (tmp_path / "run.yaml").write_text("max_steps: 3\n")
     with pytest.raises(ValueError, match="output_dir is required; give --output_dir"):
-        parse_arguments([Seq2SeqTrainingArguments], [str(tmp_path / "run.yaml"), "--use_cpu"])
+        parse_arguments([Seq2SeqTrainingArguments], ["--max_steps", "3", "--use_cpu"])
 
 
 @pytest.mark.parametrize(
@@ -199,60 +160,40 @@ def test_a_run_has_a_folder(tmp_path):
     ],
 )
 def test_bfloat16_is_chosen_where_the_cpu_has_it(tmp_path, monkeypatch, flags, written, expected):
-    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
-    monkeypatch.setattr(parser, "Path", lambda name: tmp_path / "cpuinfo")
     (tmp_path / "run.yaml").write_text(f"bf16: {written}\n")
-    options = ["--output_dir", str(tmp_path), "--use_cpu"]
-    (found,) = parse_arguments([Seq2SeqTrainingArguments], [str(tmp_path / "run.yaml"), *options])
-    assert found.bf16 is expected
-    (found,) = parse_arguments([Seq2SeqTrainingArguments], ["--bf16", written, *options])
-    assert found.bf16 is expected
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
+    known = {"/proc/cpuinfo": tmp_path / "cpuinfo"}
+    monkeypatch.setattr(arguments, "Path", lambda name: known.get(name, Path(name)))
+    for words in ([str(tmp_path / "run.yaml")], ["--bf16", written]):
+        (found,) = parse_arguments([Seq2SeqTrainingArguments], [*words, "--output_dir", str(tmp_path), "--use_cpu"])
+        assert found.bf16 is expected
 
 
-def test_a_misspelt_key_option_or_choice_is_answered_with_the_right_one(parse, capsys):
-    with pytest.raises(ValueError, match=r"unknown keys: layer \(did you mean layers\?\)"):
-        parse("layer: 3\n")
-    for option, meant in (("--lenght_encoding=lrpe", "--length_encoding"), ("--family=brat", "bart")):
-        with pytest.raises(SystemExit):
-            parse("layers: 2\n", option)
-        assert f"(did you mean {meant}?)" in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        parse("layers: 2\n", "--colour=red")
-    assert "did you mean" not in capsys.readouterr().err
-
-
-def test_help_has_a_group_for_each_subject_and_most_of_trainers_options_only_on_request(capsys):
-    shown = {}
-    for option in ("--help", "--help-all"):
-        with pytest.raises(SystemExit) as end:
-            parse_arguments((*CLASSES, Seq2SeqTrainingArguments), [option])
-        assert end.value.code == 0
-        text = capsys.readouterr().out
-        groups = re.findall(r"^(\w[\w ]*):\n((?:  .*\n)+)", text, flags=re.M)
-        shown[option] = {title: re.findall(r"^  --(\w+)", body, flags=re.M) for title, body in groups}
-    ours = ["model", "data", "length", "training", "Hub"]
-    assert list(shown["--help"])[-5:] == ours
-    assert list(shown["--help-all"])[-6:] == [*ours, "other options of Trainer"]
-    for title, name in zip(ours, ["layers", "train_file", "length_encoding", "max_steps", "push_to_hub"], strict=True):
-        assert name in shown["--help"][title] and len(shown["--help"][title]) <= 40
-    hidden = shown["--help-all"]["other options of Trainer"]
-    assert "dataloader_num_workers" in hidden and len(hidden) > 80
-    options = [name for names in shown["--help-all"].values() for name in names]
-    every = {field.name for cls in (*CLASSES, Seq2SeqTrainingArguments) for field in fields(cls) if field.init}
-    assert set(options) - {"help", "no_"} >= every
-
-
-def test_an_unknown_option_exits(parse, capsys):
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--lenght_encoding=lrpe", "unrecognized arguments: --lenght_encoding=lrpe (did you mean --length_encoding?)"),
+        ("--layer=2", "unrecognized arguments: --layer=2 (did you mean --layers?)"),  # no abbreviations
+        ("--colour=red", "unrecognized arguments: --colour=red;"),
+        ("second.yaml", "unrecognized arguments: second.yaml;"),
+        ("--family=brat", "'brat'"),
+    ],
+)
+def test_a_wrong_word_is_told_in_one_line(parse, option, said, capsys):
     with pytest.raises(SystemExit) as exit:
-        parse("layers: 2\n", "--colour", "red")
-    assert exit.value.code == 2
-    assert "--colour" in capsys.readouterr().err
+        parse("layers: 2\n", option)
+    error = capsys.readouterr().err
+    assert exit.value.code == 2 and said in error and error.count("\n") == 1 and error.endswith(" --help\n")
 
 
-def test_a_word_too_many_exits(parse, capsys):
-    with pytest.raises(SystemExit):
-        parse("layers: 2\n", "second.yaml")
-    assert "second.yaml" in capsys.readouterr().err
+def test_help_has_every_option(capsys):
+    classes = (*CLASSES, Seq2SeqTrainingArguments)
+    with pytest.raises(SystemExit) as end:
+        parse_arguments(classes, ["--help"], "What it does")
+    text = capsys.readouterr().out
+    assert end.value.code == 0 and "What it does" in text
+    every = {field.name for cls in classes for field in fields(cls) if field.init}
+    assert set(re.findall(r"^  --(\w+)", text, flags=re.M)) >= every
 
 
 def test_a_yaml_file_that_is_not_there_is_named(tmp_path):
@@ -261,10 +202,6 @@ def test_a_yaml_file_that_is_not_there_is_named(tmp_path):
 
 
 # The recipes
-
-
-def load(name: str) -> dict:
-    return yaml.safe_load((ROOT / "recipes" / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -316,7 +253,7 @@ def test_the_commands_over_a_recipe_are_the_papers_models(recipe):
 
 
 @pytest.mark.parametrize(
-    "path", [path for path in RECIPES if "predictor" not in path.stem], ids=lambda path: path.stem
+    "path", [path for path in RECIPES if not any(name in path.stem for name in OTHERS)], ids=lambda path: path.stem
 )
 def test_every_recipe_parses_as_the_training_script_reads_it(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -348,15 +285,8 @@ def test_a_recipe_is_found_by_its_name():
         parse_arguments(CLASSES, ["headlin/small"])
 
 
-def test_a_mapping_reaches_the_training_arguments(tmp_path):
-    path = tmp_path / "run.yaml"
-    path.write_text("lr_scheduler_type: cosine_with_restarts\nlr_scheduler_kwargs: {num_cycles: 2}\n")
-    (training,) = parse_arguments([Seq2SeqTrainingArguments], [str(path), "--output_dir", str(tmp_path), "--use_cpu"])
-    assert training.lr_scheduler_kwargs == {"num_cycles": 2}
-
-
 def test_the_full_recipes_have_the_hyper_parameters_of_the_papers():
-    values = load("headline/paper")
+    values = yaml.safe_load((ROOT / "recipes/headline/paper.yaml").read_text(encoding="utf-8"))
     # Vaswani et al. 2017: table 3 (base), sections 5.1-5.4 and 6.1; Takase & Okazaki 2019, section 3 and its footnotes
     expected = {
         "layers": 6,

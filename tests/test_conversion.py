@@ -1,17 +1,17 @@
 """Plain checkpoints given length control: the same model at first, one that obeys after a little training."""
 
 import copy
-import math
 
 import pytest
 import torch
 import transformers
 from conftest import SHAPE
 from family_models import FAMILIES, SOURCE, controlled_model, stock_model, tokenizer_of
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoModelForSeq2SeqLM, LEDConfig, LEDForConditionalGeneration, MarianConfig, MarianMTModel
 
 import hf_lenctrl
-from hf_lenctrl import DataCollatorForLengthControl, add_length_control, train_marian_tokenizer
+from hf_lenctrl import add_length_control
 
 
 ENCODINGS = ["ldpe", "lrpe", "pre"]
@@ -63,14 +63,6 @@ def test_logits_equal_the_plain_models_bit_for_bit_whatever_the_length(plain, en
     assert_same_logits(converted, plain)
 
 
-@pytest.mark.parametrize("use_cache", [True, False])
-@pytest.mark.parametrize("encoding", ENCODINGS)
-def test_greedy_output_equals_the_plain_models_with_and_without_cache(plain, encoding, use_cache):
-    options = {"max_length": 12, "min_length": 5, "use_cache": use_cache}
-    output = convert(plain, length_encoding=encoding).generate(SOURCE, length=[1, 9, 40], **options)
-    assert output.tolist() == plain.generate(SOURCE, **options).tolist()
-
-
 def test_steps_with_a_cache_give_the_plain_models_logits(plain):
     converted = convert(plain, length_unit="character")
     encoded = plain.get_encoder()(SOURCE)
@@ -81,21 +73,6 @@ def test_steps_with_a_cache_give_the_plain_models_logits(plain):
         other = plain(**step, past_key_values=theirs)
         assert torch.equal(mine.logits, other.logits)
         past, theirs = mine.past_key_values, other.past_key_values
-
-
-def test_the_projection_is_what_lets_the_length_in(plain):
-    """Else equal logits would say nothing."""
-    converted = convert(plain)
-    with torch.no_grad():
-        converted.get_parameter(projection_of(converted)).normal_(std=0.1)
-        three, nine = (converted(**INPUTS, length=length).logits for length in (3, 9))
-    assert not torch.allclose(three, nine, atol=1e-3)
-
-
-def test_a_gradient_reaches_the_projection_at_once(plain):
-    converted = convert(plain)
-    converted(input_ids=SOURCE, labels=INPUTS["decoder_input_ids"]).loss.backward()
-    assert converted.get_parameter(projection_of(converted)).grad.abs().max() > 0
 
 
 # From a folder and from memory
@@ -140,50 +117,32 @@ def test_the_plain_model_is_left_as_it_is():
 
 
 @pytest.mark.parametrize("from_folder", [False, True])
-def test_generation_config_is_carried_over(tmp_path, from_folder):
-    plain = stock_model("bart")
-    fields = {"num_beams": 3, "no_repeat_ngram_size": 2, "forced_bos_token_id": 0, "length_penalty": 2.0}
+@pytest.mark.parametrize("family", ["bart", "marian"])
+def test_what_the_plain_model_has_is_carried_over(family, tmp_path, from_folder):
+    plain = stock_model(
+        family, dropout=0.3, activation_function="swish", tie_word_embeddings=family == "bart"
+    ).bfloat16()
+    fields = {"num_beams": 3, "no_repeat_ngram_size": 2, "length_penalty": 2.0}
     plain.generation_config.update(**fields)
     source: object = plain
     if from_folder:
         plain.save_pretrained(tmp_path)
         source = tmp_path
-    converted = add_length_control(source, tokenizer=tokenizer_of("bart"))
-    assert {name: getattr(converted.generation_config, name) for name in fields} == fields
-    options = {"max_length": 12, "min_length": 0}
-    assert converted.generate(SOURCE, length=5, **options).tolist() == plain.generate(SOURCE, **options).tolist()
-
-
-@pytest.mark.parametrize("from_folder", [False, True])
-@pytest.mark.parametrize("family", ["bart", "marian"])
-def test_dtype_is_carried_over(family, tmp_path, from_folder):
-    plain = stock_model(family).bfloat16()
-    source: object = plain
-    if from_folder:
-        plain.save_pretrained(tmp_path)
-        source = tmp_path
-    converted = add_length_control(source, tokenizer=tokenizer_of(family))
-    assert converted.dtype == torch.bfloat16
+    else:
+        plain.set_attn_implementation("eager")
+    converted = add_length_control(source, tokenizer=tokenizer_of(family), length=30, length_constraint="max")
     assert {parameter.dtype for parameter in converted.parameters()} == {torch.bfloat16}
+    config = converted.config
+    assert (config.dropout, config.activation_function, config.length_constraint) == (0.3, "swish", "max")
+    assert (config.length, config.absolute_positions, config.model_type) == (30, True, f"lenctrl_{family}")
+    assert config._attn_implementation == plain.config._attn_implementation
+    assert {name: getattr(converted.generation_config, name) for name in fields} == fields
+    assert (converted.lm_head.weight is converted.model.decoder.embed_tokens.weight) == (family == "bart")
     assert_same_logits(converted, plain)
-
-
-def test_fields_of_the_config_are_carried_over():
-    plain = stock_model("marian", dropout=0.3, activation_function="swish", num_hidden_layers=1)
-    converted = convert(plain, length=30, length_constraint="max")
-    assert (converted.config.dropout, converted.config.activation_function) == (0.3, "swish")
-    assert (converted.config.length, converted.config.length_constraint) == (30, "max")
-    assert converted.config.model_type == "lenctrl_marian"
-    assert converted.config.absolute_positions
-
-
-@pytest.mark.parametrize("fields", [{"tie_word_embeddings": False}, {"tie_word_embeddings": True}])
-def test_untied_and_tied_embeddings_stay_so(fields):
-    plain = stock_model("bart", **fields)
-    converted = convert(plain)
-    assert_same_logits(converted, plain)
-    tied = converted.lm_head.weight is converted.model.decoder.embed_tokens.weight
-    assert tied == fields["tie_word_embeddings"]
+    for use_cache in (True, False):
+        limits = {"max_length": 12, "min_length": 5, "use_cache": use_cache}
+        output = converted.generate(SOURCE, length=[1, 9, 40], length_constraint=None, **limits)
+        assert output.tolist() == plain.generate(SOURCE, **limits).tolist()
 
 
 def test_separate_vocabularies_are_carried_over(character_tokenizer):
@@ -219,145 +178,32 @@ def test_the_report_names_every_parameter_kept_new_and_dropped(plain):
 # Errors
 
 
-def test_a_model_of_another_family_is_told():
+def test_what_cannot_be_converted_is_told(tmp_path):
     plain = LEDForConditionalGeneration(LEDConfig(**SHAPE, attention_window=4))
-    with pytest.raises(
-        ValueError,
-        match="LEDForConditionalGeneration is of no known family; pass a plain model of type .*marian.* got 'led'",
-    ):
+    with pytest.raises(ValueError, match="LEDForConditionalGeneration is of no known family.* got 'led'"):
         add_length_control(plain, tokenizer=tokenizer_of("bart"))
-
-
-def test_a_model_that_has_length_control_is_told(tmp_path):
-    message = "has length control already; pass a plain model of type .*bart.* got 'lenctrl_bart'"
-    with pytest.raises(ValueError, match=message):
-        convert(convert(stock_model("bart")))
-    controlled_model("bart").save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=message):
-        add_length_control(tmp_path, tokenizer=tokenizer_of("bart"))
+    model = controlled_model("bart")
+    model.save_pretrained(tmp_path)
+    for source in (model, tmp_path):
+        with pytest.raises(ValueError, match="has length control already.* got 'lenctrl_bart'"):
+            add_length_control(source, tokenizer=tokenizer_of("bart"))
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        *(
-            (
-                {"length_encoding": encoding},
-                f"length_encoding='{encoding}' cannot be added to a model that stays as it was; choose one of ldpe",
-            )
-            for encoding in ("none", "rope")
-        ),
-        ({"length_unit": "syllable"}, "unit must be one of token, character, word, byte, width, got 'syllable'"),
+        ({"length_encoding": "none"}, "length_encoding='none' cannot be added to a model that stays as it was"),
+        ({"length_unit": "syllable"}, "unit must be one of token, .* got 'syllable'"),
         ({"length_constraint": "min"}, "length_constraint must be 'max' .* got 'min'"),
-        ({"length": 0}, "length must be at least 1, got 0; pass length=75"),
-        ({"tokenizer": None}, "needs the tokenizer of the BartForConditionalGeneration; pass tokenizer="),
+        ({"length": 0}, "length must be at least 1, got 0"),
+        ({"tokenizer": None}, "needs the tokenizer of the BartForConditionalGeneration"),
         ({"tokenizer": "m2m_100"}, "the tokenizer's target vocabulary has .* entries, the decoder's embedding"),
     ],
 )
 def test_wrong_options_are_told(options, message):
     name = options.get("tokenizer", "bart")
     tokenizer = tokenizer_of(name) if name else None
-    with pytest.raises(ValueError, match=message):
+    # of the configuration's own checks huggingface_hub makes a StrictDataclassError
+    with pytest.raises((ValueError, StrictDataclassError), match=message):
         # up to 511 entries more than the tokenizer's may be padding
         add_length_control(stock_model("bart", vocab_size=1200), **{**options, "tokenizer": tokenizer})
-
-
-@pytest.mark.parametrize("constraint", [None, "exact"])
-def test_a_length_beyond_the_positions_is_told_before_generating(constraint):
-    converted = convert(stock_model("bart", max_position_embeddings=16))
-    converted.generate(SOURCE, length=15, length_constraint=constraint)
-    with pytest.raises(ValueError, match="length=40 needs at least 41 decoder positions, the model has 16; ask for"):
-        converted.generate(SOURCE, length=40, length_constraint=constraint)
-
-
-# What training brings. The source names a letter, the target spells on from it; where it stops is anyone's guess, so
-# that the plain model learns to spell and stops where it likes.
-
-ALPHABET = "abcdefghij"
-LONGEST = 16
-WANTED = [2, 5, 8, 11, 14]
-
-
-def spelled(letter: int, count: int) -> str:
-    return "".join(ALPHABET[(letter + i) % len(ALPHABET)] for i in range(count))
-
-
-def train(model, tokenizer, steps, rate):
-    collate = DataCollatorForLengthControl(tokenizer, model=model, length_unit="character")
-    controlled = hasattr(model.config, "length_encoding")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
-    draw = torch.Generator().manual_seed(0)
-    model.train()
-    for _ in range(steps):
-        letters = torch.randint(len(ALPHABET), (32,), generator=draw).tolist()
-        counts = torch.randint(1, LONGEST + 1, (32,), generator=draw).tolist()
-        batch = encode(collate, tokenizer, letters, counts, controlled)
-        model(**batch).loss.backward()
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-    model.eval()
-
-
-def encode(collate, tokenizer, letters, counts, controlled):
-    pairs = zip(letters, counts, strict=True)
-    batch = collate([tokenizer(ALPHABET[i], text_target=spelled(i, n)) for i, n in pairs])
-    if not controlled:
-        batch.pop("length", None)
-    return batch
-
-
-def every_target(model, tokenizer, controlled):
-    collate = DataCollatorForLengthControl(tokenizer, model=model, length_unit="character")
-    letters, counts = zip(*((i, n) for i in range(0, 10, 3) for n in range(1, LONGEST + 1)), strict=True)
-    with torch.no_grad():
-        return model(**encode(collate, tokenizer, letters, counts, controlled)).loss.item()
-
-
-def mean_absolute_error(model, tokenizer):
-    source = tokenizer(list(ALPHABET), return_tensors="pt")
-    errors = []
-    for length in WANTED:
-        output = model.generate(**source, length=length, max_new_tokens=40)
-        texts = tokenizer.batch_decode(output, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        errors += [abs(len(text) - length) for text in texts]
-    return sum(errors) / len(errors)
-
-
-@pytest.mark.slow
-def test_a_converted_model_learns_the_length_and_forgets_nothing(tmp_path):
-    texts = [spelled(i, n) for i in range(len(ALPHABET)) for n in range(1, LONGEST + 1)]
-    tokenizer = train_marian_tokenizer(ALPHABET, texts, tmp_path, vocab_size=40, target_vocabulary="character")
-    torch.manual_seed(0)
-    plain = MarianMTModel(
-        MarianConfig(
-            **{**SHAPE, "vocab_size": len(tokenizer), "encoder_layers": 1},
-            decoder_vocab_size=len(tokenizer.target_encoder),
-            share_encoder_decoder_embeddings=False,
-            tie_word_embeddings=False,
-            scale_embedding=True,
-            pad_token_id=2,
-            eos_token_id=0,
-            decoder_start_token_id=2,
-            forced_eos_token_id=0,
-        )
-    )
-    train(plain, tokenizer, steps=140, rate=5e-3)
-    learned = every_target(plain, tokenizer, controlled=False)
-    # guessing where to stop costs ln(16) nats a target, over 9.5 entries on average: 0.29; guessing letters, ln(10)
-    assert learned < math.log(10) / 4
-
-    converted = add_length_control(plain, tokenizer=tokenizer, length_unit="character")
-    assert every_target(converted, tokenizer, controlled=True) == learned
-    before = mean_absolute_error(converted, tokenizer)
-    train(converted, tokenizer, steps=170, rate=3e-3)
-    assert every_target(converted, tokenizer, controlled=True) <= learned
-    assert mean_absolute_error(converted, tokenizer) <= before / 2
-
-
-def test_the_attention_of_the_plain_model_is_kept():
-    plain = stock_model("bart")
-    plain.set_attn_implementation("eager")
-    model = add_length_control(plain, tokenizer=tokenizer_of("bart"))
-    assert model.config._attn_implementation == "eager"

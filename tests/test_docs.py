@@ -38,7 +38,7 @@ PACKAGE = ROOT / "hf_lenctrl"
 # in the order in which a reader makes what the later ones use; results/ is a record of measurements
 ORDER = ["train", "finetune", "quickstart", "generate", "units", "causal", "predict", "evaluate", "share", "serve"]
 ORDER += ["methods", "subtitles", "strings", "service"]
-ORDER += ["architecture", "index"]
+ORDER += ["architecture", "index", "commands"]
 REFERENCE = [f"reference/{path.stem}" for path in (DOCS / "reference").glob("*.md")]
 RESULTS = sorted(f"results/{path.stem}" for path in (DOCS / "results").glob("*.md"))
 PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in [*ORDER, *REFERENCE, *RESULTS]}
@@ -252,6 +252,13 @@ def test_the_reference_has_every_public_name_where_it_is_defined():
         assert getattr(importlib.import_module(module), name).__module__ == module
 
 
+def test_the_page_of_the_commands_has_their_options():
+    code = "import sys; sys.path.append('docs'); import commands; print(commands.page(), end='')"
+    # a process of its own: here the families of the baselines may be known too
+    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
+    assert said.stdout == PAGES["commands"], f"run `python docs/commands.py` {said.stderr}"
+
+
 def test_pages_are_short_and_lead_to_each_other():
     assert {path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md")} == PAGES.keys()
     links = {
@@ -260,7 +267,7 @@ def test_pages_are_short_and_lead_to_each_other():
         for page in re.findall(r"\]\(([\w/.]+)\.md(?:#[\w-]+)?\)", text)
     }
     assert links == {DOCS / f"{name}.md" for name in PAGES} - {DOCS / "index.md"}
-    for name in {*ORDER} - {"methods"}:
+    for name in {*ORDER} - {"methods", "commands"}:
         written = re.sub(r"```.*?```", "", PAGES[name], flags=re.S)  # code is as long as it is
         assert len(written.splitlines()) <= 110, name
 

@@ -11,8 +11,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import SOURCES
-from hub_server import Hub, ignored
+from hub_server import Hub
 from huggingface_hub import ModelCard
 from recipe_runs import (
     ROOT,
@@ -32,8 +33,7 @@ from transformers import (
 )
 
 from hf_lenctrl.commands.arguments import parse_arguments
-from hf_lenctrl.commands.run import NOT_UPLOADED, check_upload
-from hf_lenctrl.training.upload import hide_token
+from hf_lenctrl.training.upload import NOT_UPLOADED, HubTrainer, check_upload, hide_token
 
 
 # Runs what it is told, so that several tests share the seconds that an import takes. huggingface_hub reads its
@@ -179,7 +179,7 @@ def predictor(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def short(user, predictor, tmp_path_factory):
-    """The folder of a run that uploaded `user/short`, checkpoints on the way as is the default."""
+    """The folder of a run that uploaded `user/short`."""
     folder = tmp_path_factory.mktemp("run") / "short"
     user.train(folder, hub_model_id="user/short", length_predictor=predictor, save_total_limit=1, seed=1)
     return folder
@@ -215,24 +215,14 @@ def test_all_that_a_reader_needs_is_there_and_nothing_else(hub, short):
     tokenizer = {"tokenizer_config.json", "vocab.json", "source.spm", "target.spm", "target_vocab.json"}
     figures = {f"{name}_results.json" for name in ("all", "train", "test", "test_20")}
     predictor = {"config.json", "model.safetensors", "tokenizer_config.json", "tokenizer.json", "length_predictor.py"}
-    predictor |= {"character_costs.py", "length_units.py", "lengths.py", "unit_vocabulary.py", "minimal_card.py"}
+    predictor |= {"character_costs.py", "length_units.py", "lengths.py", "unit_vocabulary.py", "card.py"}
     names = {".gitignore", "README.md", "report.png", "config.json", "generation_config.json", "model.safetensors"}
-    files = hub.files("user/short")
+    files, commits = hub.files("user/short"), hub.repos["user/short"]["commits"]
+    assert list(commits[1][1]) == [".gitignore"] and len(commits) == 3  # once, at the end
     assert set(files) == names | code | tokenizer | figures | {f"length_predictor/{name}" for name in predictor}
     for path in files.keys() - {".gitignore"}:
         assert files[path] == (short / path).read_bytes(), path
     assert b'model="user/short"' in files["README.md"] and b"report.png" in files["README.md"]
-
-
-@pytest.mark.slow
-def test_at_no_time_are_rows_outputs_checkpoints_and_pickles_uploaded(hub, short):
-    local = [str(path.relative_to(short)) for path in short.rglob("*")]
-    kinds = ["checkpoint-2/optimizer.pt", "test.jsonl", "test_20_outputs.jsonl", "training_args.bin", "tokenizer/*"]
-    assert all(any(fnmatch(path, kind) for path in local) for kind in kinds)
-    commits = hub.repos["user/short"]["commits"]
-    assert list(commits[1][1]) == [".gitignore"]
-    for _, files in commits:
-        assert [path for path in files if any(fnmatch(path, f"*{kind}") for kind in kinds)] == []
 
 
 @pytest.mark.slow
@@ -245,19 +235,6 @@ result = [write.model.config.length_predictor, write(given[0], length="predict",
     named, written = user(code, SOURCES[:2])
     assert named == "./length_predictor"
     assert [(out["requested_length"], out["length"]) for out in written] == [(12, 12)] * 2
-
-
-@pytest.mark.slow
-def test_an_older_commit_brings_the_older_weights(user, hub, short, tmp_path):
-    sha = hub.repos["user/short"]["commits"][-1][0]
-    user.train(tmp_path / "newer", hub_model_id="user/short", seed=2, hub_strategy="end")
-    assert len(hub.repos["user/short"]["commits"]) > 2 and sha != hub.repos["user/short"]["commits"][-1][0]
-    new, old = load(tmp_path / "newer"), load(short)
-    assert new["tensors"] != old["tensors"]
-    assert user(LOAD, "user/short", SOURCES[:2], {}) == new
-    assert user(LOAD, "user/short", SOURCES[:2], {"revision": sha}) == old
-    with pytest.raises(RuntimeError, match="f00 is not a valid git identifier"):
-        user(LOAD, "user/short", SOURCES[:2], {"revision": "f00"})
 
 
 @pytest.mark.slow
@@ -277,21 +254,11 @@ def test_a_run_that_has_ended_is_uploaded_by_its_command_in_one_commit_for_its_o
         stranger(download, tmp_path / "cache")
 
 
-@pytest.mark.slow
-def test_what_was_loaded_once_is_there_without_a_network(user, home, short):
-    loaded = user(LOAD, "user/short", SOURCES[:2], {})
-    cache = {"cache_dir": str(home / "hub")}
-    assert load("user/short", **cache) == loaded  # conftest says offline, and there is no such name elsewhere
-    with pytest.raises(OSError, match="offline mode"):
-        load("user/never", **cache)
-
-
 # Nothing but the model is uploaded
 
 
 SECRET = "hf_5ecretOfTheTest"
 MARKERS = [b"zebra quagga okapi", b"jinx quiz vortex"]  # of sources and of targets
-STRATEGIES = ["end", "every_save", "checkpoint", "all_checkpoints"]
 PREDICTOR = {"layers": 1, "d_model": 8, "attention_heads": 2, "vocab_size": 60, "length_unit": "character"}
 SEQ2SEQ_ONLY = ("ffn_dim", "predict_with_generate", "group_column", "group_separator")
 RECIPES = {
@@ -302,8 +269,7 @@ RECIPES = {
 
 @pytest.fixture(scope="module")
 def careless_hub():
-    """Keeps what it is sent, whatever a `.gitignore` says."""
-    with Hub(token=SECRET, honours_gitignore=False) as hub:
+    with Hub(token=SECRET) as hub:
         yield hub
 
 
@@ -322,13 +288,8 @@ def on_disk(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("recipe", "strategy"),
-    [*(("train_seq2seq", strategy) for strategy in STRATEGIES), ("train_length_predictor", "all_checkpoints")],
-)
-def test_no_upload_holds_a_token_a_row_or_a_pickle_of_arguments(
-    careless, careless_hub, predictor, tmp_path, recipe, strategy
-):
+@pytest.mark.parametrize("recipe", list(RECIPES))
+def test_no_upload_holds_a_token_a_row_or_a_pickle_of_arguments(careless, careless_hub, predictor, tmp_path, recipe):
     source, target = (marker.decode() for marker in MARKERS)
     rows = [
         {**row, "source": f"{row['source']} {source} {i}", "target": f"{target} {i}"} for i, row in enumerate(ROWS)
@@ -338,26 +299,39 @@ def test_no_upload_holds_a_token_a_row_or_a_pickle_of_arguments(
     for name in ("rows.csv", "rows.json", "notes.txt", "my_results.json", "data/config.json"):  # a user's own
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(MARKERS[0])
-    name = f"user/{recipe}-{strategy}"
+    name = f"user/{recipe}"
     options = {"train_file": write_rows(tmp_path / "rows.jsonl", rows), "output_dir": folder, **RECIPES[recipe]}
     options |= {"max_steps": 2, "save_steps": 1, "save_total_limit": 1, "push_to_hub": True, "hub_always_push": True}
-    options |= {"hub_model_id": name, "hub_token": SECRET, "hub_strategy": strategy}
+    options |= {"hub_model_id": name, "hub_token": SECRET}
     if recipe == "train_seq2seq":
         options["length_predictor"] = predictor
     for steps in (2, 4):  # what the first run leaves in the folder must not go with the second
         careless(f"{recipe}.main(given)", *as_options({**options, "max_steps": steps}))
     local = on_disk(folder)
     assert found_in(local, [SECRET.encode()]) == []
-    assert [path for path in local if path.endswith("_outputs.jsonl") or path == "test_predictions.jsonl"]
+    kinds = ["checkpoint-*/optimizer.pt", "test_*.jsonl", "training_args.bin", "_run/run.json", "_run/tokenizer/*"]
+    assert all(any(fnmatch(path, kind) for path in local) for kind in kinds)
     commits = [files for _, files in careless_hub.repos[name]["commits"]]
-    assert len(commits) > {"end": 3}.get(strategy, 5)
+    assert [len(files) > 5 for files in commits] == [False, False, True, True, True][: len(commits)]
     for files in commits:
         assert found_in(files, [SECRET.encode(), *MARKERS]) == []
         assert [path for path in files if path.endswith(("training_args.bin", ".jsonl", ".csv", ".txt"))] == []
     assert {"README.md", "config.json", "model.safetensors", "tokenizer_config.json"} <= commits[-1].keys()
-    states = {path for path in commits[-1] if path.endswith("optimizer.pt")}
-    expected = {"checkpoint": ["last-checkpoint"], "all_checkpoints": [f"checkpoint-{n}" for n in (1, 2, 3, 4)]}
-    assert states == {f"{name}/optimizer.pt" for name in expected.get(strategy, [])}  # a run may be resumed from there
+    assert [path for path in commits[-1] if "optimizer" in path or path.startswith(("_", "checkpoint"))] == []
+
+
+@pytest.mark.parametrize("strategy", ["checkpoint", "all_checkpoints"])
+def test_a_strategy_that_keeps_checkpoints_on_the_hub_is_refused(strategy, tmp_path):
+    args = TrainingArguments(str(tmp_path), use_cpu=True, push_to_hub=True, hub_strategy=strategy)
+    with pytest.raises(ValueError, match=f"hub_strategy={strategy} .* use hub_strategy=end"):
+        check_upload(args)
+
+
+def test_the_default_strategy_is_to_upload_at_the_end(tmp_path):
+    args = TrainingArguments(str(tmp_path), use_cpu=True)
+    assert args.hub_strategy == "every_save"
+    HubTrainer(torch.nn.Linear(1, 1), args)
+    assert args.hub_strategy == "end"
 
 
 def test_a_token_is_not_pickled_and_is_there_where_it_is_used():
@@ -373,15 +347,6 @@ def test_the_help_names_safer_ways_to_sign_in(capsys):
         parse_arguments((TrainingArguments,), ["--help"])
     words = " ".join(capsys.readouterr().out.split("--hub_token ")[-1].split()[:20])
     assert "hf auth login" in words and "HF_TOKEN in the environment" in words
-
-
-@pytest.mark.slow
-def test_a_revision_of_an_unfinished_run_loads_with_its_own_code(stranger, hub, short):
-    unfinished = [sha for sha, files in hub.repos["user/short"]["commits"][2:-1] if "model.safetensors" in files]
-    assert unfinished
-    for sha in unfinished:
-        found = stranger(LOAD, "user/short", SOURCES[:2], {"trust_remote_code": True, "revision": sha})
-        assert found["module"] == "transformers_modules"
 
 
 # A card for a model that is pushed by itself
@@ -405,7 +370,7 @@ def test_a_model_that_is_pushed_by_itself_has_a_card(user, hub, short, predictor
     card = ModelCard(hub.files("user/pushed")["README.md"].decode())
     assert set(card.data.tags) == {"hf_lenctrl", "length-control", "mine"}
     assert 'model="user/pushed"' in card.text and "More Information Needed" not in card.text
-    assert "minimal_card.py" in hub.files("user/pushed")
+    assert "card.py" in hub.files("user/pushed")
     assert 'load_predictor("user/pushed-predictor")' in hub.files("user/pushed-predictor")["README.md"].decode()
     assert b"my own words" in hub.files("user/own")["README.md"]
 
@@ -474,7 +439,7 @@ def test_an_upload_that_is_not_allowed_is_told_before_training(user, hub, tmp_pa
             user.train(tmp_path / "new", hub_model_id="user/none")
     finally:
         user("os.environ['HF_TOKEN'] = given[0]", hub.token)
-    assert list((tmp_path / "new").iterdir()) == [tmp_path / "new" / ".lock"]
+    assert on_disk(tmp_path / "new").keys() == {"_run/lock"}
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
     assert hub.files("other/model") == {"README.md": b"theirs"}
 
@@ -485,7 +450,7 @@ def test_a_run_whose_upload_fails_is_whole_and_is_uploaded_by_the_same_command(u
     # as another run left it, so that the last commit is the first that fails
     hub.repos["user/late"] = {"private": False, "commits": [("0" * 40, {".gitignore": NOT_UPLOADED})]}
     message = "(?s)late holds the whole model, but it was not uploaded: .*; give the same command again"
-    user("import hf_lenctrl.commands.run; hf_lenctrl.commands.run.HUB_TIMEOUT = 3")
+    user("import hf_lenctrl.training.upload as upload; upload.HUB_TIMEOUT = 3")
     found = []
     try:
         for hub.fail["/commit/"] in (500, "hang"):
@@ -495,7 +460,7 @@ def test_a_run_whose_upload_fails_is_whole_and_is_uploaded_by_the_same_command(u
             assert (tmp_path / "late" / "README.md").is_file() and list(hub.files("user/late")) == [".gitignore"]
     finally:
         hub.fail.clear()
-        user("hf_lenctrl.commands.run.HUB_TIMEOUT = 300")
+        user("upload.HUB_TIMEOUT = 300")
     log = user.train(tmp_path / "late", **options)
     assert "training is finished" in log and steps_of(tmp_path / "late") == 2
     assert [user(LOAD, "user/late", SOURCES[:2], {})] * 2 == found
@@ -513,21 +478,3 @@ def test_an_upload_without_a_network_is_told_before_training(tmp_path):
     args.push_to_hub = False
     check_upload(args)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("gitignore", "out", "uploaded"),
-    [
-        ("*.jsonl\n", ["a.jsonl", "b/c.jsonl"], ["a.json"]),
-        ("/tokenizer/\n", ["tokenizer/a", "tokenizer/b/c"], ["tokenizer", "b/tokenizer/a", "tokenizer.json"]),
-        ("# no\n\nruns/\n", ["runs/a", "b/runs/c"], ["runs", "# no"]),
-        ("a/*.bin\n", ["a/b.bin"], ["b.bin", "c/a/b.bin"]),
-        ("*.bin\n!keep.bin\n", ["a.bin"], ["keep.bin", "b/keep.bin"]),
-    ],
-)
-def test_the_hub_of_these_tests_reads_a_gitignore_as_git_does(gitignore, out, uploaded, tmp_path):
-    assert [ignored(path, gitignore) for path in out + uploaded] == [True] * len(out) + [False] * len(uploaded)
-    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
-    (tmp_path / ".gitignore").write_text(gitignore)
-    command = ["git", "check-ignore", "--no-index", *out, *uploaded]
-    assert subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout.splitlines() == out

@@ -1,7 +1,6 @@
 """The processor of `max` and `exact`: hand-made tables, real tokenizers, and vocabularies of any shape."""
 
 import copy
-import functools
 import json
 import pickle
 import random
@@ -15,18 +14,12 @@ import transformers
 from conftest import build_model
 from family_models import (
     CONSTRAINTS,
-    FAMILIES,
-    MODES,
     NO,
-    SOURCE,
-    UNITS,
-    lengths_of,
-    stock_model,
     tokenizer_of,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import LogitsProcessorList
+from test_length_window import totals
 
 from hf_lenctrl import (
     LengthConstraintLogitsProcessor,
@@ -59,46 +52,58 @@ def constrain(length, constraint, rows, scores=None, **options):
     return [row.nonzero().squeeze(1).tolist() for row in through]
 
 
-@pytest.mark.parametrize(
-    ("written", "allowed"),
-    [
-        ([2, 3], [0, 2, 3, 4]),  # 3 of 6 tokens are left: all fit
-        ([3, 3], [0, 2, 3]),
-        ([3, 4], [0, 2]),
-        ([4, 4], [0]),
+TWOS = [[0, 0, 2, 2, 4]]
+ENTRIES = {
+    "max masks what does not fit, never EOS": [
+        (6, "max", [[1, 2, 3], [1, 3, 3], [1, 3, 4], [1, 4, 4]], {}, [[0, 2, 3, 4], [0, 2, 3], [0, 2], [0]])
     ],
-)
-def test_max_masks_what_does_not_fit_and_never_eos(written, allowed):
-    assert constrain(6, "max", [[1, *written]]) == [allowed]
+    "exact masks EOS before the length, all else at it": [
+        (6, "exact", [[1, 2, 3], [1, 3, 3], [1, 3, 4], [1, 4, 4]], {}, [[2, 3, 4], [2, 3], [2], [0]])
+    ],
+    "each example has its own length": [
+        ([5, 6, 7, 8], "max", [[1, 4, 3]] * 4, {}, [[0], [0, 2], [0, 2, 3], [0, 2, 3, 4]]),
+        (torch.tensor([5, 6, 7, 8]), "exact", [[1, 4, 3]] * 4, {}, [[0], [2], [2, 3], [2, 3, 4]]),
+    ],
+    "beams of an example follow each other": [
+        ([3, 6], "exact", [[1, 2, 2], [1, 3, 2], [1, 4, 3]] * 2, {}, [[2], [0], [0], [2, 3, 4], [2, 3, 4], [2]])
+    ],
+    "past the length a row may only end": [
+        (2, constraint, [[1, 3, 3], [1, 2, 4]], {}, [[0], [0]]) for constraint in CONSTRAINTS
+    ],
+    "where nothing fits EOS gets through": [
+        (3, "exact", [[1, 0, 2], [1, 2, 3]], {"unit_table": TWOS}, [[0], [0]]),
+        (1, "exact", [[1, 1, 1]], {"unit_table": TWOS}, [[0]]),
+    ],
+    "a BOS or a language code stands at the start alone": [
+        (6, "max", [[0], [1]], {}, [[0, 1, 2, 3, 4]] * 2),
+        (6, "max", [[0, 1, 2], [0, 2, 2]], {}, [[0, 2, 3, 4]] * 2),
+        (2, "max", [[1, 2]], {}, [[0, 2]]),
+        (2, "exact", [[1, 2]], {}, [[2]]),
+        (1, "exact", [[1, 2]], {}, [[0]]),
+    ],
+    "exact keeps the larger entries when steps become scarce": [
+        *((6, "exact", [row], {"max_length": 4}, [through]) for row, through in (([1], [4]), ([1, 4, 4], [0]))),
+        (6, "exact", [[1]], {"max_length": 5}, [[1, 2, 3, 4]]),  # three to come: nothing is lost yet
+        (6, "exact", [[1, 1], [1, 2]], {"max_length": 5}, [[4], [3, 4]]),  # two
+        (6, "exact", [[1, 2, 3], [1, 3, 2], [1, 3, 3]], {"max_length": 5}, [[4], [4], [3]]),
+        (6, "exact", [[1, 3, 3, 3]], {"max_length": 5}, [[0]]),
+    ],
+    "the last position is for EOS": [
+        (6, constraint, [[1, 2, 2, 2, 2]], {"max_length": 6}, [[0]]) for constraint in CONSTRAINTS
+    ],
+    "a prompt does not count": [
+        (2, "max", [[4, 4, 4]], {"prompt_length": 3}, [[0, 1, 2, 3]]),
+        (3, "exact", [[4, 4, 4, 2, 2, 2]], {"prompt_length": 3}, [[0]]),
+        *((2, "exact", [[4, 4, 4, 2]], {"prompt_length": 3, **most}, [[2]]) for most in ({}, {"max_length": 6})),
+    ],
+}
 
 
-@pytest.mark.parametrize(
-    ("written", "allowed"), [([2, 3], [2, 3, 4]), ([3, 3], [2, 3]), ([3, 4], [2]), ([4, 4], [0]), ([4, 3, 2], [0])]
-)
-def test_exact_masks_eos_before_the_length_and_all_else_at_it(written, allowed):
-    assert constrain(6, "exact", [[1, *written]]) == [allowed]
-
-
-def test_each_example_has_its_own_length():
-    rows = [[1, 4, 3]] * 4
-    assert constrain([5, 6, 7, 8], "max", rows) == [[0], [0, 2], [0, 2, 3], [0, 2, 3, 4]]
-    assert constrain(torch.tensor([5, 6, 7, 8]), "exact", rows) == [[0], [2], [2, 3], [2, 3, 4]]
-
-
-def test_beams_of_an_example_follow_each_other_and_share_its_length():
-    rows = [[1, 2, 2], [1, 3, 2], [1, 4, 3], [1, 2, 2], [1, 3, 2], [1, 4, 3]]  # 2, 3 and 5 tokens
-    assert constrain([3, 6], "exact", rows) == [[2], [0], [0], [2, 3, 4], [2, 3, 4], [2]]
-
-
-def test_rows_past_their_length_may_only_end():
-    assert constrain(2, "max", [[1, 3, 3], [1, 2, 4]]) == [[0], [0]]
-    assert constrain(2, "exact", [[1, 3, 3], [1, 2, 4]]) == [[0], [0]]
-
-
-def test_where_nothing_fits_eos_gets_through():
-    twos = table([[0, 0, 2, 2, 4]])
-    assert constrain(3, "exact", [[1, 0, 2], [1, 2, 3]], unit_table=twos) == [[0], [0]]
-    assert constrain(1, "exact", [[1, 1, 1]], unit_table=twos) == [[0]]
+@pytest.mark.parametrize("cases", ENTRIES.values(), ids=ENTRIES)
+def test_the_entries_that_get_through(cases):
+    for length, constraint, rows, options, through in cases:
+        options = {**options, **({"unit_table": table(TWOS)} if "unit_table" in options else {})}
+        assert constrain(length, constraint, rows, **options) == through
 
 
 def test_where_nothing_fits_eos_gets_through_even_if_another_processor_masked_it():
@@ -115,18 +120,6 @@ def test_another_processor_may_force_a_token_that_writes_nothing(constraint):
     assert constrain(6, constraint, [[0]], scores=forced, max_length=4) == [[1]]
 
 
-def test_what_writes_nothing_is_masked_after_the_start():
-    """BART and the multilingual models start with a BOS or a language code; later they would run on for nothing."""
-    assert constrain(6, "max", [[0], [1]]) == [[0, 1, 2, 3, 4]] * 2
-    assert constrain(6, "max", [[0, 1, 2], [0, 2, 2]]) == [[0, 2, 3, 4]] * 2
-
-
-@pytest.mark.parametrize(("constraint", "allowed"), [("max", [0, 2]), ("exact", [2])])
-def test_what_writes_nothing_is_masked_once_something_is_written(constraint, allowed):
-    assert constrain(2, constraint, [[1, 2]]) == [allowed]
-    assert constrain(1, constraint, [[1, 2]]) == [[0]]
-
-
 def test_scores_that_remain_are_not_renormalised():
     log_probabilities = torch.tensor([SCORES]).log_softmax(-1)
     process = LengthConstraintLogitsProcessor(table(), 2, "max", eos_token_id=0)
@@ -140,39 +133,6 @@ def test_each_of_several_eos_ends():
         [False, False, True, False, False],
         [True, True, False, False, False],
     ]
-
-
-@pytest.mark.parametrize(
-    ("max_length", "rows", "allowed"),
-    [
-        (4, [[1]], [4]),  # two entries to come: 3 + 3
-        (4, [[1, 4]], [4]),
-        (4, [[1, 4, 4]], [0]),
-        (5, [[1]], [1, 2, 3, 4]),  # three to come: nothing is lost yet
-        (5, [[1, 1]], [4]),
-        (5, [[1, 2]], [3, 4]),  # 5 tokens in two entries
-        (5, [[1, 2, 3]], [4]),
-        (5, [[1, 3, 2]], [4]),
-        (5, [[1, 3, 3]], [3]),
-        (5, [[1, 3, 3, 3]], [0]),
-    ],
-)
-def test_exact_keeps_the_larger_entries_when_steps_become_scarce(max_length, rows, allowed):
-    assert constrain(6, "exact", rows, max_length=max_length) == [allowed]
-
-
-@pytest.mark.parametrize("constraint", CONSTRAINTS)
-def test_the_last_position_is_for_eos(constraint):
-    assert constrain(6, constraint, [[1, 2, 2, 2, 2]], max_length=6) == [[0]]
-
-
-def test_a_prompt_of_a_decoder_only_model_does_not_count():
-    prompt = [4, 4, 4]
-    assert constrain(2, "max", [prompt], prompt_length=3) == [[0, 1, 2, 3]]
-    assert constrain(2, "exact", [[*prompt, 2]], prompt_length=3) == [[2]]
-    assert constrain(3, "exact", [[*prompt, 2, 2, 2]], prompt_length=3) == [[0]]
-    assert constrain(2, "exact", [[*prompt, 2]], prompt_length=3, max_length=7) == [[2]]
-    assert constrain(2, "exact", [[*prompt, 2]], prompt_length=3, max_length=6) == [[2]]
 
 
 # Byte-level BPE: 日 is æ Ĺ ¥, three bytes; 😀 is ðŁ ĺĢ, four
@@ -275,49 +235,29 @@ def test_words_go_on_at_their_limit_and_no_new_one_begins(marian_pieces):
     assert marian_pieces(2, "exact", "word", ["▁a", "▁a", "▁"]) == {"</s>", "▁"}
 
 
-# Refusals
-
-
-def processor(*arguments, eos_token_id=0):
-    return LengthConstraintLogitsProcessor(table(), *arguments, eos_token_id=eos_token_id)
-
-
 @pytest.mark.parametrize(
-    ("call", "error", "message"),
+    ("arguments", "rows", "error", "message"),
     [
-        (lambda: processor(5, "min"), ValueError, "length_constraint must be 'max' .* got 'min'"),
-        (
-            lambda: processor(5, None),
-            ValueError,
-            "a length and a mode, got length=5 and constraint=None; pass length=75",
-        ),
-        (lambda: processor(None, "max"), ValueError, "got length=None and constraint='max'; pass length=75"),
-        (lambda: processor(5.0, "max"), TypeError, r"length must be an int of at least 1, got 5.0 \(float\)"),
-        (lambda: processor([5, 0], "exact"), ValueError, "length must be at least 1, got 0; pass length=75"),
-        (lambda: processor(torch.tensor([5, 10**7])), ValueError, r"under 10000000 for every example, got \[5, 100"),
-        (lambda: processor(5, eos_token_id=None), ValueError, "with EOS, got eos_token_id=None; pass the tokenizer's"),
-        (
-            lambda: processor(5)(torch.tensor([[1]]), torch.zeros(1, 6)),
-            ValueError,
-            "1 rows and 6 entries .* 1 lengths and a unit table of 5 entries; build it",
-        ),
-        (
-            lambda: processor([5, 6])(torch.tensor([[1]] * 3), torch.zeros(3, 5)),
-            ValueError,
-            "3 rows and 5 entries do not go with 2 lengths",
-        ),
-        (
-            lambda: LengthConstraintLogitsProcessor(
-                build_model("bart", length_unit="character").unit_table, 5, eos_token_id=2
-            ),
-            ValueError,
-            r"cannot count characters; call model.set_unit_table\(tokenizer\) once",
-        ),
+        ((5, "min"), 1, ValueError, "'min'"),
+        ((5, None), 1, ValueError, "a constraint needs a mode"),
+        ((None, "max"), 1, TypeError, "got None"),
+        (([5, 0], "exact"), 1, ValueError, "at least 1, got 0"),
+        ((5,), 6, ValueError, "unit table of 5 entries"),
+        (([5, 6],), 3, ValueError, "3 rows and 5 entries do not go with 2 lengths"),
     ],
 )
-def test_a_wrong_call_is_told(call, error, message):
+def test_a_wrong_call_is_told(arguments, rows, error, message):
+    entries = 6 if rows == 6 else 5
     with pytest.raises(error, match=message):
-        call()
+        process = LengthConstraintLogitsProcessor(table(), *arguments, eos_token_id=0)
+        process(torch.tensor([[1]] * rows), torch.zeros(rows, entries))
+
+
+def test_a_table_that_waits_for_a_tokenizer_and_a_missing_eos_are_told():
+    waiting = build_model("bart", length_unit="character").unit_table
+    for units, eos, message in ((waiting, 2, "call model.set_unit_table"), (table(), None, "eos_token_id=None")):
+        with pytest.raises(ValueError, match=message):
+            LengthConstraintLogitsProcessor(units, 5, eos_token_id=eos)
 
 
 def test_a_max_length_too_small_for_an_exact_length_is_told():
@@ -384,57 +324,6 @@ def test_a_row_never_ends_up_empty_and_no_entry_exceeds_what_is_left(case, lengt
             assert through == [0] or weights[state][0] < 0
 
 
-@functools.cache
-def unit_table_of(family, unit):
-    return UnitTable.from_tokenizer(tokenizer_of(family), unit)
-
-
-@pytest.mark.parametrize("unit", UNITS)
-@pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=10, deadline=None)
-@given(lengths=st.lists(st.integers(1, 20), min_size=4, max_size=4), more=st.integers(0, 3), seed=st.integers(0, 999))
-def test_random_outputs_within_few_positions_have_exactly_their_lengths(family, unit, lengths, more, seed):
-    """One entry of one unit for each unit, the start and EOS are enough, and mostly more than that."""
-    eos = tokenizer_of(family).eos_token_id
-    max_length = max(lengths) + 2 + more
-    process = LengthConstraintLogitsProcessor(
-        unit_table_of(family, unit), lengths, "exact", eos_token_id=eos, max_length=max_length
-    )
-    draw = torch.Generator().manual_seed(seed)
-    ids = torch.full((4, 1), eos)
-    ended = torch.zeros(4, dtype=torch.bool)
-    while not ended.all():
-        scores = process(ids, torch.rand(4, process.table.weights.shape[1], generator=draw) * 9)
-        chosen = torch.multinomial(scores.softmax(-1), 1, generator=draw).squeeze(1)
-        ids = torch.cat([ids, torch.where(ended, eos, chosen).unsqueeze(1)], dim=1)
-        ended |= chosen == eos
-    assert ids.shape[1] <= max_length
-    assert lengths_of(family, unit, ids) == lengths
-
-
-@pytest.mark.parametrize(
-    ("family", "unit", "mode"),
-    [*(("marian", unit, "beams") for unit in UNITS), *(("bart", "character", mode) for mode in MODES)],
-)
-def test_stock_models_keep_the_bound_of_a_processor(family, unit, mode):
-    model, mode = stock_model(family), MODES[mode]
-    bounds = [n for n in [1, 7, 23] for _ in range(mode.get("num_return_sequences", 1))]
-    torch.manual_seed(0)
-    for constraint in CONSTRAINTS:
-        process = LengthConstraintLogitsProcessor(
-            unit_table_of(family, unit),
-            [1, 7, 23],
-            constraint,
-            eos_token_id=model.config.eos_token_id,
-            max_length=50,
-        )
-        output = model.generate(SOURCE, max_length=50, logits_processor=LogitsProcessorList([process]), **mode)
-        produced = lengths_of(family, unit, output)
-        if constraint == "exact":
-            assert produced == bounds
-        assert all(n <= bound for n, bound in zip(produced, bounds, strict=True))
-
-
 def test_threads_share_the_masks_that_they_make():
     def make(states, numbers):
         values = torch.stack([states * 100 + numbers] * 3, dim=1).float()
@@ -453,64 +342,6 @@ def test_threads_share_the_masks_that_they_make():
 
 
 # Vocabularies of any shape: no output is over, and an exact length that cannot be is missed by as little as can be
-
-
-def random_table(draw: random.Random, eos: list[int]):
-    """Entry 0 is an EOS that writes nothing, 1 a BOS; `states_after` asks that what writes leads to one state."""
-    states, size, most = draw.randint(1, 3), draw.randint(3, 7), draw.choice([3, 5, 9])
-    weights = [[0, 0, *(draw.randint(0, most) for _ in range(size - 2))] for _ in range(states)]
-    following = [[state] * size for state in range(states)]
-    for i in range(2, size):
-        after, counts_first = draw.randint(1, states - 1) if states > 1 else 0, draw.random() < 0.5
-        for state in range(states):
-            following[state][i] = after if state or counts_first else 0
-    if states == 3 and draw.random() < 0.5:
-        weights[2][:2] = [~0, ~0]  # no text may end there
-    return weights, following
-
-
-def most_units(weights, following, eos: list[int], length: int) -> int:
-    """The most units, up to `length`, of all the texts that can be written: by trying them all; -1 for none."""
-    seen, rest, best = {(0, 0)}, [(0, 0)], -1
-    while rest:
-        state, count = rest.pop()
-        for i, (weight, after) in enumerate(zip(weights[state], following[state], strict=True)):
-            if weight < 0 or i == 1 or count + weight > length:
-                continue
-            if i in eos and weights[after][0] >= 0:
-                best = max(best, count + weight)
-            elif i not in eos and (after, count + weight) not in seen:
-                seen.add((after, count + weight))
-                rest.append((after, count + weight))
-    return best
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_an_exact_length_is_missed_by_as_little_as_can_be(seed):
-    draw = random.Random(seed)
-    unreachable = 0
-    for _ in range(60):
-        eos = draw.choice([[0], [0, 2]])  # the second one writes
-        weights, following = random_table(draw, eos)
-        length = draw.randint(1, 30)
-        most = most_units(weights, following, eos, length)
-        unreachable += most != length
-        for constraint in CONSTRAINTS:
-            process = LengthConstraintLogitsProcessor(
-                table(weights, "word", following), length, constraint, eos_token_id=eos
-            )
-            ids, state, count = [1], 0, 0
-            while ids[-1] not in eos and len(ids) < 200:
-                scores = process(torch.tensor([ids]), torch.zeros(1, len(weights[0])))[0].tolist()
-                i = draw.choice([i for i, score in enumerate(scores) if score > NO and i != 1])
-                ids.append(i)
-                count += max(weights[state][i], ~weights[state][i])
-                state = following[state][i]
-            if most >= 0:
-                assert count <= length
-                if constraint == "exact" and ids[-1] in eos:
-                    assert count == most, (weights, following, eos, length, ids)
-    assert unreachable > 5
 
 
 def test_reachable_lengths_repeat_however_long():
@@ -542,7 +373,7 @@ def test_exact_lengths_of_hundreds_a_character_take_little_memory():
     tracemalloc.stop()
     assert peak < 3_000_000  # 60 states, each with 1,000 to 3,000 numbers
     for length in (199, 200, 801, 950, 1100):
-        assert int(best[0, length]) == most_units(weights, following, [0], length)
+        assert int(best[0, length]) == max(totals(weights, following, [0], (0, 0), length), default=-1)
 
 
 def test_a_bound_leaves_nothing_on_the_model():

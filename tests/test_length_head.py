@@ -1,7 +1,5 @@
 """Length embeddings in encoder and decoder, the length head, scaled embeddings: values by hand and stock classes."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,6 @@ from conftest import FAMILIES, SHAPE, build_model_of, in_names_of, make_tokenize
 from transformers import BartConfig, BartForConditionalGeneration, DynamicCache, EncoderDecoderCache
 from transformers.models.bart.modeling_bart import BartAttention
 
-import hf_lenctrl
 from hf_lenctrl import add_length_control
 from hf_lenctrl.length_head import LengthHeadAttention
 
@@ -114,37 +111,30 @@ def stock_of(model):
 IDS = torch.tensor([[2, 5, 6, 7], [2, 9, 9, 4]])  # </s> starts BART's decoder; every token counts one
 
 
-def test_the_encoder_adds_the_row_of_the_length():
-    model = wild("bart", length_encoding="none", encoder_length_embedding=True)
-    table = model.model.encoder.length_embedding.weight
-    for lengths, rows in (([3, 11], [3, 11]), ([15, 99], [15, 15])):  # beyond the table: its last row
-        embeds = stock_of(model).get_input_embeddings()(SOURCE) + table[rows].unsqueeze(1)
-        with torch.no_grad():
-            logits = model(SOURCE, attention_mask=MASK, decoder_input_ids=IDS, length=lengths).logits
-            expected = stock_of(model)(inputs_embeds=embeds, attention_mask=MASK, decoder_input_ids=IDS).logits
-        torch.testing.assert_close(logits, expected)
+REMAINING = torch.tensor([[2, 1, 0, 0], [15, 15, 15, 14]])  # length - progress, from 0 and up to the last row
+ENCODER = {"length_encoding": "none", "encoder_length_embedding": True}
+SCALED = {"length_encoding": "scale", "length_scale": 4}
 
 
-def test_the_decoder_adds_the_row_of_the_remaining_length():
-    model = wild("bart", length_encoding="learned")
-    table = model.model.decoder.length_embedding.weight
-    # remaining: length - progress, from 0 and up to the last row
-    remaining = torch.tensor([[2, 1, 0, 0], [15, 15, 15, 14]])
-    embeds = stock_of(model).get_input_embeddings()(IDS) + table[remaining]
+@pytest.mark.parametrize(
+    "fields, lengths, side, change",
+    [
+        # beyond the table of 16 rows: its last one
+        (ENCODER, [3, 99], "", lambda x, table: x + table[torch.tensor([[3], [15]])]),
+        (MODELS["LenEmb"], [2, 17], "decoder_", lambda x, table: x + table[REMAINING]),
+        (MODELS["LC"], [3, 8], "decoder_", lambda x, _: x * torch.tensor([3.0, 8.0]).view(2, 1, 1)),
+        (SCALED, [3, 8], "decoder_", lambda x, _: x * torch.tensor([0.75, 2.0]).view(2, 1, 1)),
+    ],
+    ids=["encoder", "remaining", "scale", "scale by 4"],
+)
+def test_embeddings_are_changed_as_in_the_papers(fields, lengths, side, change):
+    model = wild("bart", **fields)
+    stock, given = stock_of(model), {"input_ids": SOURCE, "decoder_input_ids": IDS}
+    table = next((value for name, value in model.named_parameters() if "length_embedding" in name), None)
     with torch.no_grad():
-        logits = model(SOURCE, attention_mask=MASK, decoder_input_ids=IDS, length=[2, 17]).logits
-        expected = stock_of(model)(SOURCE, attention_mask=MASK, decoder_inputs_embeds=embeds).logits
-    torch.testing.assert_close(logits, expected)
-
-
-@pytest.mark.parametrize("fields, factors", [({}, [3.0, 8.0]), ({"length_scale": 4}, [0.75, 2.0])], ids=str)
-def test_token_embeddings_are_multiplied_by_the_length(fields, factors):
-    model = wild("bart", length_encoding="scale", **fields)
-    embeds = stock_of(model).get_input_embeddings()(IDS) * torch.tensor(factors).view(2, 1, 1)
-    with torch.no_grad():
-        logits = model(SOURCE, attention_mask=MASK, decoder_input_ids=IDS, length=[3, 8]).logits
-        expected = stock_of(model)(SOURCE, attention_mask=MASK, decoder_inputs_embeds=embeds).logits
-    torch.testing.assert_close(logits, expected)
+        logits = model(attention_mask=MASK, **given, length=lengths).logits
+        given[f"{side}inputs_embeds"] = change(stock.get_input_embeddings()(given.pop(f"{side}input_ids")), table)
+        torch.testing.assert_close(logits, stock(attention_mask=MASK, **given).logits)
 
 
 @pytest.mark.parametrize("scale_embedding", [True, False])
@@ -168,15 +158,6 @@ def test_a_pretrained_start_is_the_base_model_at_step_0_and_then_learns(family, 
     model(**batch, length=5).logits.square().mean().backward()
     assert any(p.grad.abs().sum() > 0 for name, p in model.named_parameters() if "length_out" in name)
     assert model.get_encoder().length_embedding.weight.grad[5].abs().sum() > 0
-
-
-def test_a_checkpoint_keeps_its_parts(tmp_path):
-    model = wild("marian", **FULL)
-    model.save_pretrained(tmp_path)
-    again = hf_lenctrl.LenCtrlMarianMTModel.from_pretrained(tmp_path)
-    state = again.state_dict()
-    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
-    assert (tmp_path / "length_head.py").is_file()  # for trust_remote_code
 
 
 def test_a_cache_of_a_model_without_a_head_is_refused():
@@ -207,17 +188,3 @@ def test_a_model_that_is_told_by_its_encoder_alone_needs_a_length():
     counted = model(SOURCE, attention_mask=MASK, labels=labels).loss
     given = model(SOURCE, attention_mask=MASK, labels=labels, length=[3, 1]).loss
     assert torch.equal(counted, given)
-
-
-def test_a_head_alone_takes_no_length():
-    model = wild("bart", length_encoding="none", length_head=True)
-    with pytest.raises(ValueError, match="length was given to a model with length_encoding='none'"):
-        model(SOURCE, decoder_input_ids=IDS, length=5)
-    assert model.generate(SOURCE, attention_mask=MASK, max_new_tokens=5).shape[0] == 2
-
-
-def test_copies_are_whole():
-    model = wild("bart", **FULL)
-    with torch.no_grad():
-        batch = {"input_ids": SOURCE, "attention_mask": MASK, "decoder_input_ids": IDS, "length": 6}
-        assert torch.equal(copy.deepcopy(model)(**batch).logits, model(**batch).logits)

@@ -171,8 +171,7 @@ def build_stock(fields: dict):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "encoding", "vocabulary"),
-    [("ratio", "none", "shared"), ("bins", "ldpe", "character")],
+    ("kind", "encoding", "vocabulary"), [("ratio", "none", "shared"), ("bins", "ldpe", "character")]
 )
 def test_the_recipe_trains_and_generates_with_them(tmp_path, kind, encoding, vocabulary):
     # the target repeats the source's last word once, twice or four times
@@ -203,8 +202,8 @@ def test_the_recipe_trains_and_generates_with_them(tmp_path, kind, encoding, voc
         (lambda: LengthTokens("bins", (3, 3)), r"thresholds of length tokens must ascend, got \[3, 3\]"),
         (lambda: LengthTokens("bins", ()), r"must ascend, got \[\]"),
         (lambda: LengthTokens("ratio", (1.0,)), r"short, normal and long, with two thresholds, got \[1.0\]"),
-        (lambda: LengthTokens.fit("words", [1], [1]), "length_tokens must be one of ratio, bins, got 'words'"),
-        (lambda: LengthTokens.fit("bins", [1], [1], bins=1), "length_bins must be an integer of at least 2, got 1"),
+        (lambda: LengthTokens.fit("words", [1, 1], [1, 2]), "length_tokens must be one of ratio, bins, got 'words'"),
+        (lambda: LengthTokens.fit("bins", [1, 1], [1, 2], bins=1), "2 training pairs do not make classes of bins"),
         (lambda: LengthTokens.fit("ratio", [2, 2], [1, 1]), "2 training pairs .* ratios are too alike"),
         (lambda: LengthTokens.fit("bins", [], []), "0 training pairs do not make classes of bins"),
     ],

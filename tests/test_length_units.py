@@ -11,7 +11,6 @@ from conftest import MARIAN, TARGETS, build_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
-from torch import nn
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -134,7 +133,7 @@ def test_count_units_counts_a_text(text, characters, words, utf8):
     assert [count_units(text, unit) for unit in UNITS] == [characters, words, utf8]
 
 
-@pytest.mark.parametrize("unit", ["token", "sentence", "characters", None])
+@pytest.mark.parametrize("unit", ["token", "sentence"])
 def test_count_units_refuses_a_unit_that_text_alone_does_not_have(unit):
     with pytest.raises(ValueError, match=f"got {unit!r}; count tokens from ids, with UnitTable.count"):
         count_units("some text", unit)
@@ -185,15 +184,6 @@ def test_a_table_has_one_column_for_each_entry_of_the_target_vocabulary(shared_t
         assert len(character_tokenizer.target_encoder) != len(character_tokenizer.encoder)
 
 
-def test_a_config_gives_token_weights_without_a_tokenizer():
-    marian = LenCtrlMarianConfig(
-        vocab_size=5, pad_token_id=2, eos_token_id=0, decoder_start_token_id=2, forced_eos_token_id=0
-    )
-    assert UnitTable.from_config(marian, 5).weights.tolist() == [[0, 1, 0, 1, 1]]
-    bart = LenCtrlBartConfig(vocab_size=5)  # bos 0, pad 1, eos 2
-    assert UnitTable.from_config(bart, 5).weights.tolist() == [[0, 0, 0, 1, 1]]
-
-
 def test_a_config_may_name_several_or_missing_or_foreign_special_ids():
     config = SimpleNamespace(length_unit="token", eos_token_id=[0, 3], pad_token_id=None, forced_bos_token_id=99)
     assert UnitTable.from_config(config, 4).weights.tolist() == [[0, 1, 1, 0]]
@@ -207,18 +197,16 @@ def test_a_config_gives_an_unfilled_table_of_its_states_for_other_units(unit):
     assert table.next_state.tolist() == [[NO_STATE] * 4] * 3
 
 
-@pytest.mark.parametrize("unit", ["sentence", "Character", None])
+@pytest.mark.parametrize("unit", ["Character", None])
 def test_an_unknown_unit_is_refused(handmade_bart, unit):
     with pytest.raises(ValueError, match=f"unit must be one of token, character, word, byte, width, got {unit!r}"):
         UnitTable.from_tokenizer(handmade_bart, unit)
 
 
-# Written-out rows
+# Written-out rows: pieces, what they decode to, and what is counted after each
 
-
-@pytest.mark.parametrize(
-    "pieces, text, characters, words",
-    [
+ROWS = {
+    "marian": [
         # decoder start, two words, and the step that must emit EOS; then EOS and padding
         (
             ["<pad>", "▁small", "ed", "▁", "▁small", "</s>", "<pad>"],
@@ -229,40 +217,18 @@ def test_an_unknown_unit_is_refused(handmade_bart, unit):
         (["<pad>", "<pad>", "▁a", "▁a"], "a a", [0, 0, 1, 3], [0, 0, 1, 2]),
         (["▁", "▁", "▁small"], "small", [0, 0, 5], [0, 0, 1]),
         (["▁▁", "▁▁b", "a▁b"], "ba b", [0, 1, 4], [0, 1, 2]),
-        (["日本", "e\u0301", "▁a"], "日本e\u0301 a", [2, 4, 6], [1, 1, 2]),
+        (["日本", "e\u0301", "▁a"], "日本e\u0301 a", [2, 4, 6], [1, 1, 2], [6, 9, 11]),
         (["<pad>", "<unk>", "▁small", "<unk>", "▁a", "</s>"], "small a", [0, 0, 5, 5, 7, 7], [0, 0, 1, 1, 2, 2]),
         (["s▁", "▁small", "s▁", "▁", "ed"], "s  smalls  ed", [2, 8, 10, 11, 13], [1, 2, 2, 2, 3]),
         (["s▁", "<unk>", "ed"], "s ed", [2, 2, 4], [1, 1, 2]),  # what is left out joins nothing
         (["▁", "▁▁", "</s>"], "", [0, 0, 0], [0, 0, 0]),
+        (["▁", "日本", "▁", "日本", "</s>"], "日本 日本", [0, 2, 3, 5, 5], [0, 1, 1, 2, 2], [0, 6, 7, 13, 13]),
     ],
-)
-def test_marian_progress(handmade_marian, pieces, text, characters, words):
-    ids = [MARIAN_VOCABULARY[piece] for piece in pieces]
-    assert decode(handmade_marian, ids) == text  # the row was written for this text
-    assert progress(handmade_marian, ids, "character") == characters
-    assert progress(handmade_marian, ids, "word") == words
-
-
-def test_marian_progress_in_bytes(handmade_marian):
-    pieces = ["<pad>", "▁", "日本", "e\u0301", "▁a", "▁", "日本", "</s>"]
-    ids = [MARIAN_VOCABULARY[piece] for piece in pieces]
-    assert decode(handmade_marian, ids) == "日本e\u0301 a 日本"
-    assert progress(handmade_marian, ids, "byte") == [0, 0, 6, 9, 11, 12, 18, 18]
-
-
-@pytest.mark.parametrize(
-    "pieces, text, characters, words, utf8",
-    [
+    "bart": [
         # decoder start, forced BOS, text, EOS, padding
-        (
-            ["</s>", "<s>", "small", "Ġtext", "</s>", "<pad>", "<pad>"],
-            "small text",
-            [0, 0, 5, 10, 10, 10, 10],
-            [0, 0, 1, 2, 2, 2, 2],
-            [0, 0, 5, 10, 10, 10, 10],
-        ),
+        (["</s>", "<s>", "small", "Ġtext", "</s>", "<pad>"], "small text", [0, 0, 5, 10, 10, 10], [0, 0, 1, 2, 2, 2]),
         # a first space is part of the text
-        (["<s>", "Ġtext", "Ġ", "Ġtext"], " text  text", [0, 5, 6, 11], [0, 1, 1, 2], [0, 5, 6, 11]),
+        (["<s>", "Ġtext", "Ġ", "Ġtext"], " text  text", [0, 5, 6, 11], [0, 1, 1, 2]),
         # a character counts with its first byte, a word with its first whole character
         (["<s>", "æĹ", "¥æ", "ľ¬", "</s>"], "日本", [0, 1, 2, 2, 2], [0, 0, 1, 1, 1], [0, 2, 4, 6, 6]),
         (["ðŁ", "ĺĢ", "ð", "Ł", "ĺ", "Ģ"], "😀😀", [1, 1, 2, 2, 2, 2], [0, 1, 1, 1, 1, 1], [2, 4, 5, 6, 7, 8]),
@@ -274,16 +240,35 @@ def test_marian_progress_in_bytes(handmade_marian):
             [0, 1, 1, 1, 1, 1],
             [1, 2, 3, 4, 5, 6],
         ),
-        (["small", "<unk>", "<mask>", "Ġtext"], "small text", [5, 5, 5, 10], [1, 1, 1, 2], [5, 5, 5, 10]),
-        (["small", "small", "Ġ", "<mask>", "small"], "smallsmall small", [5, 10, 11, 11, 16], [1, 1, 1, 1, 2], None),
+        (["small", "<unk>", "<mask>", "Ġtext"], "small text", [5, 5, 5, 10], [1, 1, 1, 2]),
+        (["small", "small", "Ġ", "<mask>", "small"], "smallsmall small", [5, 10, 11, 11, 16], [1, 1, 1, 1, 2]),
     ],
-)
-def test_byte_level_progress(handmade_bart, pieces, text, characters, words, utf8):
-    ids = handmade_bart.convert_tokens_to_ids(pieces)
-    assert decode(handmade_bart, ids) == text
-    assert progress(handmade_bart, ids, "character") == characters
-    assert progress(handmade_bart, ids, "word") == words
-    assert progress(handmade_bart, ids, "byte") == (utf8 or characters)
+    "t5": [
+        (["<pad>", "▁small", "ed", "▁small", "</s>"], "smalled small", [0, 5, 7, 13, 13], [0, 1, 1, 2, 2]),
+        (["▁", "▁small", "s▁a"], " smalls a", [0, 6, 9], [0, 1, 2]),
+        # every space of the first piece is dropped, in its middle too
+        (["▁▁", "ed", "▁▁", "ed"], "ed  ed", [0, 2, 4, 6], [0, 1, 1, 2]),
+        (["<pad>", "s▁a", "s▁a"], "sas a", [0, 2, 5], [0, 1, 2]),
+        (["日本", "\u3000", "日本", "</s>"], "日本\u3000日本", [2, 3, 5, 5], [1, 1, 2, 2], [6, 9, 15, 15]),
+        (["ed", "▁\n", "<unk>", "ed", "▁"], "ed \ned ", [2, 4, 4, 6, 7], [1, 1, 1, 2, 2]),
+    ],
+    "bert": [
+        (["[CLS]", "a", "##b", "dog", ".", "[SEP]"], "ab dog.", [0, 1, 2, 6, 7, 7], [0, 1, 1, 2, 2, 2]),
+        (["a", "[UNK]", "[PAD]", "dog"], "a dog", [1, 1, 1, 5], [1, 1, 1, 2]),
+        (["日", "##本", "日"], "日本 日", [1, 2, 4], [1, 1, 2], [3, 6, 10]),
+        (["do", "n't", "a"], "don't a", [2, 5, 7], [1, 1, 2]),
+    ],
+}
+
+
+@pytest.mark.parametrize("kind, row", [(kind, row) for kind, rows in ROWS.items() for row in rows])
+def test_progress_is_the_one_written_out(request, kind, row):
+    tokenizer = request.getfixturevalue(f"handmade_{kind}")
+    pieces, text, characters, words, *utf8 = row
+    ids = [MARIAN_VOCABULARY[p] for p in pieces] if kind == "marian" else tokenizer.convert_tokens_to_ids(pieces)
+    assert decode(tokenizer, ids) == text  # the row was written for this text
+    expected = {"character": characters, "word": words, "byte": utf8[0] if utf8 else characters}
+    assert {unit: progress(tokenizer, ids, unit) for unit in UNITS} == expected
 
 
 @pytest.mark.parametrize(
@@ -310,43 +295,6 @@ def test_words_of_single_byte_tokens_begin_after_wide_white_space(handmade_bart,
     assert progress(handmade_bart, ids, "byte") == list(range(1, len(ids) + 1))
 
 
-@pytest.mark.parametrize(
-    "pieces, text, characters, words, utf8",
-    [
-        (["<pad>", "▁small", "ed", "▁small", "</s>"], "smalled small", [0, 5, 7, 13, 13], [0, 1, 1, 2, 2], None),
-        (["▁", "▁small", "s▁a"], " smalls a", [0, 6, 9], [0, 1, 2], None),
-        # every space of the first piece is dropped, in its middle too
-        (["▁▁", "ed", "▁▁", "ed"], "ed  ed", [0, 2, 4, 6], [0, 1, 1, 2], None),
-        (["<pad>", "s▁a", "s▁a"], "sas a", [0, 2, 5], [0, 1, 2], None),
-        (["日本", "\u3000", "日本", "</s>"], "日本\u3000日本", [2, 3, 5, 5], [1, 1, 2, 2], [6, 9, 15, 15]),
-        (["ed", "▁\n", "<unk>", "ed", "▁"], "ed \ned ", [2, 4, 4, 6, 7], [1, 1, 1, 2, 2], None),
-    ],
-)
-def test_metaspace_progress(handmade_t5, pieces, text, characters, words, utf8):
-    ids = handmade_t5.convert_tokens_to_ids(pieces)
-    assert decode(handmade_t5, ids) == text
-    assert progress(handmade_t5, ids, "character") == characters
-    assert progress(handmade_t5, ids, "word") == words
-    assert progress(handmade_t5, ids, "byte") == (utf8 or characters)
-
-
-@pytest.mark.parametrize(
-    "pieces, text, characters, words, utf8",
-    [
-        (["[CLS]", "a", "##b", "dog", ".", "[SEP]"], "ab dog.", [0, 1, 2, 6, 7, 7], [0, 1, 1, 2, 2, 2], None),
-        (["a", "[UNK]", "[PAD]", "dog"], "a dog", [1, 1, 1, 5], [1, 1, 1, 2], None),
-        (["日", "##本", "日"], "日本 日", [1, 2, 4], [1, 1, 2], [3, 6, 10]),
-        (["do", "n't", "a"], "don't a", [2, 5, 7], [1, 1, 2], None),
-    ],
-)
-def test_word_piece_progress(handmade_bert, pieces, text, characters, words, utf8):
-    ids = handmade_bert.convert_tokens_to_ids(pieces)
-    assert decode(handmade_bert, ids) == text
-    assert progress(handmade_bert, ids, "character") == characters
-    assert progress(handmade_bert, ids, "word") == words
-    assert progress(handmade_bert, ids, "byte") == (utf8 or characters)
-
-
 def test_progress_in_tokens(handmade_marian, handmade_bart):
     pieces = ["<pad>", "▁small", "<unk>", "▁", "ed", "</s>", "<pad>"]
     ids = [MARIAN_VOCABULARY[piece] for piece in pieces]
@@ -363,12 +311,7 @@ def test_a_batch_of_rows_of_different_lengths(handmade_marian):
     assert actual.tolist() == expected
     assert actual.dtype == torch.int64
     assert table.count(ids).tolist() == [8, 1, 0, 6]
-    assert table.states_after(ids).tolist() == [
-        [0, 1, 2, 1, 1],
-        [0, 1, 1, 1, 1],
-        [0, 0, 0, 0, 0],
-        [0, 0, 1, 1, 1],
-    ]
+    assert table.states_after(ids).tolist() == [[0, 1, 2, 1, 1], [0, 1, 1, 1, 1], [0, 0, 0, 0, 0], [0, 0, 1, 1, 1]]
 
 
 def test_white_space_that_sentencepiece_keeps_is_dropped_before_the_first_word_too(tmp_path):
@@ -391,13 +334,6 @@ def test_progress_runs_from_zero_to_the_texts_length(shared_tokenizer, character
             assert row[0] == 0
             assert row[-1] == length  # on the step that must emit EOS
             assert row == sorted(row)
-
-
-def test_progress_of_a_character_decoder_is_its_position(character_tokenizer):
-    for text in TARGETS:
-        ids = [character_tokenizer.pad_token_id, *character_tokenizer(text_target=text)["input_ids"][:-1]]
-        assert progress(character_tokenizer, ids) == list(range(len(text) + 1))
-        assert progress(character_tokenizer, ids, "token") == list(range(len(text) + 1))
 
 
 # The machine
@@ -427,12 +363,6 @@ def test_a_resized_table_keeps_its_entries_and_marks_new_ones(handmade_marian):
     assert table.weights.tolist() == columns(0)  # left as it was
 
 
-def test_new_entries_of_a_token_table_count_one():
-    config = LenCtrlBartConfig()
-    table = UnitTable.from_config(config, 5).resized(8, config)
-    assert table.weights.tolist() == [[0, 0, 0, 1, 1, 1, 1, 1]]
-
-
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("config_class", [LenCtrlBartConfig, LenCtrlMarianConfig])
 def test_an_unfilled_table_says_how_to_fill_it(config_class, unit):
@@ -449,29 +379,6 @@ def test_weights_are_int32_whatever_the_model_is_cast_to(dtype):
     for cast in (table, table.to(torch.bfloat16), table.half()):
         assert (cast.weights.dtype, cast.next_state.dtype) == (torch.int32, torch.uint8)
     assert table.progress(torch.tensor([[1, 1]])).tolist() == [[1, 3]]
-
-
-class Holder(nn.Module):
-    """Stands for a decoder."""
-
-    def __init__(self, table: UnitTable):
-        super().__init__()
-        self.unit_table = table
-
-
-def test_a_table_is_saved_and_loaded_with_the_model_that_holds_it(handmade_marian, tmp_path):
-    torch.save(Holder(UnitTable.from_tokenizer(handmade_marian, "character")).state_dict(), tmp_path / "model.pt")
-    state = torch.load(tmp_path / "model.pt", weights_only=True)
-    assert list(state) == ["unit_table.weights", "unit_table.next_state", "unit_table.unit_code"]
-    assert [value.dtype for value in state.values()] == [torch.int32, torch.uint8, torch.uint8]
-    config = LenCtrlMarianConfig(length_unit="character", unit_states=3)
-    loaded = Holder(UnitTable.from_config(config, len(MARIAN_VOCABULARY)))
-    loaded.load_state_dict(state)
-    del state["unit_table.unit_code"]  # as tables were saved before
-    loaded.load_state_dict(state)
-    assert loaded.unit_table.weights.tolist() == columns(0)
-    assert loaded.unit_table.next_state.tolist() == columns(2)
-    assert loaded.unit_table.progress(torch.tensor([[2, 4, 5]])).tolist() == [[0, 5, 7]]
 
 
 def test_a_table_in_use_notices_that_an_unfilled_one_was_loaded(handmade_marian):

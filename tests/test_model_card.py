@@ -12,6 +12,7 @@ from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainingArguments
 
 from hf_lenctrl.card import minimal_card
 from hf_lenctrl.commands.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
+from hf_lenctrl.commands.train import card_of
 from hf_lenctrl.evaluation.metrics import build_compute_metrics
 from hf_lenctrl.training.model_card import TrainingRun, escape, model_card
 
@@ -65,6 +66,9 @@ def test_the_card_of_a_local_run_names_no_folder(saved, make_run):
     card = model_card(saved[0], make_run(base_model=str(folder)), "short")
     assert card.data.base_model is None and card.data.datasets is None
     assert "Started from model." in card.text and str(folder.parent) not in str(card)
+    assert " test rows, unconstrained." in card.text
+    saved[0].config.length_constraint = "exact"
+    assert 'test rows, with `length_constraint="exact"`.' in model_card(saved[0], make_run(), "short").text
 
 
 def snippets(card) -> list[str]:
@@ -118,7 +122,7 @@ def test_the_licence_is_the_given_one_or_that_of_the_base_model(saved, make_run,
 def test_a_translation_is_not_called_a_summary(options, task, tmp_path):
     classes = (ModelArguments, DataArguments, RunArguments, Seq2SeqTrainingArguments)
     known = {"output_dir": tmp_path, "train_file": "rows.jsonl", "use_cpu": True, **options}
-    run = TrainingRun.of(*parse_arguments(classes, [f"--{k}={v}" for k, v in known.items()]), {})
+    run = card_of(*parse_arguments(classes, [f"--{k}={v}" for k, v in known.items()]), {})
     assert run.task == task and run.examples == 0
 
 
@@ -126,7 +130,7 @@ def test_a_local_folder_of_rows_is_no_data_set_of_the_hub(saved, tmp_path):
     (tmp_path / "private_rows").mkdir()
     classes = (ModelArguments, DataArguments, RunArguments, Seq2SeqTrainingArguments)
     argv = ["--dataset_name", str(tmp_path / "private_rows"), "--output_dir", str(tmp_path), "--use_cpu"]
-    card = str(model_card(saved[0], TrainingRun.of(*parse_arguments(classes, argv), rows={"train": 5}), "name"))
+    card = str(model_card(saved[0], card_of(*parse_arguments(classes, argv), rows={"train": 5}), "name"))
     assert str(tmp_path) not in card and "huggingface.co/datasets" not in card and "Data: private\\_rows" in card
 
 
@@ -214,8 +218,3 @@ def test_the_picture_is_drawn_where_there_are_outputs(make_run, shared_tokenizer
         assert (tmp_path / f"{unit}.png").read_bytes().startswith(b"\x89PNG")
     assert not make_run(outputs={}).save_picture(tmp_path / "none.png", "character")
     assert not (tmp_path / "none.png").exists()
-
-
-def test_another_task_is_refused(make_run):
-    with pytest.raises(ValueError, match="task must be one of summarization, translation, got 'chat'"):
-        make_run(task="chat")

@@ -84,10 +84,3 @@ def test_new_target_tokens_of_marian_with_two_vocabularies_are_counted():
     labels = torch.tensor([[8, 11, 0]])
     assert model.count_labels(labels).tolist() == [2]
     assert model(torch.tensor([[69]]), labels=labels).logits.shape == (1, 3, 12)
-
-
-def test_new_tokens_of_a_character_model_have_to_be_counted_again(character_model, shared_tokenizer):
-    character_model.set_unit_table(shared_tokenizer)
-    character_model.resize_token_embeddings(len(shared_tokenizer) + 1)
-    with pytest.raises(ValueError, match=r"no table of units.*set_unit_table\(tokenizer\)"):
-        character_model(SOURCE, labels=SOURCE)

@@ -22,7 +22,7 @@ EXAMPLE = """
 import hf_lenctrl, torch
 from importlib.metadata import version
 from hf_lenctrl import LenCtrlMarianConfig, LenCtrlMarianMTModel, LengthConstraintLogitsProcessor, count_units
-from hf_lenctrl.training.model_card import TEMPLATE
+from hf_lenctrl.evaluation.report import TEMPLATE
 
 assert hf_lenctrl.__version__ == version("hf_lenctrl") and TEMPLATE.is_file(), hf_lenctrl.__file__
 config = LenCtrlMarianConfig(

@@ -1,105 +1,87 @@
-"""Arguments of the recipes: one YAML file is one run, and the command line wins over it."""
+"""Options of the commands: from dataclasses, from one YAML file a run, and from the command line, which wins."""
 
+import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
+import torch
 import yaml
 from transformers import HfArgumentParser
+from transformers.hf_argparser import string_to_bool
 
-from .. import __version__
 from ..configuration_lenctrl import LENGTH_ENCODING_NAMES
 from ..evaluation.metrics import ROUGE_UNITS
 from ..length_tokens import LENGTH_TOKEN_KINDS
 from ..length_units import LENGTH_UNITS
 from ..lengths import check_length, check_tolerance, parse_tolerance
 from ..training.model_card import TASKS
-from .parser import GroupedParser
-from .recipes import command_of, did_you_mean, find_recipe, model_name, named_recipes
+from .recipes import did_you_mean, find_recipe, model_name
 
 
 # options that name a folder or a model of the Hub
 MODELS = """model_name_or_path base_model tokenizer_name_or_path encoder_name_or_path target_tokenizer
     length_predictor""".split()
-FAMILIES = ["marian", "bart"]  # of new models; new_model.register_family adds to both
+FAMILIES = ["marian", "bart"]  # of new models; models.register_family adds to both
 ENCODINGS = list(LENGTH_ENCODING_NAMES)
-_UNIONS = (Union, UnionType)
+
+
+def option(default: Any, help: str, choices: Iterable | None = None) -> Any:
+    """A field of a dataclass of options."""
+    metadata = {"help": help} | ({} if choices is None else {"choices": choices})
+    if isinstance(default, list):
+        return field(default_factory=list, metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 @dataclass
 class ModelArguments:
     """The model to train: a saved one to go on with, or the shape of a new one."""
 
-    group = "model"  # of `--help`
-    given = typed = frozenset()  # type: ignore[var-annotated]  # names of options: all that are given, those not by YAML
+    # names of options that `parse_arguments` was given: all, and those on the command line
+    given: frozenset[str] = field(default=frozenset(), init=False)
+    typed: frozenset[str] = field(default=frozenset(), init=False)
 
-    model_name_or_path: str | None = field(
-        default=None,
-        metadata={"help": "Checkpoint to train further: length-controlled, or plain with length_encoding none"},
+    model_name_or_path: str | None = option(
+        None, "Checkpoint to train further: length-controlled, or plain with length_encoding none"
     )
-    base_model: str | None = field(
-        default=None,
-        metadata={"help": "Plain BART, mBART, Pegasus, Marian, M2M100/NLLB or T5 checkpoint to add length control to"},
+    base_model: str | None = option(
+        None, "Plain BART, mBART, Pegasus, Marian, M2M100/NLLB or T5 checkpoint to add length control to"
     )
-    source_language: str | None = field(default=None, metadata={"help": "Language code of a multilingual tokenizer"})
-    target_language: str | None = field(default=None, metadata={"help": "Language code of what is written"})
-    length_constraint: str | None = field(
-        default=None,
-        metadata={"help": "Default constraint of the trained model: max or exact", "choices": ["max", "exact"]},
+    source_language: str | None = option(None, "Language code of a multilingual tokenizer")
+    target_language: str | None = option(None, "Language code of the outputs")
+    length_constraint: str | None = option(None, "Default constraint of the trained model", ["max", "exact"])
+    length_tolerance: list[str] = option([], "Window of 'exact': units (4), a share (0.1), or two, below and above")
+    family: str = option("marian", "Family of a new model", FAMILIES)
+    length_encoding: str = option("ldpe", "How the decoder is given the length; none for the plain model", ENCODINGS)
+    absolute_positions: bool = option(False, "Keep absolute positions too (+PE), as none always does")
+    encoder_length_embedding: bool = option(False, "Tell the encoder the length too (Nguyen et al. 2023)")
+    length_head: bool = option(False, "Length head in cross-attention (Nguyen et al. 2023)")
+    learned_lengths: int = option(512, "Rows of learned tables of lengths")
+    length_scale: int = option(1, "Divides the length of 'scale'; a typical target's length")
+    length_unit: str | None = option(
+        None, "What a length counts; by default what the checkpoint counts, or characters", list(LENGTH_UNITS)
     )
-    length_tolerance: list[str] = field(
-        default_factory=list,
-        metadata={"help": "Window of 'exact': units (4), a share (0.1), or two of them, below and above"},
+    layers: int = option(6, "Encoder layers, and decoder layers without decoder_layers")
+    decoder_layers: int | None = option(None, "Decoder layers, if not as many as the encoder has")
+    d_model: int = option(512, "Width of the model")
+    attention_heads: int = option(8, "Attention heads of each layer")
+    ffn_dim: int = option(2048, "Width of the feed-forward layers")
+    dropout: float = option(0.1, "Dropout in training, of a new model or one to train further")
+    activation_function: str = option("relu", "Activation of the feed-forward layers")
+    attn_implementation: str | None = option(
+        None, "Attention: sdpa, or eager, which is faster for short rows on a CPU", ["sdpa", "eager"]
     )
-    family: str = field(default="marian", metadata={"help": "New model: marian or bart", "choices": FAMILIES})
-    length_encoding: str = field(
-        default="ldpe",
-        metadata={"help": "How the decoder is given the length; none for the plain model"} | {"choices": ENCODINGS},
+    tokenizer_name_or_path: str | None = option(None, "Tokenizer; one is trained without it")
+    vocab_size: int = option(16_000, "Subwords of a tokenizer trained here")
+    target_vocabulary: str = option(
+        "character", "The decoder writes characters, or the subwords that both sides share", ["character", "shared"]
     )
-    absolute_positions: bool = field(
-        default=False, metadata={"help": "Keep absolute positions too (+PE), as none always does"}
-    )
-    encoder_length_embedding: bool = field(
-        default=False, metadata={"help": "Tell the encoder the length too (Nguyen et al. 2023)"}
-    )
-    length_head: bool = field(default=False, metadata={"help": "Length head in cross-attention (Nguyen et al. 2023)"})
-    learned_lengths: int = field(default=512, metadata={"help": "Rows of learned tables of lengths"})
-    length_scale: int = field(default=1, metadata={"help": "Divides the length of 'scale'; a typical target's length"})
-    length_unit: str | None = field(
-        default=None,
-        metadata={"help": "What a length counts; by default what the checkpoint counts, or characters"}
-        | {"choices": list(LENGTH_UNITS)},
-    )
-    layers: int = field(default=6, metadata={"help": "Encoder layers, and decoder layers without decoder_layers"})
-    decoder_layers: int | None = field(
-        default=None, metadata={"help": "Decoder layers, if not as many as the encoder has"}
-    )
-    d_model: int = field(default=512, metadata={"help": "Width of the model"})
-    attention_heads: int = field(default=8, metadata={"help": "Attention heads of each layer"})
-    ffn_dim: int = field(default=2048, metadata={"help": "Width of the feed-forward layers"})
-    dropout: float = field(
-        default=0.1, metadata={"help": "Dropout in training, of a new model or one to train further"}
-    )
-    activation_function: str = field(default="relu", metadata={"help": "Activation of the feed-forward layers"})
-    attn_implementation: str | None = field(
-        default=None,
-        metadata={"help": "Attention: sdpa, or eager, which is faster for short rows on a CPU"}
-        | {"choices": ["sdpa", "eager"]},
-    )
-    tokenizer_name_or_path: str | None = field(default=None, metadata={"help": "Tokenizer; one is trained without it"})
-    vocab_size: int = field(default=16_000, metadata={"help": "Subwords of a tokenizer trained here"})
-    target_vocabulary: str = field(
-        default="character",
-        metadata={"help": "The decoder writes characters, or the subwords that both sides share"}
-        | {"choices": ["character", "shared"]},
-    )
-    byte_fallback: bool = field(
-        default=False, metadata={"help": "A tokenizer trained here writes unknown characters as UTF-8 bytes"}
-    )
+    byte_fallback: bool = option(False, "A tokenizer trained here writes unknown characters as UTF-8 bytes")
 
     @property
     def tolerance(self):
@@ -114,55 +96,31 @@ class ModelArguments:
 class DataArguments:
     """The text: a `load_dataset` name, or local json, jsonl, csv or parquet files (.gz too)."""
 
-    group = "data"  # of `--help`
-
-    dataset_name: str | None = field(default=None, metadata={"help": "Name for datasets.load_dataset"})
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration"})
-    train_file: str | None = field(default=None, metadata={"help": "Local training file"})
-    validation_file: str | None = field(default=None, metadata={"help": "Local validation file"})
-    test_file: str | None = field(default=None, metadata={"help": "Local test file"})
-    source_column: str = field(default="source", metadata={"help": "Column of the input text"})
-    target_column: str = field(default="target", metadata={"help": "Column of the text to write"})
-    group_column: str | None = field(
-        default=None, metadata={"help": "Rows of one group never come to stand in two splits, e.g. package"}
+    dataset_name: str | None = option(None, "Name for datasets.load_dataset")
+    dataset_config_name: str | None = option(None, "Its configuration")
+    train_file: str | None = option(None, "Local training file")
+    validation_file: str | None = option(None, "Local validation file")
+    test_file: str | None = option(None, "Local test file")
+    source_column: str = option("source", "Column of the input text")
+    target_column: str = option("target", "Column of the text to write")
+    group_column: str | None = option(None, "Keep each group of rows in one split, e.g. package")
+    group_separator: str | None = option(
+        None, "The group is the part of group_column before it, e.g. '-' for package families"
     )
-    group_separator: str | None = field(
-        default=None,
-        metadata={"help": "The group is the part of group_column before it, e.g. '-' for package families"},
+    validation_share: float = option(0.02, "Share cut from train where no validation is given")
+    test_share: float = option(0.02, "Share cut from train where no test is given; 0 for none")
+    max_source_length: int | None = option(
+        None, "Tokens; longer sources are cut, and counted (default: 256, or the checkpoint's limit)"
     )
-    validation_share: float = field(
-        default=0.02, metadata={"help": "Share cut from train where no validation is given"}
+    max_target_length: int = option(256, "Tokens; rows with longer targets are dropped, and counted")
+    max_validation_rows: int | None = option(None, "Evaluate on the first so many rows")
+    max_test_rows: int | None = option(None, "Test on the first so many rows")
+    unseen_lengths: list[int] = option([], "Train without the pairs whose target has one of these lengths")
+    length_tokens: str | None = option(
+        None, "A token before the source, for a class of its target's length", list(LENGTH_TOKEN_KINDS)
     )
-    test_share: float = field(
-        default=0.02, metadata={"help": "Share cut from train where no test is given; 0 for none"}
-    )
-    max_source_length: int | None = field(
-        default=None,
-        metadata={"help": "Tokens; longer sources are cut, and counted (default: 256, or the checkpoint's limit)"},
-    )
-    max_target_length: int = field(
-        default=256, metadata={"help": "Tokens; rows with longer targets are dropped, and counted"}
-    )
-    max_validation_rows: int | None = field(default=None, metadata={"help": "Evaluate on the first so many rows"})
-    max_test_rows: int | None = field(default=None, metadata={"help": "Test on the first so many rows"})
-    unseen_lengths: list[int] = field(
-        default_factory=list, metadata={"help": "Train without the pairs whose target has one of these lengths"}
-    )
-    length_tokens: str | None = field(
-        default=None,
-        metadata={"help": "A token before the source for its target's length: ratio classes or bins"}
-        | {"choices": list(LENGTH_TOKEN_KINDS)},
-    )
-    length_bins: int = field(default=10, metadata={"help": "Bins of length_tokens=bins"})
-    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes for tokenising"})
-    streaming: bool = field(
-        default=False,
-        metadata={
-            "help": "Read training rows while training, again and again, never all at once; needs max_steps. A "
-            "tokenizer trained here, and length tokens, come from the first 100,000 rows; random order is that of a "
-            "buffer of 10,000"
-        },
-    )
+    length_bins: int = option(10, "Bins of length_tokens=bins")
+    preprocessing_num_workers: int | None = option(None, "Processes for tokenising")
 
     def __post_init__(self):
         for length in self.unseen_lengths:
@@ -173,54 +131,79 @@ class DataArguments:
 class RunArguments:
     """How the run ends and what is done after training."""
 
-    group = "training"  # of `--help`
-
-    length_noise: int = field(
-        default=0, metadata={"help": "Half width of the window of noise on training lengths, in their unit"}
+    length_noise: int = option(0, "Half width of the window of noise on training lengths, in their unit")
+    overshoot_share: float = option(0.0, "Share of training pairs that teach to stop once the length is passed")
+    projection_lr_factor: float = option(
+        1.0, "Learning rate of a base_model's new length projection, times learning_rate"
     )
-    overshoot_share: float = field(
-        default=0.0, metadata={"help": "Share of training pairs that teach to stop once the length is passed"}
+    average_checkpoints: int = option(1, "Average the weights of the last so many checkpoints")
+    test_lengths: list[int] = option([], "Test at each of these lengths")
+    bleu_tokenizer: str | None = option(
+        None, "Measure BLEU and chrF with this sacrebleu tokenizer (ja-mecab), not ROUGE"
     )
-    projection_lr_factor: float = field(
-        default=1.0, metadata={"help": "Learning rate of a base_model's new length projection, times learning_rate"}
+    rouge_unit: str = option("word", "ROUGE of words or, for Japanese, characters", list(ROUGE_UNITS))
+    weights_dtype: str | None = option(
+        None, "Round and save the final weights so, float16 halves the file", ["float16", "bfloat16"]
     )
-    average_checkpoints: int = field(
-        default=1, metadata={"help": "Average the weights of the last so many checkpoints"}
+    length_predictor: str | None = option(
+        None, "Length predictor to ship inside the model's folder, for length='predict'"
     )
-    test_lengths: list[int] = field(default_factory=list, metadata={"help": "Test at each of these lengths"})
-    bleu_tokenizer: str | None = field(
-        default=None, metadata={"help": "Measure BLEU and chrF with this sacrebleu tokenizer (ja-mecab), not ROUGE"}
+    task: str | None = option(
+        None,
+        "Task on the Hub, for the model card: by default summarization, or translation with bleu_tokenizer or with "
+        "another target_language than source_language",
+        list(TASKS),
     )
-    rouge_unit: str = field(
-        default="word", metadata={"help": "ROUGE of words or, for Japanese, characters", "choices": list(ROUGE_UNITS)}
-    )
-    weights_dtype: str | None = field(
-        default=None,
-        metadata={"help": "Round and save the final weights so, float16 halves the file"}
-        | {"choices": ["float16", "bfloat16"]},
-    )
-    length_predictor: str | None = field(
-        default=None,
-        metadata={"help": "Length predictor to ship inside the model's folder, for length='predict'"},
-    )
-    task: str | None = field(
-        default=None,
-        metadata={
-            "help": "Task on the Hub, for the model card: by default summarization, or translation with "
-            "bleu_tokenizer or with another target_language than source_language",
-            "choices": list(TASKS),
-        },
-    )
-    card_examples: int = field(
-        default=0, metadata={"help": "Test rows to publish in the model card: their references and outputs"}
-    )
-    language: str | None = field(default=None, metadata={"help": "Language for the model card: en"})
-    license: str | None = field(default=None, metadata={"help": "Licence for the model card: apache-2.0"})
-    rouge_max_bytes: int | None = field(default=None, metadata={"help": "Cut outputs to so many bytes (75 in DUC)"})
+    card_examples: int = option(0, "Test rows to publish in the model card: their references and outputs")
+    language: str | None = option(None, "Language for the model card: en")
+    license: str | None = option(None, "Licence for the model card: apache-2.0")
+    rouge_max_bytes: int | None = option(None, "Cut outputs to so many bytes (75 in DUC)")
 
     def __post_init__(self):
         for length in self.test_lengths:
             check_length(length)
+
+
+class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    def _get_help_string(self, action):
+        return action.help if action.default in (None, []) else super()._get_help_string(action)
+
+
+class CommandParser(HfArgumentParser):
+    """
+    `HfArgumentParser` whose errors take one line, with a suggestion for an option that is misspelt. It takes no
+    abbreviations, and `--bf16 auto`: where the hardware has it.
+    """
+
+    def __init__(self, dataclass_types=None, **kwargs):
+        super().__init__(dataclass_types, allow_abbrev=False, formatter_class=_Formatter, **kwargs)
+        for action in self._actions:
+            if action.dest == "bf16":
+                action.type = lambda value: value if value == "auto" else string_to_bool(value)
+            if action.dest == "hub_token":  # a command line is seen by other users of the machine
+                action.help = "Leave out: sign in once by `hf auth login`, or set HF_TOKEN in the environment"
+
+    def parse_known_args(self, args=None, namespace=None):
+        found, rest = super().parse_known_args(args, namespace)
+        if getattr(found, "bf16", None) == "auto":
+            found.bf16 = has_bfloat16(found.use_cpu)
+        return found, rest
+
+    def error(self, message: str) -> NoReturn:
+        if message.startswith("unrecognized arguments: "):
+            options = [option for action in self._actions for option in action.option_strings]
+            for word in message.split()[2:]:
+                if word.startswith("--"):
+                    message += did_you_mean(word.partition("=")[0], options)
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")  # the usage would take a screen
+
+
+def has_bfloat16(use_cpu: bool = False) -> bool:
+    """Whether the hardware computes in bfloat16: a GPU, or a CPU on Linux. Elsewhere it is emulated, and slow."""
+    if torch.cuda.is_available() and not use_cpu:
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    flags = Path("/proc/cpuinfo")
+    return flags.is_file() and not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags.read_text(errors="replace").split())
 
 
 def parse_arguments(
@@ -237,27 +220,25 @@ def parse_arguments(
         `tuple` of one instance for each class: YAML over defaults, the command line over YAML.
 
     Raises:
-        `ValueError`: for a YAML that is no mapping, keys that no class has, each named, or one without a value; for
-            an option that the YAML calls `required`, and `output_dir`, where it is not given.
-        `SystemExit`: for an unknown command-line option, as argparse does.
+        `ValueError`: for a YAML that is no mapping, or keys that no class has, each named; for an option that the
+            YAML calls `required`, and `output_dir`, where it is not given.
+        `FileNotFoundError`: for a model's folder that does not exist.
+        `SystemExit`: for an unknown command-line option or a wrong value, as argparse does.
     """
-    argv = list(sys.argv[1:] if argv is None else argv)
+    typed = list(sys.argv[1:] if argv is None else argv)
     types: Any = list(classes)
-    parser = GroupedParser(types, description=description)
-    for action in parser._actions:  # a command line is seen by other users of the machine
-        if action.dest == "hub_token":
-            action.help = "Leave out: sign in once by `hf auth login`, or set HF_TOKEN in the environment"
-    typed = argv
+    parser = CommandParser(types, description=description, usage="%(prog)s [recipe] [--option value ...]")
     # Trainer would take a folder of its own, the same for every run
     required = {f.name for cls in classes for f in fields(cls)} & {"output_dir"}
-    if argv and not argv[0].startswith("-"):
-        typed = argv[1:]
-        argv = [*_options(parser, find_recipe(argv[0]), classes, required), *typed]
+    words = typed
+    if typed and not typed[0].startswith("-"):
+        path, *typed = typed
+        words = [*_words_of(find_recipe(path), classes, parser, required), *typed]
     given, by_hand = (
-        frozenset(word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--"))
-        for words in (argv, typed)
+        frozenset(word[2:].partition("=")[0].replace("-", "_") for word in each if word.startswith("--"))
+        for each in (words, typed)
     )
-    *parsed, rest = parser.parse_args_into_dataclasses(args=argv, return_remaining_strings=True)
+    *parsed, rest = parser.parse_args_into_dataclasses(args=words, return_remaining_strings=True)
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if "model_name_or_path" in by_hand:
@@ -272,54 +253,55 @@ def parse_arguments(
     return tuple(parsed)
 
 
-class _TextLoader(yaml.SafeLoader):
-    """YAML whose values are text, but for null: `language: no` is no boolean, `1.10` no number."""
-
-    yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag.endswith((":null", ":merge"))]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-
-def _options(parser: HfArgumentParser, path: Path, classes: Sequence[type], required: set[str]) -> list[str]:
+def _words_of(path: Path, classes: Sequence[type], parser: CommandParser, required: set[str]) -> list[str]:
     """
-    A YAML's values as command-line options, so that both are converted and checked alike. Those whose value is
-    `required` are added to `required` instead.
+    A YAML as words of a command line, so that one parser types and checks both; options whose value is `required` are
+    added to `required` instead.
     """
-    values, texts = _load(path, yaml.SafeLoader), _load(path, _TextLoader)
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} must hold `key: value` lines, got {type(values).__name__}")
     hints = {name: hint for cls in classes for name, hint in get_type_hints(cls).items()}
-    known = {f.name for cls in classes for f in fields(cls) if f.init}
-    unknown = sorted(str(key) for key in values if key not in known)
-    if unknown and (command := command_of(path)) != "lenctrl train" and path in named_recipes().values():
-        raise ValueError(f"{path.parent.name}/{path.stem} is a recipe of another command: {command} {path}")
-    if unknown:
+    values = _texts_of(path)
+    if unknown := sorted(values.keys() - {f.name for cls in classes for f in fields(cls) if f.init}):
         raise ValueError(
-            f"{path} has unknown keys: {', '.join(unknown)}{did_you_mean(unknown[0], known)}; `--help-all` lists "
-            f"those of hf_lenctrl {__version__}, it may be written for another version"
+            f"{path} has unknown keys: {', '.join(unknown)}{did_you_mean(unknown[0], hints)}; it may be for another "
+            "command, which its comments show"
         )
-    options: list[str] = []
+    words: list[str] = []
     for key, value in values.items():
-        hint = hints[key]
-        kinds = [get_origin(kind) or kind for kind in (get_args(hint) if get_origin(hint) in _UNIONS else [hint])]
-        if value is None and type(None) not in kinds and list not in kinds:
-            raise ValueError(f"{path}: {key} has no value; give it one, or take the line out")
-        if value == [] and list not in kinds:
-            raise ValueError(f"{path}: {key} takes no list; give it one value, or take the line out")
+        union = get_origin(hints[key]) in (Union, UnionType)
+        kinds = [get_origin(kind) or kind for kind in (get_args(hints[key]) if union else [hints[key]])]
         if value == "required":
             required.add(key)
-        elif value is None or value == []:  # no option says so
-            parser.set_defaults(**{key: None if value is None and type(None) in kinds else []})
+        elif value is None and type(None) in kinds:  # no word says so
+            parser.set_defaults(**{key: None})
+        elif not value and list in kinds:
+            parser.set_defaults(**{key: []})
         elif isinstance(value, list):
-            options = [f"--{key}", *map(str, texts[key]), *options]  # before an option, so that it ends there
-        elif isinstance(value, dict):
-            options.append(f"--{key}={json.dumps(value)}")
+            words = [f"--{key}", *value, *words]  # before an option, so that it ends there
         else:
-            options.append(f"--{key}={value if bool in kinds and isinstance(value, bool) else texts[key]}")
-    return options
+            words.append(f"--{key}={_ON_OFF.get(value, value) if bool in kinds else value}")
+    return words
 
 
-def _load(path: Path, loader: type[yaml.SafeLoader]) -> Any:
+_ON_OFF = {"on": "true", "off": "false"}  # as YAML has it; argparse knows the other words
+
+
+def _texts_of(path: Path) -> dict[str, Any]:
+    """
+    Key -> the value as it is written, so that `language: no` is no boolean and `1.10` no number: a text, a list of
+    texts, `None`, or for a mapping its JSON.
+    """
     with path.open(encoding="utf-8-sig") as file:
-        return yaml.load(file, Loader=loader)
+        loader = yaml.SafeLoader(file)
+        root = loader.get_single_node()
+        if not isinstance(root, yaml.MappingNode):
+            raise ValueError(f"{path} must hold `key: value` lines")
+        loader.flatten_mapping(root)  # `<<:`
+        values: dict[str, Any] = {}
+        for key, node in root.value:
+            if isinstance(node, yaml.SequenceNode):
+                values[key.value] = [item.value for item in node.value]
+            elif isinstance(node, yaml.MappingNode):
+                values[key.value] = json.dumps(loader.construct_object(node, deep=True))
+            else:
+                values[key.value] = None if node.tag.endswith(":null") else node.value
+    return values

@@ -1,25 +1,21 @@
 """Rows in, token ids out: loading, splitting by group, tokenising, and a report of what was dropped."""
 
-import itertools
 import logging
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from datasets import Dataset, DatasetDict, IterableDataset, load_dataset
+from datasets import Dataset, DatasetDict, load_dataset
 
 from ..length_tokens import LengthTokens
 from ..length_units import UnitTable, count_texts
 from .arguments import DataArguments
-from .row_files import load_rows
+from .rows import load_rows
 
 
 logger = logging.getLogger(__name__)
-
-STREAM_HEAD = 100_000  # rows of a stream that a tokenizer is trained on
-STREAM_BUFFER = 10_000  # rows that its order is drawn from
 
 
 @dataclass
@@ -49,21 +45,20 @@ def load_splits(args: DataArguments) -> DatasetDict:
     Load train, validation and test rows with string columns `source` and `target`.
 
     A split that is not given is cut from train: by a hash of the row's group (`args.group_column`), so that groups
-    never mix and the split is the same on every machine, or without groups by a hash of the source. With
-    `args.streaming` train is an `IterableDataset`, and nothing is cut from it.
+    never mix and the split is the same on every machine, or without groups by a hash of the source.
 
     Raises:
         `FileNotFoundError`: for a file that is not there.
         `ValueError`: without any data, for an unknown file type, an unreadable file, a missing column, or no rows.
     """
     limits = {"validation": args.max_validation_rows, "test": args.max_test_rows}
-    splits, files = _given_splits(args, limits)
+    splits, files = _given_splits(args)
     if "train" not in splits:
         raise ValueError(
             "there is nothing to train on; give train_file=rows.jsonl, or dataset_name= with a train split"
         )
     # OPUS and WMT sets on the Hub hold {"en": ..., "ja": ...} in a column `translation`
-    splits = {name: _flatten(rows) for name, rows in splits.items()}
+    splits = {name: rows.flatten() for name, rows in splits.items()}
     for name, rows in splits.items():
         _check_columns(rows, files[name], args)
     cuts = {"validation": args.validation_share, "test": args.test_share}
@@ -78,7 +73,7 @@ def load_splits(args: DataArguments) -> DatasetDict:
     return DatasetDict({k: rows.select_columns(list(names)).rename_columns(renamed) for k, rows in splits.items()})
 
 
-def _given_splits(args: DataArguments, limits: dict[str, int | None]) -> tuple[dict[str, Any], dict[str, str]]:
+def _given_splits(args: DataArguments) -> tuple[dict[str, Any], dict[str, str]]:
     """The splits that have rows of their own, and where each comes from, for messages."""
     given = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
     if args.dataset_name is not None and any(given.values()):
@@ -88,16 +83,13 @@ def _given_splits(args: DataArguments, limits: dict[str, int | None]) -> tuple[d
         )
     if args.dataset_name is None:
         files = {name: path for name, path in given.items() if path is not None}
-        return {name: load_rows(path, args.streaming and name == "train") for name, path in files.items()}, files
-    found = load_dataset(args.dataset_name, args.dataset_config_name, streaming=args.streaming)
+        return {name: load_rows(path) for name, path in files.items()}, files
+    found = load_dataset(args.dataset_name, args.dataset_config_name)
     splits = {name: found[name] for name in ("train", "validation", "test") if name in found}
-    if args.streaming:  # what is evaluated on is small, and read as a whole
-        splits = {name: rows if name == "train" else _read(rows, limits.get(name)) for name, rows in splits.items()}
     return splits, dict.fromkeys(splits, args.dataset_name)
 
 
-def _check_columns(found: Dataset | IterableDataset, file: str, args: DataArguments) -> None:
-    rows = _read(found, 100) if isinstance(found, IterableDataset) else found
+def _check_columns(rows: Dataset, file: str, args: DataArguments) -> None:
     columns = {"source_column": args.source_column, "target_column": args.target_column}
     if args.source_column == args.target_column:
         raise ValueError(f"source_column and target_column are both {args.source_column!r}; name two columns")
@@ -118,64 +110,8 @@ def _check_columns(found: Dataset | IterableDataset, file: str, args: DataArgume
             )
 
 
-def _read(rows: IterableDataset, limit: int | None) -> Dataset:
-    """The first rows of a stream, or all."""
-    return Dataset.from_list(list(rows if limit is None else rows.take(limit)))
-
-
-def _flatten(rows):
-    if isinstance(rows, Dataset):
-        return rows.flatten()
-    nested: dict[str, dict] = {}  # column -> its keys; some rows have none of them
-    for row in rows.take(100):
-        for name, value in row.items():
-            if isinstance(value, dict):
-                nested.setdefault(name, {}).update(dict.fromkeys(value))
-    if not nested:
-        return rows
-
-    def flat(row):
-        return {f"{name}.{key}": (row[name] or {}).get(key) for name, keys in nested.items() for key in keys}
-
-    return rows.map(flat, remove_columns=list(nested))
-
-
-def first_rows(rows) -> Dataset:
-    """What a tokenizer is trained on: all rows, or the first `STREAM_HEAD` of a stream."""
-    return _read(rows, STREAM_HEAD) if isinstance(rows, IterableDataset) else rows
-
-
-class Stream(torch.utils.data.IterableDataset):
-    """
-    The rows of a stream again and again, each with its `epoch`, so that a run that goes on need not know how many
-    there are.
-
-    Args:
-        rows (`datasets.IterableDataset`): Rows.
-        seed (`int`, *optional*): Draw their order, anew each time, from a buffer of `STREAM_BUFFER`.
-    """
-
-    def __init__(self, rows: IterableDataset, seed: int | None = None):
-        self.rows = rows if seed is None else rows.shuffle(seed=seed, buffer_size=STREAM_BUFFER)
-
-    def __iter__(self) -> Iterator[dict]:
-        for epoch in itertools.count():
-            self.rows.set_epoch(epoch)
-            row = None
-            for row in self.rows:
-                yield {**row, "epoch": epoch}
-            if row is None:  # nothing for this worker
-                return
-
-
 def _split(rows: Dataset, shares: dict[str, float], args: DataArguments) -> dict[str, Dataset]:
     """Cut splits from the training rows, by a hash of the group."""
-    if args.streaming:
-        raise ValueError(
-            f"streaming reads train as it comes and cannot cut {' and '.join(shares)} rows from it; give "
-            f"{', '.join(f'{name}_file=' for name in shares)}, or do without: "
-            f"{', '.join(f'{name}_share=0' for name in shares)}"
-        )
     if sum(shares.values()) >= 1:
         raise ValueError(f"the shares cut from train must add up to less than 1, got {shares}")
     column = args.group_column or args.source_column
@@ -220,8 +156,6 @@ def leave_out_lengths(rows, tokenizer, unit: str, lengths: Sequence[int]):
             {*pair} & unseen for pair in zip(count_texts(tokenizer, texts, unit, target=True), tokens, strict=True)
         ]
 
-    if isinstance(rows, IterableDataset):
-        return rows.filter(lambda targets: [not own for own in found(targets)], input_columns="target", batched=True)
     counts = found(rows["target"])
     kept = [i for i, own in enumerate(counts) if not own]
     left_out = ", ".join(f"{sum(length in own for own in counts):,} of {length}" for length in lengths)
@@ -256,8 +190,8 @@ def tokenize(
     Tokenise with `datasets.map` (cached, `args.preprocessing_num_workers` processes, with a progress bar).
 
     Rows with an empty text or with a target over `args.max_target_length` tokens are dropped and counted; sources over
-    `args.max_source_length` are cut and counted; of a stream they are dropped and cut as they come. With
-    `length_tokens` each source begins with the token of its target's length in `unit`, or of `length`.
+    `args.max_source_length` are cut and counted. With `length_tokens` each source begins with the
+    token of its target's length in `unit`, or of `length`.
 
     Returns:
         `(DatasetDict, list[RowReport])`: columns `input_ids`, `attention_mask`, `labels`; and a report for each split.
@@ -270,16 +204,6 @@ def tokenize(
     tokenized: dict[str, Any] = {}
     reports = []
     for name, rows in splits.items():
-        if isinstance(rows, IterableDataset):
-            stream = rows.map(**encode, remove_columns=["source", "target"])
-            stream = stream.filter(lambda empty, long: not empty and not long, input_columns=["empty", "too_long"])
-            tokenized[name] = stream.select_columns(["input_ids", "attention_mask", "labels"])
-            if next(iter(tokenized[name]), None) is None:
-                raise ValueError(
-                    f"no row of {name} is left; look at the columns, at max_target_length and at unseen_lengths"
-                )
-            reports.append(RowReport(name))
-            continue
         how = {"num_proc": args.preprocessing_num_workers, "desc": f"Tokenising {name}"}
         encoded = rows.map(**encode, **how, remove_columns=rows.column_names)
         empty, too_long, cut = (encoded[column][:] for column in ("empty", "too_long", "source_cut"))

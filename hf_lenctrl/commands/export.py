@@ -7,7 +7,6 @@ The folder receives a plain transformers model with its tokenizer and a card, an
 CTranslate2. `hf_lenctrl.FixedLengthTranslator(folder)(texts)` writes with it. Needs `pip install ctranslate2`.
 """
 
-import argparse
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,21 @@ from transformers import AutoModelForSeq2SeqLM
 
 import hf_lenctrl
 
+from ..card import write_card
 from ..conversion import tokenizer_of
 from ..fixed_length.ctranslate2 import FOLDER, check_quantization
+from .arguments import CommandParser
 from .checkpoints import check_writable
-from .parser import CommandParser
 from .recipes import model_name
 
 
-TEMPLATE = Path(hf_lenctrl.__file__).parent / "fixed_length" / "frozen_card.md"
+USE = """```python
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+model, tokenizer = (kind.from_pretrained(".") for kind in (AutoModelForSeq2SeqLM, AutoTokenizer))
+ids = model.generate(**tokenizer("...", return_tensors="pt"), num_beams=4)
+print(tokenizer.decode(ids[0], skip_special_tokens=True, clean_up_tokenization_spaces=False))
+```"""
 
 
 @torch.no_grad()
@@ -110,14 +116,21 @@ def frozen_card(frozen, folder: str | Path) -> ModelCard:
         known = ModelCard.load(folder / "README.md").data.to_dict()
     names = ("language", "license", "datasets", "pipeline_tag", "base_model")
     copied = {name: known[name] for name in names if known.get(name) is not None}
-    return ModelCard.from_template(
-        ModelCardData(library_name="transformers", tags=["hf_lenctrl", "fixed-length"], **copied),
-        template_path=str(TEMPLATE),
-        name=folder.resolve().name,
-        length=config.frozen_length,
-        unit=config.frozen_length_unit,
-        family=config.model_type,
+    length, unit = config.frozen_length, f"{config.frozen_length_unit}s"
+    about = (
+        f"A plain {config.model_type} model that writes texts of **{length} {unit}**, and of no other length: the "
+        "requested length is part of the positions of its decoder. Made with `hf_lenctrl.freeze_length`; it needs "
+        "nothing but transformers. It plans for its length, but no constraint guarantees it."
     )
+    copy = (
+        "Marian's class leaves positions out of what it saves: copy this folder. A model that was loaded from it and "
+        "saved again has lost its length."
+    )
+    loads = '`hf_lenctrl.FixedLengthTranslator(".")("...")` loads both'
+    fast = f"`{FOLDER}/` holds the same model for CTranslate2: {loads}."
+    data = ModelCardData(library_name="transformers", tags=["hf_lenctrl", "fixed-length"], **copied)
+    title = f"{folder.resolve().name}, {length} {unit}"
+    return write_card(data, title, about, USE, copy if config.model_type == "marian" else "", fast)
 
 
 def export(model_folder: str | Path, length: int, output_dir: str | Path, quantization: str | None = None) -> Path:
@@ -158,12 +171,17 @@ def export(model_folder: str | Path, length: int, output_dir: str | Path, quanti
     return output_dir
 
 
-def main(argv=None) -> None:
-    """Run the recipe."""
-    parser = CommandParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def make_parser() -> CommandParser:
+    """The options."""
+    parser = CommandParser(description=__doc__)
     parser.add_argument("model_folder", type=model_name, help="folder or Hub name of a controlled model")
-    parser.add_argument("--length", required=True, type=int, help="units that every text shall have")
+    parser.add_argument("--length", required=True, type=int, help="length of every text, in units")
     parser.add_argument("--output_dir", required=True, help="a folder that does not exist")
     parser.add_argument("--quantization", help="of CTranslate2's weights: float32, int8, ...; by default as they are")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv=None) -> None:
+    """Run the command."""
+    args = make_parser().parse_args(argv)
     print(export(args.model_folder, args.length, args.output_dir, args.quantization))

@@ -1,4 +1,4 @@
-"""Write texts of a requested length.
+"""Generate texts of a requested length.
 
     lenctrl generate --model runs/ldpe --input_file texts.txt --length 40 60 --output_file out.jsonl
     lenctrl generate --model runs/ldpe --input_file rows.jsonl --length_column budget --output_file out.jsonl
@@ -7,14 +7,15 @@
     lenctrl generate --model runs/ldpe --predictor runs/predictor --length predict ...
 
 The input is a text file, one source a line, or json, jsonl, csv or parquet (.gz too). Each line of the output holds
-a row of the input, unchanged and in the input's order, and `requested`, `output` and `length`, the measured one; it
-has `source` in any case; with `--num_return_sequences` also `rank`, `score` (of beams: the mean log probability of a
+a row of the input, in the input's order, and `requested`, `output` and `length`, the measured one; it has `source`
+in any case; with `--num_return_sequences` also `rank`, `score` (of beams: the mean log probability of a
 token) and `row`, the number of the input row. Several lengths give a line for each.
-Several models of one tokenizer write as an ensemble. To resume an interrupted command, repeat it.
+Several models of one tokenizer generate as an ensemble. To resume an interrupted command, repeat it.
 `accelerate launch` splits the texts over processes.
 """
 
 import argparse
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -24,27 +25,27 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
-from transformers import AutoConfig, set_seed
+from transformers import set_seed
 
 import hf_lenctrl
 
 from ..conversion import auto_class, tokenizer_of
 from ..length_units import LENGTH_UNITS
-from ..lengths import LENGTH_CONSTRAINTS, check_tolerance, parse_tolerance
+from ..lengths import LENGTH_CONSTRAINTS, parse_tolerance
+from .arguments import CommandParser
 from .checkpoints import check_writable
 from .locking import locked
 from .output_file import OutputFile
-from .parser import CommandParser
 from .recipes import model_name
-from .requests import Request, length_or_range, read_requests
+from .rows import Request, length_or_range, read_requests
 
 
 SAMPLING = (
     ("temperature", float, "of sampling: under 1 for likely tokens, over 1 for others"),
     ("top_k", int, "sample from so many tokens"),
     ("top_p", float, "sample from the likeliest tokens of this share"),
-    ("no_repeat_ngram_size", int, "no so many tokens in a row twice"),
-    ("repetition_penalty", float, "over 1 against tokens that were written"),
+    ("no_repeat_ngram_size", int, "no repeated n-grams of this size"),
+    ("repetition_penalty", float, "over 1 against tokens that are there already"),
 )
 
 
@@ -60,6 +61,69 @@ def length_or_way(value: str) -> int | tuple | str:
         ) from None
 
 
+def make_parser() -> CommandParser:
+    """The options."""
+    parser = CommandParser(description=__doc__)
+    add = parser.add_argument
+    add("--model", required=True, nargs="+", type=model_name, help="folder or Hub name; several are an ensemble")
+    add("--input_file", required=True, help="texts: txt, json, jsonl, csv, parquet (.gz too)")
+    add("--output_file", required=True, help="JSON lines")
+    lengths = parser.add_mutually_exclusive_group()
+    lengths.add_argument(
+        "--length",
+        type=length_or_way,
+        nargs="+",
+        help="units of every output, or a range, 30-42; several for an output at each; or 'predict' by a length "
+        "predictor, 'source' or 'reference' for as many as the source or the reference has",
+    )
+    lengths.add_argument("--length_column", help="column that holds the length or the range of each text")
+    ratio = "this many times the source's length; two numbers are a range"
+    lengths.add_argument("--length_ratio", type=float, nargs="+", help=ratio)
+    add("--predictor", type=model_name, help="length predictor for --length predict; defaults to the model's own")
+    add("--reference_column", help="column of the references for --length reference")
+    add("--length_unit", choices=LENGTH_UNITS, help="unit of a constraint on a plain model; others know theirs")
+    add("--length_constraint", choices=LENGTH_CONSTRAINTS, help="never longer, or exactly so long")
+    window = "window around an exact length: units (4), a share (0.1), or two of them, below and above"
+    add("--length_tolerance", nargs="+", help=window)
+    add("--length_plans", type=int, default=3, help="lengths of a range to generate candidates at")
+    add("--num_return_sequences", type=int, default=1, help="outputs for each text, the best first")
+    add("--rerank", type=int, default=0, help="candidates, of which the one with most source words wins")
+    add("--rerank_model", help="plain model of the task that chooses the candidate instead")
+    add("--source_column", default="source", help="column of the texts")
+    prefix = "of `requested`, `output` and `length` where the rows have such columns"
+    add("--column_prefix", default="", help=prefix)
+    add("--num_beams", type=int, help="width of the search; 4, or 1 with --do_sample")
+    add("--do_sample", action="store_true", help="sample; with one beam unless --num_beams is given")
+    for name, kind, text in SAMPLING:
+        add(f"--{name}", type=kind, help=text)
+    add("--seed", type=int, default=0, help="of sampling")
+    add("--batch_size", type=int, help="most rows of a batch; 32, or no limit with --batch_tokens")
+    add("--batch_tokens", type=int, help="most rows times source and requested length of a batch")
+    add("--dtype", choices=["float32", "bfloat16", "float16"], help="of the weights")
+    costs = "torch.compile and a static cache; it takes a minute or two before the first text; not for CPUs"
+    add("--compile", action="store_true", help=costs)
+    return parser
+
+
+def parse(argv) -> argparse.Namespace:
+    """Options; refused are those that would have no effect."""
+    parser = make_parser()
+    args = parser.parse_args(argv)
+    args.num_beams = args.num_beams or (1 if args.do_sample else 4)
+    args.length_tolerance = None if args.length_tolerance is None else parse_tolerance(args.length_tolerance)
+    ways = [length for length in args.length or [] if isinstance(length, str)]
+    args.way = ways[0] if ways else None
+    if ways and len(args.length) > 1:
+        parser.error(f"--length takes numbers, or one of 'predict', 'source' and 'reference', got {args.length}")
+    if (args.way == "reference") != (args.reference_column is not None):
+        parser.error("--length reference and --reference_column go together")
+    if args.predictor is not None and args.way != "predict":
+        parser.error("--predictor goes with --length predict")
+    if args.compile and len(args.model) > 1:
+        parser.error("--compile takes one --model: an ensemble has no static cache")
+    return args
+
+
 def load(paths: list[str], dtype: str | None = None, compiled: bool = False):
     """The model, or the ensemble of several, and their tokenizer."""
     models: list = [auto_class(path).from_pretrained(path, dtype=dtype).eval() for path in paths]
@@ -68,6 +132,27 @@ def load(paths: list[str], dtype: str | None = None, compiled: bool = False):
     if compiled:
         model.forward = torch.compile(model.forward, dynamic=True)  # one graph for all lengths and batches
     return model, tokenizer_of(paths[0])
+
+
+def generation_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Options of the pipeline."""
+    names = ["batch_size", "batch_tokens", "num_beams", "num_return_sequences", "rerank", "length_plans"]
+    options = {name: getattr(args, name) for name in [*names, "length_unit", "length_tolerance"]}
+    if args.length_ratio is not None:
+        options["length_ratio"] = tuple(args.length_ratio) if len(args.length_ratio) > 1 else args.length_ratio[0]
+    options |= {name: getattr(args, name) for name, _, _ in SAMPLING if getattr(args, name) is not None}
+    options |= {"do_sample": True} if args.do_sample else {}
+    if args.num_return_sequences > 1 and not args.do_sample:  # beams have a score
+        options |= {"return_dict_in_generate": True, "output_scores": True}
+    if args.compile:
+        options |= {"cache_implementation": "static", "disable_compile": True}  # by `generate`, which leaves out beams
+    if args.length_constraint is not None:  # else the model's own default holds
+        options["length_constraint"] = args.length_constraint
+    if args.way is not None:
+        options["predictor"] = args.predictor
+    if args.rerank_model is not None:
+        options["rerank_model"] = load([args.rerank_model], args.dtype)
+    return options
 
 
 def generate(model, tokenizer, sources: list[str], lengths: list | str, progress_bar=True, **options) -> list[dict]:
@@ -89,153 +174,28 @@ def generate(model, tokenizer, sources: list[str], lengths: list | str, progress
     pipe = hf_lenctrl.LengthControlledGenerationPipeline(
         model=model, tokenizer=tokenizer, device=model.device, progress_bar=progress_bar
     )
-    rows = []
-    for source, outputs in zip(sources, pipe(sources, **options), strict=True):
-        for output in outputs if isinstance(outputs, list) else [outputs]:
-            rows.append(
-                {
-                    "source": source,
-                    "requested": output["requested_length"],
-                    "output": output["generated_text"],
-                    "length": output["length"],
-                    "score": output.get("score"),
-                }
-            )
-    return rows
+    return [
+        {
+            "source": source,
+            "requested": output["requested_length"],
+            "output": output["generated_text"],
+            "length": output["length"],
+            "score": output.get("score"),
+        }
+        for source, outputs in zip(sources, pipe(sources, **options), strict=True)
+        for output in (outputs if isinstance(outputs, list) else [outputs])
+    ]
 
 
-def parse(argv) -> argparse.Namespace:
-    """Options, checked for what does not go together."""
-    parser = CommandParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--model", required=True, nargs="+", type=model_name, help="folder or Hub name; several are an ensemble"
-    )
-    parser.add_argument("--input_file", required=True, help="texts: txt, json, jsonl, csv, parquet (.gz too)")
-    parser.add_argument("--output_file", required=True, help="JSON lines")
-    parser.add_argument(
-        "--length",
-        type=length_or_way,
-        nargs="+",
-        help="units to write, for every text, or a range, 30-42; several for an output at each; or 'predict' by a "
-        "length predictor, 'source' or 'reference' for as many as the source or the reference has",
-    )
-    parser.add_argument(
-        "--predictor", type=model_name, help="length predictor for --length predict; defaults to the model's own"
-    )
-    parser.add_argument("--reference_column", help="column of the references for --length reference")
-    parser.add_argument("--length_column", help="column that holds the length or the range of each text")
-    parser.add_argument(
-        "--length_ratio",
-        type=float,
-        nargs="+",
-        help="this many times the source's length; two numbers are a range",
-    )
-    parser.add_argument(
-        "--length_unit", choices=LENGTH_UNITS, help="unit of a constraint on a plain model; others know theirs"
-    )
-    parser.add_argument("--length_constraint", choices=LENGTH_CONSTRAINTS, help="never longer, or exactly so long")
-    parser.add_argument(
-        "--length_tolerance",
-        nargs="+",
-        help="window around an exact length: units (4), a share (0.1), or two of them, below and above",
-    )
-    parser.add_argument("--length_plans", type=int, default=3, help="lengths of a range to write candidates at")
-    parser.add_argument("--num_return_sequences", type=int, default=1, help="outputs for each text, the best first")
-    parser.add_argument(
-        "--rerank", type=int, default=0, help="candidates, of which the one with most source words wins"
-    )
-    parser.add_argument("--rerank_model", help="plain model of the task that chooses the candidate instead")
-    parser.add_argument("--source_column", default="source", help="column of the texts")
-    parser.add_argument(
-        "--column_prefix", default="", help="of `requested`, `output` and `length` where the rows have such columns"
-    )
-    parser.add_argument("--num_beams", type=int, help="width of the search; 4, or 1 with --do_sample")
-    parser.add_argument("--do_sample", action="store_true", help="sample; with one beam unless --num_beams is given")
-    for name, kind, text in SAMPLING:
-        parser.add_argument(f"--{name}", type=kind, help=text)
-    parser.add_argument("--seed", type=int, default=0, help="of sampling")
-    parser.add_argument("--batch_size", type=int, help="most rows of a batch; 32, or no limit with --batch_tokens")
-    parser.add_argument("--batch_tokens", type=int, help="most rows times source and requested length of a batch")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], help="of the weights")
-    costs = "torch.compile and a static cache; it takes a minute or two before the first text; not for CPUs"
-    parser.add_argument("--compile", action="store_true", help=costs)
-    args = parser.parse_args(argv)
-    args.num_beams = args.num_beams or (1 if args.do_sample else 4)
-    ways = [length for length in args.length or [] if isinstance(length, str)]
-    args.way = ways[0] if ways else None
-    check(parser, args, ways)
-    return args
-
-
-def check(parser: CommandParser, args: argparse.Namespace, ways: list[str]) -> None:
-    """Refuse options that do not go together, and read the tolerance."""
-    sampling = [name for name in ("temperature", "top_k", "top_p") if getattr(args, name) is not None]
-    if sampling and not args.do_sample:
-        parser.error(f"--{sampling[0]} is for sampling: add --do_sample")
-    if args.length_ratio is not None and len(args.length_ratio) > 2:
-        parser.error(f"--length_ratio takes one number, or two for a range, got {args.length_ratio}")
-    kinds = {type(length) for length in args.length or []}
-    if tuple in kinds and len(kinds) > 1:
-        parser.error(f"--length takes lengths or ranges, not both, got {args.length}")
-    if args.length_tolerance is not None:
-        try:
-            args.length_tolerance = parse_tolerance(args.length_tolerance)
-            check_tolerance(args.length_tolerance, args.length_constraint or "exact")
-        except ValueError as error:
-            parser.error(f"--length_tolerance: {error}")
-    if args.compile and len(args.model) > 1:
-        parser.error("--compile takes one --model: an ensemble has no static cache")
-    if sum(given is not None for given in (args.length, args.length_column, args.length_ratio)) > 1:
-        parser.error("give one of --length for all texts, --length_column for each, --length_ratio to the source")
-    if ways and len(args.length) > 1:
-        parser.error(f"--length takes numbers, or one of 'predict', 'source' and 'reference', got {args.length}")
-    if (ways == ["reference"]) != (args.reference_column is not None):
-        parser.error("--length reference and --reference_column go together")
-    if args.predictor is not None and ways != ["predict"]:
-        parser.error("--predictor goes with --length predict")
-
-
-def check_length_given(args: argparse.Namespace) -> None:
-    """Refuse, before a model is loaded, a command without a length for a model that needs one."""
-    if any(way is not None for way in (args.length, args.length_column, args.length_ratio)):
-        return
-    config = AutoConfig.from_pretrained(args.model[0])
-    needs = any(getattr(config, name, None) for name in ("length_controlled", "length_tokens"))
-    if (needs or args.length_constraint is not None) and getattr(config, "length", None) is None:
-        raise ValueError("no length was given; give --length 40, --length_column NAME or --length_ratio 0.5")
-
-
-def generation_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Options of the pipeline."""
-    names = ["batch_size", "batch_tokens", "num_beams", "num_return_sequences", "rerank", "length_plans"]
-    options = {name: getattr(args, name) for name in [*names, "length_unit", "length_tolerance"]}
-    if args.length_ratio is not None:
-        options["length_ratio"] = tuple(args.length_ratio) if len(args.length_ratio) > 1 else args.length_ratio[0]
-    options |= {name: getattr(args, name) for name, _, _ in SAMPLING if getattr(args, name) is not None}
-    options |= {"do_sample": True} if args.do_sample else {}
-    if args.num_return_sequences > 1 and not args.do_sample:  # beams have a score
-        options |= {"return_dict_in_generate": True, "output_scores": True}
-    if args.compile:
-        options |= {"cache_implementation": "static", "disable_compile": True}  # by `generate`, which leaves out beams
-    if args.length_constraint is not None:  # else the model's own default holds
-        options["length_constraint"] = args.length_constraint
-    if args.way is not None:
-        options["predictor"] = args.predictor
-    return options
-
-
-def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, state, block: int) -> None:
-    """Write the rows that the file does not hold, block by block, each process its share."""
-    count = args.num_return_sequences
+def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, state) -> None:
+    """Generate what the file does not hold, block by block, each process its share."""
+    # blocks are short enough to lose little, and long enough to batch similar lengths
+    block, count = 16 * (args.batch_size or 32) * state.num_processes, args.num_return_sequences
     done = len(file.lines) // count
     done -= done % block  # the batches of a command that was not stopped
-    check_length_given(args)
     model, tokenizer = load(args.model, args.dtype, args.compile)
     options = generation_options(args)
-    if args.rerank_model is not None:
-        options["rerank_model"] = load([args.rerank_model], args.dtype)
-    lengths_of_row = len(args.length) if args.length and args.way is None else 1
-    state.wait_for_everyone()  # all have read what was written
+    state.wait_for_everyone()  # all have read what the file holds
     bar = tqdm(desc="Generating", total=len(requests), initial=done, unit="text", disable=not state.is_main_process)
     for start in range(done, len(requests), block):
         rows = range(start, min(start + block, len(requests)))
@@ -244,12 +204,11 @@ def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, s
             options["references"] = [requests[i].reference for i in own]
         sources, lengths = [requests[i].source for i in own], args.way or [requests[i].length for i in own]
         set_seed(args.seed + start)  # a block is the same after a command that was stopped
-        written = generate(model, tokenizer, sources, lengths, progress_bar=False, **options) if sources else []
+        outputs = generate(model, tokenizer, sources, lengths, progress_bar=False, **options) if sources else []
         lines: list[tuple[int, str]] = []
-        for k, output in enumerate(written):
+        for k, output in enumerate(outputs):
             request = requests[own[k // count]]
-            place = {"rank": k % count + 1, "row": own[k // count] // lengths_of_row + 1}
-            lines.append((own[k // count], request.line(output | place)))
+            lines.append((own[k // count], request.line(output | {"rank": k % count + 1, "row": request.number})))
         lines = sorted(gather_object(lines), key=lambda line: line[0])  # stable: n best stay in order
         if state.is_main_process:
             if start == done:
@@ -274,26 +233,25 @@ def print_figures(requests: list[Request], lines: list[str], tolerance) -> None:
 
 
 def main(argv=None) -> None:
-    """Run the recipe."""
+    """Run the command: generate what the output file does not hold yet."""
     args = parse(argv)
-    columns = (args.source_column, args.length_column, args.reference_column)
-    lengths = args.length if args.length and args.way is None else [None]
-    ranked = args.num_return_sequences > 1
-    requests = read_requests(args.input_file, *columns, lengths=lengths, prefix=args.column_prefix, ranked=ranked)
+    requests = read_requests(
+        args.input_file,
+        args.source_column,
+        args.length_column,
+        args.reference_column,
+        lengths=args.length if args.length and args.way is None else [None],
+        prefix=args.column_prefix,
+        ranked=args.num_return_sequences > 1,
+    )
+    digest = hashlib.sha256("\n".join(request.columns for request in requests).encode(errors="surrogatepass"))
+    options = {name: value for name, value in vars(args).items() if name not in ("input_file", "output_file")}
     state = PartialState(cpu=not torch.accelerator.is_available())  # else processes on CPUs would not know each other
     check_writable(Path(args.output_file).parent)
     with locked(args.output_file, state.is_main_process):
-        resume(requests, args, state)
-
-
-def resume(requests: list[Request], args: argparse.Namespace, state) -> None:
-    """Write what the output file does not hold yet."""
-    file = OutputFile(args.output_file, {k: v for k, v in vars(args).items() if k != "output_file"})
-    # blocks are short enough to lose little, and long enough to batch similar lengths
-    block = 16 * (args.batch_size or 32) * state.num_processes
-    beginnings = [request.beginning() for request in requests for _ in range(args.num_return_sequences)]
-    if file.keep(beginnings) == len(beginnings):
-        return print(f"{args.output_file} is complete", file=sys.stderr)
-    write(requests, args, file, state, block)
-    if state.is_main_process:
-        print_figures(requests, file.lines, args.length_tolerance)
+        file = OutputFile(args.output_file, {"input": digest.hexdigest(), **options})
+        if len(file.lines) == len(requests) * args.num_return_sequences:
+            return print(f"{args.output_file} is complete", file=sys.stderr)
+        write(requests, args, file, state)
+        if state.is_main_process:
+            print_figures(requests, file.lines, args.length_tolerance)

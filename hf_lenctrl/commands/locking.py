@@ -7,6 +7,9 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 
+PRIVATE = "_run"  # in the folder of a run; Trainer uploads no name that begins with an underscore
+
+
 @contextmanager
 def locked(path: str | Path, writes: bool = True) -> Iterator[None]:
     """
@@ -22,10 +25,12 @@ def locked(path: str | Path, writes: bool = True) -> Iterator[None]:
         `ValueError`: where another command writes it.
     """
     path = Path(path)
-    lock = FileLock(path / ".lock" if path.is_dir() else path.with_name(f".{path.name}.lock"), timeout=0)
     if not writes:
         yield
         return
+    name = path / PRIVATE / "lock" if path.is_dir() else path.with_name(f".{path.name}.lock")
+    name.parent.mkdir(exist_ok=True)
+    lock = FileLock(name, timeout=0)
     try:
         lock.acquire()
     except Timeout:

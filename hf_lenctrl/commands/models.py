@@ -19,13 +19,14 @@ from transformers import (
 
 from ..configuration_lenctrl import LenCtrlBartConfig, LenCtrlMarianConfig
 from ..conversion import add_length_control, tokenizer_of
+from ..length_predictor import load_predictor
 from ..length_tokens import LengthTokens
 from ..modeling_lenctrl import LenCtrlBartForConditionalGeneration, LenCtrlMarianMTModel
 from ..training.tokenizer import train_marian_tokenizer
 from .arguments import ENCODINGS, FAMILIES, DataArguments, ModelArguments, RunArguments
 from .data import fit_length_tokens
 from .recipes import did_you_mean
-from .run import trained_tokenizer
+from .run import private, trained_tokenizer
 
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ _CLASSES: dict[tuple[str, bool], tuple[type, type]] = {
 
 def register_family(name: str, config_class: Any, model_class: Any) -> None:
     """
-    Let `family` name an architecture of somebody else's in this process; see `recipes/reproduce/baselines`.
+    Let `family` name an architecture from outside the package in this process; see `recipes/reproduce/baselines`.
 
     Args:
         name (`str`): Value of `family`.
@@ -125,7 +126,7 @@ def _check_fixed(args: ModelArguments, data_args: DataArguments, config) -> None
         has |= {option: getattr(config, option) for option in _METHOD}
         has |= {"length_tokens": tokens.get("kind"), "length_bins": len(tokens.get("thresholds", ())) + 1}
     name = args.model_name_or_path or args.base_model
-    record = Path(str(name), "run.json")
+    record = private(str(name), "run.json")
     before = json.loads(record.read_text(encoding="utf-8"))["decides"] if record.is_file() else {}
     given = {option: getattr(args, option, getattr(data_args, option, None)) for option in has if option in args.given}
     wrong = {option: value for option, value in given.items() if value not in (has[option], before.get(option))}
@@ -134,41 +135,29 @@ def _check_fixed(args: ModelArguments, data_args: DataArguments, config) -> None
         raise ValueError(f"{name} keeps its shape and its method, which stand in brackets; leave out {options}")
 
 
-def source_limit(args: ModelArguments, data_args: DataArguments, tokenizer) -> int:
+def limits(args: ModelArguments, data_args: DataArguments, tokenizer) -> tuple[int, int]:
     """
-    Tokens at which sources are cut: `max_source_length`, or by default as many as a checkpoint's encoder reads, 256
-    for a new one.
+    Tokens at which sources are cut, and tokens of the longest target that is kept: those of the arguments, by default
+    no more than a checkpoint has positions for.
 
     Raises:
-        `ValueError`: for more than the encoder reads.
+        `ValueError`: for more than a checkpoint has.
     """
-    name, given = args.model_name_or_path or args.base_model, data_args.max_source_length
-    positions = None if name is None else getattr(AutoConfig.from_pretrained(name), "max_position_embeddings", None)
-    if given is None:
-        return 256 if name is None else positions or min(tokenizer.model_max_length, 512)
-    if positions is not None and given > positions:
-        raise ValueError(f"max_source_length={given}, but the encoder of {name} reads {positions} tokens; give less")
-    return given
-
-
-def target_limit(args: ModelArguments, data_args: DataArguments) -> int:
-    """
-    Tokens of the longest target that is kept: `max_target_length`, by default no more than a checkpoint's decoder has
-    positions for.
-
-    Raises:
-        `ValueError`: for more than it has.
-    """
-    name, most = args.model_name_or_path or args.base_model, data_args.max_target_length
+    name = args.model_name_or_path or args.base_model
     config: Any = None if name is None else AutoConfig.from_pretrained(name)
     positions = getattr(config, "max_position_embeddings", None)
+    read, most = data_args.max_source_length, data_args.max_target_length
+    if read is None:
+        read = 256 if name is None else positions or min(tokenizer.model_max_length, 512)
+    elif positions is not None and read > positions:
+        raise ValueError(f"max_source_length={read}, but the encoder of {name} reads {positions} tokens; give less")
     if positions is None or most <= positions or not getattr(config, "absolute_positions", True):
-        return most
+        return read, most
     if "max_target_length" in args.given:
         raise ValueError(
             f"max_target_length={most}, but the decoder of {name} has {positions} positions; give at most {positions}"
         )
-    return positions
+    return read, positions
 
 
 def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], output_dir: str):
@@ -348,3 +337,36 @@ def _shape(args: ModelArguments, tokenizer, max_positions: int) -> dict[str, Any
     if separate:
         shape |= {"decoder_vocab_size": len(tokenizer.target_encoder), "share_encoder_decoder_embeddings": False}
     return shape
+
+
+def add_length_predictor(model, name: str | None, output_dir, save: bool = True) -> None:
+    """
+    Make a predictor part of a model's folder, so that `length="predict"` works with the folder or its Hub name alone.
+
+    Args:
+        model (`PreTrainedModel`): Whose configuration names it from now on.
+        name (`str`, *optional*): Folder or Hub name of the predictor; by default the one inside the checkpoint that
+            the run goes on with, if there is one.
+        output_dir (`str` or `Path`): The model's folder.
+        save (`bool`, *optional*, defaults to `True`): Whether this process writes.
+
+    Raises:
+        `ValueError`: for a predictor of another unit.
+    """
+    own, subfolder = getattr(model.config, "length_predictor", None), ""
+    if name is None:
+        if own is None or not own.startswith("./"):
+            return
+        name, subfolder = model.config.name_or_path, own[2:]
+    predictor, tokenizer = load_predictor(name, subfolder=subfolder)
+    unit = model.config.length_unit
+    if predictor.config.length_unit != unit:
+        raise ValueError(
+            f"length_predictor={name} predicts {predictor.config.length_unit}s, the model counts {unit}s; train one "
+            f"with length_unit={unit}"
+        )
+    folder = Path(output_dir, "length_predictor")
+    if save:
+        predictor.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    model.config.length_predictor = f"./{folder.name}"

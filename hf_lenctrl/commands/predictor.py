@@ -23,15 +23,13 @@ from transformers import BertConfig, BertModel, BertTokenizer, EarlyStoppingCall
 from ..card import minimal_card
 from ..conversion import tokenizer_of
 from ..evaluation.metrics import predictor_figures
-from ..length_predictor import LengthPredictor, LengthPredictorConfig, round_lengths
+from ..length_predictor import LengthPredictor, round_lengths
 from ..length_units import LENGTH_UNITS, count_texts
 from ..training.upload import HubTrainer
 from .arguments import DataArguments, parse_arguments
-from .checkpoints import check_checkpoint, check_writable, finished_with, last_checkpoint, load_average, trained_steps
 from .data import load_splits
-from .locking import locked
-from .record import RunRecord
-from .run import check_upload, set_up, trained_tokenizer
+from .record import RunRecord, begun
+from .run import fit, trained_tokenizer
 
 
 logger = logging.getLogger("train_length_predictor")
@@ -51,7 +49,7 @@ class PredictorArguments:
     attention_heads: int | None = field(default=None, metadata={"help": "New encoder: attention heads of each layer"})
     vocab_size: int | None = field(default=None, metadata={"help": "New encoder: subwords of its tokenizer"})
     dropout: float = field(default=0.1, metadata={"help": "Dropout before the linear layer"})
-    length_unit: str = field(default="token", metadata={"help": "token, character, word or byte"})
+    length_unit: str = field(default="token", metadata={"help": "What a length counts", "choices": list(LENGTH_UNITS)})
     target_tokenizer: str | None = field(
         default=None, metadata={"help": "The generator, or its tokenizer, whose tokens are counted"}
     )
@@ -72,8 +70,6 @@ class PredictorArguments:
                 "there is no encoder; give encoder_name_or_path= a pretrained one, or the whole shape of a new one: "
                 f"{', '.join(f'{name}=' for name in missing)} missing"
             )
-        if self.length_unit not in LENGTH_UNITS:
-            raise ValueError(f"length_unit must be one of {', '.join(LENGTH_UNITS)}, got {self.length_unit!r}")
         if (self.target_tokenizer is None) == (self.length_unit == "token"):
             raise ValueError(
                 "length_unit='token' counts the generator's tokens; give target_tokenizer= the generator's folder"
@@ -92,9 +88,9 @@ class PredictorTrainer(HubTrainer):
     def create_model_card(self, *args, **kwargs):
         if self.is_world_process_zero():
             folder, model = Path(str(self.args.output_dir)), self.accelerator.unwrap_model(self.model)
-            card = minimal_card(model, self.hub_model_id or folder.resolve().name, self.args.hub_revision)
-            card.text += f"\n## Measured\n\n{markdown(self.table)}\n" if self.table else ""
-            card.save(folder / "README.md")
+            measured = f"## Measured\n\n{markdown(self.table)}" if self.table else ""
+            name = self.hub_model_id or folder.resolve().name
+            minimal_card(model, name, self.args.hub_revision, measured).save(folder / "README.md")
 
 
 def train_bert_tokenizer(texts: Iterable[str], vocab_size: int) -> BertTokenizer:
@@ -185,33 +181,6 @@ def markdown(table: dict[str, dict]) -> str:
     return "\n".join(lines)
 
 
-def take_up(model: Any, checkpoint: str, weights_only: bool) -> None:
-    """See that a checkpoint is whole, and keep the mean and the deviation that its weights were trained with."""
-    check_checkpoint(checkpoint, weights_only, model.config.length_unit)
-    if Path(checkpoint, "config.json").is_file():  # those of FSDP have none
-        before = LengthPredictorConfig.from_pretrained(checkpoint)
-        model.config.target_mean, model.config.target_std = before.target_mean, before.target_std
-
-
-def fit(trainer: PredictorTrainer, record: RunRecord) -> None:
-    """Train, or resume, or load what is trained, and save the model."""
-    args = trainer.args
-    checkpoint = args.resume_from_checkpoint or last_checkpoint(str(args.output_dir), args.world_size)
-    if checkpoint is not None:
-        take_up(trainer.model, checkpoint, args.save_only_model)
-    if checkpoint is not None and (best := finished_with(checkpoint, args)) is not None:
-        logger.info("training is finished")  # Trainer would take one more step
-        load_average(trainer.model, [best])
-    else:
-        record.begin(0 if checkpoint is None else trained_steps(checkpoint))
-        trainer.save_metrics("train", trainer.train(resume_from_checkpoint=checkpoint).metrics)
-        state = trainer.state
-        whole = state.global_step >= state.max_steps
-        why = "the last step" if whole else f"ended before step {state.max_steps}, the last of its schedule"
-        record.end(state.global_step, state.epoch or 0.0, why)
-    trainer.save_model(_internal_call=True)  # uploaded once, at the end, with its card
-
-
 def test_on(name: str, trainer: PredictorTrainer, split, tokenized) -> dict[str, Any]:
     """Predict the lengths of a split; returns the figures and adds a row to `trainer.table`."""
     result = trainer.predict(tokenized, metric_key_prefix=name)
@@ -240,18 +209,12 @@ def main(argv=None) -> dict:
     classes = (PredictorArguments, DataArguments, TrainingArguments)
     model_args, data_args, args = parse_arguments(classes, argv, __doc__)
     data_args.max_source_length = data_args.max_source_length or 256
-    set_up(args)
-    check_writable(args.output_dir)
-    with locked(args.output_dir, args.should_save):
-        return run(model_args, data_args, args)
+    with begun(args, model_args, data_args) as record:
+        return run(model_args, data_args, args, record)
 
 
-def run(model_args: PredictorArguments, data_args: DataArguments, args) -> dict:
-    """Train in the run's folder, which this command alone writes, test, and write the card."""
-    check_upload(args)
-    with args.main_process_first(desc="record"):
-        record = RunRecord(args, model_args, data_args)
-
+def run(model_args: PredictorArguments, data_args: DataArguments, args, record: RunRecord) -> dict:
+    """Train, test, and write the card."""
     # ---------------------------------------------------------------- data and model
     with args.main_process_first(desc="data"):
         splits = measure(load_splits(data_args), model_args, data_args)

@@ -36,15 +36,15 @@ def base_figures(sources, references, model_args: ModelArguments, run_args: RunA
     return {f"base_{name}": found[name] for name in ("bleu", "chrf")}
 
 
-def quality(outputs, sources, references, requested: list[int], length: int | None, trainer, data, parts) -> dict:
+def quality(
+    outputs, sources, references, requested: list[int], length: int | None, trainer, data, model_args, run_args
+) -> dict:
     """
     Figures of the outputs of a test beside their lengths: `text_quality`, and those of a baseline.
 
     Args:
         length (`int`, *optional*): The one length of the test; the base model is tested once, without.
-        parts (`tuple`): The run's `ModelArguments` and `RunArguments`.
     """
-    model_args, run_args = parts
     found: dict[str, float] = text_quality(outputs)
     if trainer.run.task != "translation":
         found |= lead_figures(sources, references, requested, data.unit, data.tokenizer, run_args)

@@ -37,20 +37,6 @@ def named_recipes() -> dict[str, Path]:
     return {f"{path.parent.name}/{path.stem}": path for path in files}
 
 
-def command_of(path: Path) -> str:
-    """The command that a recipe of the package is for."""
-    scripts = {
-        "causal": "recipes/train_causal_lm.py",
-        "reproduce": "recipes/reproduce/run.py",
-        "golc": "recipes/reproduce/golc.py",
-        "isometric": "benchmarks/instead.py",
-    }
-    for name in (path.parent.name, path.stem):
-        if name in scripts:
-            return f"python {scripts[name]}"
-    return "lenctrl train-predictor" if "length_predictor" in path.stem else "lenctrl train"
-
-
 def find_recipe(name: str, group: str | None = None) -> Path:
     """
     The file of a recipe.

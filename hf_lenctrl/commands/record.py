@@ -1,20 +1,22 @@
-"""`run.json`: what decides a run. It is compared when the run is resumed, and the card says what it says."""
+"""`_run/run.json`: the options that affect a run's result. They are compared on resume, and listed in the card."""
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
+from ..training.upload import check_upload
 from .arguments import MODELS
-from .checkpoints import checkpoints_of, trained_steps
+from .checkpoints import check_writable, checkpoints_of, trained_steps
 from .lenctrl import POINT
-from .run import remove_tokenizer
+from .locking import locked
+from .run import private, remove_tokenizer, set_up
 
 
-FORMAT = 1
 # Options of Trainer that decide a run. The others change where and how fast it runs, or what it reports.
 OPTIMISATION = """per_device_train_batch_size gradient_accumulation_steps learning_rate lr_scheduler_type
     lr_scheduler_kwargs warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm optim optim_args
@@ -58,56 +60,52 @@ class RunRecord:
     """
 
     def __init__(self, args, *others):
-        self.path, self.writes = Path(args.output_dir, "run.json"), args.should_save
-        values = {f.name: getattr(part, f.name) for part in others for f in fields(part)} | args.to_dict()
-        names = [f.name for part in others for f in fields(part) if f.name not in (*MAY_CHANGE, *AFTER)]
+        self.output_dir, self.path = Path(args.output_dir), private(args.output_dir, "run.json")
+        self.writes = args.should_save
+        own = {f.name: getattr(part, f.name) for part in others for f in fields(part) if f.init}
+        values = own | args.to_dict() | {"processes": args.world_size}
         self.changeable = {name: values[name] for name in MAY_CHANGE if name in values}
-        decides = {name: values[name] for name in [*names, *OPTIMISATION]} | {"processes": args.world_size}
+        names = [name for name in own if name not in (*MAY_CHANGE, *AFTER)]
+        decides = {name: values[name] for name in (*names, *OPTIMISATION, "processes")}
         given = [name for name in (*FILES, *MODELS) if decides.get(name) is not None]
         self.files = {name: Path(decides[name]).name for name in given}
-        decides |= {name: identity(decides[name]) for name in given if name != "target_tokenizer"}
-        if "target_tokenizer" in given:  # a generator's folder, which may be trained on: only its tokens count
-            decides["target_tokenizer"] = identity(decides["target_tokenizer"], TOKENIZER)
+        # a generator's folder may be trained on: only its tokens count
+        kinds = {"target_tokenizer": TOKENIZER}
+        decides |= {name: identity(decides[name], kinds.get(name, WEIGHTS)) for name in given}
         self.decides = json.loads(json.dumps(decides, default=str))
         self.rows: dict[str, int] = {}
         self.sittings: list[dict[str, Any]] = []
-        done = checkpoints_of(args.output_dir)
         saved = json.loads(self.path.read_text(encoding="utf-8")) if self.path.is_file() else None
-        if saved is None or not done:  # nothing was trained that could be resumed
-            return self._begin_anew(saved)
-        self._compare(saved["decides"], trained_steps(done[-1]))
-        self.rows, self.sittings = saved["rows"], saved["sittings"]
-
-    def _begin_anew(self, saved: dict | None) -> None:
-        # a tokenizer that was trained on other text, in a run that ended before its first checkpoint
-        old = self.path.parent / "tokenizer"
-        if saved is not None and saved["decides"] != self.decides and old.is_dir() and self.writes:
-            remove_tokenizer(self.path.parent)
+        if saved is not None and (done := checkpoints_of(args.output_dir)):
+            self._compare(saved["decides"], trained_steps(done[-1]))
+            self.rows, self.sittings = saved["rows"], saved["sittings"]
+            return
+        # nothing was trained that could be resumed, but perhaps a tokenizer, on other text
+        if saved is not None and saved["decides"] != self.decides and self.writes:
+            remove_tokenizer(args.output_dir)
         self.save()
 
     def _compare(self, saved: dict, steps: int) -> None:
-        now = self.decides | {"max_steps": self.changeable["max_steps"]}
-        before = saved | {"max_steps": now["max_steps"]}
-        if 0 < now["max_steps"] < steps:  # what is trained cannot be untrained
+        most = self.changeable["max_steps"]
+        now, before = self.decides | {"max_steps": most}, saved | {"max_steps": most}
+        if 0 < most < steps:  # what is trained cannot be untrained
             before["max_steps"] = f"{steps} (trained)"
         other = [name for name in now if now[name] != before.get(name)]
-        if not other:
-            return
-        differences = [f"{name}={_short(before.get(name))}, now {_short(now[name])}" for name in other]
-        folder = self.path.parent
-        further = f"; to start from the model of this run, add model_name_or_path={folder}"
-        raise ValueError(
-            f"{folder} holds a run with other options. Name another output_dir"
-            f"{further if 'model_name_or_path' in now else ''}. Options that may change: {', '.join(self.changeable)}"
-            f". Those that differ:{''.join(f'{POINT}{difference}' for difference in differences)}"
-        )
+        if other:
+            further = f"; to start from the model of this run, add model_name_or_path={self.output_dir}"
+            differences = [f"{POINT}{name}={_short(before.get(name))}, now {_short(now[name])}" for name in other]
+            raise ValueError(
+                f"{self.output_dir} holds a run with other options. Name another output_dir"
+                f"{further if 'model_name_or_path' in now else ''}. Options that may change: "
+                f"{', '.join(self.changeable)}. Those that differ:{''.join(differences)}"
+            )
 
     def set_rows(self, rows: dict[str, int]) -> None:
         """The rows of each split. Raises `ValueError` where the run has been trained on another number of them."""
         trained = self.rows.get("train")
         if trained is not None and self.sittings and rows.get("train") != trained:
             raise ValueError(
-                f"{self.path.parent} was trained on {trained} rows, now there are {rows.get('train')}: the data "
+                f"{self.output_dir} was trained on {trained} rows, now there are {rows.get('train')}: the data "
                 "changed; name another output_dir"
             )
         self.rows = rows
@@ -125,13 +123,12 @@ class RunRecord:
 
     def save(self) -> None:
         """Write `run.json`, in one process."""
-        if not self.writes:
-            return
-        record = {"format": FORMAT, "decides": self.decides, "files": self.files}
-        record |= {"rows": self.rows, "sittings": self.sittings}
-        part = self.path.with_suffix(".part")
-        part.write_text(json.dumps(record, indent=1), encoding="utf-8")
-        part.replace(self.path)  # never half of it
+        if self.writes:
+            names = ("decides", "files", "rows", "sittings")
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            part = self.path.with_suffix(".part")
+            part.write_text(json.dumps({name: getattr(self, name) for name in names}, indent=1), encoding="utf-8")
+            part.replace(self.path)  # never half of it
 
     def history(self) -> list[str]:
         """What was trained, a sentence for each sitting."""
@@ -143,7 +140,7 @@ class RunRecord:
             else:
                 passes = f"{sitting['epochs']} epochs in all"
                 lines.append(f"Steps {sitting['from']} to {sitting['to']} ({passes}): {sitting['ended']}.")
-            before = self.sittings[i - 1]["options"] if i else sitting["options"]
+            before = self.sittings[max(0, i - 1)]["options"]
             changed = {k: v for k, v in sitting["options"].items() if v != before.get(k)}
             if changed:
                 lines[-1] += f" Changed: {', '.join(f'`{name}` to {value}' for name, value in changed.items())}."
@@ -157,3 +154,21 @@ def _short(value: Any) -> str:
         shown = [files["model.safetensors"]] if "model.safetensors" in files else files.values()
         return " ".join(filter(None, [value.get("name"), "sha256", *(file["sha256"][:8] for file in shown)]))
     return str(value)
+
+
+@contextmanager
+def begun(args, *others) -> Iterator[RunRecord]:
+    """
+    Set up a run, check that it may upload, and hold its folder, which one command at a time writes.
+
+    Args:
+        args (`TrainingArguments`): Those of the run.
+        others: The run's other arguments, dataclasses.
+    """
+    set_up(args)
+    check_writable(args.output_dir)
+    with locked(args.output_dir, args.should_save):
+        check_upload(args)  # before anything else is written
+        with args.main_process_first(desc="record"):
+            record = RunRecord(args, *others)
+        yield record

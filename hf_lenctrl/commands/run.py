@@ -1,27 +1,25 @@
-"""What a run needs beside its Trainer: permission to upload, a length predictor, streams."""
+"""What every training has: its set-up, the files that it keeps for itself, and the training of its Trainer."""
 
 import logging
-import os
 import shutil
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from huggingface_hub import create_repo, get_session, upload_file
 
-from ..evaluation.metrics import rouge_metrics, translation_metrics
-from ..length_predictor import load_predictor
-from ..training.collator import DataCollatorForLengthControl
+from .checkpoints import check_checkpoint, finished_with, last_checkpoint, trained_steps
+from .locking import PRIVATE
 
 
 logger = logging.getLogger(__name__)
 
-HUB_TIMEOUT = 300.0  # seconds without an answer; by itself the Hub's client waits for ever
-# what the public Hub leaves out when somebody uploads the folder by hand; our own uploads choose their files: hub.py
-NOT_UPLOADED = b"*.jsonl\n.lock\n/tokenizer/\n/runs/\ntraining_args.bin\n"
+
+def private(output_dir: str | Path, name: str) -> Path:
+    """A file that a run keeps for itself: in `_run/`, or beside the model, where older versions left it."""
+    old, new = Path(output_dir, name), Path(output_dir, PRIVATE, name)
+    return old if old.is_file() and not new.is_file() else new
 
 
 def set_up(args) -> None:
@@ -32,155 +30,80 @@ def set_up(args) -> None:
     if not torch.accelerator.is_available():
         args.dataloader_pin_memory = False  # there is no device to copy to, of which PyTorch warns
     transformers.set_seed(args.seed)
-    logger.info("computing in %s, on %s", precision(args), args.device.type)
+    precision = "bfloat16" if args.bf16 else "float16" if args.fp16 else "float32"
+    logger.info("computing in %s, on %s", precision, args.device.type)
 
 
-def precision(args) -> str:
-    """What a run computes in; `run.json` has it as `bf16` and `fp16`."""
-    return "bfloat16" if args.bf16 else "float16" if args.fp16 else "float32"
-
-
-def check_optional_parts(run_args) -> None:
-    """
-    See before the first step that what is measured after the last can be measured.
-
-    Raises:
-        `ImportError`: without a package that the figures need, such as MeCab.
-    """
-    if run_args.bleu_tokenizer is not None:
-        translation_metrics(["a"], ["a"], bleu_tokenizer=run_args.bleu_tokenizer)
-    else:
-        rouge_metrics(["a"], ["a"], unit=run_args.rouge_unit)
-    if find_spec("matplotlib") is None:
-        logger.warning("the model card will have no picture: matplotlib is missing, pip install matplotlib")
-
-
-def check_upload(args) -> None:
-    """
-    Check upload permission before training, by a commit: `create_repo` accepts a repository of somebody else.
-
-    Args:
-        args (`TrainingArguments`): Those of the run.
-
-    Raises:
-        `OSError`: when the upload is refused.
-    """
-    if not args.push_to_hub or args.process_index != 0:
-        return
-    name = args.hub_model_id or Path(args.output_dir).absolute().name
-    get_session().timeout = HUB_TIMEOUT
-    try:
-        repo = create_repo(name, token=args.hub_token, private=args.hub_private_repo, exist_ok=True)
-        upload_file(
-            path_or_fileobj=NOT_UPLOADED,
-            path_in_repo=".gitignore",
-            repo_id=repo.repo_id,
-            token=args.hub_token,
-            revision=args.hub_revision,
-            commit_message="Leave out data and arguments",
-        )
-    except Exception as error:  # the Hub's refusals, and those of the HTTP library below it
-        raise OSError(
-            f"cannot upload to {name}, so nothing was trained: {error}; sign in (hf auth login), name a repository of "
-            "your own with hub_model_id=, or leave out push_to_hub"
-        ) from error
+def _tokenizer_of(output_dir: str | Path) -> Path:
+    return private(output_dir, "tokenizer/tokenizer_config.json").parent
 
 
 def trained_tokenizer(output_dir: str | Path, train: Callable[[Path], Any]) -> Path:
     """
-    The folder of the tokenizer that a run trains for itself. It has its name only when it is whole: what a run that
-    was killed leaves is `tokenizer.part`. Call it in `main_process_first`.
+    The folder of the tokenizer that a run trains for itself. It has its name only when it is whole. Call it in
+    `main_process_first`.
 
     Args:
         output_dir (`str` or `Path`): The run's folder.
         train (`Callable`): Trains the tokenizer and saves it in the folder that it is given; called where none is.
-
-    Raises:
-        `ValueError`: where the folder holds something else.
-        `RuntimeError`: in a process that is not the first, where the first has written none.
     """
-    folder, part = Path(output_dir, "tokenizer"), Path(output_dir, "tokenizer.part")
-    if (folder / "tokenizer_config.json").is_file():
-        return folder
-    if folder.is_dir() and any(folder.iterdir()):
-        raise ValueError(f"{folder} holds files, but no tokenizer; remove it, or name another output_dir")
-    if int(os.environ.get("LOCAL_RANK", 0)) > 0:
-        raise RuntimeError(f"the first process writes {folder}, and has written none; look at its error")
-    shutil.rmtree(part, ignore_errors=True)
-    train(part)
-    part.replace(folder)
+    folder = _tokenizer_of(output_dir)
+    if not folder.is_dir():
+        part = folder.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)  # of a run that was killed
+        train(part)
+        part.replace(folder)
     return folder
 
 
 def remove_tokenizer(output_dir: str | Path) -> None:
-    """Remove what `trained_tokenizer` wrote, so that no half of it keeps the name."""
-    part = Path(output_dir, "tokenizer.part")
-    shutil.rmtree(part, ignore_errors=True)
-    Path(output_dir, "tokenizer").replace(part)
-    shutil.rmtree(part)
+    """Remove what `trained_tokenizer` made, if anything, so that no half of it keeps the name."""
+    folder = _tokenizer_of(output_dir)
+    if folder.is_dir():
+        part = folder.with_suffix(".part")
+        shutil.rmtree(part, ignore_errors=True)
+        folder.replace(part)
+        shutil.rmtree(part)
 
 
-def add_length_predictor(model, name: str | None, output_dir, save: bool = True) -> None:
+def fit(trainer, record, settle: Callable[[Any], str | None] | None = None) -> tuple[dict[str, float], list[str]]:
     """
-    Make a predictor part of a model's folder, so that `length="predict"` works with the folder or its Hub name alone.
+    Train, or resume, or load what is trained; save the model.
 
     Args:
-        model (`PreTrainedModel`): Whose configuration names it from now on.
-        name (`str`, *optional*): Folder or Hub name of the predictor; by default the one inside the checkpoint that
-            the run goes on with, if there is one.
-        output_dir (`str` or `Path`): The model's folder.
-        save (`bool`, *optional*, defaults to `True`): Whether this process writes.
+        trainer (`HubTrainer`): Of the run.
+        record (`RunRecord`): Of the run.
+        settle (`Callable`, *optional*): Called with the Trainer before the model is saved; may return a sentence for
+            the card.
 
-    Raises:
-        `ValueError`: for another model, or a predictor of another unit.
+    Returns:
+        `tuple`: the figures of the training, and sentences on what was trained.
     """
-    own, subfolder = getattr(model.config, "length_predictor", None), ""
-    if name is None:
-        if own is None or not own.startswith("./"):
-            return
-        name, subfolder = model.config.name_or_path, own[2:]
-    predictor, tokenizer = load_predictor(name, subfolder=subfolder)
-    unit = model.config.length_unit
-    if predictor.config.length_unit != unit:
-        raise ValueError(
-            f"length_predictor={name} predicts {predictor.config.length_unit}s, the model counts {unit}s; train one "
-            f"with length_unit={unit}"
-        )
-    folder = Path(output_dir, "length_predictor")
-    if save:
-        predictor.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-    model.config.length_predictor = f"./{folder.name}"
-
-
-def prepare_streaming(args) -> None:
-    """
-    See that a run can train on a stream, and let Trainer hand its rows to the collator as they are.
-
-    Raises:
-        `ValueError`: without `max_steps`, or with batches of similar lengths.
-    """
-    if args.max_steps <= 0:
-        raise ValueError("streaming has no end that it knows; say after how many steps to stop: max_steps=")
-    if args.train_sampling_strategy not in ("random", "sequential"):
-        raise ValueError(
-            f"streaming does not know the lengths of rows to come, so train_sampling_strategy="
-            f"{args.train_sampling_strategy} is not possible; use random (of a buffer) or sequential"
-        )
-    args.remove_unused_columns = False  # the epoch of a row
-    # each process collates its own rows: those of two could not be put together, being padded to other lengths
-    args.accelerator_config.dispatch_batches = False
-
-
-class StreamCollator(DataCollatorForLengthControl):
-    """`DataCollatorForLengthControl` for rows of `hf_lenctrl.data.Stream`, which know their epoch."""
-
-    def __call__(self, features, return_tensors=None):
-        self._epochs = iter([feature["epoch"] for feature in features])
-        features = [{name: value for name, value in row.items() if name != "epoch"} for row in features]
-        self.set_epoch(0)  # a row sets its own
-        return super().__call__(features, return_tensors)
-
-    def _draw(self, feature):
-        self.set_epoch(next(self._epochs))
-        return super()._draw(feature)
+    args, metrics, done = trainer.args, {}, 0
+    checkpoint = args.resume_from_checkpoint or last_checkpoint(args.output_dir)
+    trained = None
+    if checkpoint is not None:
+        check_checkpoint(checkpoint, args.save_only_model)
+        done, trained = trained_steps(checkpoint), finished_with(checkpoint, args)
+    if trained is not None:
+        logger.info("training is finished: %s", trained)  # Trainer would take one more step
+        trainer.load_trained(trained)
+    else:
+        if checkpoint is not None:
+            logger.info("resuming from %s", checkpoint)
+        record.begin(done)
+        metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
+        state = trainer.state
+        # Trainer divides by the steps before a resumed run, too
+        metrics["train_seconds_per_step"] = metrics["train_runtime"] / max(1, state.global_step - done)
+        trainer.save_metrics("train", metrics)
+        whole = state.global_step >= state.max_steps
+        why = "the last step" if whole else f"ended before step {state.max_steps}, the last of its schedule"
+        record.end(state.global_step, state.epoch or 0.0, why)
+    trainer.accelerator.wait_for_everyone()  # the first process may still be writing or deleting checkpoints
+    history = record.history()
+    if settle is not None and (told := settle(trainer)) is not None:
+        history.append(told)
+        logger.info(told)
+    trainer.save_model(_internal_call=True)  # uploaded once, at the end, with its card
+    return metrics, history

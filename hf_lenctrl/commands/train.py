@@ -9,39 +9,33 @@ an interrupted run, repeat the command; a folder that holds a run with other opt
 import json
 import logging
 from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from datasets import DatasetDict, IterableDataset
+from datasets import DatasetDict
 from transformers import Seq2SeqTrainingArguments
 
-from ..evaluation.metrics import build_compute_metrics
+from ..evaluation.metrics import build_compute_metrics, rouge_metrics, translation_metrics
 from ..length_tokens import LengthTokens
 from ..training.collator import DataCollatorForLengthControl
 from ..training.model_card import TrainingRun
 from ..training.trainer import LengthControlTrainer
 from .arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
-from .checkpoints import (
-    check_checkpoint,
-    check_writable,
-    finished_with,
-    keep_better,
-    last_checkpoint,
-    load_average,
-    room_for,
-    trained_steps,
-)
-from .data import Stream, first_rows, leave_out_lengths, load_splits, tokenize
-from .locking import locked
-from .models import build_model, check_options, load_tokenizer, source_limit, target_limit, unit_and_tokens
+from .checkpoints import keep_better
+from .data import leave_out_lengths, load_splits, tokenize
+from .models import add_length_predictor, build_model, check_options, limits, load_tokenizer, unit_and_tokens
 from .quality import quality, warn_of_baselines
-from .record import RunRecord
-from .run import StreamCollator, add_length_predictor, check_optional_parts, check_upload, prepare_streaming, set_up
+from .record import begun
+from .run import fit
 
 
 logger = logging.getLogger("train_seq2seq")
+HYPERPARAMETERS = """max_steps num_train_epochs per_device_train_batch_size gradient_accumulation_steps learning_rate
+    lr_scheduler_type warmup_steps label_smoothing_factor bf16 fp16 seed""".split()
 
 
 @dataclass
@@ -58,15 +52,11 @@ class Data:
 
 def load_data(model_args: ModelArguments, data_args: DataArguments, args) -> Data:
     """Load, split and tokenize the rows; `test.jsonl` is left for `generate`."""
-    if data_args.streaming:
-        prepare_streaming(args)
     splits = load_splits(data_args)
-    head = first_rows(splits["train"])
     with args.main_process_first(desc="tokenizer"):
-        tokenizer = load_tokenizer(model_args, head, args.output_dir)
-    data_args.max_source_length = source_limit(model_args, data_args, tokenizer)
-    data_args.max_target_length = target_limit(model_args, data_args)
-    unit, tokens = unit_and_tokens(model_args, data_args, head, tokenizer)
+        tokenizer = load_tokenizer(model_args, splits["train"], args.output_dir)
+    data_args.max_source_length, data_args.max_target_length = limits(model_args, data_args, tokenizer)
+    unit, tokens = unit_and_tokens(model_args, data_args, splits["train"], tokenizer)
     if data_args.unseen_lengths:
         splits["train"] = leave_out_lengths(splits["train"], tokenizer, unit, data_args.unseen_lengths)
     with args.main_process_first(desc="tokenising"):
@@ -80,12 +70,10 @@ def load_data(model_args: ModelArguments, data_args: DataArguments, args) -> Dat
 
 
 def load_model(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, args, data: Data):
-    """The model to train, with the length predictor beside it, on a disk that has room for its checkpoints."""
+    """The model to train, with the length predictor beside it."""
     source: Any = data_args.max_source_length
-    longest = max(source, data_args.max_target_length) + 1
-    positions = max(512, longest)
+    positions = max(512, source + 1, data_args.max_target_length + 1)
     model = build_model(model_args, data.tokenizer, max_positions=positions, length_tokens=data.length_tokens)
-    check_writable(args.output_dir, room_for(model, args))
     add_length_predictor(model, run_args.length_predictor, args.output_dir, args.should_save)
     logger.info("%s with %.1fM parameters", type(model).__name__, model.num_parameters() / 1e6)
     controlled = getattr(model.config, "length_controlled", False)  # a stock class has no such field
@@ -94,20 +82,25 @@ def load_model(model_args: ModelArguments, data_args: DataArguments, run_args: R
     return model
 
 
-def check_training(args, run_args: RunArguments, says_generate: bool) -> None:
-    """Refuse options of Trainer that lose a training at its end; a run writes texts unless it is told not to."""
-    args.predict_with_generate = args.predict_with_generate or not says_generate
-    if isinstance(args.resume_from_checkpoint, str) and not Path(args.resume_from_checkpoint).is_dir():
+def check_before(run_args: RunArguments, args) -> None:
+    """
+    See before the first step that what comes after the last can be done.
+
+    Raises:
+        `ImportError`: without a package that the figures need, such as MeCab.
+        `ValueError`: for a mean of checkpoints that would not be taken.
+    """
+    if run_args.average_checkpoints > 1 and args.load_best_model_at_end:
         raise ValueError(
-            f"resume_from_checkpoint names a folder, got {args.resume_from_checkpoint!r}; leave it out: a command "
-            "that is repeated resumes from its last checkpoint"
+            f"average_checkpoints={run_args.average_checkpoints} takes the mean of checkpoints, "
+            "load_best_model_at_end one of them; leave one of these options out"
         )
-    if run_args.average_checkpoints > 1 and (args.load_best_model_at_end or args.save_strategy == "no"):
-        other = "load_best_model_at_end" if args.load_best_model_at_end else "save_strategy=no"
-        raise ValueError(
-            f"average_checkpoints={run_args.average_checkpoints} takes the mean of saved checkpoints, so it does not "
-            f"go with {other}; leave one of them out"
-        )
+    if run_args.bleu_tokenizer is not None:
+        translation_metrics(["a"], ["a"], bleu_tokenizer=run_args.bleu_tokenizer)
+    else:
+        rouge_metrics(["a"], ["a"], unit=run_args.rouge_unit)
+    if find_spec("matplotlib") is None:
+        logger.warning("the model card will have no picture: matplotlib is missing, pip install matplotlib")
 
 
 def tolerance_of(model):
@@ -130,16 +123,12 @@ def metrics_of(run_args: RunArguments, data: Data, tolerance, length: int | None
 
 def make_trainer(model, run_args: RunArguments, args, data: Data, trainer_class) -> LengthControlTrainer:
     """The Trainer of a run, with noise on the lengths of training rows alone."""
-    rows = data.tokenized["train"]
-    stream = isinstance(rows, IterableDataset)
-    if stream:
-        rows = Stream(rows, args.seed if args.train_sampling_strategy == "random" else None)
     return trainer_class(
         model=model,
         args=args,
-        train_dataset=rows,
+        train_dataset=data.tokenized["train"],
         eval_dataset=data.tokenized.get("validation"),
-        train_collator=(StreamCollator if stream else DataCollatorForLengthControl)(
+        train_collator=DataCollatorForLengthControl(
             data.tokenizer,
             model=model,
             length_unit=data.unit,
@@ -153,40 +142,6 @@ def make_trainer(model, run_args: RunArguments, args, data: Data, trainer_class)
         processing_class=data.tokenizer,
         compute_metrics=metrics_of(run_args, data, tolerance_of(model)),
     )
-
-
-def fit(trainer: LengthControlTrainer, run_args: RunArguments, record: RunRecord, unit: str) -> tuple[dict, list[str]]:
-    """Train, or resume, or load what is trained; save the model. Returns the figures, and what the card says of it."""
-    model: Any = trainer.model
-    args = trainer.args
-    checkpoint = args.resume_from_checkpoint or last_checkpoint(str(args.output_dir), args.world_size)
-    if checkpoint is not None:
-        check_checkpoint(checkpoint, args.save_only_model, unit)
-        logger.info("resuming from %s", checkpoint)
-    metrics: dict[str, float] = {}
-    done = 0 if checkpoint is None else trained_steps(checkpoint)
-    kept = None if checkpoint is None else finished_with(checkpoint, args)
-    if kept is not None:
-        logger.info("training is finished")
-        load_average(model, [kept])
-        trainer.remember_lengths()
-    else:
-        record.begin(done)
-        metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
-        state = trainer.state
-        # Trainer divides by the steps before a resumed run, too
-        metrics["train_seconds_per_step"] = metrics["train_runtime"] / max(1, state.global_step - done)
-        trainer.save_metrics("train", metrics)
-        whole = state.global_step >= state.max_steps
-        why = "the last step" if whole else f"ended before step {state.max_steps}, the last of its schedule"
-        record.end(state.global_step, state.epoch or 0.0, why)
-    trainer.accelerator.wait_for_everyone()  # the first process may still be writing or deleting checkpoints
-    history = record.history()
-    if run_args.average_checkpoints > 1:
-        history.append(keep_better(trainer, run_args.average_checkpoints))
-        logger.info(history[-1])
-    trainer.save_model(_internal_call=True)  # uploaded once, at the end, with its card
-    return metrics, history
 
 
 def test_at(length: int | None, trainer: LengthControlTrainer, data: Data, model_args, data_args, run_args) -> dict:
@@ -218,7 +173,7 @@ def test_at(length: int | None, trainer: LengthControlTrainer, data: Data, model
         write_outputs(Path(str(trainer.args.output_dir), f"{name}_outputs.jsonl"), data, requested, outputs, produced)
         kept = [i for i in range(len(data.splits["test"])) if i not in data.dropped]
         sources = data.splits["test"].select(kept)["source"][:]
-        found = quality(outputs, sources, references, requested, length, trainer, data, (model_args, run_args))
+        found = quality(outputs, sources, references, requested, length, trainer, data, model_args, run_args)
         figures |= {f"{name}_{key}": value for key, value in found.items()}
         run.tests["reference" if length is None else str(length)] = {
             key.removeprefix(f"{name}_"): value for key, value in figures.items()
@@ -243,54 +198,64 @@ def write_outputs(path: Path, data: Data, requested: list[int], outputs: list[st
             file.write(json.dumps(line | ({"dropped": dropped} if dropped else {}), ensure_ascii=False) + "\n")
 
 
+def card_of(model_args, data_args, run_args: RunArguments, args, rows: dict, history=()) -> TrainingRun:
+    """What the card says of a run before it is tested, from its arguments and the rows of each split."""
+    settings = {name: getattr(run_args, name) for name in ("length_noise", "overshoot_share")}
+    settings |= {name: args.to_dict()[name] for name in HYPERPARAMETERS} | {"processes": args.world_size}
+    settings |= {"dropout": model_args.dropout, "average_checkpoints": run_args.average_checkpoints}
+    del settings["num_train_epochs" if args.max_steps > 0 else "max_steps"]  # which the other overrides
+    # BLEU is measured for translations alone
+    translates = run_args.bleu_tokenizer or model_args.source_language != model_args.target_language
+    name = data_args.dataset_name
+    on_hub = name is not None and not Path(name).exists()  # `load_dataset` takes folders too
+    return TrainingRun(
+        tests={},
+        outputs={},
+        sources=[],
+        references=[],
+        data=name if on_hub else Path(name or data_args.train_file).name,  # not the local path
+        on_hub=on_hub,
+        rows=rows,
+        history=history,
+        settings=settings,
+        task=run_args.task or ("translation" if translates else "summarization"),
+        base_model=model_args.base_model or model_args.model_name_or_path,
+        language=run_args.language,
+        license=run_args.license,
+        length_unit=model_args.length_unit,
+        examples=run_args.card_examples,
+    )
+
+
 def main(argv=None) -> dict:
     """Run the recipe; returns the metrics that it also writes to `<output_dir>/all_results.json`."""
     classes = (ModelArguments, DataArguments, RunArguments, Seq2SeqTrainingArguments)
     return run(*parse_arguments(classes, argv, __doc__))
 
 
-def run(
-    model_args: ModelArguments,
-    data_args: DataArguments,
-    run_args: RunArguments,
-    args,
-    trainer_class: Any = LengthControlTrainer,
-) -> dict:
+def run(model_args, data_args, run_args: RunArguments, args, trainer_class: Any = LengthControlTrainer) -> dict:
     """
     Train, test, and write the card, in the run's folder, which one command at a time writes.
 
     Args:
-        trainer_class (`Callable`): `LengthControlTrainer`, or what makes another Trainer of its arguments.
+        trainer_class (`Callable`, *optional*): Makes the Trainer, of the arguments of `LengthControlTrainer`.
     """
-    set_up(args)
-    check_writable(args.output_dir)
-    with locked(args.output_dir, args.should_save):
-        return _run(model_args, data_args, run_args, args, trainer_class)
-
-
-def _run(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, args, trainer_class) -> dict:
-    check_optional_parts(run_args)
+    check_before(run_args, args)
     check_options(model_args, data_args, run_args)
-    check_training(args, run_args, "predict_with_generate" in model_args.given)
-    check_upload(args)  # before anything is written
-    with args.main_process_first(desc="record"):
-        record = RunRecord(args, model_args, data_args, run_args)
-    data = load_data(model_args, data_args, args)
-    rows = {name: len(split) for name, split in data.tokenized.items() if not isinstance(split, IterableDataset)}
-    record.set_rows(rows)
-    if not args.predict_with_generate and {"validation", "test"} & data.tokenized.keys():
-        raise ValueError(
-            "predict_with_generate=False writes no texts, and lengths are measured on these; leave it out"
-        )
-    model = load_model(model_args, data_args, run_args, args, data)
-    trainer = make_trainer(model, run_args, args, data, trainer_class)
-    metrics, history = fit(trainer, run_args, record, data.unit)
-    trainer.run = TrainingRun.of(model_args, data_args, run_args, args, rows, history)
-    for length in [None, *run_args.test_lengths] if "test" in data.tokenized else []:
-        metrics |= test_at(length, trainer, data, model_args, data_args, run_args)
-    warn_of_baselines(trainer.run.tests, data.unit)
-    if args.push_to_hub:
-        trainer.push_to_hub()  # with its card
-    else:
-        trainer.create_model_card()
-    return metrics
+    args.predict_with_generate = True  # lengths are measured on texts
+    with begun(args, model_args, data_args, run_args) as record:
+        data = load_data(model_args, data_args, args)
+        record.set_rows(rows := {name: len(split) for name, split in data.tokenized.items()})
+        model = load_model(model_args, data_args, run_args, args, data)
+        trainer = make_trainer(model, run_args, args, data, trainer_class)
+        count = run_args.average_checkpoints
+        metrics, history = fit(trainer, record, partial(keep_better, count=count) if count > 1 else None)
+        trainer.run = card_of(model_args, data_args, run_args, args, rows, history)
+        for length in [None, *run_args.test_lengths] if "test" in data.tokenized else []:
+            metrics |= test_at(length, trainer, data, model_args, data_args, run_args)
+        warn_of_baselines(trainer.run.tests, data.unit)
+        if args.push_to_hub:
+            trainer.push_to_hub()  # with its card
+        else:
+            trainer.create_model_card()
+        return metrics

@@ -8,8 +8,7 @@ from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
-from ..length_units import check_sources, count_texts
-from ..lengths import check_counts
+from ..length_units import count_texts
 
 
 logger = logging.getLogger(__name__)
@@ -25,16 +24,13 @@ def _ctranslate2():
     return ctranslate2
 
 
-def check_quantization(quantization: str | None, device: str = "cpu", name: str = "quantization") -> None:
-    """Raise `ValueError` for weights or a device that this machine cannot compute with."""
-    try:
-        supported = sorted(_ctranslate2().get_supported_compute_types(device))
-    except (RuntimeError, ValueError) as error:
-        raise ValueError(f"device={device!r} cannot be used here: {error}; use device='cpu'") from error
+def check_quantization(quantization: str | None) -> None:
+    """Raise `ValueError` for weights that this CPU cannot compute with; before a model is exported for minutes."""
+    supported = sorted(_ctranslate2().get_supported_compute_types("cpu"))
     if quantization is not None and quantization not in supported:
         raise ValueError(
-            f"{name} must be one that this {device} computes in, {', '.join(supported)}, got {quantization!r}; "
-            "leave it out for the weights as they are"
+            f"quantization must be one that this cpu computes in, {', '.join(supported)}, got {quantization!r}; leave "
+            "it out for the weights as they are"
         )
 
 
@@ -43,28 +39,21 @@ class FixedLengthTranslator:
     `FixedLengthTranslator(folder)(texts)`: a frozen model at the speed of CTranslate2.
 
     Args:
-        folder (`str` or `Path`): What `recipes/export.py` wrote.
+        folder (`str` or `Path`): What `lenctrl export` made.
         device (`str`, *optional*, defaults to `"cpu"`): Or `"cuda"`.
         compute_type (`str`, *optional*): `"float32"`, `"int8"`, ... by default the weights' own.
         threads (`int`, *optional*, defaults to 0): Threads of a batch; 0 lets CTranslate2 choose.
 
     Raises:
         `ImportError`: without CTranslate2.
-        `ValueError`: for a folder that holds no export, a quantisation that the device lacks, or no such device.
     """
 
     def __init__(self, folder: str | Path, *, device: str = "cpu", compute_type: str | None = None, threads: int = 0):
-        check_quantization(compute_type, device, "compute_type")
-        self.folder = Path(folder)
-        if not (self.folder / FOLDER / "model.bin").is_file():
-            raise ValueError(
-                f"{self.folder} holds no export for CTranslate2; make one: python recipes/export.py model_folder "
-                "--length 75 --output_dir out"
-            )
+        library, self.folder = _ctranslate2(), Path(folder)
         self.tokenizer: Any = AutoTokenizer.from_pretrained(self.folder)
         self.settings = GenerationConfig.from_pretrained(self.folder)
         self.config: Any = AutoConfig.from_pretrained(self.folder)
-        self.translator = _ctranslate2().Translator(
+        self.translator = library.Translator(
             str(self.folder / FOLDER), device=device, compute_type=compute_type or "default", intra_threads=threads
         )
         self.source, self.target = (self._vocabulary(side) for side in ("source", "target"))
@@ -77,7 +66,7 @@ class FixedLengthTranslator:
 
     def __call__(self, texts: str | Sequence[str], *, num_beams: int | None = None, batch_size: int = 32) -> Any:
         """
-        Write for each text.
+        Generate for each text.
 
         Args:
             texts (`str` or `list[str]`): Sources; what is longer than the encoder's positions is cut, with a warning.
@@ -86,16 +75,8 @@ class FixedLengthTranslator:
 
         Returns:
             `dict` with `generated_text` and `length` (measured, in the model's unit), a list of them for a list.
-
-        Raises:
-            `TypeError`, `ValueError`: for inputs that are no texts or empty ones, or a number under 1.
         """
-        check_counts(num_beams=1 if num_beams is None else num_beams, batch_size=batch_size)
         rows = [texts] if isinstance(texts, str) else list(texts)
-        check_sources(rows)
-        for i, text in enumerate(rows):
-            if not text.strip():
-                raise ValueError(f"the text at position {i} is empty; remove it")
         settings = self.settings
         forced = [] if settings.forced_bos_token_id is None else [self.target[settings.forced_bos_token_id]]
         ends = settings.eos_token_id

@@ -1,4 +1,4 @@
-"""From a length-controlled model to a plain one that writes one fixed length, at the plain model's speed."""
+"""A length-controlled model as a plain one that generates one fixed length, at the plain model's speed."""
 
 import copy
 import logging
@@ -23,7 +23,7 @@ _ALIKE = ("start", "in a text", "after white space")  # states of a table whose 
 
 def freeze_length(model, length: int, *, tokenizer=None) -> Any:
     """
-    Turn a length-controlled model into a plain one that writes one length.
+    Turn a length-controlled model into a plain one that generates one length.
 
     Where each entry writes one unit, progress is the position less a constant, so that an encoding at one length is
     a table of positions. Added to the decoder's own positions, it makes a stock model whose logits equal the
@@ -90,7 +90,7 @@ def freeze_length(model, length: int, *, tokenizer=None) -> Any:
     plain.generation_config = copy.deepcopy(model.generation_config)
     if has_length:
         _limit(plain.generation_config, table, length, rows, silent)
-        if plain._keys_to_ignore_on_save:
+        if plain._keys_to_ignore_on_save:  # transformers 5.23 has no public name for it
             plain._keys_to_ignore_on_save.discard(_DECODER_TABLE)  # of this model, not of Marian's class
     if config.length_constraint is not None:
         logger.warning(
@@ -109,16 +109,12 @@ def freeze_length(model, length: int, *, tokenizer=None) -> Any:
 def _check_kind(model) -> None:
     """Raise for a model whose control is no function of the position and the length."""
     config: Any = getattr(model, "config", None)
-    if hasattr(config, "relative_attention_num_buckets"):
-        raise ValueError(
-            f"freeze_length puts the length into a table of positions, {type(model).__name__} has relative positions "
-            "and no table; call model.generate(..., length=...) of this one"
-        )
     decoder = getattr(getattr(model, "model", None), "decoder", None)
     if not isinstance(model, PreTrainedModel) or not hasattr(config, "length_encoding") or decoder is None:
         raise ValueError(
             f"freeze_length takes one length-controlled model with its language-model head, got a "
-            f"{type(model).__name__}; pass e.g. AutoModelForSeq2SeqLM.from_pretrained(path) of a model with a length"
+            f"{type(model).__name__}; pass e.g. AutoModelForSeq2SeqLM.from_pretrained(path) of a model with a length "
+            "and a table of positions, which T5 has not"
         )
     rule = "only a decoder whose positions hold the length can be frozen"
     if config.length_encoding == "scale":

@@ -51,16 +51,13 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
             (`length_encoding="none"`) among them.
 
     Raises:
-        `ValueError`: without models, for a causal one or a stock class, or when they differ in vocabulary, special
-            tokens or unit.
+        `ValueError`: for a causal model or a stock class, or when they differ in vocabulary, special tokens or unit.
     """
 
     main_input_name = "input_ids"
     _supports_sdpa = True
 
     def __init__(self, models: Sequence[Any]):
-        if not models:
-            raise ValueError("an ensemble needs at least one model, got none")
         unit = next((m.config.length_unit for m in models if hasattr(m.config, "length_unit")), "character")
         for model in models:
             name = type(model).__name__

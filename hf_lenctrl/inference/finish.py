@@ -9,7 +9,7 @@ from functools import lru_cache
 import torch
 from transformers.generation import LogitsProcessor
 
-from ..length_constraint import LengthConstraintLogitsProcessor
+from ..length_rules import rules_of
 from ..length_units import COST, UnitTable
 from ..unit_vocabulary import UnitVocabulary, entries_of
 
@@ -140,19 +140,24 @@ class FinishLogitsProcessor(LogitsProcessor):
         if bool(self.ends.any()):
             costs = unit_table.weights[min(1, unit_table.states - 1)][self.ends]
             mark = int(costs[costs >= 0].min())
-        options = {"eos_token_id": eos_token_id, "prompt_length": prompt_length}
-        self.fits = LengthConstraintLogitsProcessor(unit_table, length, "max", **options)
-        room = (self.fits.high - mark).clamp(min=1)
-        self.leaves_room = LengthConstraintLogitsProcessor(unit_table, room, "max", **options)
+        self.table, self.length, self.room = unit_table, length, (length - mark).clamp(min=1)  # (B,) each
+        self.rules = rules_of(unit_table, tuple(self.eos.tolist()), "max")
         # of outputs that had to end: their ids, and whether a word ends there
         self.cut: dict[tuple[int, ...], bool] = {}
 
     def __call__(self, input_ids, scores):
         """`(rows, sequence_length)` and `(rows, vocab_size)` -> `(rows, vocab_size)`."""
-        nothing = scores.new_zeros(scores.shape)
-        fits = self.fits(input_ids, nothing) > -math.inf  # (rows, V)
-        allowed = fits & ((self.leaves_room(input_ids, nothing) > -math.inf) | self.ends)
+        written, copies = input_ids[:, self.prompt_length :], len(scores) // len(self.length)
+        count, state = self.table.count_and_state(written)  # (rows,) each
+        fits, leaves_room = (
+            self.rules.fits(state, length.repeat_interleave(copies) - count) == 0
+            for length in (self.length, self.room)
+        )  # (rows, V) each
+        fits[:, self.eos] |= ~fits.any(dim=1, keepdim=True)
+        allowed = fits & (leaves_room | self.ends)
         allowed[:, self.eos] = fits[:, self.eos]
+        if written.shape[1] <= 2:  # a language code, as in the constraint
+            allowed[:, self.rules.silent] |= (count == 0).unsqueeze(1)
         first = scores.argmax(dim=-1, keepdim=True)  # (rows, 1)
         pressed = ~allowed.gather(1, first).squeeze(1) & fits[:, self.eos].any(dim=1)  # (rows,)
         if bool(pressed.any()):

@@ -323,7 +323,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         for k, (ids, text) in enumerate(zip(outputs["ids"].tolist(), texts, strict=True)):
             row, out = rows[k // copies], written[k]
             if finish is not None:
-                half = (row.length or 0) / 2
+                half = row.length / 2
                 ending = finish.ending(ids, text, lambda short, half=half: count([short])[0] >= half)
                 out["generated_text"], out["finish"] = ending
                 if out["generated_text"] != text:  # of tokens no more than were written: the text may have others

@@ -21,7 +21,7 @@ class Row:
     tolerance: Any
     candidates: int  # outputs that the model generates
     asked: Any = None  # the length or the range
-    length: int | None = None
+    length: Any = None  # an `int`, or None for a model that needs none
     token: int | None = None  # of the length, before the source
     size: tuple[int, int] = (0, 0)  # positions of the source, units of the output; see `batches`
     outputs: list[dict] | None = None

@@ -70,13 +70,11 @@ def log_probabilities(model, tokenizer, sources: Sequence[str], texts: Sequence[
         `list[float]`: Sums over the tokens of each text and its EOS; higher is better.
 
     Raises:
-        `TypeError`, `ValueError`: for a single text, or another number of sources than of texts.
+        `TypeError`: for a text in place of a list.
     """
     for name, given in (("sources", sources), ("texts", texts)):
         if isinstance(given, str):
             raise TypeError(f"{name} must be a list of texts, got {given!r}; pass [{name}]")
-    if len(sources) != len(texts):
-        raise ValueError(f"every text needs its source, got {len(sources)} sources and {len(texts)} texts")
     if not texts:
         return []
     if not model.config.is_encoder_decoder:

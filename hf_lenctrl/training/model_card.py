@@ -7,19 +7,15 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from ..card import TEXT, kind_of, methods_of, usage
+from ..card import TEXT, bullets, kind_of, methods_of, usage, write_card
 from ..evaluation.report import length_report
 from ..length_units import count_units
-from ..lengths import check_name
 
 
-TASKS = ("summarization", "translation")  # of the Hub
-TEMPLATE = Path(__file__).with_name("model_card.md")
-_HYPERPARAMETERS = (
-    *("max_steps", "num_train_epochs", "per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate"),
-    *("lr_scheduler_type", "warmup_steps", "label_smoothing_factor", "bf16", "fp16", "seed"),
-)
+_TASKS = {"summarization": "writes texts", "translation": "translates into texts"}
+TASKS = tuple(_TASKS)  # of the Hub
 _LENGTHS, _TEXTS = ("mae", "variance", "exact", "within", "over"), ("repeated", "distinct", "filled_end")
 _SHARES = ("exact", "within", "over", *_TEXTS)
 _BASELINES = ("lead_rouge1_f1", "base_bleu", "base_chrf")
@@ -47,9 +43,6 @@ class TrainingRun:
         examples (`int`, *optional*, defaults to 0): Test rows to publish: their references and outputs, and the first
             source.
         history (`Sequence[str]`, *optional*): Sentences on what was trained, why it ended, which weights were kept.
-
-    Raises:
-        `ValueError`: for another task.
     """
 
     tests: dict[str, dict[str, Any]]
@@ -67,40 +60,6 @@ class TrainingRun:
     length_unit: str = "character"
     examples: int = 0
     history: Sequence[str] = ()
-
-    def __post_init__(self):
-        check_name("task", self.task, TASKS)
-
-    @classmethod
-    def of(
-        cls, model_args, data_args, run_args, args, rows: Mapping[str, int], history: Sequence[str] = ()
-    ) -> "TrainingRun":
-        """A run of `recipes/train_seq2seq.py`, before it is tested, from its arguments and the rows of each split."""
-        settings = {name: getattr(run_args, name) for name in ("length_noise", "overshoot_share")}
-        settings |= {name: args.to_dict()[name] for name in _HYPERPARAMETERS} | {"processes": args.world_size}
-        settings |= {"dropout": model_args.dropout, "average_checkpoints": run_args.average_checkpoints}
-        del settings["num_train_epochs" if args.max_steps > 0 else "max_steps"]  # which the other overrides
-        # BLEU is measured for translations alone
-        translates = run_args.bleu_tokenizer or model_args.source_language != model_args.target_language
-        name = data_args.dataset_name
-        on_hub = name is not None and not Path(name).exists()  # `load_dataset` takes folders too
-        return cls(
-            tests={},
-            outputs={},
-            sources=[],
-            references=[],
-            data=name if on_hub else Path(name or data_args.train_file).name,  # not the local path
-            on_hub=on_hub,
-            rows=rows,
-            history=history,
-            settings=settings,
-            task=run_args.task or ("translation" if translates else "summarization"),
-            base_model=model_args.base_model or model_args.model_name_or_path,
-            language=run_args.language,
-            license=run_args.license,
-            length_unit=model_args.length_unit,
-            examples=run_args.card_examples,
-        )
 
     def save_picture(self, path: str | Path, unit: str, tokenizer=None) -> bool:
         """
@@ -134,7 +93,7 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
     Returns:
         `huggingface_hub.ModelCard`: `.save(folder / "README.md")` writes it; `.data.eval_results` hold the figures.
     """
-    from huggingface_hub import EvalResult, ModelCard, ModelCardData
+    from huggingface_hub import EvalResult, ModelCardData
 
     config, title = model.config, name.rpartition("/")[2]
     unit, encoding = getattr(config, "length_unit", run.length_unit), getattr(config, "length_encoding", "none")
@@ -174,25 +133,103 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
         text = run.sources[0]
         if run.task == "translation" and unit != "token":  # which has a length of its own
             length = count_units(run.references[0], unit)
-    return ModelCard.from_template(
-        data,
-        template_path=str(TEMPLATE),
-        model=model,
-        run=run,
-        title=title,
-        family=kind_of(config),
-        unit=unit,
-        methods=methods,
-        trained=getattr(config, "trained_lengths", None),
-        usage=usage(config, name, text=text, length=length, revision=revision),
-        first=first,
-        shown=shown,
-        shares=_SHARES,
-        picture=picture,
-        base_model=Path(str(run.base_model)).name if base_is_local else run.base_model,
-        versions=[f"{package} {version(package)}" for package in ("hf_lenctrl", "transformers", "torch")],
-        escape=escape,
+    use = usage(config, name, text=text, length=length, revision=revision)
+    if methods and not methods[0].startswith("a token"):
+        elsewhere = ", or with `trust_remote_code=True` where the package is not installed"
+        use += (
+            f"\n\n**A plain {kind_of(config)} class loads this checkpoint with only a warning, and ignores the "
+            f"length.** Load it with `import hf_lenctrl`{elsewhere if type(config)._auto_class else ''}."
+        )
+    base = Path(str(run.base_model)).name if base_is_local else run.base_model
+    sections = (
+        _measured(run, config, unit, shown) if run.tests else "",
+        "![Requested and produced lengths](report.png)" if picture else "",
+        _examples(run) if run.examples and run.outputs else "",
+        _training(run, base, unit, getattr(config, "trained_lengths", None)),
     )
+    return write_card(data, escape(title), _about(model, run, methods, unit), use, *sections)
+
+
+def _about(model, run: TrainingRun, methods: list[str], unit: str) -> str:
+    """What the model is, and how it is given the length."""
+    size, config = f"{model.num_parameters() / 1e6:.1f}M parameters", model.config
+    kind = kind_of(config)
+    if not methods:
+        return f"A plain {kind} model ({size}), trained to compare with: only a constraint controls its length."
+    tolerance = getattr(config, "length_tolerance", None)
+    window = f"By default an output ends within a window around its length, `length_tolerance={tolerance}`. "
+    return (
+        f"A {kind} model ({size}) that {_TASKS[run.task]} of a requested length, in {unit}s. Made with "
+        '`hf_lenctrl`, which also guarantees the length with `length_constraint="max"` or `"exact"`. '
+        + (window if tolerance else "")
+        + f"How it is given the length:\n\n{bullets(methods)}"
+    )
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    first, *rest = (f"| {' | '.join(line)} |" for line in (head, *rows))
+    return "\n".join([first, "|" + "---|" * len(head), *rest])
+
+
+def _measured(run: TrainingRun, config, unit: str, shown: list[str]) -> str:
+    """The figures of the tests, and what they mean."""
+    bound = getattr(config, "length_constraint", None)
+    settings = next(iter(run.tests.values())).get("settings") or ""
+    notes = {
+        "within": "Within: inside the window around the length.",
+        "variance": "Variance is the mean squared difference from the requested length (Takase & Okazaki 2019, "
+        "eq. 8).",
+        "lead_rouge1_f1": "`lead` is the source, cut at the requested length.",
+        "base_bleu": "`base` is the base model as it was, without a length.",
+        "distinct": "Repeated: a word or a pair of words twice in a row. Distinct: different outputs, as a share of "
+        "all. Filled end: punctuation after punctuation.",
+    }
+
+    def figure(figures, name):
+        return f"{figures[name] * (100 if name in _SHARES else 1):.2f}" if name in figures else ""
+
+    table = _table(
+        [f"requested {unit}s", *(f"{name} %" if name in _SHARES else name for name in shown)],
+        [
+            [asked if asked.isdecimal() else f"the {asked}'s length", *(figure(figures, name) for name in shown)]
+            for asked, figures in run.tests.items()
+        ],
+    )
+    how = f'with `length_constraint="{bound}"`' if bound else "unconstrained"
+    return (
+        f"## Measured\n\n{len(run.sources):,} test rows, {how}. {escape(settings.partition('; ')[2])}\n\n{table}\n\n"
+        + " ".join(note for name, note in notes.items() if name in shown)
+    )
+
+
+def _examples(run: TrainingRun) -> str:
+    """References, and the outputs at each length."""
+    rows = [
+        [escape(reference, 120), *(escape(outputs[i], 120) for outputs in run.outputs.values())]
+        for i, reference in enumerate(run.references[: run.examples])
+    ]
+    return f"## What it writes\n\n{_table(['reference', *map(str, run.outputs)], rows)}"
+
+
+def _training(run: TrainingRun, base: str | None, unit: str, trained: Mapping[str, int] | None) -> str:
+    """Data, lengths, history and settings."""
+    name = escape(run.data)
+    data = f"[{name}](https://huggingface.co/datasets/{quote(run.data)})" if run.on_hub else name
+    rows = ", ".join(f"{n:,} {split} rows" for split, n in run.rows.items())
+    started = f" Started from {escape(base)}." if base else ""
+    about = f"Data: {data}{f': {rows}' if rows else ''}.{started}"
+    lengths = (
+        ""
+        if not trained
+        else (
+            f"It was trained on lengths from {trained['1%']} to {trained['99%']} {unit}s (98 % of the targets; median "
+            f"{trained['50%']}, longest {trained['max']}). Do not request lengths outside."
+        )
+    )
+    settings = bullets(f"`{option}`: {escape(value)}" for option, value in run.settings.items())
+    versions = ", ".join(f"{package} {version(package)}" for package in ("hf_lenctrl", "transformers", "torch"))
+    parts = ("## Training", about, lengths, "\n".join(run.history), settings, versions)
+    return "\n\n".join(filter(None, parts))
 
 
 def escape(text: Any, most: int | None = None) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import Sampler, SequentialSampler
-from transformers import ProgressCallback, Seq2SeqTrainer, TrainerCallback
+from transformers import Seq2SeqTrainer, TrainerCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from .collator import DataCollatorForLengthControl
@@ -51,18 +51,20 @@ class ResumableTrainer(HubTrainer):
             self.add_callback(_SetEpoch(self.train_collator))
 
     def _issue_warnings_after_load(self, load_result):
-        # a checkpoint leaves out tied weights, and positions that are computed; Trainer warns of them (5.23)
+        # private (transformers 5.23): Trainer warns of tied weights and computed positions, which no checkpoint has
         left_out = {*(self.model._keys_to_ignore_on_save or ()), *getattr(self.model, "all_tied_weights_keys", ())}
         load_result.missing_keys[:] = [name for name in load_result.missing_keys if name not in left_out]
         super()._issue_warnings_after_load(load_result)
 
     def _get_train_sampler(self, train_dataset=None):
         sampler = super()._get_train_sampler(train_dataset)
-        # Trainer's draws from the global generator, so that a resumed epoch would have other batches than a whole one
+        # private (transformers 5.23): Trainer's draws from the global generator, so that a resumed epoch would have
+        # other batches than a whole one
         return _Seeded(sampler, self.args.seed) if isinstance(sampler, LengthGroupedSampler) else sampler
 
     def _get_eval_sampler(self, eval_dataset):
-        # Trainer's orders these rows by length, too, with `group_by_length`: outputs would not be in the rows' order
+        # private (transformers 5.23): Trainer's orders these rows by length, too, with `group_by_length`, so that
+        # outputs would not be in the rows' order
         sampler = super()._get_eval_sampler(eval_dataset)
         return SequentialSampler(eval_dataset) if isinstance(sampler, LengthGroupedSampler) else sampler
 
@@ -115,12 +117,14 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         self.run: TrainingRun | None = None
         self.weights_dtype = None if weights_dtype is None else getattr(torch, weights_dtype)
         self.projection_lr_factor = projection_lr_factor
-        if not self.args.disable_tqdm and self.pop_callback(ProgressCallback) is not None:
-            self.add_callback(_LabelledProgress)
 
     def train(self, *args, **kwargs):
         self.remember_lengths()
         return super().train(*args, **kwargs)
+
+    def load_trained(self, checkpoint):
+        super().load_trained(checkpoint)
+        self.remember_lengths()
 
     def remember_lengths(self) -> None:
         """Write into the model's configuration which lengths the training targets have: `trained_lengths`."""
@@ -137,8 +141,8 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
             config.trained_lengths = range_of(lengths)
 
     def _token_mean(self, outputs, labels, num_items_in_batch=None):
-        # a model's own loss is the mean of its batch, and the mean of two means is not that of all their tokens
-        # as models with experts name it, a loss that a part of the model has of its own
+        # averaging the batch means of the model's own loss would weight short batches too much
+        # auxiliary loss, as in mixture-of-experts models
         more = outputs.get("aux_loss") if isinstance(outputs, dict) else None
         more = 0.0 if more is None else more
         if self.label_smoother is not None:
@@ -227,21 +231,6 @@ class _Seeded(Sampler):
     def __iter__(self):
         self.sampler.generator.manual_seed(self.seed + self.epoch)
         return iter(self.sampler)
-
-
-class _LabelledProgress(ProgressCallback):
-    """Trainer's progress bars, with the name of what is in progress."""
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        super().on_train_begin(args, state, control, **kwargs)
-        if self.training_bar is not None:
-            self.training_bar.set_description("Training")
-
-    def on_prediction_step(self, args, state, control, eval_dataloader=None, **kwargs):
-        begins = self.prediction_bar is None
-        super().on_prediction_step(args, state, control, eval_dataloader, **kwargs)
-        if begins and self.prediction_bar is not None:
-            self.prediction_bar.set_description("Evaluating")
 
 
 class _SetEpoch(TrainerCallback):

@@ -1,15 +1,13 @@
 """What a `Trainer` uploads: the model alone, never a token, rows of text, or a pickle of its arguments."""
 
-import shutil
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, create_repo, get_session, upload_file
 from transformers import Trainer
-from transformers.trainer_utils import HubStrategy, SaveStrategy
-from transformers.utils import PushInProgress
+from transformers.trainer_utils import HubStrategy
 
 
 _LOADED = (  # what `from_pretrained` reads
@@ -23,10 +21,9 @@ _LOADED = (  # what `from_pretrained` reads
 MODEL = (*_LOADED, *(f"{folder}/{name}" for folder in ("length_predictor", "base") for name in _LOADED))
 FIGURES = tuple(f"{name}_results.json" for name in ("all", "train", "eval", "validation", "test", "test_[0-9]*"))
 CARD = ("README.md", "report.png", "predictor_table.json", *FIGURES)
-STATE = (  # what training resumes from
-    *("trainer_state.json", "optimizer.pt", "scheduler.pt", "scaler.pt", "rng_state*.pth"),
-    *("pytorch_model_fsdp_*/*", "optimizer_*/*", "global_step*/*", "latest"),  # sharded
-)
+HUB_TIMEOUT = 300.0  # seconds without an answer; by itself the Hub's client waits for ever
+# what the public Hub leaves out when somebody uploads the folder by hand
+NOT_UPLOADED = b"_run/\ncheckpoint-*/\n*.jsonl\n/runs/\ntraining_args.bin\n"
 
 
 def uploaded(folder: str | Path, names: Iterable[str]) -> list[str]:
@@ -34,8 +31,8 @@ def uploaded(folder: str | Path, names: Iterable[str]) -> list[str]:
     The files of a folder that an upload may hold.
 
     Args:
-        folder (`str` or `Path`): A model's folder or a checkpoint.
-        names (`Iterable[str]`): Of `MODEL`, `CARD` and `STATE`; each allows files at its own depth.
+        folder (`str` or `Path`): A model's folder.
+        names (`Iterable[str]`): Patterns; each allows files at its own depth.
 
     Returns:
         `list[str]`: paths inside the folder, in order.
@@ -60,17 +57,63 @@ def hide_token(args) -> None:
         args.hub_token = _Token(args.hub_token)
 
 
+def check_upload(args) -> None:
+    """
+    Check upload permission before training, by a commit: `create_repo` accepts a repository of somebody else.
+
+    Args:
+        args (`TrainingArguments`): Those of the run.
+
+    Raises:
+        `OSError`: when the upload is refused.
+    """
+    if not args.push_to_hub or args.process_index != 0:
+        return
+    only_at_the_end(args)
+    name = args.hub_model_id or Path(args.output_dir).absolute().name
+    get_session().timeout = HUB_TIMEOUT
+    try:
+        repo = create_repo(name, token=args.hub_token, private=args.hub_private_repo, exist_ok=True)
+        upload_file(
+            path_or_fileobj=NOT_UPLOADED,
+            path_in_repo=".gitignore",
+            repo_id=repo.repo_id,
+            token=args.hub_token,
+            revision=args.hub_revision,
+            commit_message="Leave out data and arguments",
+        )
+    except Exception as error:  # the Hub's refusals, and those of the HTTP library below it
+        raise OSError(
+            f"cannot upload to {name}, so nothing was trained: {error}; sign in (hf auth login), name a repository of "
+            "your own with hub_model_id=, or leave out push_to_hub"
+        ) from error
+
+
+def only_at_the_end(args) -> None:
+    """Upload once, at the end. Raises `ValueError` for strategies that keep checkpoints on the Hub."""
+    if args.push_to_hub and args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
+        raise ValueError(
+            f"hub_strategy={args.hub_strategy.value} uploads checkpoints, and an upload holds the model alone; use "
+            "hub_strategy=end"
+        )
+    args.hub_strategy = HubStrategy.END  # `every_save` is Trainer's default, so nobody may have asked for it
+
+
 class HubTrainer(Trainer):
     """
-    `Trainer` whose uploads hold model, tokenizer, code, card and figures, and with `hub_strategy="checkpoint"` or
-    `"all_checkpoints"` also the state to resume from. Stock uploads hold all that is in `output_dir`.
-
-    The files are chosen here, by name: only the public Hub honours a `.gitignore`.
+    `Trainer` that uploads once, at the end: model, tokenizer, code, card and figures. Stock uploads hold all that is
+    in `output_dir`. The files are chosen here, by name: only the public Hub honours a `.gitignore`.
     """
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
+        only_at_the_end(self.args)
         hide_token(self.args)
+
+    def load_trained(self, checkpoint: str | Path) -> None:
+        """Take the weights of a checkpoint of this run, instead of training."""
+        # private (transformers 5.23), but no public method knows adapters, shards and whole models
+        self._load_from_checkpoint(str(checkpoint))
 
     def push_to_hub(
         self, commit_message="End of training", blocking=True, token=None, revision=None, private=None, **kwargs
@@ -87,57 +130,27 @@ class HubTrainer(Trainer):
         self.save_model(_internal_call=True)
         if not self.is_world_process_zero():
             return None
+        folder: Any = self.args.output_dir
         try:
             self.create_model_card(**kwargs)
-            self._finish_current_push()
-            options = {"token": token or self.args.hub_token, "revision": revision or self.args.hub_revision}
-            return self._upload(
-                self.args.output_dir, (*MODEL, *CARD), commit_message, run_as_future=not blocking, **options
+            return HfApi().upload_folder(
+                repo_id=str(self.hub_model_id),
+                folder_path=folder,
+                allow_patterns=uploaded(folder, (*MODEL, *CARD)),
+                commit_message=commit_message or "End of training",
+                token=token or self.args.hub_token,
+                revision=revision or self.args.hub_revision,
+                run_as_future=not blocking,
             )
         except Exception as error:  # the Hub's refusals, and those of the HTTP library below it
             raise OSError(
-                f"{self.args.output_dir} holds the whole model, but it was not uploaded: {error}; give the same "
-                "command again to upload it"
+                f"{folder} holds the whole model, but it was not uploaded: {error}; give the same command again to "
+                "upload it"
             ) from error
 
     def save_model(self, output_dir=None, _internal_call=False):
-        if output_dir is None and self.args.push_to_hub:
-            self._finish_current_push()  # of a checkpoint's weights, from the files that are written now
         backend = getattr(self.processing_class, "backend_tokenizer", None)
         if backend is not None:  # a fast tokenizer saves the truncation and padding of its last call
             backend.no_truncation()
             backend.no_padding()
         super().save_model(output_dir, _internal_call)
-
-    def _push_from_checkpoint(self, checkpoint_folder):
-        args, last = self.args, self.args.hub_strategy == HubStrategy.CHECKPOINT
-        if not self.is_world_process_zero() or args.hub_strategy == HubStrategy.END:
-            return
-        with_state = last or args.hub_strategy == HubStrategy.ALL_CHECKPOINTS
-        if with_state or args.hub_always_push:
-            self._finish_current_push()  # its files are written anew or deleted next
-        elif self.push_in_progress is not None and not self.push_in_progress.is_done():
-            return
-        self.callback_handler.on_push_begin(args, self.state, self.control)
-        output_dir = Path(str(args.output_dir))
-        for name in uploaded(checkpoint_folder, MODEL):  # the checkpoint may be deleted before they are uploaded
-            shutil.copy(Path(checkpoint_folder, name), output_dir / name)
-        in_steps = args.save_strategy == SaveStrategy.STEPS
-        when = f"step {self.state.global_step}" if in_steps else f"epoch {int(self.state.epoch or 0)}"
-        message = f"Training in progress, {when}"
-        options = {"token": args.hub_token, "revision": args.hub_revision, "run_as_future": True}
-        jobs = [self._upload(output_dir, MODEL, message, **options)]
-        if with_state:
-            options["path_in_repo"] = "last-checkpoint" if last else Path(checkpoint_folder).name
-            jobs.append(self._upload(checkpoint_folder, (*MODEL, *STATE), f"{message}, checkpoint", **options))
-        self.push_in_progress = PushInProgress(jobs)
-
-    def _upload(self, folder, names, message: str, **options: Any):
-        upload: Any = HfApi().upload_folder
-        return upload(
-            repo_id=self.hub_model_id,
-            folder_path=folder,
-            allow_patterns=uploaded(folder, names),
-            commit_message=message,
-            **options,
-        )

@@ -18,7 +18,7 @@ from tokenizers.processors import TemplateProcessing
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Trainer, TrainingArguments, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
-from hf_lenctrl.commands.parser import has_bfloat16
+from hf_lenctrl.commands.arguments import has_bfloat16
 
 
 SEPARATOR = "\nTitle:\n"  # a new line before the title, so that its first word has no space to count

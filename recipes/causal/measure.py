@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 from hf_lenctrl import length_metrics
 from hf_lenctrl.commands.generate import generate
-from hf_lenctrl.commands.requests import Rows
+from hf_lenctrl.commands.rows import Rows
 from hf_lenctrl.conversion import auto_class
 from hf_lenctrl.evaluation.metrics import rouge_metrics
 from hf_lenctrl.length_units import LENGTH_UNITS, count_texts

@@ -44,8 +44,7 @@ def main(argv=None) -> None:
     prompts = prompts[: args.prompts]
     data = args.base / "data"
     file = OutputFile(data / "written.jsonl", {**vars(args), "base": str(args.base)})
-    firsts = [json.dumps({"first": first}, ensure_ascii=False)[:-1] for first in prompts[:: args.batch_size]]
-    file.begin(file.keep(firsts))
+    file.begin(len(file.lines))
     if file.lines:
         state = bytearray.fromhex(json.loads(file.lines[-1])["random"])
         torch.set_rng_state(torch.frombuffer(state, dtype=torch.uint8))

@@ -151,8 +151,8 @@ class GolcTrainer(LengthControlTrainer):
 def main(argv=None) -> dict:
     """Run the recipe; returns the metrics, as `lenctrl train`."""
     classes = (ModelArguments, DataArguments, GolcArguments, Seq2SeqTrainingArguments)
-    parts = parse_arguments(classes, argv, __doc__)
-    return train.run(*parts, partial(GolcTrainer, options=parts[2]))
+    model_args, data_args, run_args, args = parse_arguments(classes, argv, __doc__)
+    return train.run(model_args, data_args, run_args, args, partial(GolcTrainer, options=run_args))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import baselines  # noqa: F401  registers the families of the papers' baselines
 import yaml
 
 from hf_lenctrl.commands import generate
-from hf_lenctrl.commands.requests import Rows
+from hf_lenctrl.commands.rows import Rows
 from hf_lenctrl.evaluation.metrics import rouge_metrics
 
 

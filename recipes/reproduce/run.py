@@ -26,7 +26,7 @@ from hf_lenctrl.commands import predictor as train_length_predictor
 from hf_lenctrl.commands import train as train_seq2seq
 from hf_lenctrl.commands.checkpoints import checkpoints_of, trained_steps
 from hf_lenctrl.commands.recipes import find_recipe
-from hf_lenctrl.commands.requests import Rows
+from hf_lenctrl.commands.rows import Rows
 from hf_lenctrl.conversion import tokenizer_of
 from hf_lenctrl.evaluation.metrics import lead, length_metrics, rouge_metrics
 from hf_lenctrl.inference.pipeline import LengthControlledGenerationPipeline

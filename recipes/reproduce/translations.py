@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_lenctrl.commands.requests import Rows
+from hf_lenctrl.commands.rows import Rows
 from hf_lenctrl.conversion import tokenizer_of
 from hf_lenctrl.evaluation.metrics import bleu_metric, length_metrics, predictor_figures, translation_metrics
 from hf_lenctrl.inference.sources import LENGTH_SOURCES

@@ -21,7 +21,7 @@ from typing import Any
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_lenctrl.commands.export import export_ctranslate2
-from hf_lenctrl.commands.requests import Rows
+from hf_lenctrl.commands.rows import Rows
 
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # benchmarks/ is no package that is installed

@@ -8,6 +8,7 @@ several of them. Both draw from lists below. `HELD_OUT` names never enter traini
 
 import random
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 
@@ -228,7 +229,7 @@ _LINES = Path(__file__).with_name("sentences.txt").read_text(encoding="utf-8").s
 SENTENCES = [tuple(line.split(" | ")) for line in _LINES]
 
 
-def _fill(template: str, words: dict[str, tuple[str, str, str]], side: int) -> str:
+def _fill(template: str, words: Mapping[str, tuple[str, ...]], side: int) -> str:
     return re.sub(r"{(\w+)}", lambda slot: words[slot[1]][side], template)
 
 

@@ -110,8 +110,7 @@ def test_the_report_is_written_once(tmp_path, capsys):
 @pytest.mark.parametrize(
     "options, message",
     [
-        (["--length", "4", "--requested_column", "words"], "--length for all texts or --requested_column for each"),
-        (["--length", "0"], "--length must be at least 1, got 0"),
+        (["--length", "4", "--requested_column", "words"], "--requested_column: not allowed with argument --length"),
         (
             ["--units", "character", "word"],
             "for each of the units character, word, got requested",

@@ -69,47 +69,35 @@ def killed(*args, **kwargs):
     raise KeyboardInterrupt
 
 
-def test_a_tokenizer_that_a_killed_run_left_half_written_is_trained_anew(tmp_path, monkeypatch):
-    args = ModelArguments(vocab_size=120)
+def test_a_run_keeps_a_tokenizer_only_when_it_is_whole(tmp_path, monkeypatch):
+    args, own = ModelArguments(vocab_size=120), tmp_path / "_run"
+
+    def names():
+        return [path.name for path in own.iterdir()]
+
     with monkeypatch.context() as patch:
         patch.setattr(MarianTokenizer, "save_vocabulary", killed)
         with pytest.raises(KeyboardInterrupt):
             train_seq2seq.load_tokenizer(args, TEXTS, str(tmp_path))
-    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.part"]
-    (tmp_path / "tokenizer.part" / "vocab.json").write_text("{")
+    assert names() == ["tokenizer.part"]
+    (own / "tokenizer.part" / "vocab.json").write_text("{")
     for _ in range(2):  # trained, then read
         tokenizer = train_seq2seq.load_tokenizer(args, TEXTS, str(tmp_path))
-        assert [path.name for path in tmp_path.iterdir()] == ["tokenizer"]
         ids = tokenizer(text_target="small")["input_ids"]
         assert len(ids) == 6 and 1 not in ids and ids[-1] == 0  # five characters, all known, and the end
-        assert "tokenizer.part" not in tokenizer.name_or_path
-
-
-def test_a_tokenizer_is_removed_at_once(tmp_path, monkeypatch):
-    args = ModelArguments(vocab_size=120)
-    train_seq2seq.load_tokenizer(args, TEXTS, str(tmp_path))
+        assert names() == ["tokenizer"] and "tokenizer.part" not in tokenizer.name_or_path
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", killed)
         with pytest.raises(KeyboardInterrupt):
             remove_tokenizer(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.part"]
+    assert names() == ["tokenizer.part"]
 
 
-def test_only_the_first_process_trains_the_tokenizer(tmp_path, monkeypatch):
+def test_a_tokenizer_beside_the_model_as_older_versions_left_it_is_taken(tmp_path):
     args = ModelArguments(vocab_size=120)
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    with pytest.raises(RuntimeError, match="the first process writes .*tokenizer, and has written none; look at its"):
-        train_seq2seq.load_tokenizer(args, TEXTS, str(tmp_path))
-    assert list(tmp_path.iterdir()) == []
-    monkeypatch.setenv("LOCAL_RANK", "0")
     train_seq2seq.load_tokenizer(args, TEXTS, str(tmp_path))
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    assert len(train_seq2seq.load_tokenizer(args, TEXTS, str(tmp_path))(text_target="small")["input_ids"]) == 6
-
-
-def test_files_that_are_no_tokenizer_are_kept(tmp_path):
-    (tmp_path / "tokenizer").mkdir()
-    (tmp_path / "tokenizer" / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match="tokenizer holds files, but no tokenizer; remove it, or name another output"):
-        train_seq2seq.load_tokenizer(ModelArguments(vocab_size=120), TEXTS, str(tmp_path))
-    assert (tmp_path / "tokenizer" / "notes.txt").read_text() == "mine"
+    (tmp_path / "_run" / "tokenizer").rename(tmp_path / "tokenizer")
+    loaded = train_seq2seq.load_tokenizer(args, {"source": ["x"], "target": ["x"]}, str(tmp_path))
+    assert len(loaded(text_target="small")["input_ids"]) == 6
+    remove_tokenizer(tmp_path)
+    assert not (tmp_path / "tokenizer").exists()

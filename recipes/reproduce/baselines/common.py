@@ -10,7 +10,8 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from hf_lenctrl.configuration_lenctrl import LenCtrlMarianConfig
 from hf_lenctrl.generation import LengthControlledGeneration
-from hf_lenctrl.length_units import LENGTH_UNITS, StoresUnitTable, UnitTable
+from hf_lenctrl.length_signal import StoresUnitTable
+from hf_lenctrl.length_units import LENGTH_UNITS, UnitTable
 from hf_lenctrl.lengths import as_length_tensor, check_constraint, check_name, given_or_default
 
 
@@ -84,7 +85,7 @@ class Baseline(StoresUnitTable, LengthControlledGeneration, PreTrainedModel, Gen
     def _positions(self) -> int | None:
         return None
 
-    def set_unit_table(self, tokenizer) -> None:
+    def set_unit_table(self, tokenizer) -> None:  # type: ignore[override]
         """Fill the table of units for the decoder's vocabulary."""
         table = UnitTable.from_tokenizer(tokenizer, self.config.length_unit)
         self.units = table.padded(self.config.decoder_vocab_size).to(self.units.weights.device)

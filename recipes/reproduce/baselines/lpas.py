@@ -29,7 +29,8 @@ from transformers.models.marian.modeling_marian import MarianEncoder
 from transformers.utils import ModelOutput
 
 from hf_lenctrl.generation import LengthControlledGeneration
-from hf_lenctrl.length_units import StoresUnitTable, UnitTable, count_units
+from hf_lenctrl.length_signal import StoresUnitTable
+from hf_lenctrl.length_units import UnitTable, count_units
 from hf_lenctrl.lengths import as_length_tensor, given_or_default
 
 from .common import BaselineConfig
@@ -200,7 +201,7 @@ class Lpas(StoresUnitTable, LengthControlledGeneration, MarianMTModel):  # type:
         model.model.encoder.set_tokenizer(AutoTokenizer.from_pretrained(path))
         return model
 
-    def set_unit_table(self, tokenizer) -> None:
+    def set_unit_table(self, tokenizer) -> None:  # type: ignore[override]
         """Fill the table of units for the decoder's vocabulary, and keep the tokenizer for the extractor."""
         table = UnitTable.from_tokenizer(tokenizer, self.config.length_unit)
         self.units = table.padded(self.config.decoder_vocab_size).to(self.units.weights.device)

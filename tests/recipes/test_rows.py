@@ -1,4 +1,4 @@
-"""Files of requests, read and written without a model: rows pass through, commands resume, faults are told."""
+"""Files of rows, without a model: their values pass through, commands resume, faults are told."""
 
 import gzip
 import json
@@ -65,40 +65,32 @@ def test_a_command_that_was_stopped_goes_on_where_its_output_ends(stub, tmp_path
     assert write_texts(Path("stub"), file, *options) == whole and "is complete" in capsys.readouterr().err
     with pytest.raises(ValueError, match="no command with these options began it"):
         write_texts(Path("stub"), file, *options, "--length_constraint", "max")
-    write_rows(file, rows[1:])
-    with pytest.raises(
-        ValueError, match="row 1 of .* is of other input than this command's; remove it or name another"
-    ):
+    write_rows(file, [*rows[:-1], {**rows[-1], "id": 0}])
+    with pytest.raises(ValueError, match="no command with these options began it[^*]*\\* input="):
         write_texts(Path("stub"), file, *options)
     assert out.read_bytes() == text
 
 
-ODD = [  # a row, and what JSON readers make of it: other numbers, dates, escapes, key orders, a key that comes twice
-    '{"id": 12345678901234567890123, "text": "ab", "day": "2024-01-01", "x": 1.10, "e": 1e5, "n": "007"}',
-    '{ "text" : "c\\u00e9", "nested": {"b": [1.0, null, {}], "a": true}, "k": 1, "k": 2, "day": "not a day"}',
-    '{"x": "now text", "text": "日本\u2028", "none": null, "id": -0, "nan": NaN}',
+# what JSON readers that infer types make other values of: numbers, dates, empty texts; and columns that change
+ODD = [
+    '{"id": 12345678901234567890123, "text": "ab", "day": "2024-01-01", "x": 1.5, "n": "007", "none": "null"}',
+    '{"text": "cé", "nested": {"b": [1.0, null, {}], "a": true}, "day": "not a day"}',
+    '{"x": "now text", "text": "日本\u2028", "none": null, "id": 0}',
 ]
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
-def test_rows_of_jsonl_pass_through_as_they_are_written(stub, tmp_path, ending):
-    file = tmp_path / "in.jsonl"
-    file.write_bytes(("\ufeff" + ending.join([ODD[0], "", *ODD[1:]]) + ending).encode())
-    text = generated(file, "--source_column", "text", "--length", 4)
+def test_values_of_json_pass_through(stub, tmp_path, ending):
+    (tmp_path / "in.jsonl").write_bytes(("\ufeff" + ending.join([ODD[0], "", *ODD[1:]]) + ending).encode())
+    text = generated(tmp_path / "in.jsonl", "--source_column", "text", "--length", 4)
     added = [("ab", "AB"), ("cé", "CÉ"), ("日本\u2028", "日本\u2028")]
-    for line, row, (source, output) in zip(text.split("\n"), [r[1:-1].strip() for r in ODD], added, strict=False):
+    for line, row, (source, output) in zip(text.split("\n"), ODD, added, strict=False):
         ours = f'"source": "{source}", "requested": 4, "output": "{output}", "length": {len(source)}'
-        assert line == "{" + row + ", " + ours + "}"
+        assert line == row[:-1] + ", " + ours + "}"
     assert text.count("\n") == 3
-
-
-def test_rows_of_a_json_list_come_on_a_line_each_and_keep_their_numbers(stub, tmp_path):
-    file = tmp_path / "in.json"
-    file.write_text('[\n {\n  "source": "a, ]",\n  "x": 1.10,\n  "l": [\n   1\n  ]\n }\n , {"source":"}"}]\n')
-    assert generated(file, "--length", 4) == (
-        '{"source": "a, ]", "x": 1.10, "l": [ 1 ], "requested": 4, "output": "A, ]", "length": 4}\n'
-        '{"source":"}", "requested": 4, "output": "}", "length": 1}\n'
-    )
+    (tmp_path / "out.jsonl").unlink()
+    (tmp_path / "in.json").write_text(f"[{', '.join(ODD)}]", encoding="utf-8")
+    assert generated(tmp_path / "in.json", "--source_column", "text", "--length", 4) == text
 
 
 def test_cells_of_csv_pass_through_as_text(stub, tmp_path):
@@ -142,20 +134,6 @@ def test_columns_named_source_and_requested_are_kept(stub, tmp_path):
     assert line == '{"text": "ab", "source": "a newspaper", "requested": 7, "output": "AB", "length": 2}\n'
 
 
-def test_rows_may_differ_in_types_and_columns(stub, tmp_path):
-    rows = [{"source": "ab", "id": 1}, {"source": "c", "id": "x"}, {"source": "d", "tags": {"a": 1}}, {"source": "e"}]
-    lines = generated(write_rows(tmp_path / "in.jsonl", rows), "--length", 4).splitlines()
-    assert [{k: row[k] for k in row if k in ("source", "id", "tags")} for row in map(json.loads, lines)] == rows
-
-
-def test_a_changed_column_is_other_input(stub, tmp_path):
-    file = write_rows(tmp_path / "in.jsonl", [{"source": "ab", "id": 1}])
-    generated(file, "--length", 4)
-    write_rows(file, [{"source": "ab", "id": 2}])
-    with pytest.raises(ValueError, match="row 1 of .* is of other input than this command's"):
-        generated(file, "--length", 4)
-
-
 @pytest.mark.parametrize("name", ["in[1].jsonl", "in.txt.gz", "[!i]n.txt", "in.parquet.gz", "in::1.csv.gz"])
 def test_files_of_any_name_and_packed_ones_are_read(stub, tmp_path, name):
     data = {"jsonl": b'{"source": "ab"}', "txt": b"ab", "csv": b"source\nab\n"}.get(name.split(".")[1])
@@ -167,20 +145,18 @@ def test_files_of_any_name_and_packed_ones_are_read(stub, tmp_path, name):
     assert json.loads(generated(tmp_path / name, "--length", 4))["output"] == "AB"
 
 
-@pytest.mark.parametrize("name", ["in.txt", "in.txt.gz"])
-def test_a_byte_order_mark_is_no_part_of_the_first_text(stub, tmp_path, name):
-    data = b"\xef\xbb\xbfab\ncd\n"
-    (tmp_path / name).write_bytes(gzip.compress(data, mtime=0) if name.endswith(".gz") else data)
-    rows = [json.loads(line) for line in generated(tmp_path / name, "--length", 4).splitlines()]
+def test_a_byte_order_mark_is_no_part_of_the_first_text(stub, tmp_path):
+    (tmp_path / "in.txt").write_bytes(b"\xef\xbb\xbfab\ncd\n")
+    rows = [json.loads(line) for line in generated(tmp_path / "in.txt", "--length", 4).splitlines()]
     assert [(row["source"], row["length"]) for row in rows] == [("ab", 2), ("cd", 2)]
 
 
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("a.jsonl", b'{"source": "a"}\n{"source": \n', "could not be read as jsonl: line 2: Expecting value"),
+        ("a.jsonl", b'{"source": "a"}\n{"source": \n', "could not be read as jsonl: line 2: "),
         ("a.jsonl", b'{"source": "a"}\n7\n', "could not be read as jsonl: a row must be an object, got 7"),
-        ("a.json", b'[{"source": "a"}, {"source"', "could not be read as json: Expecting ':' delimiter"),
+        ("a.json", b'[{"source": "a"}, {"source"', "could not be read as json: "),
         ("a.json", b"[1]", "could not be read as json: a row must be an object, got 1"),
         ("a.jsonl", "{'source': 'é'}".encode("latin-1"), "could not be read as jsonl: 'utf-8' codec can't decode"),
         ("a.csv", b"source,id\na,1\nb,2,3\n", "could not be read as csv: line 3 has 3 cells, the header has 2"),
@@ -188,12 +164,6 @@ def test_a_byte_order_mark_is_no_part_of_the_first_text(stub, tmp_path, name):
         ("a.csv", b"source,id,id\na,1,2\n", "could not be read as csv: two columns have one name: source, id, id"),
         ("a.jsonl.gz", b"no gzip", "could not be read as jsonl: Not a gzipped file"),
         ("a.parquet", b"no parquet", "could not be read as parquet: "),
-        (
-            "a.jsonl",
-            b'{"source": ' + b"[" * 3000 + b"]" * 3000 + b"}",
-            "could not be read as jsonl: its values are nested",
-        ),
-        ("a.json", b"[" * 3000 + b"]" * 3000, "could not be read as json: its values are nested too deeply; mend or"),
         (
             "a.parquet",
             parquet_of({"source": ["a"], "raw": [b"\xff"]}),
@@ -264,12 +234,12 @@ AT_5, BY_COLUMN = ("--length", 5), ("--length_column", "n")
     [
         *(
             ([{"source": "a"}, {"source": empty}], AT_5, "row 2 of .*in.jsonl has no text; remove it")
-            for empty in ("", " \t", None)
+            for empty in ("", " \t")
         ),
         ("one\n\ntwo\n", AT_5, "row 2 of .*in.txt has no text; remove it"),
         ("", AT_5, "in.txt has no rows"),
-        ([{"source": 7}, {"source": 8}], AT_5, "row 1 of .*in.jsonl"),
-        ("one\n", BY_COLUMN, "in.txt is plain text and has no column 'n'; use jsonl"),
+        ([{"source": 7}, {"source": 8}], AT_5, "row 1 of .*in.jsonl: 'source' must hold text, got 7"),
+        ("one\n", BY_COLUMN, "in.txt has no column 'n', only source"),
         (with_lengths(3), ("--length_column", "budget"), "in.jsonl has no column 'budget', only source, n"),
         (with_lengths(3), ("--source_column", "budget"), "in.jsonl has no column 'budget', only source, n"),
         (
@@ -298,9 +268,8 @@ def test_an_output_that_exists_is_not_overwritten(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--length", 5, "--length_column", "n"), "give one of --length for all texts, --length_column"),
-        (("--length_ratio", 0.5, "--length", 5), "--length_ratio to the source"),
-        (("--length_ratio", 0.5, "--length_column", "n"), "--length_ratio to the source"),
+        (("--length", 5, "--length_column", "n"), "--length_column: not allowed with argument --length"),
+        (("--length_ratio", 0.5, "--length", 5), "--length: not allowed with argument --length_ratio"),
         (("--length", "reference"), "--length reference and --reference_column go together"),
         (("--length", 5, "--reference_column", "n"), "--length reference and --reference_column go together"),
         (("--length", 5, "--predictor", "path"), "--predictor goes with --length predict"),

@@ -1,0 +1,302 @@
+"""Rows of a user's files: a `Dataset` to train on, or values that `generate` and `evaluate` pass on."""
+
+import csv
+import glob
+import gzip
+import json
+import os
+import zlib
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from datasets import Dataset, load_dataset
+from datasets.exceptions import DatasetGenerationError
+
+from ..inference.sources import check_range
+
+
+ROW_FILES = ("json", "jsonl", "csv", "parquet")
+
+
+def load_rows(path: str) -> Dataset:
+    """
+    Rows of a local json, jsonl, csv or parquet file, or one of these with `.gz`, mapped into memory.
+
+    Raises:
+        `FileNotFoundError`: for a file that is not there.
+        `ValueError`: for another type of file, or one that cannot be read.
+    """
+    kind = _kind_of(path, ROW_FILES)
+    with _told(path, kind):
+        if path.endswith(".parquet.gz"):  # `datasets` does not unpack it
+            return Dataset(_read_parquet(path))
+        if kind == "csv":  # pandas would move the cells of a row that has more or fewer
+            deque(_csv_rows(path), maxlen=0)
+        # pandas would take texts such as "NA" and "null" for missing ones
+        options: dict[str, Any] = {"keep_default_na": False} if kind == "csv" else {}
+        builder = "json" if kind == "jsonl" else kind
+        rows: Any = load_dataset(builder, data_files=glob.escape(os.path.abspath(path)), split="train", **options)
+        rows.data.validate(full=True)  # the JSON reader does not check that texts are UTF-8
+        return rows
+
+
+class Rows:
+    """
+    The rows of a file as values, which nothing infers types for: a date stays the text that it is in the file.
+
+    Args:
+        path (`str`): json, jsonl, csv or parquet; with `plain_text` also txt, one text a line. Each may end in `.gz`.
+        plain_text (`bool`, *optional*, defaults to `False`): Read txt too.
+
+    Attributes:
+        columns (`list[str]`): Names of the columns; `["source"]` of plain text.
+        values (`list[dict]`): The rows; the cells of csv are strings.
+
+    Raises:
+        `FileNotFoundError`: for a file that is not there.
+        `ValueError`: for another kind of file, one that cannot be read, or one without rows.
+    """
+
+    def __init__(self, path: str, plain_text: bool = False):
+        self.path, self.kind = path, _kind_of(path, [*(["txt"] if plain_text else []), *ROW_FILES])
+        with _told(path, self.kind):
+            self.values: list[dict] = list(_READERS[self.kind](path))
+        if not self.values:
+            raise ValueError(f"{path} has no rows")
+        self.columns: list[str] = list(dict.fromkeys(chain.from_iterable(self.values)))
+
+    def __len__(self):
+        return len(self.values)
+
+    def leave_out_dropped(self) -> None:
+        """Leave out the rows that a run did not test, which `dropped` says in its `test_outputs.jsonl`."""
+        self.values = [row for row in self.values if row.get("output") is not None or not row.get("dropped")]
+
+    def column(self, name: str) -> list:
+        """Values of a column, `None` where a row lacks it. Raises `ValueError` for a column that no row has."""
+        if name not in self.columns:
+            raise ValueError(f"{self.path} has no column {name!r}, only {', '.join(self.columns)}")
+        return [row.get(name) for row in self.values]
+
+    def texts(self, name: str) -> list[str]:
+        """A column of texts. Raises `ValueError` for a row that holds none."""
+        texts = self.column(name)
+        for i, text in enumerate(texts, start=1):
+            if not isinstance(text, str):
+                raise ValueError(f"row {i} of {self.path}: {name!r} must hold text, got {text!r}")
+        return texts
+
+    def lengths(self, name: str, ranges: bool = False) -> list:
+        """
+        A column of lengths: `40`, and `40.0` or `"40"` for it; or with `ranges` of ranges, `[30, 42]` or `"30-42"`.
+        Raises `ValueError` for a row that holds none.
+        """
+        lengths: list = []
+        for i, value in enumerate(self.column(name), start=1):
+            try:
+                lengths.append(length_or_range(value))
+                if not ranges and isinstance(lengths[-1], tuple):
+                    raise ValueError
+            except (TypeError, ValueError, OverflowError):
+                raise ValueError(
+                    f"row {i} of {self.path}: {name!r} must hold an integer of at least 1"
+                    f"{', or a range of them' if ranges else ''}, got {value!r}"
+                ) from None
+        return lengths
+
+
+def length_or_range(value) -> int | tuple[int, int]:
+    """
+    A length, `40`, `40.0` or `"40"`, or a range, `[30, 42]` or `"30-42"`. Raises `TypeError`, `ValueError` or
+    `OverflowError` for anything else.
+    """
+    ends = value.split("-") if isinstance(value, str) and value.count("-") == 1 and value[0] != "-" else value
+    if isinstance(ends, list):
+        low, high = map(length_or_range, ends)
+        check_range((low, high))
+        return low, high  # type: ignore[return-value]
+    number = float(value) if isinstance(value, str) else value
+    if isinstance(number, bool) or number < 1 or number != int(number):
+        raise ValueError
+    return int(number)
+
+
+@dataclass
+class Request:
+    """
+    A text to generate from, and the output's row for it.
+
+    Args:
+        source (`str`): Text to generate from.
+        length (`int`, `tuple` or `None`): Units or a range, where they are known.
+        reference (`str` or `None`): Text whose length is requested.
+        number (`int`): Of the row in the file, from 1.
+        columns (`str`): The row as JSON, without braces.
+        names (`Mapping[str, str]`): Columns that an output adds, and their names in the file.
+    """
+
+    source: str
+    length: Any
+    reference: str | None
+    number: int
+    columns: str
+    names: Mapping[str, str]
+
+    def line(self, output: Mapping[str, Any]) -> str:
+        """The row and the output, as a line of JSON."""
+        added = _as_json({self.names[name]: value for name, value in output.items() if name in self.names})
+        return "{" + ", ".join(filter(None, [self.columns, added])) + "}"
+
+
+def read_requests(
+    path: str,
+    source_column: str = "source",
+    length_column: str | None = None,
+    reference_column: str | None = None,
+    *,
+    lengths: Sequence = (None,),
+    prefix: str = "",
+    ranked: bool = False,
+) -> list[Request]:
+    """
+    Texts to generate from, of a text file (one a line) or a file of rows; a fault is told by its row.
+
+    Args:
+        path (`str`): See `Rows`.
+        source_column (`str`, *optional*, defaults to `"source"`): Column of the texts.
+        length_column (`str`, *optional*): Column with the length or the range requested for each row.
+        reference_column (`str`, *optional*): Column of the references.
+        lengths (`Sequence[int]`, *optional*): Without `length_column`: each row is repeated at each of these.
+        prefix (`str`, *optional*): Of the names of the columns that an output adds.
+        ranked (`bool`, *optional*, defaults to `False`): An output adds its rank among those of the request,
+            its score, and the number of the input row, too.
+
+    Raises:
+        `ValueError`: for a missing column, one that has the name of an added one, a row without text, or with a wrong
+            length.
+    """
+    rows = Rows(path, plain_text=True)
+    sources = rows.texts("source" if rows.kind == "txt" else source_column)
+    if empty := [i for i, source in enumerate(sources, start=1) if not source.strip()]:
+        raise ValueError(f"row {empty[0]} of {path} has no text; remove it")
+    own = None if length_column is None else rows.lengths(length_column, ranges=True)
+    references = None if reference_column is None else rows.texts(reference_column)
+    added = ["requested", "output", "length", *(["rank", "score", "row"] if ranked else [])]
+    names = {name: prefix + name for name in added if prefix + name != length_column}  # the row has that
+    if taken := [name for name in names.values() if name in rows.columns]:
+        raise ValueError(
+            f"{path} has columns {', '.join(taken)}, and so has the output; rename yours, or the output's by "
+            "--column_prefix generated_"
+        )
+    if "source" not in rows.columns:
+        names["source"] = "source"
+    return [
+        Request(source, length, references[i] if references else None, i + 1, _as_json(rows.values[i]), names)
+        for i, source in enumerate(sources)
+        for length in (lengths if own is None else [own[i]])
+    ]
+
+
+def _as_json(row: Mapping[str, Any]) -> str:
+    """A row as JSON, without its braces."""
+    return json.dumps(row, ensure_ascii=False)[1:-1]
+
+
+def _kind_of(path: str, kinds: Sequence[str]) -> str:
+    """What a file holds, by its name without `.gz`: `"jsonl"`."""
+    file = Path(path)
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no data file {path}")
+    kind = (Path(file.stem).suffix if file.suffix == ".gz" else file.suffix)[1:]
+    if kind not in kinds:
+        endings = ", ".join(f".{kind}" for kind in kinds)
+        raise ValueError(f"{path} must end in {endings} (or these and .gz), got {file.suffix!r}")
+    return kind
+
+
+@contextmanager
+def _told(path: str, kind: str) -> Iterator[None]:
+    """Name the file in what its reader says."""
+    try:
+        yield
+    except StopIteration:  # from `datasets`, for an empty file
+        raise ValueError(f"{path} has no rows") from None
+    except (DatasetGenerationError, ValueError, OSError, EOFError, zlib.error, csv.Error) as error:
+        cause: Any = error.__cause__ or error
+        if "corresponds to no data" in str(cause):
+            raise ValueError(f"{path} has no rows") from None
+        raise ValueError(f"{path} could not be read as {kind}: {cause}; mend or remove the broken row") from error
+
+
+def _open(path: str, newline: str | None = None) -> IO[str]:
+    opener: Any = gzip.open if path.endswith(".gz") else open
+    return opener(path, "rt", encoding="utf-8-sig", newline=newline)
+
+
+def _text_rows(path: str) -> Iterator[dict]:
+    with _open(path) as file:
+        return ({"source": line.removesuffix("\n")} for line in file.readlines())  # form feeds end none of these
+
+
+def _json_rows(path: str) -> Iterator[dict]:
+    with _open(path) as file:
+        text = file.read()
+    for number, line in enumerate([text] if text.lstrip().startswith("[") else text.split("\n"), start=1):
+        if line.strip():
+            try:
+                found = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"line {number}: {error}") from None
+            for row in found if isinstance(found, list) else [found]:
+                if not isinstance(row, dict):
+                    raise ValueError(f"a row must be an object, got {str(row)[:40]}")
+                yield row
+
+
+def _csv_rows(path: str) -> Iterator[dict[str, str]]:
+    csv.field_size_limit(2**31 - 1)  # texts may be longer than the default of 128 KiB
+    with _open(path, newline="") as file:
+        reader = csv.reader(file, strict=True)
+        header = next(reader, [])
+        other = next((mark for mark in (";", "\t") if len(header) == 1 and mark in header[0]), None)
+        if other is not None:
+            raise ValueError(f"its columns are separated by {other!r}; save it with commas, or as jsonl")
+        if len(set(header)) < len(header):
+            raise ValueError(f"two columns have one name: {', '.join(header)}")
+        for cells in filter(None, reader):
+            if len(cells) != len(header):
+                raise ValueError(f"line {reader.line_num} has {len(cells)} cells, the header has {len(header)}")
+            yield dict(zip(header, cells, strict=True))
+
+
+def _read_parquet(path: str) -> pa.Table:
+    data = Path(path).read_bytes()
+    return pq.read_table(BytesIO(gzip.decompress(data) if path.endswith(".gz") else data))
+
+
+def _parquet_rows(path: str) -> Iterator[dict]:
+    for row in _read_parquet(path).to_pylist():  # JSON has no NaN
+        yield json.loads(json.dumps(row, default=_as_text), parse_constant=lambda _: None)
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, bytes):
+        raise ValueError(f"a column must hold text or numbers, got bytes {value[:20]!r}; decode or drop it")
+    return str(value)  # dates and decimals
+
+
+_READERS: dict[str, Any] = {
+    "txt": _text_rows,
+    "json": _json_rows,
+    "jsonl": _json_rows,
+    "csv": _csv_rows,
+    "parquet": _parquet_rows,
+}
