@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import torch
-from conftest import SOURCES, TARGETS
+from conftest import MARIAN, SHAPE, SOURCES, TARGETS, build_model
 from safetensors.torch import load_file
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -13,6 +13,8 @@ from transformers import (
     BertConfig,
     BertModel,
     BertTokenizer,
+    MarianConfig,
+    MarianMTModel,
 )
 
 import hf_lenctrl
@@ -131,6 +133,19 @@ def write_predictor(folder: Path) -> Path:
     (folder / "training_args.bin").write_bytes(b"pickle")
     (folder / "checkpoint-1").mkdir()
     return folder
+
+
+def save_translators(folder: Path, tokenizer, model: str = "model", base: str = "base"):
+    """A controlled model that counts characters, and a plain one, saved with their tokenizer; returns them."""
+    fields = {"vocab_size": len(tokenizer), "max_position_embeddings": 512}
+    controlled = build_model("marian", length_encoding="ldpe", length_unit="character", **fields)
+    torch.manual_seed(3)
+    plain = MarianMTModel(MarianConfig(**{**SHAPE, **MARIAN, **fields, "init_std": 0.5})).eval()
+    controlled.set_unit_table(tokenizer)
+    for name, made in ((model, controlled), (base, plain)):
+        tokenizer.save_pretrained(folder / name)
+        made.save_pretrained(folder / name)
+    return controlled, plain
 
 
 def load_script(path: str):

@@ -1,23 +1,17 @@
 """The comparison of ways to a translation as long as its source, and of answers that end with a sentence."""
 
 import json
-import sys
 from pathlib import Path
 
+import finish
+import instead
 import pytest
 import yaml
-from conftest import MARIAN, SHAPE, SOURCES, TARGETS, build_model
-from transformers import MarianConfig, MarianMTModel
+from conftest import SOURCES, TARGETS
+from recipe_runs import save_translators, write_rows
 
 
-BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import finish  # noqa: E402
-import instead  # noqa: E402
-
-
-sys.path.remove(str(BENCHMARKS))
+RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 
 
 @pytest.mark.parametrize(
@@ -39,16 +33,9 @@ def test_what_fits(source, output, expected):
 @pytest.fixture
 def models(shared_tokenizer, tmp_path):
     """A controlled model and a plain one, their test file and a recipe."""
-    fields = {"vocab_size": len(shared_tokenizer), "max_position_embeddings": 512}
-    model = build_model("marian", length_encoding="ldpe", length_unit="character", **fields)
-    model.set_unit_table(shared_tokenizer)
-    model.save_pretrained(tmp_path / "model")
-    MarianMTModel(MarianConfig(**{**SHAPE, **MARIAN, **fields, "init_std": 0.5})).save_pretrained(tmp_path / "base")
-    for name in ("model", "base"):
-        shared_tokenizer.save_pretrained(tmp_path / name)
-    rows = [json.dumps({"source": a, "target": b}) + "\n" for a, b in zip(SOURCES, TARGETS, strict=True)]
-    (tmp_path / "test.jsonl").write_text("".join(rows))
-    spec = yaml.safe_load((BENCHMARKS.parent / "recipes/translation/isometric.yaml").read_text(encoding="utf-8"))
+    save_translators(tmp_path, shared_tokenizer)
+    write_rows(tmp_path / "test.jsonl", [{"source": a, "target": b} for a, b in zip(SOURCES, TARGETS, strict=True)])
+    spec = yaml.safe_load((RECIPES / "translation" / "isometric.yaml").read_text(encoding="utf-8"))
     spec |= {"model": str(tmp_path / "model"), "base_model": str(tmp_path / "base"), "num_beams": 2, "batch_size": 2}
     (tmp_path / "ways.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
     return tmp_path, spec
@@ -90,7 +77,7 @@ def test_only_what_does_not_fit_is_sampled_again():
 
 def test_the_table_of_finished_sentences(models, capsys):
     folder, _ = models
-    (folder / "prompts.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in SOURCES))
+    write_rows(folder / "prompts.jsonl", [{"prompt": text} for text in SOURCES])
     finish.main([str(folder / "base"), str(folder / "prompts.jsonl"), "--rows", "3", "--length", "30"])
     table = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     assert [cells[0] for cells in table] == ["finish", "---|---|---|---|---", "none", "word", "sentence"]
