@@ -3,7 +3,6 @@
 import csv
 import gzip
 import json
-import random
 from pathlib import Path
 
 import datasets
@@ -16,8 +15,6 @@ from hf_lenctrl.commands.data import RowReport, leave_out_lengths, load_splits, 
 from hf_lenctrl.commands.rows import load_rows
 from hf_lenctrl.training.collator import DataCollatorForLengthControl
 
-
-DEBIAN = Path(__file__).resolve().parents[2] / "shared" / "data" / "debian_headlines.jsonl.gz"
 
 ROWS = [
     {"source": 'Says "hello", naïvely', "target": "greeting, 日本語"},
@@ -251,10 +248,6 @@ def test_an_own_validation_file_is_kept_and_only_test_is_cut(tmp_path):
     }
 
 
-def test_a_share_of_zero_cuts_nothing(tmp_path):
-    assert list(load_splits(whole(write(tmp_path / "a.jsonl", ROWS)))) == ["train"]
-
-
 def test_without_groups_the_same_source_never_comes_to_stand_in_two_splits(tmp_path):
     rows = [{"source": name, "target": str(i)} for i in range(3) for name in POINTS]
     assert split_names(write(tmp_path / "a.jsonl", rows), validation_share=0.15, test_share=0) == {
@@ -277,14 +270,6 @@ def test_groups_never_mix_and_shares_hold_within_chance(tmp_path):
     for name, share in (("validation", 0.1), ("test", 0.2)):
         five_sigma = 5 * (4000 * share * (1 - share)) ** 0.5
         assert abs(len(families[name]) - 4000 * share) < five_sigma
-
-
-def test_the_split_does_not_depend_on_the_order_of_rows(tmp_path):
-    rows = [{"source": f"s{i}", "target": "t", "package": f"p{i % 50}"} for i in range(200)]
-    options = {"group_column": "package", "validation_share": 0.2, "test_share": 0.2}
-    before = split_names(write(tmp_path / "a.jsonl", rows), **options)
-    random.Random(0).shuffle(rows)
-    assert split_names(write(tmp_path / "b.jsonl", rows), **options) == before
 
 
 def test_without_a_separator_the_whole_value_is_the_group(tmp_path):
@@ -310,36 +295,6 @@ def test_a_split_that_is_left_without_rows_is_refused_by_name(tmp_path, name, em
     path = write(tmp_path / "a.jsonl", [{"source": name, "target": "t"}] * 3)
     with pytest.raises(ValueError, match=f"3 rows left no rows for {empty}.*{empty}_file="):
         load_splits(DataArguments(train_file=path, validation_share=0.15, test_share=0.15))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not DEBIAN.exists(), reason="needs ../shared/data/debian_headlines.jsonl.gz")
-def test_debian_packages_are_split_by_family():
-    args = DataArguments(
-        train_file=str(DEBIAN), group_column="package", group_separator="-", validation_share=0.03, test_share=0.03
-    )
-    splits = load_splits(args)
-    assert sum(len(rows) for rows in splits.values()) == 32_068
-    assert all(0.02 < len(splits[name]) / 32_068 < 0.04 for name in ("validation", "test"))
-    with gzip.open(DEBIAN, "rt", encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file]
-    families_of = {}
-    for row in rows:
-        families_of.setdefault((row["source"], row["target"]), set()).add(row["package"].split("-")[0])
-    # a pair that stands under one family only tells which family its row came from
-    families = {
-        name: {
-            family
-            for pair in zip(split["source"][:], split["target"][:], strict=True)
-            if len(families_of[pair]) == 1
-            for family in families_of[pair]
-        }
-        for name, split in splits.items()
-    }
-    assert all(families.values())
-    assert not families["train"] & families["validation"]
-    assert not families["train"] & families["test"]
-    assert not families["validation"] & families["test"]
 
 
 # Tokenising
@@ -501,14 +456,10 @@ WITHOUT_ROWS = {
 }
 
 
-def test_no_data_at_all_is_refused():
-    with pytest.raises(ValueError, match="nothing to train on; give train_file="):
-        load_splits(DataArguments())
-
-
-def test_a_validation_file_alone_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="nothing to train on"):
-        load_splits(DataArguments(validation_file=write(tmp_path / "a.jsonl", ROWS)))
+def test_no_data_to_train_on_is_refused(tmp_path):
+    for files in ({}, {"validation_file": write(tmp_path / "a.jsonl", ROWS)}):
+        with pytest.raises(ValueError, match="nothing to train on; give train_file="):
+            load_splits(DataArguments(**files))
 
 
 NUMBERS = "'target'.*int64"

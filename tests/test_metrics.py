@@ -63,9 +63,29 @@ def test_rouge_of_a_prediction_that_stops_early():
     assert actual == pytest.approx(expected)
 
 
-def test_rouge_of_words_in_another_order():
-    expected = {"rouge1_recall": 100.0, "rouge1_f1": 100.0, "rouge2_recall": 0.0, "rouge2_f1": 0.0}
-    assert rouge("mat the", "the mat") == pytest.approx(expected | {"rougeL_recall": 50.0, "rougeL_f1": 50.0})
+ALL = ("rouge1_recall", "rouge1_f1", "rouge2_recall", "rouge2_f1", "rougeL_recall", "rougeL_f1")
+
+
+@pytest.mark.parametrize(
+    ("prediction", "reference", "options", "expected"),
+    [
+        ("mat the", "the mat", {}, dict(zip(ALL, (100, 100, 0, 0, 50, 50), strict=True))),  # another order
+        ("a red cat", "cat", {}, {"rouge1_recall": 100, "rouge1_f1": 50}),  # recall divides by the reference
+        ("editing images", "edit image", {}, {"rouge1_recall": 100}),
+        ("editing images", "edit image", {"use_stemmer": False}, {"rouge1_recall": 0}),
+        # five bytes of the prediction are "small", and the reference stays whole
+        ("small text editor", "small text editor", {"max_bytes": 5}, {"rouge1_recall": 100 / 3, "rouge1_f1": 50}),
+        # 7 characters in 10 bytes
+        ("ééé cat", "cat", {"max_bytes": 7}, {"rouge1_recall": 0}),
+        ("ééé cat", "cat", {"max_bytes": 10}, {"rouge1_recall": 100}),
+        # "cat" and three of the four bytes of an emoji, or fewer: only the word is left
+        *(("cat😀s", "cat", {"max_bytes": n}, {"rouge1_f1": 100}) for n in (4, 5, 6)),
+        *((*texts, {}, dict.fromkeys(ALL, 0)) for texts in (("", "the cat"), ("the cat", ""), ("", ""))),
+    ],
+)
+def test_rouge_of_one_text(prediction, reference, options, expected):
+    actual = rouge(prediction, reference, **options)
+    assert actual.keys() == set(ALL) and {name: actual[name] for name in expected} == pytest.approx(expected)
 
 
 def test_rouge_is_the_mean_over_the_examples():
@@ -73,43 +93,6 @@ def test_rouge_is_the_mean_over_the_examples():
     assert actual["rouge1_recall"] == pytest.approx(75.0)  # 50 and 100
     assert actual["rouge2_recall"] == pytest.approx(20.0)  # 40 and 0
     assert actual["rougeL_f1"] == pytest.approx(100 * 7 / 12)  # 2/3 and 1/2
-
-
-def test_recall_divides_by_the_reference():
-    # prediction and reference must not change places: precision is 1/3 here
-    assert rouge("a red cat", "cat")["rouge1_recall"] == pytest.approx(100.0)
-    assert rouge("a red cat", "cat")["rouge1_f1"] == pytest.approx(50.0)
-
-
-def test_words_are_stemmed_unless_told_otherwise():
-    assert rouge("editing images", "edit image")["rouge1_recall"] == pytest.approx(100.0)
-    assert rouge("editing images", "edit image", use_stemmer=False)["rouge1_recall"] == 0.0
-
-
-def test_predictions_are_cut_to_bytes_and_references_are_not():
-    # five bytes of the prediction are "small"
-    actual = rouge("small text editor", "small text editor", max_bytes=5)
-    assert actual["rouge1_recall"] == pytest.approx(100 / 3)
-    assert actual["rouge1_f1"] == pytest.approx(50.0)  # precision 1
-
-
-def test_the_cut_counts_bytes_not_characters():
-    # "ééé cat" has 7 characters in 10 bytes
-    assert rouge("ééé cat", "cat", max_bytes=7)["rouge1_recall"] == 0.0
-    assert rouge("ééé cat", "cat", max_bytes=10)["rouge1_recall"] == pytest.approx(100.0)
-
-
-@pytest.mark.parametrize("max_bytes", [4, 5, 6])
-def test_a_character_cut_in_two_is_left_out(max_bytes):
-    # "cat" and three of the four bytes of an emoji, or fewer: only the word is left
-    assert rouge("cat😀s", "cat", max_bytes=max_bytes)["rouge1_f1"] == pytest.approx(100.0)
-
-
-@pytest.mark.parametrize("prediction, reference", [("", "the cat"), ("the cat", ""), ("", "")])
-def test_an_empty_text_scores_zero(prediction, reference):
-    actual = rouge(prediction, reference)
-    assert len(actual) == 6
-    assert set(actual.values()) == {0.0}
 
 
 @pytest.mark.parametrize("predictions, references, counts", [([], [], "0 and 0"), (["a"], ["a", "b"], "1 and 2")])
@@ -179,21 +162,21 @@ ROUGE = {
 }
 
 
-def test_characters_are_measured_against_the_reference(tokenizer, evaluation):
-    actual = build_compute_metrics(tokenizer, "character")(evaluation)
+@pytest.mark.parametrize(
+    ("length", "expected", "against"),
+    [
+        (None, {"variance": 24.5, "mae": 3.5, "exact": 0.5, "over": 0.0}, "the reference"),  # 10 and 9 of 17 and 9
+        (9, {"variance": 0.5, "mae": 0.5, "exact": 0.5, "over": 0.5}, "9"),
+    ],
+)
+def test_characters_are_measured(tokenizer, evaluation, length, expected, against):
+    before = evaluation.predictions.copy(), evaluation.label_ids.copy()
+    actual = build_compute_metrics(tokenizer, "character", length=length)(evaluation)
     settings = actual.pop("settings")
-    # produced 10 and 9, requested 17 and 9
-    assert actual == pytest.approx({"variance": 24.5, "mae": 3.5, "exact": 0.5, "over": 0.0} | ROUGE)
-    assert settings.startswith("length: characters against the reference; ROUGE: rouge_score ")
+    assert actual == pytest.approx(expected | ROUGE)
+    assert settings.startswith(f"length: characters against {against}; ROUGE: rouge_score ")
     assert "stemmer=True, truncation=none" in settings
-
-
-def test_characters_are_measured_against_a_fixed_length(tokenizer, evaluation):
-    actual = build_compute_metrics(tokenizer, "character", length=9)(evaluation)
-    settings = actual.pop("settings")
-    # produced 10 and 9
-    assert actual == pytest.approx({"variance": 0.5, "mae": 0.5, "exact": 0.5, "over": 0.5} | ROUGE)
-    assert settings.startswith("length: characters against 9; ROUGE: ")
+    assert (evaluation.predictions == before[0]).all() and (evaluation.label_ids == before[1]).all()
 
 
 def test_a_cut_for_rouge_leaves_the_lengths_alone(tokenizer, evaluation):
@@ -240,13 +223,6 @@ def test_an_empty_output_has_length_zero(tokenizer, unit):
     actual = build_compute_metrics(tokenizer, unit, length=4)(evaluation)
     assert (actual["mae"], actual["exact"], actual["over"]) == (4.0, 0.0, 0.0)
     assert actual["rouge1_recall"] == 0.0
-
-
-def test_the_batch_handed_over_is_left_as_it_was(tokenizer, evaluation):
-    predictions, labels = evaluation.predictions.copy(), evaluation.label_ids.copy()
-    build_compute_metrics(tokenizer, "character")(evaluation)
-    assert (evaluation.predictions == predictions).all()
-    assert (evaluation.label_ids == labels).all()
 
 
 def test_an_unknown_unit_is_refused_before_any_evaluation(tokenizer):

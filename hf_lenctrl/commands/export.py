@@ -4,7 +4,7 @@
     lenctrl export runs/ldpe --length 75 --output_dir runs/ldpe-75-int8 --quantization int8
 
 The folder receives a plain transformers model with its tokenizer and a card, and in `ctranslate2/` the same model for
-CTranslate2. `hf_lenctrl.FixedLengthTranslator(folder)(texts)` writes with it. Needs `pip install ctranslate2`.
+CTranslate2. `hf_lenctrl.FixedLengthTranslator(folder)(texts)` generates with it. Needs `pip install ctranslate2`.
 """
 
 import tempfile
@@ -50,23 +50,17 @@ def export_ctranslate2(frozen, tokenizer, output_dir: str | Path, quantization: 
 
     Raises:
         `ImportError`: without CTranslate2.
-        `ValueError`: for a folder that exists, a quantisation that this CPU lacks, a model that does not say where it
-            starts, or whose encoder and decoder have another number of heads.
+        `ValueError`: for a quantisation that this CPU lacks, or a model whose encoder and decoder have another number
+            of heads.
     """
     check_quantization(quantization)
     from ctranslate2.converters.transformers import BartLoader, M2M100Loader
 
-    output_dir, config, settings = Path(output_dir), frozen.config, frozen.generation_config
-    if output_dir.exists():
-        raise ValueError(f"{output_dir} exists; name another folder")
+    config, settings = frozen.config, frozen.generation_config
     if config.encoder_attention_heads != config.decoder_attention_heads:
         raise ValueError(
             f"CTranslate2 wants as many heads in the encoder as in the decoder, got {config.encoder_attention_heads} "
             f"and {config.decoder_attention_heads}; use the frozen model in transformers"
-        )
-    if settings.decoder_start_token_id is None:
-        raise ValueError(
-            "the model does not say where its outputs start; set generation_config.decoder_start_token_id"
         )
     # all families are BART with norms in other places, as the configuration of a frozen model says
     loader = M2M100Loader() if config.model_type == "m2m_100" else BartLoader()
@@ -84,7 +78,7 @@ def export_ctranslate2(frozen, tokenizer, output_dir: str | Path, quantization: 
     spec.config.decoder_start_token = target[settings.decoder_start_token_id]
     spec.validate()
     spec.optimize(quantization=quantization)
-    output_dir.mkdir(parents=True)
+    Path(output_dir).mkdir(parents=True)
     spec.save(str(output_dir))
 
 
@@ -99,17 +93,7 @@ def _entries(tokenizer, vocabulary: dict[str, int], size: int) -> list[str]:
 
 
 def frozen_card(frozen, folder: str | Path) -> ModelCard:
-    """
-    A card for a frozen model, with what is known of the model it was made from.
-
-    Args:
-        frozen (`PreTrainedModel`): What `freeze_length` returned.
-        folder (`str` or `Path`): The length-controlled model's; language, licence, data and task are taken from its
-            card, if there is one.
-
-    Returns:
-        `huggingface_hub.ModelCard`: `.save(folder / "README.md")` writes it.
-    """
+    """A card for a frozen model, with what the card of the model in `folder`, which it was made from, says of it."""
     config, folder = frozen.config, Path(folder)
     known: dict[str, Any] = {}
     if (folder / "README.md").is_file():
@@ -135,21 +119,12 @@ def frozen_card(frozen, folder: str | Path) -> ModelCard:
 
 def export(model_folder: str | Path, length: int, output_dir: str | Path, quantization: str | None = None) -> Path:
     """
-    Freeze and export; nothing is left behind where it fails.
-
-    Args:
-        model_folder (`str` or `Path`): Folder or Hub name of a length-controlled model and its tokenizer.
-        length (`int`): Wanted units.
-        output_dir (`str` or `Path`): A folder that does not exist.
-        quantization (`str`, *optional*): Of CTranslate2's weights, `"float32"`, `"int8"`, ...
-
-    Returns:
-        `Path` of the folder.
+    Freeze a length into a model, in a folder that does not exist, and export it; a failure leaves no folder.
 
     Raises:
         `ImportError`: without CTranslate2.
-        `ValueError`: for a folder that exists, a quantisation that this CPU lacks, a model that tells no length or
-            that cannot be frozen, see `hf_lenctrl.freeze_length`.
+        `ValueError`: for a folder that exists, a quantisation that this CPU lacks, or a model that is given no length
+            or that cannot be frozen, see `hf_lenctrl.freeze_length`.
     """
     output_dir = Path(output_dir)
     if output_dir.exists():
