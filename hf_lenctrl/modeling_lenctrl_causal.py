@@ -198,8 +198,7 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
                 return progress, own
             if self.training and not self._looked and not torch.compiler.is_compiling():
                 self._looked = True
-                counted = own.masked_fill(progress < 0, 0).amax(1)  # of a row with several answers the longest
-                warn_of_column(as_length_tensor(length, rows, counted.device), counted, self.unit_table.unit)
+                warn_of_column(as_length_tensor(length, rows, own.device), own, self.unit_table.unit)
         elif progress is None and self.training:
             raise ValueError(
                 "training needs labels, -100 over the prompt, to know where the answer is; pass labels, or progress= "

@@ -88,7 +88,7 @@ def test_a_misspelt_word_is_answered_with_the_right_one(run, words, message):
     ("words", "message"),
     [
         (["train", "headlin/small"], "there is no recipe 'headlin/small' (did you mean headline/small?)"),
-        (["train", "causal/acl"], "it may be for another command, which its comments show"),
+        (["train", "causal/acl"], "causal/acl is a recipe of another command: python recipes/train_causal_lm.py"),
         (
             ["evaluate", "--input_file", "rows.csv"],
             "its columns are separated by ';'; save it with commas, or as json",

@@ -1,6 +1,7 @@
 """Plain checkpoints given length control: the same model at first, one that obeys after a little training."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoModelForSeq2SeqLM, LEDConfig, LEDForConditionalGeneration, MarianConfig, MarianMTModel
 
 import hf_lenctrl
-from hf_lenctrl import add_length_control
+from hf_lenctrl import DataCollatorForLengthControl, add_length_control, train_marian_tokenizer
 
 
 ENCODINGS = ["ldpe", "lrpe", "pre"]
@@ -207,3 +208,89 @@ def test_wrong_options_are_told(options, message):
     with pytest.raises((ValueError, StrictDataclassError), match=message):
         # up to 511 entries more than the tokenizer's may be padding
         add_length_control(stock_model("bart", vocab_size=1200), **{**options, "tokenizer": tokenizer})
+
+
+# What training brings. The source names a letter, the target spells on from it; where it stops is anyone's guess, so
+# that the plain model learns to spell and stops where it likes.
+
+ALPHABET = "abcdefghij"
+LONGEST = 16
+WANTED = [2, 5, 8, 11, 14]
+
+
+def spelled(letter: int, count: int) -> str:
+    return "".join(ALPHABET[(letter + i) % len(ALPHABET)] for i in range(count))
+
+
+def train(model, tokenizer, steps, rate):
+    collate = DataCollatorForLengthControl(tokenizer, model=model, length_unit="character")
+    controlled = hasattr(model.config, "length_encoding")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
+    draw = torch.Generator().manual_seed(0)
+    model.train()
+    for _ in range(steps):
+        letters = torch.randint(len(ALPHABET), (32,), generator=draw).tolist()
+        counts = torch.randint(1, LONGEST + 1, (32,), generator=draw).tolist()
+        batch = encode(collate, tokenizer, letters, counts, controlled)
+        model(**batch).loss.backward()
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    model.eval()
+
+
+def encode(collate, tokenizer, letters, counts, controlled):
+    pairs = zip(letters, counts, strict=True)
+    batch = collate([tokenizer(ALPHABET[i], text_target=spelled(i, n)) for i, n in pairs])
+    if not controlled:
+        batch.pop("length", None)
+    return batch
+
+
+def every_target(model, tokenizer, controlled):
+    collate = DataCollatorForLengthControl(tokenizer, model=model, length_unit="character")
+    letters, counts = zip(*((i, n) for i in range(0, 10, 3) for n in range(1, LONGEST + 1)), strict=True)
+    with torch.no_grad():
+        return model(**encode(collate, tokenizer, letters, counts, controlled)).loss.item()
+
+
+def mean_absolute_error(model, tokenizer):
+    source = tokenizer(list(ALPHABET), return_tensors="pt")
+    errors = []
+    for length in WANTED:
+        output = model.generate(**source, length=length, max_new_tokens=40)
+        texts = tokenizer.batch_decode(output, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        errors += [abs(len(text) - length) for text in texts]
+    return sum(errors) / len(errors)
+
+
+@pytest.mark.slow
+def test_a_converted_model_learns_the_length_and_forgets_nothing(tmp_path):
+    texts = [spelled(i, n) for i in range(len(ALPHABET)) for n in range(1, LONGEST + 1)]
+    tokenizer = train_marian_tokenizer(ALPHABET, texts, tmp_path, vocab_size=40, target_vocabulary="character")
+    torch.manual_seed(0)
+    plain = MarianMTModel(
+        MarianConfig(
+            **{**SHAPE, "vocab_size": len(tokenizer), "encoder_layers": 1},
+            decoder_vocab_size=len(tokenizer.target_encoder),
+            share_encoder_decoder_embeddings=False,
+            tie_word_embeddings=False,
+            scale_embedding=True,
+            pad_token_id=2,
+            eos_token_id=0,
+            decoder_start_token_id=2,
+            forced_eos_token_id=0,
+        )
+    )
+    train(plain, tokenizer, steps=140, rate=5e-3)
+    learned = every_target(plain, tokenizer, controlled=False)
+    # guessing where to stop costs ln(16) nats a target, over 9.5 entries on average: 0.29; guessing letters, ln(10)
+    assert learned < math.log(10) / 4
+
+    converted = add_length_control(plain, tokenizer=tokenizer, length_unit="character")
+    assert every_target(converted, tokenizer, controlled=True) == learned
+    before = mean_absolute_error(converted, tokenizer)
+    train(converted, tokenizer, steps=170, rate=3e-3)
+    assert every_target(converted, tokenizer, controlled=True) <= learned
+    assert mean_absolute_error(converted, tokenizer) <= before / 2

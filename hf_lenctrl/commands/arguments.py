@@ -20,7 +20,7 @@ from ..length_tokens import LENGTH_TOKEN_KINDS
 from ..length_units import LENGTH_UNITS
 from ..lengths import check_length, check_tolerance, parse_tolerance
 from ..training.model_card import TASKS
-from .recipes import did_you_mean, find_recipe, model_name
+from .recipes import command_of, did_you_mean, find_recipe, model_name, named_recipes
 
 
 # options that name a folder or a model of the Hub
@@ -261,9 +261,11 @@ def _words_of(path: Path, classes: Sequence[type], parser: CommandParser, requir
     hints = {name: hint for cls in classes for name, hint in get_type_hints(cls).items()}
     values = _texts_of(path)
     if unknown := sorted(values.keys() - {f.name for cls in classes for f in fields(cls) if f.init}):
+        known = path in named_recipes().values()
         raise ValueError(
-            f"{path} has unknown keys: {', '.join(unknown)}{did_you_mean(unknown[0], hints)}; it may be for another "
-            "command, which its comments show"
+            f"{path.parent.name}/{path.stem} is a recipe of another command: {command_of(path)} {path}"
+            if known
+            else f"{path} has unknown keys: {', '.join(unknown)}{did_you_mean(unknown[0], hints)}; take them out"
         )
     words: list[str] = []
     for key, value in values.items():

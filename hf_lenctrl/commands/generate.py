@@ -25,7 +25,7 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
-from transformers import set_seed
+from transformers import AutoConfig, set_seed
 
 import hf_lenctrl
 
@@ -122,6 +122,16 @@ def parse(argv) -> argparse.Namespace:
     if args.compile and len(args.model) > 1:
         parser.error("--compile takes one --model: an ensemble has no static cache")
     return args
+
+
+def check_length_given(args: argparse.Namespace) -> None:
+    """Refuse, before a model is loaded, a command without a length for a model that needs one."""
+    if any(way is not None for way in (args.length, args.length_column, args.length_ratio)):
+        return
+    config = AutoConfig.from_pretrained(args.model[0])
+    needs = any(getattr(config, name, None) for name in ("length_controlled", "length_tokens"))
+    if (needs or args.length_constraint is not None) and getattr(config, "length", None) is None:
+        raise ValueError("no length was given; give --length 40, --length_column NAME or --length_ratio 0.5")
 
 
 def load(paths: list[str], dtype: str | None = None, compiled: bool = False):
@@ -235,6 +245,7 @@ def print_figures(requests: list[Request], lines: list[str], tolerance) -> None:
 def main(argv=None) -> None:
     """Run the command: generate what the output file does not hold yet."""
     args = parse(argv)
+    check_length_given(args)
     requests = read_requests(
         args.input_file,
         args.source_column,

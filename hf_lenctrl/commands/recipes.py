@@ -37,6 +37,15 @@ def named_recipes() -> dict[str, Path]:
     return {f"{path.parent.name}/{path.stem}": path for path in files}
 
 
+def command_of(path: Path) -> str:
+    """The command that a recipe of the package is for."""
+    scripts = {"causal": "python recipes/train_causal_lm.py", "reproduce": "python recipes/reproduce/run.py"}
+    if path.stem in ("golc", "isometric"):
+        return f"python {'recipes/reproduce/golc.py' if path.stem == 'golc' else 'benchmarks/instead.py'}"
+    predictor = "length_predictor" in path.stem
+    return scripts.get(path.parent.name, "lenctrl train-predictor" if predictor else "lenctrl train")
+
+
 def find_recipe(name: str, group: str | None = None) -> Path:
     """
     The file of a recipe.

@@ -229,8 +229,10 @@ def _told(path: str, kind: str) -> Iterator[None]:
         yield
     except StopIteration:  # from `datasets`, for an empty file
         raise ValueError(f"{path} has no rows") from None
-    except (DatasetGenerationError, ValueError, OSError, EOFError, zlib.error, csv.Error) as error:
+    except (DatasetGenerationError, ValueError, OSError, EOFError, RecursionError, zlib.error, csv.Error) as error:
         cause: Any = error.__cause__ or error
+        if isinstance(cause, RecursionError):
+            cause = "its values are nested too deeply"
         if "corresponds to no data" in str(cause):
             raise ValueError(f"{path} has no rows") from None
         raise ValueError(f"{path} could not be read as {kind}: {cause}; mend or remove the broken row") from error
