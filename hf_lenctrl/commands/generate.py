@@ -245,7 +245,6 @@ def print_figures(requests: list[Request], lines: list[str], tolerance) -> None:
 def main(argv=None) -> None:
     """Run the command: generate what the output file does not hold yet."""
     args = parse(argv)
-    check_length_given(args)
     requests = read_requests(
         args.input_file,
         args.source_column,
@@ -255,6 +254,7 @@ def main(argv=None) -> None:
         prefix=args.column_prefix,
         ranked=args.num_return_sequences > 1,
     )
+    check_length_given(args)
     digest = hashlib.sha256("\n".join(request.columns for request in requests).encode(errors="surrogatepass"))
     options = {name: value for name, value in vars(args).items() if name not in ("input_file", "output_file")}
     state = PartialState(cpu=not torch.accelerator.is_available())  # else processes on CPUs would not know each other
