@@ -254,7 +254,6 @@ def main(argv=None) -> None:
         prefix=args.column_prefix,
         ranked=args.num_return_sequences > 1,
     )
-    check_length_given(args)
     digest = hashlib.sha256("\n".join(request.columns for request in requests).encode(errors="surrogatepass"))
     options = {name: value for name, value in vars(args).items() if name not in ("input_file", "output_file")}
     state = PartialState(cpu=not torch.accelerator.is_available())  # else processes on CPUs would not know each other
@@ -263,6 +262,7 @@ def main(argv=None) -> None:
         file = OutputFile(args.output_file, {"input": digest.hexdigest(), **options})
         if len(file.lines) == len(requests) * args.num_return_sequences:
             return print(f"{args.output_file} is complete", file=sys.stderr)
+        check_length_given(args)
         write(requests, args, file, state)
         if state.is_main_process:
             print_figures(requests, file.lines, args.length_tolerance)
