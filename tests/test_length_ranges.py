@@ -223,7 +223,6 @@ def test_the_command_takes_windows_and_ranges(saved, tmp_path, capsys):
     for options, told in (
         (["--length", "8-12", "9"], "--length takes lengths or ranges, not both"),
         (["--length", "12-8"], "a range as 30-42"),
-        (["--length_ratio", "0.5", "1", "2"], "--length_ratio takes one number, or two for a range"),
     ):
         with pytest.raises(SystemExit):
             write_texts(saved, texts, *options)

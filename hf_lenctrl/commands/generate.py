@@ -113,6 +113,12 @@ def parse(argv) -> argparse.Namespace:
     args.length_tolerance = None if args.length_tolerance is None else parse_tolerance(args.length_tolerance)
     ways = [length for length in args.length or [] if isinstance(length, str)]
     args.way = ways[0] if ways else None
+    if not args.do_sample and (
+        given := [n for n in ("temperature", "top_k", "top_p") if getattr(args, n) is not None]
+    ):
+        parser.error(f"--{given[0]} is for sampling: add --do_sample")
+    if len({type(length) for length in args.length or []} & {int, tuple}) > 1:
+        parser.error(f"--length takes lengths or ranges, not both, got {args.length}")
     if ways and len(args.length) > 1:
         parser.error(f"--length takes numbers, or one of 'predict', 'source' and 'reference', got {args.length}")
     if (args.way == "reference") != (args.reference_column is not None):
