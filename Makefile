@@ -33,9 +33,9 @@ demo: .venv/demo
 finetune-demo: .venv/train
 	$(BIN)/python recipes/translation/finetune_demo.py --output_dir demo/finetune
 
-# a file is run by one worker, so that what its tests share is made once
+# a file is run by one worker, so that what its tests share is made once; more threads would wait for each other
 test: .venv/ready
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 quality: .venv/ready
 	$(BIN)/ruff check .
