@@ -242,7 +242,7 @@ def parse_arguments(
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if "model_name_or_path" in by_hand:
-        required.discard("base_model")  # a run that goes on with a model has had its base
+        required.discard("base_model")  # a model that is trained further has a base already
     if missing := sorted(required - given):
         raise ValueError(f"{missing[0]} is required; give --{missing[0]}, or a line of it in your own recipe")
     for value in [getattr(part, name, None) for part in parsed for name in MODELS]:

@@ -346,7 +346,7 @@ def add_length_predictor(model, name: str | None, output_dir, save: bool = True)
     Args:
         model (`PreTrainedModel`): Whose configuration names it from now on.
         name (`str`, *optional*): Folder or Hub name of the predictor; by default the one inside the checkpoint that
-            the run goes on with, if there is one.
+            the run continues, if there is one.
         output_dir (`str` or `Path`): The model's folder.
         save (`bool`, *optional*, defaults to `True`): Whether this process writes.
 

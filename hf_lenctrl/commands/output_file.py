@@ -1,4 +1,4 @@
-"""JSON lines that are written block by block, so that a command that was stopped goes on where they end."""
+"""JSON lines that are written block by block, so that a stopped command resumes behind the last one."""
 
 import json
 from collections.abc import Iterable, Mapping

@@ -167,7 +167,7 @@ def read_requests(
     ranked: bool = False,
 ) -> list[Request]:
     """
-    Texts to generate from, of a text file (one a line) or a file of rows; a fault is told by its row.
+    Texts to generate from, of a text file (one a line) or a file of rows; an error names its row.
 
     Args:
         path (`str`): See `Rows`.
