@@ -59,6 +59,8 @@ class LengthControlRules:
             `LengthTokens.to_dict` gives them; the pipeline puts them there.
         length_projection (`bool`, defaults to `False`): Pass the length encoding through a linear layer that starts
             at zero, so that a pretrained model starts as it was; see `add_length_control`.
+        length_optional (`bool`, defaults to `False`): The model was trained on rows without a length too, so a call
+            without one, or with 0 in `forward`, switches the encoding off: it is then a plain model.
         trained_lengths (`dict`, *optional*): Lengths of the training targets, in units: `"1%"`, `"50%"`, `"99%"` of
             them are at most so long, the longest is `"max"`. `generate` warns of a length outside 1 to 99 %.
         unit_states (`int`, defaults to 1): States of the model's `UnitTable`; set with the table.
@@ -79,6 +81,7 @@ class LengthControlRules:
     learned_lengths: int = 512
     length_scale: int = 1
     trained_lengths: dict | None = None
+    length_optional: bool = False
 
     @property
     def length_controlled(self: Any) -> bool:
@@ -120,6 +123,13 @@ class LengthControlRules:
         if self.length_encoding in ("none", "scale") and self.length_projection:
             raise ValueError(
                 f"length_projection=True has no encoding to project with length_encoding={self.length_encoding!r}"
+            )
+        replaces = not self.absolute_positions or self.encoder_length_embedding or self.length_head
+        if self.length_optional and (replaces or self.length_encoding in ("none", "scale")):
+            raise ValueError(
+                "length_optional=True switches off what is added to the embeddings and nothing else; it goes with "
+                "length_encoding 'ldpe', 'lrpe', 'pre' or 'learned', absolute_positions=True, and without "
+                "encoder_length_embedding and length_head"
             )
         if self.length_scale != 1 and self.length_encoding != "scale":
             raise ValueError(

@@ -79,7 +79,7 @@ def warn_of_column(length: torch.Tensor, counted: torch.Tensor, unit: str) -> No
 
 def required_length(length, config, rows: torch.Tensor, training: bool) -> torch.Tensor:
     """
-    The length of a call, else the configuration's default, for each row: `(batch_size,)`.
+    The length of a call, else the configuration's default, for each row: `(batch_size,)`; 0 for none.
 
     Raises:
         `ValueError`: without a length; a row in training has its own, so there the default does not count.
@@ -90,7 +90,11 @@ def required_length(length, config, rows: torch.Tensor, training: bool) -> torch
             "decoder_input_ids to count it from, or model(..., length=[30, 75]), or make batches with "
             "DataCollatorForLengthControl"
         )
-    return as_length_tensor(given_or_default(length, config), rows.shape[0], rows.device, synchronize=False)
+    if length is None and config.length is None and config.length_optional:
+        return torch.zeros(rows.shape[0], dtype=torch.long, device=rows.device)
+    length = given_or_default(length, config)
+    least = 0 if config.length_optional else 1
+    return as_length_tensor(length, rows.shape[0], rows.device, synchronize=False, least=least)
 
 
 class LengthSignal:
@@ -140,18 +144,23 @@ class LengthSignal:
         Args:
             embeds (`torch.Tensor` of shape `(batch_size, sequence_length, d_model)`): Token embeddings.
             progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Not read by `"scale"`.
-            lengths (`torch.LongTensor` of shape `(batch_size,)` or `(batch_size, sequence_length)`): Requested units.
+            lengths (`torch.LongTensor` of shape `(batch_size,)` or `(batch_size, sequence_length)`): Requested units;
+                0 leaves the embeddings as they are (`length_optional`).
         """
         lengths = lengths.view(lengths.shape[0], -1)  # (B, 1 or T); `len` would fix B in an export
         if self.config.length_encoding == "scale":
             factor = lengths.unsqueeze(2).float() / self.config.length_scale  # bfloat16 cannot tell 257 from 256
             return (embeds * factor).to(embeds.dtype)
-        encoding = self.encode_length(progress, lengths, embeds.shape[2])  # (B, T, d)
+        optional = self.config.length_optional
+        asked = lengths.clamp(min=1) if optional else lengths
+        encoding = self.encode_length(progress, asked, embeds.shape[2])  # (B, T, d)
         projection = getattr(self, "length_projection", None)
         if projection is not None:
             refuse_dora(projection, self.config)
             self._check_projection()
             encoding = projection(encoding.to(projection.weight.dtype))
+        if optional:
+            encoding = encoding * (lengths > 0).unsqueeze(2)
         # Marian's decoder multiplies its `inputs_embeds` by embed_scale, BART's did so in embed_tokens
         return embeds + (encoding / getattr(self, "embed_scale", 1.0)).to(embeds)
 
@@ -203,6 +212,18 @@ class StoresUnitTable:
         table = UnitTable.from_tokenizer(tokenizer, self.config.length_unit, cost=cost).to(old.device)
         part.unit_table = table.padded(old.shape[1])
         self.config.unit_states = part.config.unit_states = table.states  # T5's parts have copies
+
+    def make_length_optional(self) -> None:
+        """
+        Let a row have no length: the model is then plain. For a model that is trained on such rows
+        (`DataCollatorForLengthControl(no_length_share=...)`).
+
+        Raises:
+            `ValueError`: for a model that is given the length in another way than by its embeddings.
+        """
+        for config in (self.config, self._counting_part().config):  # T5's parts have copies
+            config.length_optional = True
+            config.validate()
 
     def post_init(self: Any):
         """The base class's method; a table that was saved without its unit loads without a warning."""

@@ -186,7 +186,9 @@ def given_or_default(length, config):
     return length
 
 
-def as_length_tensor(length, batch_size: int, device: torch.device, *, synchronize: bool = True) -> torch.Tensor:
+def as_length_tensor(
+    length, batch_size: int, device: torch.device, *, synchronize: bool = True, least: int = 1
+) -> torch.Tensor:
     """
     Check a requested length and expand it to one for each row of the batch.
 
@@ -197,6 +199,7 @@ def as_length_tensor(length, batch_size: int, device: torch.device, *, synchroni
         device (`torch.device`): Device of the result.
         synchronize (`bool`, *optional*, defaults to `True`): Read the values of a tensor on an accelerator too. A
             training step passes `False`, because reading them back stalls it.
+        least (`int`, *optional*, defaults to 1): 0 where a row may have no length (`length_optional`).
 
     Returns:
         `torch.LongTensor` of shape `(batch_size,)`.
@@ -228,10 +231,10 @@ def as_length_tensor(length, batch_size: int, device: torch.device, *, synchroni
     length = length.long()  # an 8-bit integer cannot be compared with `LONGEST`
     # no graph of torch.compile or torch.export may depend on the values
     if (synchronize or length.device.type == "cpu") and not torch.compiler.is_compiling():
-        if bool((length < 1).any()):
+        if bool((length < least).any()):
             raise ValueError(
-                f"length must be at least 1 for every example, got {length.tolist()}; drop empty targets or pass "
-                "length>=1"
+                f"length must be at least {least} for every example, got {length.tolist()}; drop empty targets or "
+                "pass length>=1"
             )
         if bool((length >= LONGEST).any()):
             raise ValueError(f"length must be under {LONGEST} for every example, got {length.tolist()}")

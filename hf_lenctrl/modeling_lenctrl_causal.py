@@ -216,8 +216,6 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
         virtual = columns - progress.shape[1]
         if virtual > 0:  # prompt tuning puts embeddings of its own before the prompt
             progress = torch.nn.functional.pad(progress, (virtual, 0), value=-1)
-        if length is not None:
-            return progress, as_length_tensor(length, rows, embeds.device, synchronize=False)
         return progress, required_length(length, self.config, embeds, self.training)
 
     def forward(

@@ -132,7 +132,8 @@ class RunArguments:
     """How the run ends and what is done after training."""
 
     length_noise: int = option(0, "Half width of the window of noise on training lengths, in their unit")
-    overshoot_share: float = option(0.0, "Share of training pairs that teach to stop once the length is passed")
+    overshoot_share: float = option(0.0, "Share of training pairs that teach how a text ends at a used-up length")
+    no_length_share: float = option(0.0, "Share of training pairs that are given no length, for calls without one")
     projection_lr_factor: float = option(
         1.0, "Learning rate of a base_model's new length projection, times learning_rate"
     )

@@ -98,6 +98,7 @@ def check_options(args: ModelArguments, data_args: DataArguments, run_args: RunA
         "byte_fallback": (args.tokenizer_name_or_path is None, "a tokenizer that is trained here"),
         "length_noise": (told or run_args.length_noise == 0, "a model that is given the length"),
         "overshoot_share": (told or run_args.overshoot_share == 0, "a model that is given the length"),
+        "no_length_share": (told or run_args.no_length_share == 0, "a model that is given the length"),
     }
     for option, (is_used, needs) in used.items():
         if option in args.typed and not is_used:

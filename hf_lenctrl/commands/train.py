@@ -134,6 +134,7 @@ def make_trainer(model, run_args: RunArguments, args, data: Data, trainer_class)
             length_unit=data.unit,
             length_noise=run_args.length_noise,
             overshoot_share=run_args.overshoot_share,
+            no_length_share=run_args.no_length_share,
             seed=args.seed,
         ),
         projection_lr_factor=run_args.projection_lr_factor,
@@ -200,7 +201,7 @@ def write_outputs(path: Path, data: Data, requested: list[int], outputs: list[st
 
 def card_of(model_args, data_args, run_args: RunArguments, args, rows: dict, history=()) -> TrainingRun:
     """What the card says of a run before it is tested, from its arguments and the rows of each split."""
-    settings = {name: getattr(run_args, name) for name in ("length_noise", "overshoot_share")}
+    settings = {name: getattr(run_args, name) for name in ("length_noise", "overshoot_share", "no_length_share")}
     settings |= {name: args.to_dict()[name] for name in HYPERPARAMETERS} | {"processes": args.world_size}
     settings |= {"dropout": model_args.dropout, "average_checkpoints": run_args.average_checkpoints}
     del settings["num_train_epochs" if args.max_steps > 0 else "max_steps"]  # which the other overrides

@@ -50,10 +50,13 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
             much. For training alone: with `LengthControlTrainer`, or in a loop of your own with `model` in training
             mode.
         overshoot_share (`float`, *optional*, defaults to 0.0): Share of the examples, drawn anew each epoch, that
-            teach to stop late rather than never: they are given a length shorter than their target's (uniform from 1),
-            and wherever the target has reached or passed it the label is EOS; elsewhere they have no label. A model
-            that never saw a used-up length may otherwise run on for ever once it stepped over it. For training alone,
-            as `length_noise`; needs `model`.
+            teach how a text ends: they are given a length shorter than their target's (uniform from half of it), and
+            have labels only where the target has reached or passed it. There EOS follows a whole text alone, so the
+            model learns that an unfinished text does not end well because nothing is left. For training alone, as
+            `length_noise`; needs `model`.
+        no_length_share (`float`, *optional*, defaults to 0.0): Share of the examples, drawn anew each epoch, that are
+            given no length, 0: the model learns to be a plain one where a call has none. For training alone; needs a
+            `model` with `length_optional`.
         seed (`int`, *optional*, defaults to 0): Of what is drawn once `set_epoch` is called (`LengthControlTrainer`
             calls it). A draw then depends on the seed, the epoch and the example's ids alone, so it is the same in any
             batch, worker or process, and after resuming. Without an epoch PyTorch's generator draws.
@@ -86,6 +89,7 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
     length: int | str | None = None
     length_noise: int = 0
     overshoot_share: float = 0.0
+    no_length_share: float = 0.0
     seed: int = 0
     unit_table: UnitTable = field(init=False, repr=False)
 
@@ -103,8 +107,14 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
                 f"length={self.length} asks every example for one length, length_noise={self.length_noise} adds to "
                 "that of its target; give one of them"
             )
-        if not 0 <= self.overshoot_share < 1:
-            raise ValueError(f"overshoot_share must be at least 0 and under 1, got {self.overshoot_share}")
+        for name in ("overshoot_share", "no_length_share"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 0 and under 1, got {getattr(self, name)}")
+        if self.overshoot_share + self.no_length_share > 1:
+            raise ValueError(
+                f"overshoot_share={self.overshoot_share} and no_length_share={self.no_length_share} must be at most 1 "
+                "together"
+            )
         # a stock model's `forward` has no length
         self.controlled = getattr(config, "length_controlled", config is None)
         self.unit_table = UnitTable.from_tokenizer(self.tokenizer, self.length_unit)
@@ -113,7 +123,7 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
     @property
     def draws(self) -> bool:
         """Whether batches are changed for training."""
-        return bool(self.length_noise or self.overshoot_share)
+        return bool(self.length_noise or self.overshoot_share or self.no_length_share)
 
     def __call__(self, features, return_tensors=None):
         column = None
@@ -133,10 +143,12 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
             elif getattr(self.model, "training", False):
                 draws = torch.rand(len(features), 3, dtype=torch.float64)
             else:  # the stock Seq2SeqTrainer evaluates with the collator of its training
+                got = "no model" if self.model is None else "a model in evaluation mode"
+                got = "no model" if self.model is None else "a model in evaluation mode"
                 raise ValueError(
-                    f"length_noise={self.length_noise} and overshoot_share={self.overshoot_share} are for training, "
-                    f"got {'no model' if self.model is None else 'a model in evaluation mode'}; use "
-                    "LengthControlTrainer, or in a loop of your own pass model= and call model.train()"
+                    f"length_noise={self.length_noise}, overshoot_share={self.overshoot_share} and no_length_share="
+                    f"{self.no_length_share} are for training, got {got}; use LengthControlTrainer, or in a loop of "
+                    "your own pass model= and call model.train()"
                 )
         batch = super().__call__(features, return_tensors)
         if not self.controlled:
@@ -157,15 +169,17 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
             return batch
         noise = (draws[:, 0] * (2 * self.length_noise + 1)).long() - self.length_noise  # (B,)
         batch["length"] = (length + noise).clamp(min=1)
-        return self._overshoot(batch, length, draws[:, 1:]) if self.overshoot_share > 0 else batch
+        return self._overshoot(batch, length, draws[:, 1], draws[:, 2])
 
-    def _overshoot(self, batch, length, draws):
-        labels = batch["labels"]
-        chosen = (draws[:, 0] < self.overshoot_share) & (length > 1)  # (B,)
-        shorter = 1 + (draws[:, 1] * (length - 1)).long()  # (B,), 1 ... length - 1
-        late = self.unit_table.progress(batch["decoder_input_ids"]) >= shorter.unsqueeze(1)  # (B, T)
-        padding = self.label_pad_token_id
-        stop = torch.where(late & (labels != padding), self.tokenizer.eos_token_id, padding)  # (B, T)
-        batch["labels"] = torch.where(chosen.unsqueeze(1), stop, labels)
-        batch["length"] = torch.where(chosen, shorter, batch["length"])
+    def _overshoot(self, batch, length, sort, where):
+        """The batch with the examples of two sorts that `sort (batch_size,)` draws."""
+        over = (sort < self.overshoot_share) & (length > 1)  # (B,)
+        without = (sort >= self.overshoot_share) & (sort < self.overshoot_share + self.no_length_share)
+        half = (length // 2).clamp(min=1)
+        shorter = half + (where * (length - half)).long()  # (B,), half ... length - 1
+        told = torch.where(over, shorter, batch["length"])
+        batch["length"] = told.masked_fill(without, 0)
+        if bool(over.any()):
+            early = self.unit_table.progress(batch["decoder_input_ids"]) < shorter.unsqueeze(1)  # (B, T)
+            batch["labels"] = batch["labels"].masked_fill(over.unsqueeze(1) & early, self.label_pad_token_id)
         return batch

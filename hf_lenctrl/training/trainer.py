@@ -81,8 +81,9 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
     `Seq2SeqTrainer` whose noise on lengths is that of training batches alone, drawn anew in each epoch, and whose
     length projection, the one new layer of a pretrained model, learns at `projection_lr_factor` times the rate.
 
-    `data_collator` makes the batches (by default a `DataCollatorForLengthControl`); where it has `length_noise` or an
-    `overshoot_share`, evaluation takes it without these. `train_collator`, if given, makes the training batches.
+    `data_collator` makes the batches (by default a `DataCollatorForLengthControl`); where it has `length_noise`, an
+    `overshoot_share` or a `no_length_share`, evaluation takes it without these. `train_collator`, if given, makes the
+    training batches.
 
     Each target token weighs the same in an optimizer step, whichever process or accumulated batch it is in.
 
@@ -108,8 +109,10 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         for collator in (data_collator, train_collator):
             if isinstance(collator, DataCollatorForLengthControl) and collator.model is None:
                 collator.model = model  # which makes the decoder's input of the labels
+        if getattr(train_collator, "no_length_share", 0.0):
+            model.make_length_optional()
         if getattr(data_collator, "draws", False):
-            data_collator = replace(data_collator, length_noise=0, overshoot_share=0.0)
+            data_collator = replace(data_collator, length_noise=0, overshoot_share=0.0, no_length_share=0.0)
         super().__init__(model, args, data_collator, *others, train_collator=train_collator, **kwargs)
         if self.args.torch_compile:  # one graph for batches of every size, instead of one for each new length
             self.accelerator.state.dynamo_plugin.dynamic = True
