@@ -6,8 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from types import UnionType
-from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn
 
 import torch
 import yaml
@@ -83,13 +82,11 @@ class ModelArguments:
     )
     byte_fallback: bool = option(False, "A tokenizer trained here writes unknown characters as UTF-8 bytes")
 
-    @property
-    def tolerance(self):
-        """`length_tolerance` as `generate` takes it."""
-        return parse_tolerance(self.length_tolerance) if self.length_tolerance else None
-
     def __post_init__(self):
-        check_tolerance(self.tolerance, self.length_constraint)
+        window = parse_tolerance(self.length_tolerance) if self.length_tolerance else None
+        check_tolerance(window, self.length_constraint)
+        # as fields of a configuration
+        self.constraint = {"length_constraint": self.length_constraint, "length_tolerance": window}
 
 
 @dataclass
@@ -169,6 +166,11 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescription
         return action.help if action.default in (None, []) else super()._get_help_string(action)
 
 
+class _Window(argparse.Action):
+    def __call__(self, parser, namespace, values, option_string=None):
+        setattr(namespace, self.dest, parse_tolerance(values))
+
+
 class CommandParser(HfArgumentParser):
     """
     `HfArgumentParser` whose errors take one line, with a suggestion for an option that is misspelt. It takes no
@@ -182,6 +184,10 @@ class CommandParser(HfArgumentParser):
                 action.type = lambda value: value if value == "auto" else string_to_bool(value)
             if action.dest == "hub_token":  # a command line is seen by other users of the machine
                 action.help = "Leave out: sign in once by `hf auth login`, or set HF_TOKEN in the environment"
+
+    def add_window(self, help: str) -> None:
+        """`--length_tolerance`, in words."""
+        self.add_argument("--length_tolerance", nargs="+", action=_Window, help=help)
 
     def parse_known_args(self, args=None, namespace=None):
         found, rest = super().parse_known_args(args, namespace)
@@ -210,20 +216,9 @@ def parse_arguments(
     classes: Sequence[type], argv: Sequence[str] | None = None, description: str | None = None
 ) -> tuple:
     """
-    Parse `[file.yaml or recipe] [--key value ...]` into one instance of each dataclass.
-
-    Args:
-        classes (`Sequence[type]`): Dataclasses, `Seq2SeqTrainingArguments` among them.
-        argv (`Sequence[str]`, *optional*): Defaults to the command line.
-
-    Returns:
-        `tuple` of one instance for each class: YAML over defaults, the command line over YAML.
-
-    Raises:
-        `ValueError`: for a YAML that is no mapping, or keys that no class has, each named; for an option that the
-            YAML calls `required`, and `output_dir`, where it is not given.
-        `FileNotFoundError`: for a model's folder that does not exist.
-        `SystemExit`: for an unknown command-line option or a wrong value, as argparse does.
+    Parse `[file.yaml or recipe] [--key value ...]` into one instance of each dataclass: YAML over defaults, the
+    command line over YAML. Raises `ValueError` for unknown keys of the YAML, and where `output_dir`, or an option that
+    the YAML calls `required`, is not given.
     """
     typed = list(sys.argv[1:] if argv is None else argv)
     types: Any = list(classes)
@@ -233,7 +228,7 @@ def parse_arguments(
     words = typed
     if typed and not typed[0].startswith("-"):
         path, *typed = typed
-        words = [*_words_of(find_recipe(path), classes, parser, required), *typed]
+        words = [*_words_of(find_recipe(path), parser, required), *typed]
     given, by_hand = (
         frozenset(word[2:].partition("=")[0].replace("-", "_") for word in each if word.startswith("--"))
         for each in (words, typed)
@@ -253,57 +248,40 @@ def parse_arguments(
     return tuple(parsed)
 
 
-def _words_of(path: Path, classes: Sequence[type], parser: CommandParser, required: set[str]) -> list[str]:
+def _words_of(path: Path, parser: CommandParser, required: set[str]) -> list[str]:
     """
-    A YAML as words of a command line, so that one parser types and checks both; options whose value is `required` are
-    added to `required` instead.
+    A YAML as words of a command line, so that one parser types and checks both: `language: no` is no boolean, and
+    `1.10` no number. Options whose value is `required` are added to `required` instead.
     """
-    hints = {name: hint for cls in classes for name, hint in get_type_hints(cls).items()}
-    values = _texts_of(path)
-    if unknown := sorted(values.keys() - {f.name for cls in classes for f in fields(cls) if f.init}):
-        known = path in named_recipes().values()
+
+    def load(loader) -> Any:
+        with path.open(encoding="utf-8-sig") as file:
+            return yaml.load(file, Loader=loader)
+
+    values, texts = load(yaml.SafeLoader), load(yaml.BaseLoader)  # the second keeps each value as it is written
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} must hold `key: value` lines")
+    options = {action.dest: action for action in parser._actions}
+    if unknown := sorted(texts.keys() - options):
         raise ValueError(
             f"{path.parent.name}/{path.stem} is a recipe of another command: {command_of(path)} {path}"
-            if known
-            else f"{path} has unknown keys: {', '.join(unknown)}{did_you_mean(unknown[0], hints)}; take them out"
+            if path in named_recipes().values()
+            else f"{path} has unknown keys: {', '.join(unknown)}{did_you_mean(unknown[0], options)}; take them out"
         )
     words: list[str] = []
-    for key, value in values.items():
-        union = get_origin(hints[key]) in (Union, UnionType)
-        kinds = [get_origin(kind) or kind for kind in (get_args(hints[key]) if union else [hints[key]])]
-        if value == "required":
+    for (key, text), value in zip(texts.items(), values.values(), strict=True):
+        action = options[key]
+        if text == "required":
             required.add(key)
-        elif value is None and type(None) in kinds:  # no word says so
+        elif value is None and action.default is None:  # no word says so
             parser.set_defaults(**{key: None})
-        elif not value and list in kinds:
+        elif value in (None, []) and (action.nargs == "+" or key == "report_to"):
             parser.set_defaults(**{key: []})
         elif isinstance(value, list):
-            words = [f"--{key}", *value, *words]  # before an option, so that it ends there
-        else:
-            words.append(f"--{key}={_ON_OFF.get(value, value) if bool in kinds else value}")
+            words = [f"--{key}", *text, *words]  # before an option, so that it ends there
+        elif isinstance(value, dict):
+            words.append(f"--{key}={json.dumps(value)}")
+        else:  # `on` and `off` are words of YAML alone
+            text = text if action.type is str else {"on": "true", "off": "false"}.get(text, text)
+            words.append(f"--{key}={text}")
     return words
-
-
-_ON_OFF = {"on": "true", "off": "false"}  # as YAML has it; argparse knows the other words
-
-
-def _texts_of(path: Path) -> dict[str, Any]:
-    """
-    Key -> the value as it is written, so that `language: no` is no boolean and `1.10` no number: a text, a list of
-    texts, `None`, or for a mapping its JSON.
-    """
-    with path.open(encoding="utf-8-sig") as file:
-        loader = yaml.SafeLoader(file)
-        root = loader.get_single_node()
-        if not isinstance(root, yaml.MappingNode):
-            raise ValueError(f"{path} must hold `key: value` lines")
-        loader.flatten_mapping(root)  # `<<:`
-        values: dict[str, Any] = {}
-        for key, node in root.value:
-            if isinstance(node, yaml.SequenceNode):
-                values[key.value] = [item.value for item in node.value]
-            elif isinstance(node, yaml.MappingNode):
-                values[key.value] = json.dumps(loader.construct_object(node, deep=True))
-            else:
-                values[key.value] = None if node.tag.endswith(":null") else node.value
-    return values
