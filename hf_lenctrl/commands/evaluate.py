@@ -79,7 +79,8 @@ def main(argv=None) -> None:
     """Run the command."""
     args = parse(argv)
     rows = Rows(args.input_file)
-    rows.leave_out_dropped()
+    # `test_outputs.jsonl` of a run says in `dropped` which rows were not tested
+    rows.values = [row for row in rows.values if row.get("output") is not None or not row.get("dropped")]
     if args.length is None:
         requested = {unit: rows.lengths(name) for unit, name in zip(args.units, args.requested_column, strict=True)}
     else:
