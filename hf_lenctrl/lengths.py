@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import torch
 
@@ -84,6 +85,12 @@ def parse_tolerance(words: Sequence[str]):
     tolerance = sides[0] if len(sides) == 1 else sides
     check_tolerance(tolerance, "exact")
     return tolerance
+
+
+def window_in(options) -> dict[str, Any]:
+    """`{"tolerance": 4}`, the `length_tolerance` of a configuration or of options; empty where they have none."""
+    tolerance = getattr(options, "length_tolerance", None)
+    return {} if tolerance is None else {"tolerance": tolerance}
 
 
 def window_of(lengths: Sequence[int], tolerance) -> tuple[list[int], list[int]]:
