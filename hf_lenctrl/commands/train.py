@@ -136,8 +136,8 @@ def test_at(length: int | None, trainer: LengthControlTrainer, data: Data, model
     """Write the test rows at a length, or at their references'; returns the figures and adds them to `trainer.run`."""
     name, tokenizer = "test" if length is None else f"test_{length}", data.tokenizer
     run: Any = trainer.run
-    for part, value in collator_and_metrics(trainer.model, run_args, data, length).items():
-        setattr(trainer, part, value)
+    parts = collator_and_metrics(trainer.model, run_args, data, length)
+    trainer.data_collator, trainer.compute_metrics = parts["data_collator"], parts["compute_metrics"]
     rows = data.tokenized["test"]
     if data.length_tokens is not None and length is not None:
         test = DatasetDict({"test": data.splits["test"]})
@@ -154,7 +154,8 @@ def test_at(length: int | None, trainer: LengthControlTrainer, data: Data, model
             tokenizer.batch_decode(found, skip_special_tokens=True, clean_up_tokenization_spaces=False)
             for found in ids
         )
-        produced, own = (trainer.data_collator.unit_table.count(found).tolist() for found in ids)
+        table = parts["data_collator"].unit_table
+        produced, own = (table.count(found).tolist() for found in ids)
         requested = own if length is None else [length] * len(own)
         write_outputs(Path(str(trainer.args.output_dir), f"{name}_outputs.jsonl"), data, requested, outputs, produced)
         kept = [i for i in range(len(data.splits["test"])) if i not in data.dropped]

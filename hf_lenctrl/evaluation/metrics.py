@@ -108,7 +108,7 @@ def rouge_metrics(
         `ValueError`: without predictions, when the two differ in number, for `max_bytes` under 1, or another unit.
     """
     if max_bytes is not None and max_bytes < 1:
-        raise ValueError(f"max_bytes must be at least 1, got {max_bytes}; leave it out to keep predictions whole")
+        raise ValueError(f"max_bytes must be at least 1, got {max_bytes}")
     _check_pairs(predictions, references, "each prediction needs one reference")
     names = ["rouge1", "rouge2", "rougeL"]
     scorer = rouge_scorer(names, unit, use_stemmer)
