@@ -19,7 +19,7 @@ from ..length_tokens import LENGTH_TOKEN_KINDS
 from ..length_units import LENGTH_UNITS
 from ..lengths import check_length, check_tolerance, parse_tolerance
 from ..training.model_card import TASKS
-from .recipes import command_of, did_you_mean, find_recipe, model_name, named_recipes
+from .recipes import did_you_mean, find_recipe, model_name
 
 
 # options that name a folder or a model of the Hub
@@ -45,12 +45,8 @@ class ModelArguments:
     given: frozenset[str] = field(default=frozenset(), init=False)
     typed: frozenset[str] = field(default=frozenset(), init=False)
 
-    model_name_or_path: str | None = option(
-        None, "Checkpoint to train further: length-controlled, or plain with length_encoding none"
-    )
-    base_model: str | None = option(
-        None, "Plain BART, mBART, Pegasus, Marian, M2M100/NLLB or T5 checkpoint to add length control to"
-    )
+    model_name_or_path: str | None = option(None, "Checkpoint to train further; a plain one: length_encoding none")
+    base_model: str | None = option(None, "Plain BART, mBART, Pegasus, Marian, M2M100, NLLB, T5 to add length control")
     source_language: str | None = option(None, "Language code of a multilingual tokenizer")
     target_language: str | None = option(None, "Language code of the outputs")
     length_constraint: str | None = option(None, "Default constraint of the trained model", ["max", "exact"])
@@ -62,9 +58,7 @@ class ModelArguments:
     length_head: bool = option(False, "Length head in cross-attention (Nguyen et al. 2023)")
     learned_lengths: int = option(512, "Rows of learned tables of lengths")
     length_scale: int = option(1, "Divides the length of 'scale'; a typical target's length")
-    length_unit: str | None = option(
-        None, "What a length counts; by default what the checkpoint counts, or characters", list(LENGTH_UNITS)
-    )
+    length_unit: str | None = option(None, "What a length counts: the checkpoint's, or characters", list(LENGTH_UNITS))
     layers: int = option(6, "Encoder layers, and decoder layers without decoder_layers")
     decoder_layers: int | None = option(None, "Decoder layers, if not as many as the encoder has")
     d_model: int = option(512, "Width of the model")
@@ -72,13 +66,11 @@ class ModelArguments:
     ffn_dim: int = option(2048, "Width of the feed-forward layers")
     dropout: float = option(0.1, "Dropout in training, of a new model or one to train further")
     activation_function: str = option("relu", "Activation of the feed-forward layers")
-    attn_implementation: str | None = option(
-        None, "Attention: sdpa, or eager, which is faster for short rows on a CPU", ["sdpa", "eager"]
-    )
+    attn_implementation: str | None = option(None, "eager is faster for short rows on a CPU", ["sdpa", "eager"])
     tokenizer_name_or_path: str | None = option(None, "Tokenizer; one is trained without it")
     vocab_size: int = option(16_000, "Subwords of a tokenizer trained here")
     target_vocabulary: str = option(
-        "character", "The decoder writes characters, or the subwords that both sides share", ["character", "shared"]
+        "character", "Characters, or subwords that both sides share", ["character", "shared"]
     )
     byte_fallback: bool = option(False, "A tokenizer trained here writes unknown characters as UTF-8 bytes")
 
@@ -101,21 +93,15 @@ class DataArguments:
     source_column: str = option("source", "Column of the input text")
     target_column: str = option("target", "Column of the text to write")
     group_column: str | None = option(None, "Keep each group of rows in one split, e.g. package")
-    group_separator: str | None = option(
-        None, "The group is the part of group_column before it, e.g. '-' for package families"
-    )
+    group_separator: str | None = option(None, "The group is what stands before it in group_column, e.g. '-'")
     validation_share: float = option(0.02, "Share cut from train where no validation is given")
     test_share: float = option(0.02, "Share cut from train where no test is given; 0 for none")
-    max_source_length: int | None = option(
-        None, "Tokens; longer sources are cut, and counted (default: 256, or the checkpoint's limit)"
-    )
+    max_source_length: int | None = option(None, "Tokens of sources, which are cut (256, or the checkpoint's limit)")
     max_target_length: int = option(256, "Tokens; rows with longer targets are dropped, and counted")
     max_validation_rows: int | None = option(None, "Evaluate on the first so many rows")
     max_test_rows: int | None = option(None, "Test on the first so many rows")
     unseen_lengths: list[int] = option([], "Train without the pairs whose target has one of these lengths")
-    length_tokens: str | None = option(
-        None, "A token before the source, for a class of its target's length", list(LENGTH_TOKEN_KINDS)
-    )
+    length_tokens: str | None = option(None, "A token before the source for its length", list(LENGTH_TOKEN_KINDS))
     length_bins: int = option(10, "Bins of length_tokens=bins")
     preprocessing_num_workers: int | None = option(None, "Processes for tokenising")
 
@@ -130,27 +116,14 @@ class RunArguments:
 
     length_noise: int = option(0, "Half width of the window of noise on training lengths, in their unit")
     overshoot_share: float = option(0.0, "Share of training pairs that teach to stop once the length is passed")
-    projection_lr_factor: float = option(
-        1.0, "Learning rate of a base_model's new length projection, times learning_rate"
-    )
+    projection_lr_factor: float = option(1.0, "A base_model's new length projection learns so many times as fast")
     average_checkpoints: int = option(1, "Average the weights of the last so many checkpoints")
     test_lengths: list[int] = option([], "Test at each of these lengths")
-    bleu_tokenizer: str | None = option(
-        None, "Measure BLEU and chrF with this sacrebleu tokenizer (ja-mecab), not ROUGE"
-    )
+    bleu_tokenizer: str | None = option(None, "Measure BLEU, with this sacrebleu tokenizer (ja-mecab), not ROUGE")
     rouge_unit: str = option("word", "ROUGE of words or, for Japanese, characters", list(ROUGE_UNITS))
-    weights_dtype: str | None = option(
-        None, "Round and save the final weights so, float16 halves the file", ["float16", "bfloat16"]
-    )
-    length_predictor: str | None = option(
-        None, "Length predictor to ship inside the model's folder, for length='predict'"
-    )
-    task: str | None = option(
-        None,
-        "Task on the Hub, for the model card: by default summarization, or translation with bleu_tokenizer or with "
-        "another target_language than source_language",
-        list(TASKS),
-    )
+    weights_dtype: str | None = option(None, "Round the final weights, to half the file", ["float16", "bfloat16"])
+    length_predictor: str | None = option(None, "Length predictor to ship inside the model's folder")
+    task: str | None = option(None, "Task for the card; else by bleu_tokenizer and the languages", list(TASKS))
     card_examples: int = option(0, "Test rows to publish in the model card: their references and outputs")
     language: str | None = option(None, "Language for the model card: en")
     license: str | None = option(None, "Licence for the model card: apache-2.0")
@@ -264,9 +237,8 @@ def _words_of(path: Path, parser: CommandParser, required: set[str]) -> list[str
     options = {action.dest: action for action in parser._actions}
     if unknown := sorted(texts.keys() - options):
         raise ValueError(
-            f"{path.parent.name}/{path.stem} is a recipe of another command: {command_of(path)} {path}"
-            if path in named_recipes().values()
-            else f"{path} has unknown keys: {', '.join(unknown)}{did_you_mean(unknown[0], options)}; take them out"
+            f"{path} has unknown keys: {', '.join(unknown)}{did_you_mean(unknown[0], options)}; take them out, or "
+            "give it to the command that it is for"
         )
     words: list[str] = []
     for (key, text), value in zip(texts.items(), values.values(), strict=True):

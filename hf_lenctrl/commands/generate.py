@@ -76,11 +76,10 @@ def make_parser() -> CommandParser:
         type=length_or_way,
         nargs="+",
         help="units of every output, or a range, 30-42; several for an output at each; or 'predict' by a length "
-        "predictor, 'source' or 'reference' for as many as the source or the reference has",
+        "predictor, 'source' or 'reference' for as many as these have",
     )
     lengths.add_argument("--length_column", help="column that holds the length or the range of each text")
-    ratio = "this many times the source's length; two numbers are a range"
-    lengths.add_argument("--length_ratio", type=float, nargs="+", help=ratio)
+    lengths.add_argument("--length_ratio", type=float, nargs="+", help="times the source's length; two are a range")
     add("--predictor", type=model_name, help="length predictor for --length predict; defaults to the model's own")
     add("--reference_column", help="column of the references for --length reference")
     add("--length_unit", choices=LENGTH_UNITS, help="unit of a constraint on a plain model; others know theirs")
@@ -91,8 +90,7 @@ def make_parser() -> CommandParser:
     add("--rerank", type=int, default=0, help="candidates, of which the one with most source words wins")
     add("--rerank_model", help="plain model of the task that chooses the candidate instead")
     add("--source_column", default="source", help="column of the texts")
-    prefix = "of `requested`, `output` and `length` where the rows have such columns"
-    add("--column_prefix", default="", help=prefix)
+    add("--column_prefix", default="", help="of `requested`, `output` and `length` where rows have such columns")
     add("--num_beams", type=int, help="width of the search; 4, or 1 with --do_sample")
     add("--do_sample", action="store_true", help="sample; with one beam unless --num_beams is given")
     for name, kind, text in SAMPLING:
@@ -101,8 +99,7 @@ def make_parser() -> CommandParser:
     add("--batch_size", type=int, help="most rows of a batch; 32, or no limit with --batch_tokens")
     add("--batch_tokens", type=int, help="most rows times source and requested length of a batch")
     add("--dtype", choices=["float32", "bfloat16", "float16"], help="of the weights")
-    costs = "torch.compile and a static cache; it takes a minute or two before the first text; not for CPUs"
-    add("--compile", action="store_true", help=costs)
+    add("--compile", action="store_true", help="torch.compile and a static cache, in a minute or two; not for CPUs")
     return parser
 
 

@@ -42,13 +42,9 @@ _CLASSES: dict[tuple[str, bool], tuple[type, type]] = {
 
 def register_family(name: str, config_class: Any, model_class: Any) -> None:
     """
-    Let `family` name an architecture from outside the package in this process; see `recipes/reproduce/baselines`.
-
-    Args:
-        name (`str`): Value of `family`.
-        config_class (`type`): A configuration that is made of the fields of `LenCtrlMarianConfig`. Its `encodings` are
-            the values of `length_encoding` that it has.
-        model_class (`type`): A sequence-to-sequence model of it, with `set_unit_table`.
+    Let `family` name an architecture from outside the package in this process; see `recipes/reproduce/baselines`. Its
+    configuration is made of the fields of `LenCtrlMarianConfig`, and its `encodings` are those of `length_encoding`.
+    Its sequence-to-sequence model has `set_unit_table`.
     """
     _CLASSES[name, False] = config_class, model_class
     FAMILIES.append(name)
@@ -210,7 +206,8 @@ def build_model(args: ModelArguments, tokenizer, max_positions: int, length_toke
     if (name := args.base_model or args.model_name_or_path) is None:
         model = _new_model(args, tokenizer, max_positions, length_tokens)
     else:
-        config = with_dropout(AutoConfig.from_pretrained(name), args.dropout)
+        config = AutoConfig.from_pretrained(name)
+        setattr(config, "dropout_rate" if hasattr(config, "dropout_rate") else "dropout", args.dropout)  # T5's name
         # a float16 file is for serving; what is trained is float32
         model = AutoModelForSeq2SeqLM.from_pretrained(name, config=config, dtype=torch.float32)
         model = _as_base(model, args, tokenizer, length_tokens) if args.base_model else _as_saved(model, args)
@@ -223,12 +220,6 @@ def build_model(args: ModelArguments, tokenizer, max_positions: int, length_toke
     if length_tokens is not None:
         model.config.length_tokens = length_tokens.to_dict()
     return model
-
-
-def with_dropout(config, dropout: float) -> Any:
-    """A configuration with this dropout, under the name that its family has for it."""
-    setattr(config, "dropout_rate" if hasattr(config, "dropout_rate") else "dropout", dropout)
-    return config
 
 
 def _as_base(model, args: ModelArguments, tokenizer, length_tokens: LengthTokens | None) -> Any:
@@ -289,19 +280,11 @@ def _shape(args: ModelArguments, tokenizer, max_positions: int) -> dict[str, Any
     separate = getattr(tokenizer, "separate_vocabs", False)
     if separate and args.family == "bart":
         raise ValueError("family='bart' has one vocabulary for both sides; pass target_vocabulary=shared")
-    shape: dict[str, Any] = {
-        "d_model": args.d_model,
-        "dropout": args.dropout,
-        "activation_function": args.activation_function,
-        "scale_embedding": True,
-        "max_position_embeddings": max_positions,
-        "vocab_size": len(tokenizer),
-        "pad_token_id": tokenizer.pad_token_id,
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "forced_eos_token_id": tokenizer.eos_token_id,
-        "decoder_start_token_id": tokenizer.eos_token_id if args.family == "bart" else tokenizer.pad_token_id,
-    }
+    shape: dict[str, Any] = {name: getattr(args, name) for name in ("d_model", "dropout", "activation_function")}
+    shape |= {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    eos, start = tokenizer.eos_token_id, "eos_token_id" if args.family == "bart" else "pad_token_id"
+    shape |= {"forced_eos_token_id": eos, "decoder_start_token_id": shape[start], "vocab_size": len(tokenizer)}
+    shape |= {"scale_embedding": True, "max_position_embeddings": max_positions}
     for side, layers in (("encoder", args.layers), ("decoder", args.decoder_layers or args.layers)):
         shape |= {f"{side}_layers": layers, f"{side}_attention_heads": args.attention_heads}
         shape |= {f"{side}_ffn_dim": args.ffn_dim}
