@@ -25,7 +25,7 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
-from transformers import AutoConfig, set_seed
+from transformers import set_seed
 
 import hf_lenctrl
 
@@ -126,16 +126,6 @@ def parse(argv) -> argparse.Namespace:
     return args
 
 
-def check_length_given(args: argparse.Namespace) -> None:
-    """Refuse, before a model is loaded, a command without a length for a model that needs one."""
-    if any(way is not None for way in (args.length, args.length_column, args.length_ratio)):
-        return
-    config = AutoConfig.from_pretrained(args.model[0])
-    needs = any(getattr(config, name, None) for name in ("length_controlled", "length_tokens"))
-    if (needs or args.length_constraint is not None) and getattr(config, "length", None) is None:
-        raise ValueError("no length was given; give --length 40, --length_column NAME or --length_ratio 0.5")
-
-
 def load(paths: list[str], dtype: str | None = None, compiled: bool = False):
     """The model, or the ensemble of several, and their tokenizer."""
     models: list = [auto_class(path).from_pretrained(path, dtype=dtype).eval() for path in paths]
@@ -178,14 +168,9 @@ def generate(model, tokenizer, sources: list[str], lengths: list | str, progress
     pipe = hf_lenctrl.LengthControlledGenerationPipeline(
         model=model, tokenizer=tokenizer, device=model.device, progress_bar=progress_bar
     )
+    names = {"requested": "requested_length", "output": "generated_text", "length": "length", "score": "score"}
     return [
-        {
-            "source": source,
-            "requested": output["requested_length"],
-            "output": output["generated_text"],
-            "length": output["length"],
-            "score": output.get("score"),
-        }
+        {"source": source, **{name: output.get(key) for name, key in names.items()}}
         for source, outputs in zip(sources, pipe(sources, **options), strict=True)
         for output in (outputs if isinstance(outputs, list) else [outputs])
     ]
@@ -258,7 +243,6 @@ def main(argv=None) -> None:
         file = OutputFile(args.output_file, {"input": digest.hexdigest(), **options})
         if len(file.lines) == len(requests) * args.num_return_sequences:
             return print(f"{args.output_file} is complete", file=sys.stderr)
-        check_length_given(args)
         write(requests, args, file, state)
         if state.is_main_process:
             print_figures(requests, file.lines, args)

@@ -195,10 +195,7 @@ def card_of(model_args, data_args, run_args: RunArguments, args, rows: dict, his
     name = data_args.dataset_name
     on_hub = name is not None and not Path(name).exists()  # `load_dataset` takes folders too
     return TrainingRun(
-        tests={},
-        outputs={},
-        sources=[],
-        references=[],
+        **{"tests": {}, "outputs": {}, "sources": [], "references": []},
         data=name if on_hub else Path(name or data_args.train_file).name,  # not the local path
         on_hub=on_hub,
         rows=rows,
