@@ -163,10 +163,11 @@ class UnitTable(nn.Module):
                 that does not add up, is no whole number, is below 0, or is 0 for every entry.
             `ImportError`: for `"width"` without the package `wcwidth`.
         """
-        unit = COST if unit is None else unit
-        if (unit == COST) != (cost is not None):
+        if unit == COST if cost is None else unit not in (None, COST):
             raise ValueError(f"unit='cost' is counted by cost=function, got unit={unit!r} and cost={cost!r}")
-        check_name("unit", unit, (*LENGTH_UNITS, COST))
+        if cost is None:
+            check_name("unit", unit, LENGTH_UNITS)
+        unit = unit or COST
         vocab_size, special = entries_of(tokenizer)
         if unit == "token":
             special.discard(tokenizer.unk_token_id)  # an unknown word is written, if not well
@@ -263,7 +264,8 @@ class UnitTable(nn.Module):
         if not self._filled and not torch.compiler.is_compiling():
             if bool((self.weights == NOT_FILLED).any() | (self.next_state == NO_STATE).any()):
                 raise ValueError(
-                    f"the model has no table of units to count {self.unit}s; call model.set_unit_table(tokenizer) once"
+                    f"the model has no table of units and cannot count {self.unit}s; call "
+                    "model.set_unit_table(tokenizer)"
                 )
             self._filled = True
 
