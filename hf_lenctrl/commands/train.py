@@ -194,9 +194,9 @@ def card_of(model_args, data_args, run_args: RunArguments, args, rows: dict, his
     translates = run_args.bleu_tokenizer or model_args.source_language != model_args.target_language
     name = data_args.dataset_name
     on_hub = name is not None and not Path(name).exists()  # `load_dataset` takes folders too
-    empty: Any = ({}, {}, [], [])  # what the tests fill
+    empty: dict[str, Any] = {"tests": {}, "outputs": {}, "sources": [], "references": []}  # `test_at` fills them
     return TrainingRun(
-        *empty,
+        **empty,
         data=name if on_hub else Path(name or data_args.train_file).name,  # not the local path
         on_hub=on_hub,
         rows=rows,
