@@ -218,8 +218,6 @@ def as_length_tensor(length, batch_size: int, device: torch.device, *, synchroni
     # no graph of torch.compile or torch.export may depend on the values
     if (synchronize or length.device.type == "cpu") and not torch.compiler.is_compiling():
         if bool(((length < 1) | (length >= LONGEST)).any()):
-            raise ValueError(
-                f"length must be under {LONGEST} and at least 1 for every example, got {length.tolist()}; drop empty "
-                "targets"
-            )
+            rule = "at least 1" if bool((length < 1).any()) else f"under {LONGEST}"
+            raise ValueError(f"length must be {rule} for every example, got {length.tolist()}; drop empty targets")
     return length.to(device)
