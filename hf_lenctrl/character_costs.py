@@ -67,9 +67,7 @@ class CharacterCost:
         if isinstance(units, bool) or not isinstance(units, int):
             raise TypeError(f"a cost must be a whole number, but cost({text!r}) is {units!r}; round it: int(...)")
         if not 0 <= units <= _DEAREST:
-            raise ValueError(
-                f"a character must cost 0 to {_DEAREST} units, but cost({text!r}) is {units}; use a larger unit"
-            )
+            raise ValueError(f"a character must cost 0 to {_DEAREST} units, but cost({text!r}) is {units}")
         return units
 
     @functools.cached_property
@@ -90,10 +88,7 @@ class CharacterCost:
         for text in texts:
             whole, parts = self.count(text), sum(map(self.kind, text))
             if whole != parts:
-                raise ValueError(
-                    f"a cost must add up over characters, but cost({text!r}) is {whole!r} and its characters cost "
-                    f"{parts}; pass a sum: cost=lambda text: sum(map(of_a_character, text))"
-                )
+                raise ValueError(f"a cost must add up over characters, but cost({text!r}) is {whole!r}, not {parts}")
 
     @functools.cached_property
     def opened(self) -> "OpenCharacters":

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 
+from .configuration_lenctrl import LengthControlRules
 from .length_encoding import LENGTH_ENCODINGS
 from .length_tokens import LengthTokens
 from .modeling_lenctrl import FAMILIES
@@ -67,8 +68,7 @@ def check_tokenizer(tokenizer, name, model=None) -> None:
     padding = 512 if hasattr(model, "unit_table") else rows  # as `UnitTable.padded` has it; a plain model may have any
     if not entries <= rows < entries + padding:
         raise ValueError(
-            f"the tokenizer has {entries} entries, the model {name} writes {rows}; pass the tokenizer that the model "
-            "was trained with"
+            f"the tokenizer has {entries} entries, the model {name} writes {rows}; pass the tokenizer of its training"
         )
 
 
@@ -113,12 +113,8 @@ def add_length_control(
     length_unit: str = "token",
     cost: Callable[[str], int] | None = None,
     tokenizer=None,
-    length: int | None = None,
-    length_constraint: str | None = None,
-    length_tolerance: int | float | tuple | None = None,
-    encoder_length_embedding: bool = False,
-    length_head: bool = False,
     length_tokens: LengthTokens | None = None,
+    **options,
 ) -> Any:
     """
     Give a plain BART, mBART, Pegasus, Marian, M2M100/NLLB or T5 (mT5, UMT5) model a decoder that is given the length,
@@ -136,12 +132,10 @@ def add_length_control(
             `"width"` or `"cost"`.
         cost (`Callable[[str], int]`, *optional*): What is counted with `"cost"`, see `UnitTable.from_tokenizer`.
         tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's; by default the one that lies with the path.
-        length (`int`, *optional*), length_constraint (`str`, *optional*), length_tolerance (`int`, `float` or `tuple`,
-            *optional*): Defaults of the new model.
-        encoder_length_embedding (`bool`, *optional*), length_head (`bool`, *optional*): The other parts of Nguyen et
-            al. 2023, see the configuration.
         length_tokens (`LengthTokens`, *optional*): Tokens before the source; the model's embedding must have rows for
             them. With these, or with the encoder's embedding, `length_encoding="none"` will do.
+        options: Other fields of the new model's configuration: `length`, `length_constraint` and its window, the
+            defaults of its calls; `encoder_length_embedding`, `length_head`, the other parts of Nguyen et al. 2023.
 
     Returns:
         The length-controlled model, in eval mode; its `conversion_report` (`ConversionReport`) names every parameter
@@ -159,24 +153,20 @@ def add_length_control(
         plain = auto_class(model_or_path).from_pretrained(model_or_path)
         tokenizer = tokenizer or tokenizer_of(model_or_path)
     addable = (*LENGTH_ENCODINGS, "learned")
-    in_the_source = length_encoding == "none" and (length_tokens is not None or encoder_length_embedding)
+    in_the_source = length_tokens is not None or options.get("encoder_length_embedding")
+    in_the_source = length_encoding == "none" and in_the_source
     if length_encoding not in addable and not in_the_source:
-        raise ValueError(
-            f"length_encoding={length_encoding!r} cannot be added to a model that stays as it was; choose one of "
-            f"{', '.join(addable)}"
-        )
+        raise ValueError(f"length_encoding={length_encoding!r} cannot be added; choose one of {', '.join(addable)}")
     control: dict[str, Any] = {
         "length_encoding": length_encoding,
         "absolute_positions": True,
         "length_unit": length_unit,
-        "length": length,
-        "length_constraint": length_constraint,
-        "length_tolerance": length_tolerance,
         "length_projection": length_encoding != "none",
         "length_tokens": None if length_tokens is None else length_tokens.to_dict(),
-        "encoder_length_embedding": encoder_length_embedding,
-        "length_head": length_head,
     }
+    if unknown := sorted(options.keys() - (LengthControlRules.__annotations__.keys() - control.keys())):
+        raise TypeError(f"add_length_control has no option {', '.join(unknown)}")
+    control |= options
     if is_plain_causal(plain):
         model: Any = control_causal(copy.deepcopy(plain) if plain is model_or_path else plain, **control)
         model.set_unit_table(tokenizer, cost=cost)

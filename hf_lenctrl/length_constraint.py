@@ -70,10 +70,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         prompt_length: int = 0,
         start_length: int = 1,
     ):
-        if constraint is None:
-            raise ValueError("a constraint needs a mode, got constraint=None; pass constraint='max' or 'exact'")
-        if eos_token_id is None:
-            raise ValueError("a constraint ends outputs with EOS, got eos_token_id=None; pass the tokenizer's")
+        if constraint is None or eos_token_id is None:
+            raise ValueError(f"a constraint has a mode and an EOS, got {constraint=} and {eos_token_id=}")
         unit_table.require_filled()
         self.table, self.constraint = unit_table, constraint
         rows = len(length) if isinstance(length, torch.Tensor | list) else 1
@@ -92,9 +90,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
             needed = math.ceil(self.rules.pace * length / self.rules.reach) + start_length + 1
             if limit - self.prompt_length < needed:
                 raise ValueError(
-                    f"exactly {length} {self.table.unit}s may need {needed} positions (start and EOS among "
-                    f"them), max_length leaves {limit - self.prompt_length}; raise max_length or max_new_tokens, or "
-                    "leave both out"
+                    f"exactly {length} {self.table.unit}s may need {needed} positions with start and EOS, max_length "
+                    f"leaves {limit - self.prompt_length}; raise max_length or max_new_tokens"
                 )
 
     def __call__(self, input_ids, scores):
@@ -112,8 +109,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         examples = self.high.shape[0]
         if rules.cost.shape[1] != vocab_size or rows % examples:
             raise ValueError(
-                f"scores for {rows} rows and {vocab_size} entries do not go with {examples} lengths and a "
-                f"unit table of {rules.cost.shape[1]} entries; build it with the model's own tokenizer"
+                f"scores for {rows} rows and {vocab_size} entries do not go with {examples} lengths and a unit table "
+                f"of {rules.cost.shape[1]} entries"
             )
         copies = rows // examples
         high = self.high.repeat_interleave(copies)  # (rows,)

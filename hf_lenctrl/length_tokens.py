@@ -46,10 +46,9 @@ class LengthTokens:
         object.__setattr__(self, "thresholds", tuple(self.thresholds))  # JSON makes a list of it
         check_name("length_tokens", self.kind, LENGTH_TOKEN_KINDS)
         limits = self.thresholds
-        if not limits or any(not low < high for low, high in zip(limits, limits[1:], strict=False)):
-            raise ValueError(f"thresholds of length tokens must ascend, got {list(limits)}")
-        if self.kind == "ratio" and len(limits) != 2:
-            raise ValueError(f"ratio tokens are short, normal and long, with two thresholds, got {list(limits)}")
+        ascend = limits and all(low < high for low, high in zip(limits, limits[1:], strict=False))
+        if not ascend or (self.kind == "ratio" and len(limits) != 2):
+            raise ValueError(f"thresholds of length tokens must ascend, of ratios two, got {list(limits)}")
 
     @classmethod
     def fit(
@@ -78,10 +77,7 @@ class LengthTokens:
             ends = (values[-(-len(values) * i // classes) - 1] for i in range(1, classes))
             limits = {min(value, largest) for value in ends}
         if not limits or (kind == "ratio" and len(limits) != 2):
-            raise ValueError(
-                f"{len(values)} training pairs do not make classes of {kind}: their "
-                f"{'ratios' if kind == 'ratio' else 'target lengths'} are too alike; leave length_tokens out"
-            )
+            raise ValueError(f"{len(values)} training pairs are too alike to make classes of {kind}; leave them out")
         return cls(kind, tuple(sorted(limits)))
 
     @property
@@ -102,19 +98,16 @@ class LengthTokens:
 
     def add_to(self, tokenizer) -> None:
         """
-        Give the tokenizer an entry for each token, where it has none yet; they write nothing.
-
-        Raises:
-            `ValueError`: for a target vocabulary of its own that is larger than the source's: their ids would be those
-                of target entries.
+        Give the tokenizer an entry for each token, where it has none yet; they write nothing. Raises `ValueError` for
+        a target vocabulary of its own that is larger than the source's.
         """
         missing = [token for token in self.tokens if token not in tokenizer.get_vocab()]
         if missing and getattr(tokenizer, "separate_vocabs", False):
             source, target = len(tokenizer), len(tokenizer.target_encoder)
-            if source < target:
+            if source < target:  # their ids would be those of target entries
                 raise ValueError(
-                    f"length tokens come after the source's {source} entries, where the target vocabulary has others "
-                    f"({target} in all); use target_vocabulary=shared, or a larger source vocabulary"
+                    f"length tokens need as many source entries as target entries, got {source} and {target}; use "
+                    "target_vocabulary=shared"
                 )
         if missing:
             tokenizer.add_special_tokens({"additional_special_tokens": missing}, replace_extra_special_tokens=False)

@@ -50,8 +50,7 @@ def count_units(text: str, unit: str) -> int:
     """
     if unit not in _COUNTED:
         raise ValueError(
-            f"count_units counts units {', '.join(map(repr, _COUNTED))}, got {unit!r}; count tokens from ids, with "
-            "UnitTable.count(ids), and a cost of your own with its function"
+            f"count_units counts {', '.join(map(repr, _COUNTED))}, got {unit!r}; UnitTable.count(ids) counts tokens"
         )
     return _COUNTED[unit](text)
 
@@ -164,13 +163,11 @@ class UnitTable(nn.Module):
                 that does not add up, is no whole number, is below 0, or is 0 for every entry.
             `ImportError`: for `"width"` without the package `wcwidth`.
         """
-        if cost is not None and unit not in (None, COST):
-            raise ValueError(f"pass unit= or cost=, one of them, got unit={unit!r} and cost={cost!r}")
-        if unit == COST and cost is None:
-            raise ValueError("unit='cost' is counted by a function of yours; pass cost=function")
-        unit = unit if cost is None else COST
-        check_name("unit", unit, LENGTH_UNITS if cost is None else [COST])
-        assert unit is not None
+        if unit == COST if cost is None else unit not in (None, COST):
+            raise ValueError(f"unit='cost' is counted by cost=function, got unit={unit!r} and cost={cost!r}")
+        if cost is None:
+            check_name("unit", unit, LENGTH_UNITS)
+        unit = unit or COST
         vocab_size, special = entries_of(tokenizer)
         if unit == "token":
             special.discard(tokenizer.unk_token_id)  # an unknown word is written, if not well
@@ -267,8 +264,8 @@ class UnitTable(nn.Module):
         if not self._filled and not torch.compiler.is_compiling():
             if bool((self.weights == NOT_FILLED).any() | (self.next_state == NO_STATE).any()):
                 raise ValueError(
-                    f"the model has no table of units for its vocabulary, so it cannot count {self.unit}s; "
-                    "call model.set_unit_table(tokenizer) once, before training or generating"
+                    f"the model has no table of units and cannot count {self.unit}s; call "
+                    "model.set_unit_table(tokenizer)"
                 )
             self._filled = True
 
@@ -291,7 +288,7 @@ class UnitTable(nn.Module):
         if not entries <= vocab_size < entries + 512:
             raise ValueError(
                 f"the tokenizer's target vocabulary has {entries} entries, the decoder's embedding {vocab_size}; pass "
-                "the tokenizer this model was built for, or resize_token_embeddings first"
+                "the model's tokenizer"
             )
         weights = nn.functional.pad(self.weights, (0, vocab_size - entries), value=~0)
         own = torch.arange(self.states, dtype=torch.uint8, device=weights.device).unsqueeze(1)

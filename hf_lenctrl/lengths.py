@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import torch
 
@@ -28,21 +29,15 @@ def check_name(option: str, name, known) -> None:
 def check_length(length) -> None:
     """Raise unless `length` is a Python `int` from 1 to `LONGEST` - 1 (`bool` is none)."""
     if isinstance(length, bool) or not isinstance(length, int):
-        raise TypeError(
-            f"length must be an int of at least 1, got {length!r} ({type(length).__name__}); pass length=75"
-        )
-    if length < 1:
-        raise ValueError(f"length must be at least 1, got {length}; pass length=75")
-    if length >= LONGEST:
-        raise ValueError(f"length must be under {LONGEST}, got {length}; pass length=75")
+        raise TypeError(f"length must be an int of at least 1, got {length!r} ({type(length).__name__})")
+    if not 1 <= length < LONGEST:
+        raise ValueError(f"length must be {'at least 1' if length < 1 else f'under {LONGEST}'}, got {length}")
 
 
 def check_constraint(constraint) -> None:
     """Raise unless `constraint` is None or one of `LENGTH_CONSTRAINTS`."""
-    if constraint is not None and constraint not in LENGTH_CONSTRAINTS:
-        raise ValueError(
-            f"length_constraint must be 'max' (never longer), 'exact' or None (unconstrained), got {constraint!r}"
-        )
+    if constraint not in (None, *LENGTH_CONSTRAINTS):
+        raise ValueError(f"length_constraint must be 'max' (never longer), 'exact' or None, got {constraint!r}")
 
 
 def share_of(length: int, share: float) -> Fraction:
@@ -59,8 +54,8 @@ def check_tolerance(tolerance, constraint) -> None:
         return
     if constraint != "exact":
         raise ValueError(
-            f"length_tolerance={tolerance!r} is a window around an exact length, got length_constraint="
-            f"{constraint!r}; pass length_constraint='exact', or leave length_tolerance out"
+            f"length_tolerance={tolerance!r} is a window around an exact length, got "
+            f"length_constraint={constraint!r}; pass 'exact'"
         )
     for item in tolerance if isinstance(tolerance, list) else [tolerance]:
         sides = item if isinstance(item, tuple) and len(item) == 2 else (item,)
@@ -68,22 +63,23 @@ def check_tolerance(tolerance, constraint) -> None:
             units = isinstance(side, int) and not isinstance(side, bool) and 0 <= side < LONGEST
             if not units and not (isinstance(side, float) and 0 <= side < 1):
                 raise ValueError(
-                    f"length_tolerance must be units (4), a share of the length from 0 to under 1 (0.1), or a pair "
-                    f"(below, above) of these, got {item!r}"
+                    "length_tolerance must be units (4), a share of the length from 0 to under 1 (0.1), or a pair of "
+                    f"these, got {item!r}"
                 )
 
 
 def parse_tolerance(words: Sequence[str]):
     """A tolerance from words of a command line: `4` units, a share `0.1`, or two of them, below and above."""
-    try:
-        sides = tuple(int(word) if word.isdecimal() else float(word) for word in words)
-    except ValueError as error:
-        raise ValueError(f"length_tolerance must be units (4) or a share (0.1), got {' '.join(words)!r}") from error
-    if len(sides) > 2:
-        raise ValueError(f"length_tolerance takes one or two values, below and above, got {' '.join(words)}")
+    sides = tuple(int(word) if word.isdecimal() else float(word) for word in words)
     tolerance = sides[0] if len(sides) == 1 else sides
     check_tolerance(tolerance, "exact")
     return tolerance
+
+
+def window_in(options) -> dict[str, Any]:
+    """`{"tolerance": 4}`, the `length_tolerance` of a configuration or of options; empty where they have none."""
+    tolerance = getattr(options, "length_tolerance", None)
+    return {} if tolerance is None else {"tolerance": tolerance}
 
 
 def window_of(lengths: Sequence[int], tolerance) -> tuple[list[int], list[int]]:
@@ -115,8 +111,8 @@ def window_of(lengths: Sequence[int], tolerance) -> tuple[list[int], list[int]]:
     items = tolerance if isinstance(tolerance, list) else [tolerance] * len(lengths)
     if len(items) != len(lengths):
         raise ValueError(
-            f"length_tolerance must be one for all or a list with one for each of the {len(lengths)} lengths, got "
-            f"{len(items)}; a pair (below, above) is a tuple"
+            f"a list of tolerances has one for each of the {len(lengths)} lengths, got {len(items)}; a pair (below, "
+            "above) is a tuple"
         )
     lowest, highest = [], []
     for n, item in zip(lengths, items, strict=True):
@@ -169,8 +165,8 @@ def as_target(length, constraint, tolerance, batch_size: int, device: torch.devi
 def refuse_length() -> None:
     """Raise for a length that nothing would use."""
     raise ValueError(
-        "length was given to a model with length_encoding='none', which cannot use it; leave it out, constrain it "
-        "with length_constraint='max', or build the model with length_encoding='ldpe', 'lrpe' or 'pre'"
+        "length was given to a model with length_encoding='none', which cannot use it; leave it out, or constrain it "
+        "with length_constraint='max'"
     )
 
 
@@ -179,9 +175,8 @@ def given_or_default(length, config):
     length = config.length if length is None else length
     if length is None:
         raise ValueError(
-            "no length was given; pass it to the call, model.generate(**inputs, length=75) or model(..., length=75), "
-            "pass labels to count it from, make batches with DataCollatorForLengthControl, which counts that of each "
-            "row, or set a default for calls without a length: from_pretrained(path, length=75)"
+            "no length was given; pass it to the call, model.generate(**inputs, length=75), as batches of "
+            "DataCollatorForLengthControl do, or set a default: from_pretrained(path, length=75)"
         )
     return length
 
@@ -211,11 +206,6 @@ def as_length_tensor(
     if isinstance(length, torch.Tensor):
         if length.dtype.is_floating_point or length.dtype.is_complex or length.dtype == torch.bool:
             raise TypeError(f"length must be an integer tensor, got dtype {length.dtype}; pass length.long()")
-    elif isinstance(length, tuple):
-        raise TypeError(
-            f"length must be an int or a list with one for each example, got {length!r}; a tuple is a range, "
-            "which the pipeline takes; here give a length and length_tolerance=(below, above)"
-        )
     elif isinstance(length, list):
         for item in length:
             check_length(item)
@@ -225,17 +215,12 @@ def as_length_tensor(
         return torch.full((batch_size,), length, dtype=torch.long, device=device)
     if length.shape != (batch_size,):
         raise ValueError(
-            f"length must hold one integer for each of the {batch_size} examples of the batch, got shape "
-            f"{tuple(length.shape)}; pass an int for the whole batch or a list of {batch_size}"
+            f"length must be one for all or for each of the {batch_size} examples, got shape {tuple(length.shape)}"
         )
     length = length.long()  # an 8-bit integer cannot be compared with `LONGEST`
     # no graph of torch.compile or torch.export may depend on the values
     if (synchronize or length.device.type == "cpu") and not torch.compiler.is_compiling():
-        if bool((length < least).any()):
-            raise ValueError(
-                f"length must be at least {least} for every example, got {length.tolist()}; drop empty targets or "
-                "pass length>=1"
-            )
-        if bool((length >= LONGEST).any()):
-            raise ValueError(f"length must be under {LONGEST} for every example, got {length.tolist()}")
+        if bool(((length < least) | (length >= LONGEST)).any()):
+            rule = f"at least {least}" if bool((length < least).any()) else f"under {LONGEST}"
+            raise ValueError(f"length must be {rule} for every example, got {length.tolist()}; drop empty targets")
     return length.to(device)

@@ -69,8 +69,7 @@ class UnitVocabulary:
             self.later = [single.get(p) or join(["a", p])[len(anchor) :].encode("utf-8") for p in pieces]
         else:
             raise ValueError(
-                f"only tokens can be counted for {type(tokenizer).__name__}, which has no decoder; use a tokenizer "
-                "of byte-level BPE, SentencePiece or WordPiece, or length_unit='token'"
+                f"{type(tokenizer).__name__} has no decoder, so only tokens can be counted; use length_unit='token'"
             )
 
     def texts(self, most: int = 1000) -> list[str]:

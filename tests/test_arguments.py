@@ -123,7 +123,7 @@ def test_values_reach_the_training_arguments(tmp_path):
         ("test_lengths: [20, forty]", "test_lengths.*forty"),
         ("test_lengths: [20.5]", "test_lengths.*20.5"),
         ("absolute_positions: maybe", "maybe"),
-        ("absolute_positions: ~", "None"),
+        ("absolute_positions: ~", "~"),
         ("layer: 3\nlayers: 2\ncolour: red\n", r"run.yaml has unknown keys: colour, layer"),
         ("layer: 3", r"unknown keys: layer \(did you mean layers\?\)"),
         ("7: a\ncolour: red\n", "unknown keys: 7"),

@@ -12,7 +12,6 @@ from transformers.trainer_callback import TrainerState
 from hf_lenctrl.commands.arguments import ModelArguments
 from hf_lenctrl.commands.checkpoints import (
     average_checkpoints,
-    check_writable,
     checkpoints_of,
     last_checkpoint,
 )
@@ -79,14 +78,6 @@ def test_the_last_checkpoint_is_the_one_of_most_steps(tmp_path):
     (tmp_path / "checkpoint-900").write_text("a file")
     assert last_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-100")
     assert last_checkpoint(tmp_path / "missing") is None
-
-
-def test_a_folder_that_cannot_be_written_to_is_told(tmp_path):
-    check_writable(tmp_path / "new" / "folder")
-    assert list((tmp_path / "new" / "folder").iterdir()) == []
-    (tmp_path / "file").touch()
-    with pytest.raises(OSError):
-        check_writable(tmp_path / "file")
 
 
 def make_checkpoint(folder: Path):

@@ -88,10 +88,10 @@ def test_a_misspelt_word_is_answered_with_the_right_one(run, words, message):
     ("words", "message"),
     [
         (["train", "headlin/small"], "there is no recipe 'headlin/small' (did you mean headline/small?)"),
-        (["train", "causal/acl"], "causal/acl is a recipe of another command: python recipes/train_causal_lm.py"),
+        (["train", "causal/acl"], "take them out, or give it to the command that it is for"),
         (
             ["evaluate", "--input_file", "rows.csv"],
-            "its columns are separated by ';'; save it with commas, or as json",
+            "rows.csv has no column 'requested', only output;requested",
         ),
         (["train", "missing.yaml"], "No such file or directory: 'missing.yaml'"),
         (["train", "headline/small", "--train_file", "gone.jsonl", "--use_cpu"], "there is no data file gone.jsonl"),

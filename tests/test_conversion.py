@@ -193,7 +193,7 @@ def test_what_cannot_be_converted_is_told(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"length_encoding": "none"}, "length_encoding='none' cannot be added to a model that stays as it was"),
+        ({"length_encoding": "none"}, "length_encoding='none' cannot be added; choose one of"),
         ({"length_unit": "syllable"}, "unit must be one of token, .* got 'syllable'"),
         ({"length_constraint": "min"}, "length_constraint must be 'max' .* got 'min'"),
         ({"length": 0}, "length must be at least 1, got 0"),

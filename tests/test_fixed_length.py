@@ -186,8 +186,8 @@ def test_a_folder_that_exists_is_told(trained, exported):
         export.export(trained[0], 24, exported)
 
 
-def test_a_quantisation_that_the_cpu_lacks_is_told(trained, tmp_path, ctranslate2):
-    with pytest.raises(ValueError, match="must be one that this cpu computes in, .*float32.*, got 'int3'"):
+def test_a_quantisation_that_there_is_not_is_told(trained, tmp_path, ctranslate2):
+    with pytest.raises(ValueError, match="int3"):  # by CTranslate2
         export.export(trained[0], 24, tmp_path / "out", "int3")
     assert not (tmp_path / "out").exists()
 

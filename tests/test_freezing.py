@@ -264,7 +264,7 @@ def other(family, **fields):
 @pytest.mark.parametrize(
     ("make", "length", "message"),
     [
-        (other("marian", length_encoding="scale"), 5, "can be frozen, length_encoding='scale' multiplies"),
+        (other("marian", length_encoding="scale"), 5, "can be frozen, got length_encoding='scale'"),
         (other("marian", encoder_length_embedding=True), 5, "can be frozen, .* encoder_length_embedding=True"),
         (other("marian", length_head=True), 5, "can be frozen, .* length_head=True"),
         (other("marian", length_tokens={"kind": "bins", "thresholds": [5]}), 5, "can be frozen, .* length_tokens="),

@@ -103,7 +103,7 @@ def test_the_loss_is_the_squared_error_of_standardised_lengths():
     output = constant(0.5)(IDS, attention_mask=MASK, labels=torch.tensor([5, 9]))
     assert output.logits.tolist() == [6.0, 6.0]
     assert output.loss.item() == 1.25
-    with pytest.raises(ValueError, match=r"one length for each text, shape \(2,\), got shape \(2, 1\)"):
+    with pytest.raises(ValueError, match=r"a length for each text, got shape \(2, 1\)"):
         constant(0.5)(IDS, attention_mask=MASK, labels=torch.ones(2, 1))
     as_tuple = constant(0.5)(IDS, attention_mask=MASK, labels=torch.tensor([5, 9]), return_dict=False)
     assert [as_tuple[0].item(), as_tuple[1].tolist()] == [1.25, [6.0, 6.0]]
@@ -116,7 +116,7 @@ def test_predictions_are_rounded_and_kept_in_range():
     for length in rounded.tolist():
         check_length(length)  # as `generate` does
     assert rounded.tolist() == [1, 1, 1, 2, 4, 8, 9_999_999, 9_999_999]
-    with pytest.raises(ValueError, match=r"gives no number \(NaN\): its training has diverged; train it with a lower"):
+    with pytest.raises(ValueError, match="gives NaN: its training has diverged"):
         round_lengths(torch.tensor([4.0, float("nan")]))
 
 
@@ -230,7 +230,7 @@ def test_the_encoder_of_t5_predicts_and_comes_back(kind, tmp_path):
 
 def test_a_model_that_reads_from_left_to_right_is_refused():
     model = GPT2Model(GPT2Config(vocab_size=16, n_embd=8, n_layer=1, n_head=2))
-    with pytest.raises(ValueError, match="a 'gpt2' reads from left to right, .* use BERT, RoBERTa, XLM-R or the like"):
+    with pytest.raises(ValueError, match="a 'gpt2' reads from left to right, .* use BERT"):
         LengthPredictor.from_encoder(model, LENGTHS, length_unit="token")
 
 
@@ -258,7 +258,7 @@ def test_a_saved_predictor_comes_back_as_it_was(family, tmp_path):
 def test_a_subfolder_outside_the_folder_is_refused(subfolder, tmp_path):
     build().save_pretrained(tmp_path / "x")
     (tmp_path / "model" / "a").mkdir(parents=True)
-    with pytest.raises(ValueError, match="subfolder must lie inside .*model, got .*; pass the predictor's own path"):
+    with pytest.raises(ValueError, match="subfolder must lie inside .*model, got "):
         load_predictor(tmp_path / "model", subfolder=subfolder)
 
 
@@ -338,8 +338,8 @@ def test_a_text_may_be_as_long_as_the_encoder_reads(family, limit, tokenizer):
     (length,) = predictor.predict_lengths([longest], tokenizer)
     too_long = f"{longest} files"
     message = (
-        f"the text at position 1 has {limit + 1} tokens, the predictor's encoder reads at most {limit}; shorten it, "
-        "or pass truncation=True"
+        f"the text at position 1 has {limit + 1} tokens, the predictor's encoder reads at most {limit}; "
+        "pass truncation=True"
     )
     with pytest.raises(ValueError, match=message):
         predictor.predict_lengths(["files", too_long], tokenizer)

@@ -70,6 +70,6 @@ def test_constraints_are_max_exact_or_none():
     for constraint in (None, "max", "exact"):
         check_constraint(constraint)
     for other in ("min", "Max", "", True):
-        message = rf"length_constraint must be 'max' \(never longer\), 'exact' or None .*, got {other!r}"
+        message = rf"length_constraint must be 'max' \(never longer\), 'exact' or None, got {other!r}"
         with pytest.raises(ValueError, match=message):
             check_constraint(other)

@@ -6,8 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from types import UnionType
-from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn
 
 import torch
 import yaml
@@ -20,7 +19,7 @@ from ..length_tokens import LENGTH_TOKEN_KINDS
 from ..length_units import LENGTH_UNITS
 from ..lengths import check_length, check_tolerance, parse_tolerance
 from ..training.model_card import TASKS
-from .recipes import command_of, did_you_mean, find_recipe, model_name, named_recipes
+from .recipes import did_you_mean, find_recipe, model_name
 
 
 # options that name a folder or a model of the Hub
@@ -46,12 +45,8 @@ class ModelArguments:
     given: frozenset[str] = field(default=frozenset(), init=False)
     typed: frozenset[str] = field(default=frozenset(), init=False)
 
-    model_name_or_path: str | None = option(
-        None, "Checkpoint to train further: length-controlled, or plain with length_encoding none"
-    )
-    base_model: str | None = option(
-        None, "Plain BART, mBART, Pegasus, Marian, M2M100/NLLB or T5 checkpoint to add length control to"
-    )
+    model_name_or_path: str | None = option(None, "Checkpoint to train further; a plain one: length_encoding none")
+    base_model: str | None = option(None, "Plain BART, mBART, Pegasus, Marian, M2M100, NLLB, T5 to add length control")
     source_language: str | None = option(None, "Language code of a multilingual tokenizer")
     target_language: str | None = option(None, "Language code of the outputs")
     length_constraint: str | None = option(None, "Default constraint of the trained model", ["max", "exact"])
@@ -63,9 +58,7 @@ class ModelArguments:
     length_head: bool = option(False, "Length head in cross-attention (Nguyen et al. 2023)")
     learned_lengths: int = option(512, "Rows of learned tables of lengths")
     length_scale: int = option(1, "Divides the length of 'scale'; a typical target's length")
-    length_unit: str | None = option(
-        None, "What a length counts; by default what the checkpoint counts, or characters", list(LENGTH_UNITS)
-    )
+    length_unit: str | None = option(None, "What a length counts: the checkpoint's, or characters", list(LENGTH_UNITS))
     layers: int = option(6, "Encoder layers, and decoder layers without decoder_layers")
     decoder_layers: int | None = option(None, "Decoder layers, if not as many as the encoder has")
     d_model: int = option(512, "Width of the model")
@@ -73,23 +66,17 @@ class ModelArguments:
     ffn_dim: int = option(2048, "Width of the feed-forward layers")
     dropout: float = option(0.1, "Dropout in training, of a new model or one to train further")
     activation_function: str = option("relu", "Activation of the feed-forward layers")
-    attn_implementation: str | None = option(
-        None, "Attention: sdpa, or eager, which is faster for short rows on a CPU", ["sdpa", "eager"]
-    )
+    attn_implementation: str | None = option(None, "eager is faster for short rows on a CPU", ["sdpa", "eager"])
     tokenizer_name_or_path: str | None = option(None, "Tokenizer; one is trained without it")
     vocab_size: int = option(16_000, "Subwords of a tokenizer trained here")
-    target_vocabulary: str = option(
-        "character", "The decoder writes characters, or the subwords that both sides share", ["character", "shared"]
-    )
+    target_vocabulary: str = option("character", "Characters, or subwords of both sides", ["character", "shared"])
     byte_fallback: bool = option(False, "A tokenizer trained here writes unknown characters as UTF-8 bytes")
 
-    @property
-    def tolerance(self):
-        """`length_tolerance` as `generate` takes it."""
-        return parse_tolerance(self.length_tolerance) if self.length_tolerance else None
-
     def __post_init__(self):
-        check_tolerance(self.tolerance, self.length_constraint)
+        window = parse_tolerance(self.length_tolerance) if self.length_tolerance else None
+        check_tolerance(window, self.length_constraint)
+        # as fields of a configuration
+        self.constraint = {"length_constraint": self.length_constraint, "length_tolerance": window}
 
 
 @dataclass
@@ -104,21 +91,15 @@ class DataArguments:
     source_column: str = option("source", "Column of the input text")
     target_column: str = option("target", "Column of the text to write")
     group_column: str | None = option(None, "Keep each group of rows in one split, e.g. package")
-    group_separator: str | None = option(
-        None, "The group is the part of group_column before it, e.g. '-' for package families"
-    )
+    group_separator: str | None = option(None, "The group is what stands before it in group_column, e.g. '-'")
     validation_share: float = option(0.02, "Share cut from train where no validation is given")
     test_share: float = option(0.02, "Share cut from train where no test is given; 0 for none")
-    max_source_length: int | None = option(
-        None, "Tokens; longer sources are cut, and counted (default: 256, or the checkpoint's limit)"
-    )
+    max_source_length: int | None = option(None, "Tokens of sources, which are cut (256, or the checkpoint's limit)")
     max_target_length: int = option(256, "Tokens; rows with longer targets are dropped, and counted")
     max_validation_rows: int | None = option(None, "Evaluate on the first so many rows")
     max_test_rows: int | None = option(None, "Test on the first so many rows")
     unseen_lengths: list[int] = option([], "Train without the pairs whose target has one of these lengths")
-    length_tokens: str | None = option(
-        None, "A token before the source, for a class of its target's length", list(LENGTH_TOKEN_KINDS)
-    )
+    length_tokens: str | None = option(None, "A token before the source for its length", list(LENGTH_TOKEN_KINDS))
     length_bins: int = option(10, "Bins of length_tokens=bins")
     preprocessing_num_workers: int | None = option(None, "Processes for tokenising")
 
@@ -134,27 +115,14 @@ class RunArguments:
     length_noise: int = option(0, "Half width of the window of noise on training lengths, in their unit")
     overshoot_share: float = option(0.0, "Share of training pairs that teach how a text ends at a used-up length")
     no_length_share: float = option(0.0, "Share of training pairs that are given no length, for calls without one")
-    projection_lr_factor: float = option(
-        1.0, "Learning rate of a base_model's new length projection, times learning_rate"
-    )
+    projection_lr_factor: float = option(1.0, "A base_model's new length projection learns so many times as fast")
     average_checkpoints: int = option(1, "Average the weights of the last so many checkpoints")
     test_lengths: list[int] = option([], "Test at each of these lengths")
-    bleu_tokenizer: str | None = option(
-        None, "Measure BLEU and chrF with this sacrebleu tokenizer (ja-mecab), not ROUGE"
-    )
+    bleu_tokenizer: str | None = option(None, "Measure BLEU, with this sacrebleu tokenizer (ja-mecab), not ROUGE")
     rouge_unit: str = option("word", "ROUGE of words or, for Japanese, characters", list(ROUGE_UNITS))
-    weights_dtype: str | None = option(
-        None, "Round and save the final weights so, float16 halves the file", ["float16", "bfloat16"]
-    )
-    length_predictor: str | None = option(
-        None, "Length predictor to ship inside the model's folder, for length='predict'"
-    )
-    task: str | None = option(
-        None,
-        "Task on the Hub, for the model card: by default summarization, or translation with bleu_tokenizer or with "
-        "another target_language than source_language",
-        list(TASKS),
-    )
+    weights_dtype: str | None = option(None, "Round the final weights, to half the file", ["float16", "bfloat16"])
+    length_predictor: str | None = option(None, "Length predictor to ship inside the model's folder")
+    task: str | None = option(None, "Task for the card; else by bleu_tokenizer and the languages", list(TASKS))
     card_examples: int = option(0, "Test rows to publish in the model card: their references and outputs")
     language: str | None = option(None, "Language for the model card: en")
     license: str | None = option(None, "Licence for the model card: apache-2.0")
@@ -170,6 +138,11 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescription
         return action.help if action.default in (None, []) else super()._get_help_string(action)
 
 
+class _Window(argparse.Action):
+    def __call__(self, parser, namespace, values, option_string=None):
+        setattr(namespace, self.dest, parse_tolerance(values))
+
+
 class CommandParser(HfArgumentParser):
     """
     `HfArgumentParser` whose errors take one line, with a suggestion for an option that is misspelt. It takes no
@@ -183,6 +156,10 @@ class CommandParser(HfArgumentParser):
                 action.type = lambda value: value if value == "auto" else string_to_bool(value)
             if action.dest == "hub_token":  # a command line is seen by other users of the machine
                 action.help = "Leave out: sign in once by `hf auth login`, or set HF_TOKEN in the environment"
+
+    def add_window(self, help: str) -> None:
+        """`--length_tolerance`, in words."""
+        self.add_argument("--length_tolerance", nargs="+", action=_Window, help=help)
 
     def parse_known_args(self, args=None, namespace=None):
         found, rest = super().parse_known_args(args, namespace)
@@ -211,20 +188,9 @@ def parse_arguments(
     classes: Sequence[type], argv: Sequence[str] | None = None, description: str | None = None
 ) -> tuple:
     """
-    Parse `[file.yaml or recipe] [--key value ...]` into one instance of each dataclass.
-
-    Args:
-        classes (`Sequence[type]`): Dataclasses, `Seq2SeqTrainingArguments` among them.
-        argv (`Sequence[str]`, *optional*): Defaults to the command line.
-
-    Returns:
-        `tuple` of one instance for each class: YAML over defaults, the command line over YAML.
-
-    Raises:
-        `ValueError`: for a YAML that is no mapping, or keys that no class has, each named; for an option that the
-            YAML calls `required`, and `output_dir`, where it is not given.
-        `FileNotFoundError`: for a model's folder that does not exist.
-        `SystemExit`: for an unknown command-line option or a wrong value, as argparse does.
+    Parse `[file.yaml or recipe] [--key value ...]` into one instance of each dataclass: YAML over defaults, the
+    command line over YAML. Raises `ValueError` for unknown keys of the YAML, and where `output_dir`, or an option that
+    the YAML calls `required`, is not given.
     """
     typed = list(sys.argv[1:] if argv is None else argv)
     types: Any = list(classes)
@@ -234,7 +200,7 @@ def parse_arguments(
     words = typed
     if typed and not typed[0].startswith("-"):
         path, *typed = typed
-        words = [*_words_of(find_recipe(path), classes, parser, required), *typed]
+        words = [*_words_of(find_recipe(path), parser, required), *typed]
     given, by_hand = (
         frozenset(word[2:].partition("=")[0].replace("-", "_") for word in each if word.startswith("--"))
         for each in (words, typed)
@@ -254,57 +220,39 @@ def parse_arguments(
     return tuple(parsed)
 
 
-def _words_of(path: Path, classes: Sequence[type], parser: CommandParser, required: set[str]) -> list[str]:
+def _words_of(path: Path, parser: CommandParser, required: set[str]) -> list[str]:
     """
-    A YAML as words of a command line, so that one parser types and checks both; options whose value is `required` are
-    added to `required` instead.
+    A YAML as words of a command line, so that one parser types and checks both: `language: no` is no boolean, and
+    `1.10` no number. Options whose value is `required` are added to `required` instead.
     """
-    hints = {name: hint for cls in classes for name, hint in get_type_hints(cls).items()}
-    values = _texts_of(path)
-    if unknown := sorted(values.keys() - {f.name for cls in classes for f in fields(cls) if f.init}):
-        known = path in named_recipes().values()
+
+    def load(loader) -> Any:
+        with path.open(encoding="utf-8-sig") as file:
+            return yaml.load(file, Loader=loader)
+
+    values, texts = load(yaml.SafeLoader), load(yaml.BaseLoader)  # the second keeps each value as it is written
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} must hold `key: value` lines")
+    options = {action.dest: action for action in parser._actions}
+    if unknown := sorted(texts.keys() - options):
         raise ValueError(
-            f"{path.parent.name}/{path.stem} is a recipe of another command: {command_of(path)} {path}"
-            if known
-            else f"{path} has unknown keys: {', '.join(unknown)}{did_you_mean(unknown[0], hints)}; take them out"
+            f"{path} has unknown keys: {', '.join(unknown)}{did_you_mean(unknown[0], options)}; take them out, or "
+            "give it to the command that it is for"
         )
     words: list[str] = []
-    for key, value in values.items():
-        union = get_origin(hints[key]) in (Union, UnionType)
-        kinds = [get_origin(kind) or kind for kind in (get_args(hints[key]) if union else [hints[key]])]
-        if value == "required":
+    for (key, text), value in zip(texts.items(), values.values(), strict=True):
+        action = options[key]
+        if text == "required":
             required.add(key)
-        elif value is None and type(None) in kinds:  # no word says so
+        elif value is None and action.default is None:  # no word says so
             parser.set_defaults(**{key: None})
-        elif not value and list in kinds:
+        elif value in (None, []) and (action.nargs == "+" or key == "report_to"):
             parser.set_defaults(**{key: []})
         elif isinstance(value, list):
-            words = [f"--{key}", *value, *words]  # before an option, so that it ends there
-        else:
-            words.append(f"--{key}={_ON_OFF.get(value, value) if bool in kinds else value}")
+            words = [f"--{key}", *text, *words]  # before an option, so that it ends there
+        elif isinstance(value, dict):
+            words.append(f"--{key}={json.dumps(value)}")
+        else:  # `on` and `off` are words of YAML alone
+            text = text if action.type is str else {"on": "true", "off": "false"}.get(text, text)
+            words.append(f"--{key}={text}")
     return words
-
-
-_ON_OFF = {"on": "true", "off": "false"}  # as YAML has it; argparse knows the other words
-
-
-def _texts_of(path: Path) -> dict[str, Any]:
-    """
-    Key -> the value as it is written, so that `language: no` is no boolean and `1.10` no number: a text, a list of
-    texts, `None`, or for a mapping its JSON.
-    """
-    with path.open(encoding="utf-8-sig") as file:
-        loader = yaml.SafeLoader(file)
-        root = loader.get_single_node()
-        if not isinstance(root, yaml.MappingNode):
-            raise ValueError(f"{path} must hold `key: value` lines")
-        loader.flatten_mapping(root)  # `<<:`
-        values: dict[str, Any] = {}
-        for key, node in root.value:
-            if isinstance(node, yaml.SequenceNode):
-                values[key.value] = [item.value for item in node.value]
-            elif isinstance(node, yaml.MappingNode):
-                values[key.value] = json.dumps(loader.construct_object(node, deep=True))
-            else:
-                values[key.value] = None if node.tag.endswith(":null") else node.value
-    return values

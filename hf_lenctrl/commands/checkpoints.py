@@ -1,7 +1,6 @@
 """Finding, averaging and checking the checkpoints of a training run."""
 
 import logging
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -46,19 +45,10 @@ def last_checkpoint(output_dir: str | Path) -> str | None:
     return str(folders[-1]) if folders else None
 
 
-def check_writable(folder: str | Path) -> None:
-    """Make a folder, and raise `OSError` unless files can be written to it: before the hours of work to be saved."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    tempfile.TemporaryFile(dir=folder).close()
-
-
 def check_checkpoint(folder: str | Path, weights_only: bool = False) -> None:
     """
-    Raise `ValueError` where the optimizer's or the schedule's state is missing: Trainer would begin a new one.
-
-    Args:
-        weights_only (`bool`, *optional*, defaults to `False`): It was saved with `save_only_model`.
+    Raise `ValueError` where the optimizer's or the schedule's state is missing: Trainer would begin a new one. With
+    `save_only_model` there is none.
     """
     names = {path.name for path in Path(folder).iterdir()}
     sharded = any(name.startswith(("global_step", "optimizer_", "pytorch_model_fsdp")) for name in names)
@@ -79,14 +69,8 @@ def finished_with(checkpoint: str | Path, args: TrainingArguments) -> Path | Non
 
 def average_checkpoints(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
     """
-    Mean of the weights of several checkpoints of one run (Vaswani et al. 2017, section 6.1, averages the last five).
-
-    Args:
-        folders (`Sequence[str]`): Folders that hold a `model.safetensors`, oldest first.
-
-    Returns:
-        `dict[str, torch.Tensor]`: a state dict. Floats are averaged in float32 and keep their dtype; integers, such as
-        the unit table, are taken from the last folder.
+    Mean of the weights of several checkpoints of one run, oldest first (Vaswani et al. 2017, section 6.1, averages the
+    last five). Floats are averaged in float32 and keep their dtype; integers, such as the unit table, are the last's.
     """
     total: dict[str, torch.Tensor] = {}
     for folder in folders:
@@ -114,10 +98,7 @@ def is_worse(mean: dict[str, float], last: dict[str, float]) -> bool:
 def keep_better(trainer, count: int) -> str:
     """
     Load the mean of a run's last checkpoints, or the last alone where the mean is worse on the validation rows. Only
-    checkpoints of the run's second half and past the warm-up count.
-
-    Returns:
-        `str`: a sentence on what was kept, and why.
+    checkpoints of the run's second half and past the warm-up count. Returns a sentence on what was kept, and why.
     """
     folders = checkpoints_of(str(trainer.args.output_dir))
     if not folders:
@@ -137,8 +118,7 @@ def keep_better(trainer, count: int) -> str:
         load_average(trainer.model, folders)
         found = trainer.evaluate(metric_key_prefix=name)
         figures[name] = {key: found[f"{name}_{key}"] for key in ("loss", "mae") if f"{name}_{key}" in found}
-    worse = is_worse(figures["mean"], figures["last"])
-    if worse:
+    if worse := is_worse(figures["mean"], figures["last"]):
         load_average(trainer.model, late[-1:])
     told = {name: ", ".join(f"{key} {value:.3f}" for key, value in found.items()) for name, found in figures.items()}
     return (

@@ -46,12 +46,7 @@ def load_splits(args: DataArguments) -> DatasetDict:
 
     A split that is not given is cut from train: by a hash of the row's group (`args.group_column`), so that groups
     never mix and the split is the same on every machine, or without groups by a hash of the source.
-
-    Raises:
-        `FileNotFoundError`: for a file that is not there.
-        `ValueError`: without any data, for an unknown file type, an unreadable file, a missing column, or no rows.
     """
-    limits = {"validation": args.max_validation_rows, "test": args.max_test_rows}
     splits, files = _given_splits(args)
     if "train" not in splits:
         raise ValueError(
@@ -65,7 +60,7 @@ def load_splits(args: DataArguments) -> DatasetDict:
     cuts = {name: share for name, share in cuts.items() if name not in splits and share > 0}
     if cuts:
         splits |= _split(splits["train"], cuts, args)
-    for name, limit in limits.items():
+    for name, limit in (("validation", args.max_validation_rows), ("test", args.max_test_rows)):
         if name in splits and limit is not None:
             splits[name] = splits[name].select(range(min(limit, len(splits[name]))))
     names = {args.source_column: "source", args.target_column: "target"}
@@ -90,24 +85,18 @@ def _given_splits(args: DataArguments) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _check_columns(rows: Dataset, file: str, args: DataArguments) -> None:
-    columns = {"source_column": args.source_column, "target_column": args.target_column}
+    """Columns that are there, of which two hold text."""
     if args.source_column == args.target_column:
         raise ValueError(f"source_column and target_column are both {args.source_column!r}; name two columns")
-    groups = {} if args.group_column is None else {"group_column": args.group_column}
-    for option, column in (columns | groups).items():
-        if column not in rows.column_names:
-            raise ValueError(
-                f"{file} has no column {column!r}, only {', '.join(rows.column_names)}; name the right one with "
-                f"{option}="
-            )
     if len(rows) == 0:
         raise ValueError(f"{file} has no rows")
-    for option, column in columns.items():
+    for option in ("source_column", "target_column", *(["group_column"] if args.group_column is not None else [])):
+        column, advice = getattr(args, option), f"name the right one with {option}="
+        if column not in rows.column_names:
+            raise ValueError(f"{file} has no column {column!r}, only {', '.join(rows.column_names)}; {advice}")
         kind = getattr(rows.features[column], "dtype", "other values")
-        if kind not in ("string", "large_string", "null"):
-            raise ValueError(
-                f"column {column!r} of {file} must hold text, got {kind}; name the right one with {option}="
-            )
+        if option != "group_column" and kind not in ("string", "large_string", "null"):
+            raise ValueError(f"column {column!r} of {file} must hold text, got {kind}; {advice}")
 
 
 def _split(rows: Dataset, shares: dict[str, float], args: DataArguments) -> dict[str, Dataset]:
@@ -141,9 +130,6 @@ def leave_out_lengths(rows, tokenizer, unit: str, lengths: Sequence[int]):
     """
     Rows whose target has none of the lengths, so that a test at these is one at unseen lengths (Takase & Okazaki 2019,
     lower halves of Tables 1, 2 and 4).
-
-    Raises:
-        `ValueError`: when no row is left.
     """
     table, unseen = UnitTable.from_tokenizer(tokenizer, unit), set(lengths)
 
@@ -161,9 +147,7 @@ def leave_out_lengths(rows, tokenizer, unit: str, lengths: Sequence[int]):
     left_out = ", ".join(f"{sum(length in own for own in counts):,} of {length}" for length in lengths)
     logger.info("train: %s rows, targets left out by their %ss: %s", f"{len(rows):,}", unit, left_out)
     if not kept:
-        raise ValueError(
-            f"unseen_lengths={list(lengths)} leaves none of {len(rows)} training rows; name fewer lengths"
-        )
+        raise ValueError(f"unseen_lengths={list(lengths)} leaves no training row; name fewer lengths")
     return rows.select(kept)
 
 
@@ -187,17 +171,11 @@ def tokenize(
     length: int | None = None,
 ) -> tuple[DatasetDict, list[RowReport]]:
     """
-    Tokenise with `datasets.map` (cached, `args.preprocessing_num_workers` processes, with a progress bar).
+    Columns `input_ids`, `attention_mask` and `labels`, and a report for each split.
 
     Rows with an empty text or with a target over `args.max_target_length` tokens are dropped and counted; sources over
-    `args.max_source_length` are cut and counted. With `length_tokens` each source begins with the
-    token of its target's length in `unit`, or of `length`.
-
-    Returns:
-        `(DatasetDict, list[RowReport])`: columns `input_ids`, `attention_mask`, `labels`; and a report for each split.
-
-    Raises:
-        `ValueError`: when a split keeps no row.
+    `args.max_source_length` are cut and counted. With `length_tokens` each source begins with the token of its
+    target's length in `unit`, or of `length`.
     """
     given = {"tokenizer": tokenizer, "args": args, "tokens": length_tokens, "unit": unit, "length": length}
     encode: dict[str, Any] = {"function": _encode, "batched": True, "fn_kwargs": given}

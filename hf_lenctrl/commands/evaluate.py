@@ -10,12 +10,13 @@ The input is json, jsonl, csv or parquet (.gz too). The report is printed as Mar
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from ..conversion import tokenizer_of
 from ..evaluation.metrics import ROUGE_UNITS, lead, rouge_metrics, rouge_settings, text_quality
 from ..evaluation.report import length_report
 from ..length_units import LENGTH_UNITS
-from ..lengths import parse_tolerance
+from ..lengths import window_in
 from .arguments import CommandParser
 from .recipes import model_name
 from .rows import Rows
@@ -38,8 +39,7 @@ def make_parser() -> CommandParser:
     add("--baseline_column", help="column of another system's texts, to be the baseline instead")
     add("--rouge_unit", choices=ROUGE_UNITS, default="word", help="character for Japanese or Chinese")
     add("--rouge_max_bytes", type=int, help="cut outputs to so many bytes for ROUGE, 75 in DUC 2004")
-    window = "window that the outputs had: units, a share, or two, below and above"
-    add("--length_tolerance", nargs="+", help=window)
+    parser.add_window("window that the outputs had: units, a share, or two, below and above")
     add("--bucket_width", type=int, help="requested lengths in each bucket of the report")
     add("--worst", type=int, default=5, help="examples to show, those with the largest differences")
     add("--output_dir", help="folder for report.json, report.md and report.png")
@@ -79,7 +79,8 @@ def main(argv=None) -> None:
     """Run the command."""
     args = parse(argv)
     rows = Rows(args.input_file)
-    rows.leave_out_dropped()
+    # `test_outputs.jsonl` of a run says in `dropped` which rows were not tested
+    rows.values = [row for row in rows.values if row.get("output") is not None or not row.get("dropped")]
     if args.length is None:
         requested = {unit: rows.lengths(name) for unit, name in zip(args.units, args.requested_column, strict=True)}
     else:
@@ -90,15 +91,13 @@ def main(argv=None) -> None:
         requested,
         units=args.units,
         tokenizer=None if args.tokenizer is None else tokenizer_of(args.tokenizer),
-        tolerance=None if args.length_tolerance is None else parse_tolerance(args.length_tolerance),
         bucket_width=args.bucket_width,
         worst=args.worst,
+        **window_in(args),
     )
     if args.reference_column is not None:
-        references, how = (
-            rows.texts(args.reference_column),
-            {"max_bytes": args.rouge_max_bytes, "unit": args.rouge_unit},
-        )
+        references = rows.texts(args.reference_column)
+        how: dict[str, Any] = {"max_bytes": args.rouge_max_bytes, "unit": args.rouge_unit}
         report.rouge = {**rouge_metrics(texts, references, **how), "settings": rouge_settings(**how)}
         name, baseline = baseline_of(args, rows, requested)
         if baseline:

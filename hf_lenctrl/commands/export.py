@@ -9,7 +9,6 @@ CTranslate2. `hf_lenctrl.FixedLengthTranslator(folder)(texts)` generates with it
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import torch
 from huggingface_hub import ModelCard, ModelCardData
@@ -19,9 +18,8 @@ import hf_lenctrl
 
 from ..card import write_card
 from ..conversion import tokenizer_of
-from ..fixed_length.ctranslate2 import FOLDER, check_quantization
+from ..fixed_length.ctranslate2 import FOLDER, import_ctranslate2
 from .arguments import CommandParser
-from .checkpoints import check_writable
 from .recipes import model_name
 
 
@@ -37,23 +35,12 @@ print(tokenizer.decode(ids[0], skip_special_tokens=True, clean_up_tokenization_s
 @torch.no_grad()
 def export_ctranslate2(frozen, tokenizer, output_dir: str | Path, quantization: str | None = None) -> None:
     """
-    Write a frozen model in CTranslate2's format.
+    Write what `freeze_length` returned in CTranslate2's format, into a folder that does not exist.
 
     Its library's own converter reads what it needs from files and takes `<pad>` for the last entry of each Marian
     vocabulary and its embedding for zero; here entries stay where they are, so that ids are those of the tokenizer.
-
-    Args:
-        frozen (`PreTrainedModel`): What `freeze_length` returned.
-        tokenizer (`PreTrainedTokenizerBase`): The model's.
-        output_dir (`str` or `Path`): A folder that does not exist.
-        quantization (`str`, *optional*): `"float32"`, `"int8"`, ... by default the weights as they are.
-
-    Raises:
-        `ImportError`: without CTranslate2.
-        `ValueError`: for a quantisation that this CPU lacks, or a model whose encoder and decoder have another number
-            of heads.
     """
-    check_quantization(quantization)
+    import_ctranslate2()
     from ctranslate2.converters.transformers import BartLoader, M2M100Loader
 
     config, settings = frozen.config, frozen.generation_config
@@ -95,9 +82,7 @@ def _entries(tokenizer, vocabulary: dict[str, int], size: int) -> list[str]:
 def frozen_card(frozen, folder: str | Path) -> ModelCard:
     """A card for a frozen model, with what the card of the model in `folder`, which it was made from, says of it."""
     config, folder = frozen.config, Path(folder)
-    known: dict[str, Any] = {}
-    if (folder / "README.md").is_file():
-        known = ModelCard.load(folder / "README.md").data.to_dict()
+    known = ModelCard.load(folder / "README.md").data.to_dict() if (folder / "README.md").is_file() else {}
     names = ("language", "license", "datasets", "pipeline_tag", "base_model")
     copied = {name: known[name] for name in names if known.get(name) is not None}
     length, unit = config.frozen_length, f"{config.frozen_length_unit}s"
@@ -118,24 +103,17 @@ def frozen_card(frozen, folder: str | Path) -> ModelCard:
 
 
 def export(model_folder: str | Path, length: int, output_dir: str | Path, quantization: str | None = None) -> Path:
-    """
-    Freeze a length into a model, in a folder that does not exist, and export it; a failure leaves no folder.
-
-    Raises:
-        `ImportError`: without CTranslate2.
-        `ValueError`: for a folder that exists, a quantisation that this CPU lacks, or a model that is given no length
-            or that cannot be frozen, see `hf_lenctrl.freeze_length`.
-    """
+    """Freeze a length into a model, in a folder that does not exist, and export it; a failure leaves no folder."""
     output_dir = Path(output_dir)
     if output_dir.exists():
         raise ValueError(f"{output_dir} exists; remove it or name another folder: --output_dir")
-    check_quantization(quantization)  # before a large model is loaded
+    import_ctranslate2()  # before a large model is loaded
     model = AutoModelForSeq2SeqLM.from_pretrained(model_folder)
     tokenizer = tokenizer_of(model_folder)
     frozen = hf_lenctrl.freeze_length(model, length, tokenizer=tokenizer)
     if frozen.config.frozen_length is None:
         raise ValueError(f"{model_folder} holds a model with length_encoding='none', which has no length to freeze")
-    check_writable(output_dir.parent)
+    output_dir.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output_dir.parent) as folder:
         part = Path(folder, output_dir.name)
         frozen.save_pretrained(part)
@@ -158,5 +136,4 @@ def make_parser() -> CommandParser:
 
 def main(argv=None) -> None:
     """Run the command."""
-    args = make_parser().parse_args(argv)
-    print(export(args.model_folder, args.length, args.output_dir, args.quantization))
+    print(export(**vars(make_parser().parse_args(argv))))

@@ -25,15 +25,14 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
-from transformers import AutoConfig, set_seed
+from transformers import set_seed
 
 import hf_lenctrl
 
 from ..conversion import auto_class, tokenizer_of
 from ..length_units import LENGTH_UNITS
-from ..lengths import LENGTH_CONSTRAINTS, parse_tolerance
+from ..lengths import LENGTH_CONSTRAINTS, window_in
 from .arguments import CommandParser
-from .checkpoints import check_writable
 from .locking import locked
 from .output_file import OutputFile
 from .recipes import model_name
@@ -47,6 +46,9 @@ SAMPLING = (
     ("no_repeat_ngram_size", int, "no repeated n-grams of this size"),
     ("repetition_penalty", float, "over 1 against tokens that are there already"),
 )
+# options of the command alone; the others are the pipeline's
+OWN = """model input_file output_file length length_column length_ratio reference_column rerank_model source_column
+    column_prefix do_sample seed dtype compile way""".split()
 
 
 def length_or_way(value: str) -> int | tuple | str:
@@ -74,24 +76,21 @@ def make_parser() -> CommandParser:
         type=length_or_way,
         nargs="+",
         help="units of every output, or a range, 30-42; several for an output at each; or 'predict' by a length "
-        "predictor, 'source' or 'reference' for as many as the source or the reference has",
+        "predictor, 'source' or 'reference' for as many as these have",
     )
     lengths.add_argument("--length_column", help="column that holds the length or the range of each text")
-    ratio = "this many times the source's length; two numbers are a range"
-    lengths.add_argument("--length_ratio", type=float, nargs="+", help=ratio)
+    lengths.add_argument("--length_ratio", type=float, nargs="+", help="times the source's length; two are a range")
     add("--predictor", type=model_name, help="length predictor for --length predict; defaults to the model's own")
     add("--reference_column", help="column of the references for --length reference")
     add("--length_unit", choices=LENGTH_UNITS, help="unit of a constraint on a plain model; others know theirs")
     add("--length_constraint", choices=LENGTH_CONSTRAINTS, help="never longer, or exactly so long")
-    window = "window around an exact length: units (4), a share (0.1), or two of them, below and above"
-    add("--length_tolerance", nargs="+", help=window)
+    parser.add_window("window around an exact length: units (4), a share (0.1), or two of them, below and above")
     add("--length_plans", type=int, default=3, help="lengths of a range to generate candidates at")
     add("--num_return_sequences", type=int, default=1, help="outputs for each text, the best first")
     add("--rerank", type=int, default=0, help="candidates, of which the one with most source words wins")
     add("--rerank_model", help="plain model of the task that chooses the candidate instead")
     add("--source_column", default="source", help="column of the texts")
-    prefix = "of `requested`, `output` and `length` where the rows have such columns"
-    add("--column_prefix", default="", help=prefix)
+    add("--column_prefix", default="", help="of `requested`, `output` and `length` where rows have such columns")
     add("--num_beams", type=int, help="width of the search; 4, or 1 with --do_sample")
     add("--do_sample", action="store_true", help="sample; with one beam unless --num_beams is given")
     for name, kind, text in SAMPLING:
@@ -100,8 +99,7 @@ def make_parser() -> CommandParser:
     add("--batch_size", type=int, help="most rows of a batch; 32, or no limit with --batch_tokens")
     add("--batch_tokens", type=int, help="most rows times source and requested length of a batch")
     add("--dtype", choices=["float32", "bfloat16", "float16"], help="of the weights")
-    costs = "torch.compile and a static cache; it takes a minute or two before the first text; not for CPUs"
-    add("--compile", action="store_true", help=costs)
+    add("--compile", action="store_true", help="torch.compile and a static cache, in a minute or two; not for CPUs")
     return parser
 
 
@@ -110,13 +108,11 @@ def parse(argv) -> argparse.Namespace:
     parser = make_parser()
     args = parser.parse_args(argv)
     args.num_beams = args.num_beams or (1 if args.do_sample else 4)
-    args.length_tolerance = None if args.length_tolerance is None else parse_tolerance(args.length_tolerance)
     ways = [length for length in args.length or [] if isinstance(length, str)]
     args.way = ways[0] if ways else None
-    if not args.do_sample and (
-        given := [n for n in ("temperature", "top_k", "top_p") if getattr(args, n) is not None]
-    ):
-        parser.error(f"--{given[0]} is for sampling: add --do_sample")
+    sampling = [name for name in ("temperature", "top_k", "top_p") if getattr(args, name) is not None]
+    if sampling and not args.do_sample:
+        parser.error(f"--{sampling[0]} is for sampling: add --do_sample")
     if len({type(length) for length in args.length or []} & {int, tuple}) > 1:
         parser.error(f"--length takes lengths or ranges, not both, got {args.length}")
     if ways and len(args.length) > 1:
@@ -130,16 +126,6 @@ def parse(argv) -> argparse.Namespace:
     return args
 
 
-def check_length_given(args: argparse.Namespace) -> None:
-    """Refuse, before a model is loaded, a command without a length for a model that needs one."""
-    if any(way is not None for way in (args.length, args.length_column, args.length_ratio)):
-        return
-    config = AutoConfig.from_pretrained(args.model[0])
-    needs = any(getattr(config, name, None) for name in ("length_controlled", "length_tokens"))
-    if (needs or args.length_constraint is not None) and getattr(config, "length", None) is None:
-        raise ValueError("no length was given; give --length 40, --length_column NAME or --length_ratio 0.5")
-
-
 def load(paths: list[str], dtype: str | None = None, compiled: bool = False):
     """The model, or the ensemble of several, and their tokenizer."""
     models: list = [auto_class(path).from_pretrained(path, dtype=dtype).eval() for path in paths]
@@ -151,21 +137,16 @@ def load(paths: list[str], dtype: str | None = None, compiled: bool = False):
 
 
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Options of the pipeline."""
-    names = ["batch_size", "batch_tokens", "num_beams", "num_return_sequences", "rerank", "length_plans"]
-    options = {name: getattr(args, name) for name in [*names, "length_unit", "length_tolerance"]}
+    """Options of the pipeline; without one the model's own default holds."""
+    options = {name: value for name, value in vars(args).items() if name not in OWN and value is not None}
     if args.length_ratio is not None:
         options["length_ratio"] = tuple(args.length_ratio) if len(args.length_ratio) > 1 else args.length_ratio[0]
-    options |= {name: getattr(args, name) for name, _, _ in SAMPLING if getattr(args, name) is not None}
-    options |= {"do_sample": True} if args.do_sample else {}
-    if args.num_return_sequences > 1 and not args.do_sample:  # beams have a score
+    if args.do_sample:
+        options["do_sample"] = True
+    elif args.num_return_sequences > 1:  # beams have a score
         options |= {"return_dict_in_generate": True, "output_scores": True}
     if args.compile:
         options |= {"cache_implementation": "static", "disable_compile": True}  # by `generate`, which leaves out beams
-    if args.length_constraint is not None:  # else the model's own default holds
-        options["length_constraint"] = args.length_constraint
-    if args.way is not None:
-        options["predictor"] = args.predictor
     if args.rerank_model is not None:
         options["rerank_model"] = load([args.rerank_model], args.dtype)
     return options
@@ -173,31 +154,23 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
 
 def generate(model, tokenizer, sources: list[str], lengths: list | str, progress_bar=True, **options) -> list[dict]:
     """
-    Generate for each source at its length, in batches of like requests, with a progress bar.
+    Rows `source`, `requested`, `output`, `length` and `score`, in the order given; several for a source with
+    `num_return_sequences`.
 
     Args:
         sources (`list[str]`): Texts.
         lengths (`list` or `str`): Wanted units or ranges for each, or the way to them, `"predict"`, `"source"` or
             `"reference"`; all `None` for the model's default, or for a plain model.
         options: See `hf_lenctrl.LengthControlledGenerationPipeline`, e.g. `num_beams=4`, `batch_size=50`.
-
-    Returns:
-        `list[dict]`: `source`, `requested`, `output`, `length`, `score`, in the order given; several for a source with
-        `num_return_sequences`.
     """
     if isinstance(lengths, str) or lengths[0] is not None:
         options["length"] = lengths
     pipe = hf_lenctrl.LengthControlledGenerationPipeline(
         model=model, tokenizer=tokenizer, device=model.device, progress_bar=progress_bar
     )
+    names = {"requested": "requested_length", "output": "generated_text", "length": "length", "score": "score"}
     return [
-        {
-            "source": source,
-            "requested": output["requested_length"],
-            "output": output["generated_text"],
-            "length": output["length"],
-            "score": output.get("score"),
-        }
+        {"source": source, **{name: output.get(key) for name, key in names.items()}}
         for source, outputs in zip(sources, pipe(sources, **options), strict=True)
         for output in (outputs if isinstance(outputs, list) else [outputs])
     ]
@@ -234,17 +207,19 @@ def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, s
     bar.close()
 
 
-def print_figures(requests: list[Request], lines: list[str], tolerance) -> None:
+def print_figures(requests: list[Request], lines: list[str], args: argparse.Namespace) -> None:
     """Print how well the outputs have the requested lengths."""
     names, rows = requests[0].names, [json.loads(line) for line in lines]
     count = len(lines) // len(requests)
     requested = [requests[i // count].length or row[names["requested"]] for i, row in enumerate(rows)]
     produced = [row[names["length"]] for row in rows]
+    figures = {}
     if isinstance(requested[0], list | tuple):
         inside = [low <= n <= high for n, (low, high) in zip(produced, requested, strict=True)]
-        print(f"within {sum(inside) / len(inside):.3f}", file=sys.stderr)
+        figures["within"] = sum(inside) / len(inside)
     elif requested[0] is not None:
-        figures = hf_lenctrl.length_metrics(produced, requested, tolerance=tolerance)
+        figures = hf_lenctrl.length_metrics(produced, requested, **window_in(args))
+    if figures:
         print(", ".join(f"{name} {value:.3f}" for name, value in figures.items()), file=sys.stderr)
 
 
@@ -263,12 +238,11 @@ def main(argv=None) -> None:
     digest = hashlib.sha256("\n".join(request.columns for request in requests).encode(errors="surrogatepass"))
     options = {name: value for name, value in vars(args).items() if name not in ("input_file", "output_file")}
     state = PartialState(cpu=not torch.accelerator.is_available())  # else processes on CPUs would not know each other
-    check_writable(Path(args.output_file).parent)
+    Path(args.output_file).parent.mkdir(parents=True, exist_ok=True)
     with locked(args.output_file, state.is_main_process):
         file = OutputFile(args.output_file, {"input": digest.hexdigest(), **options})
         if len(file.lines) == len(requests) * args.num_return_sequences:
             return print(f"{args.output_file} is complete", file=sys.stderr)
-        check_length_given(args)
         write(requests, args, file, state)
         if state.is_main_process:
-            print_figures(requests, file.lines, args.length_tolerance)
+            print_figures(requests, file.lines, args)

@@ -42,13 +42,9 @@ _CLASSES: dict[tuple[str, bool], tuple[type, type]] = {
 
 def register_family(name: str, config_class: Any, model_class: Any) -> None:
     """
-    Let `family` name an architecture from outside the package in this process; see `recipes/reproduce/baselines`.
-
-    Args:
-        name (`str`): Value of `family`.
-        config_class (`type`): A configuration that is made of the fields of `LenCtrlMarianConfig`. Its `encodings` are
-            the values of `length_encoding` that it has.
-        model_class (`type`): A sequence-to-sequence model of it, with `set_unit_table`.
+    Let `family` name an architecture from outside the package in this process; see `recipes/reproduce/baselines`. Its
+    configuration is made of the fields of `LenCtrlMarianConfig`, and its `encodings` are those of `length_encoding`.
+    Its sequence-to-sequence model has `set_unit_table`.
     """
     _CLASSES[name, False] = config_class, model_class
     FAMILIES.append(name)
@@ -67,38 +63,32 @@ _SHAPE = {
     "activation_function": ("activation_function", "dense_act_fn"),
     "vocab_size": ("vocab_size",),
 }
-_METHOD = (
-    "length_encoding absolute_positions encoder_length_embedding length_head learned_lengths length_scale".split()
-)
+_METHOD = """length_encoding absolute_positions encoder_length_embedding length_head learned_lengths
+    length_scale""".split()
+_TOKENIZER = ("vocab_size", "target_vocabulary", "byte_fallback")  # of one that is trained here
 
 
 def check_options(args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> None:
-    """
-    Refuse options that a run would ignore.
-
-    Raises:
-        `ValueError`: for a shape or method that the checkpoint does not have, and for an option without a use.
-    """
+    """Refuse options that a run would ignore: a shape or a method that a checkpoint lacks, and those without a use."""
     name = args.model_name_or_path or args.base_model
-    if name is not None:
-        config: Any = AutoConfig.from_pretrained(name)
-        if args.base_model is not None and args.model_name_or_path is None and hasattr(config, "length_encoding"):
-            raise ValueError(f"base_model={name} has length control already; give it as model_name_or_path={name}")
-        if args.model_name_or_path is None or hasattr(config, "length_encoding") or _stays_plain(args):
-            _check_fixed(args, data_args, config)  # else it is refused as plain
+    config: Any = None if name is None else AutoConfig.from_pretrained(name)
+    controlled = hasattr(config, "length_encoding")
+    if controlled and args.model_name_or_path is None:
+        raise ValueError(f"base_model={name} has length control already; give it as model_name_or_path={name}")
+    if name is not None and (args.model_name_or_path is None or controlled or _stays_plain(args)):
+        _check_fixed(args, data_args, config)  # else it is refused as plain
     tokens = args.length_encoding == "learned" or args.encoder_length_embedding
-    controlled = name is not None and (hasattr(config, "length_encoding") or not _stays_plain(args))
     told = args.length_encoding != "none" or args.encoder_length_embedding or controlled
+    told = told or name is not None and not _stays_plain(args)
+    new, given_length = "a tokenizer that is trained here", "a model that is given the length"
     used = {
         "length_bins": (data_args.length_tokens == "bins" or name is not None, "length_tokens=bins"),
         "learned_lengths": (tokens or name is not None, "length_encoding=learned or encoder_length_embedding"),
         "group_separator": (data_args.group_column is not None, "group_column="),
-        "vocab_size": (args.tokenizer_name_or_path is None, "a tokenizer that is trained here"),
-        "target_vocabulary": (args.tokenizer_name_or_path is None, "a tokenizer that is trained here"),
-        "byte_fallback": (args.tokenizer_name_or_path is None, "a tokenizer that is trained here"),
-        "length_noise": (told or run_args.length_noise == 0, "a model that is given the length"),
-        "overshoot_share": (told or run_args.overshoot_share == 0, "a model that is given the length"),
-        "no_length_share": (told or run_args.no_length_share == 0, "a model that is given the length"),
+        **dict.fromkeys(_TOKENIZER, (args.tokenizer_name_or_path is None, new)),
+        "length_noise": (told or run_args.length_noise == 0, given_length),
+        "overshoot_share": (told or run_args.overshoot_share == 0, given_length),
+        "no_length_share": (told or run_args.no_length_share == 0, given_length),
     }
     for option, (is_used, needs) in used.items():
         if option in args.typed and not is_used:
@@ -118,14 +108,13 @@ def _check_fixed(args: ModelArguments, data_args: DataArguments, config) -> None
         has[option] = next((getattr(config, field) for field in fields if hasattr(config, field)), None)
     shared = getattr(config, "share_encoder_decoder_embeddings", True)
     has["target_vocabulary"] = "shared" if shared else "character"
-    if not hasattr(config, "length_encoding"):  # a base model
-        has |= {"absolute_positions": True, "learned_lengths": 512, "length_scale": 1}
-        if args.model_name_or_path is not None:  # a model to go on with is given no new ones
-            has["length_tokens"] = None
-    else:
+    if hasattr(config, "length_encoding"):
         tokens: dict = config.length_tokens or {}
         has |= {option: getattr(config, option) for option in _METHOD}
         has |= {"length_tokens": tokens.get("kind"), "length_bins": len(tokens.get("thresholds", ())) + 1}
+    else:  # a base model; one to go on with is given no length tokens
+        has |= {"absolute_positions": True, "learned_lengths": 512, "length_scale": 1}
+        has |= {} if args.model_name_or_path is None else {"length_tokens": None}
     name = args.model_name_or_path or args.base_model
     record = private(str(name), "run.json")
     before = json.loads(record.read_text(encoding="utf-8"))["decides"] if record.is_file() else {}
@@ -139,10 +128,7 @@ def _check_fixed(args: ModelArguments, data_args: DataArguments, config) -> None
 def limits(args: ModelArguments, data_args: DataArguments, tokenizer) -> tuple[int, int]:
     """
     Tokens at which sources are cut, and tokens of the longest target that is kept: those of the arguments, by default
-    no more than a checkpoint has positions for.
-
-    Raises:
-        `ValueError`: for more than a checkpoint has.
+    no more than a checkpoint has positions for. Raises `ValueError` for more than it has.
     """
     name = args.model_name_or_path or args.base_model
     config: Any = None if name is None else AutoConfig.from_pretrained(name)
@@ -174,7 +160,7 @@ def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], out
 
     def train(folder: Path) -> None:
         logger.info("training a tokenizer: %d source subwords, %s target", args.vocab_size, args.target_vocabulary)
-        shape: Any = {name: getattr(args, name) for name in ("vocab_size", "target_vocabulary", "byte_fallback")}
+        shape: Any = {name: getattr(args, name) for name in _TOKENIZER}
         train_marian_tokenizer(texts["source"], texts["target"], folder, **shape)
 
     return tokenizer_of(trained_tokenizer(output_dir, train))
@@ -192,15 +178,12 @@ def language_id(tokenizer, code: str) -> int:
 
 def unit_and_tokens(model_args: ModelArguments, data_args: DataArguments, rows: Dataset, tokenizer):
     """The unit that the run counts and its length tokens: those of a checkpoint to go on with, or of the arguments."""
-    saved: Any = None
-    if model_args.model_name_or_path is not None:
-        saved = AutoConfig.from_pretrained(model_args.model_name_or_path)
-    unit = getattr(saved, "length_unit", None)
-    if unit is not None and model_args.length_unit not in (None, unit):
-        raise ValueError(
-            f"{model_args.model_name_or_path} counts {unit}s, got length_unit={model_args.length_unit}; leave it out"
-        )
-    unit = model_args.length_unit = unit or model_args.length_unit or "character"
+    name = model_args.model_name_or_path
+    saved: Any = None if name is None else AutoConfig.from_pretrained(name)
+    unit, given = getattr(saved, "length_unit", None), model_args.length_unit
+    if unit is not None and given not in (None, unit):
+        raise ValueError(f"{name} counts {unit}s, got length_unit={given}; leave it out")
+    unit = model_args.length_unit = unit or given or "character"
     if getattr(saved, "length_tokens", None) is not None:
         return unit, LengthTokens(**saved.length_tokens)
     return unit, None if data_args.length_tokens is None else fit_length_tokens(rows, tokenizer, unit, data_args)
@@ -208,28 +191,27 @@ def unit_and_tokens(model_args: ModelArguments, data_args: DataArguments, rows: 
 
 def build_model(args: ModelArguments, tokenizer, max_positions: int, length_tokens: LengthTokens | None = None) -> Any:
     """
-    The model of a run.
+    The model of a run: of a plain checkpoint to start from (`base_model`), one to go on with (`model_name_or_path`),
+    or of a new shape. It is of the stock class where it is new or plain and is given no length in any way.
 
     Args:
-        args (`ModelArguments`): Names a plain checkpoint to start from (`base_model`), one to continue with
-            (`model_name_or_path`), or gives the shape of a new model.
-        tokenizer (`PreTrainedTokenizerBase`): The run's.
+        args (`ModelArguments`), tokenizer (`PreTrainedTokenizerBase`): The run's.
         max_positions (`int`): Positions of a new model, in tokens.
         length_tokens (`LengthTokens`, *optional*): Tokens before the source.
-
-    Returns:
-        `PreTrainedModel`: The stock class for a new model or a plain checkpoint that is given no length in any way,
-            else a LenCtrl class.
-
-    Raises:
-        `ValueError`: for two checkpoints, a checkpoint of the wrong kind, or a shape that the family cannot have.
     """
-    if args.base_model is not None:
-        model = _controlled_base(args, tokenizer, length_tokens)
-    elif args.model_name_or_path is not None:
-        model = _saved_model(args)
-    else:
+    if args.base_model is not None and args.model_name_or_path is not None:
+        raise ValueError(
+            f"base_model={args.base_model} starts a run and model_name_or_path={args.model_name_or_path} goes on with "
+            "one; give one of them"
+        )
+    if (name := args.base_model or args.model_name_or_path) is None:
         model = _new_model(args, tokenizer, max_positions, length_tokens)
+    else:
+        config = AutoConfig.from_pretrained(name)
+        setattr(config, "dropout_rate" if hasattr(config, "dropout_rate") else "dropout", args.dropout)  # T5's name
+        # a float16 file is for serving; what is trained is float32
+        model = AutoModelForSeq2SeqLM.from_pretrained(name, config=config, dtype=torch.float32)
+        model = _as_base(model, args, tokenizer, length_tokens) if args.base_model else _as_saved(model, args)
     # Marian's sinusoids are computed and never saved, but `from_pretrained` leaves them trainable
     for name, weight in model.named_parameters():
         if name in (model._keys_to_ignore_on_save or ()):
@@ -241,68 +223,48 @@ def build_model(args: ModelArguments, tokenizer, max_positions: int, length_toke
     return model
 
 
-def with_dropout(config, dropout: float) -> Any:
-    """A configuration with this dropout, under the name that its family has for it."""
-    setattr(config, "dropout_rate" if hasattr(config, "dropout_rate") else "dropout", dropout)
-    return config
-
-
-def _controlled_base(args: ModelArguments, tokenizer, length_tokens: LengthTokens | None) -> Any:
-    """A plain checkpoint with length control added, or as it is where no length is given."""
-    name: Any = args.base_model
-    if args.model_name_or_path is not None:
-        raise ValueError(
-            f"base_model={name} starts a run and model_name_or_path={args.model_name_or_path} goes on with one; give "
-            "one of them"
-        )
-    config = with_dropout(AutoConfig.from_pretrained(name), args.dropout)
-    # a float16 file is for serving; what is trained is float32
-    base: Any = AutoModelForSeq2SeqLM.from_pretrained(name, config=config, dtype=torch.float32)
-    if length_tokens is not None and len(tokenizer) > base.get_input_embeddings().num_embeddings:
-        base.resize_token_embeddings(len(tokenizer))
-    model = base
+def _as_base(model, args: ModelArguments, tokenizer, length_tokens: LengthTokens | None) -> Any:
+    """A plain model with length control added, or as it is where no length is given."""
+    if length_tokens is not None and len(tokenizer) > model.get_input_embeddings().num_embeddings:
+        model.resize_token_embeddings(len(tokenizer))
     if not _stays_plain(args, length_tokens):
         model = add_length_control(
-            base,
+            model,
             length_encoding=args.length_encoding,
             length_unit=args.length_unit or "character",
             tokenizer=tokenizer,
-            length_constraint=args.length_constraint,
-            length_tolerance=args.tolerance,
             encoder_length_embedding=args.encoder_length_embedding,
             length_head=args.length_head,
             length_tokens=length_tokens,
+            **args.constraint,
         )
     if args.target_language is not None:
         model.generation_config.forced_bos_token_id = language_id(tokenizer, args.target_language)
     return model
 
 
-def _saved_model(args: ModelArguments) -> Any:
-    """The checkpoint to continue with: a length-controlled one, or with `length_encoding=none` a plain one."""
-    name: Any = args.model_name_or_path
-    config = with_dropout(AutoConfig.from_pretrained(name), args.dropout)
-    model = AutoModelForSeq2SeqLM.from_pretrained(name, config=config, dtype=torch.float32)
+def _as_saved(model, args: ModelArguments) -> Any:
+    """A model to go on with: a length-controlled one, or with `length_encoding=none` a plain one."""
     if not hasattr(model.config, "length_encoding") and not _stays_plain(args):
+        name = args.model_name_or_path
         raise ValueError(
             f"{name} holds a {type(model).__name__}, which has no length control; give it as base_model={name} to add "
             "it, or length_encoding=none to train it as it is"
         )
     if args.length_constraint is not None:
-        model.config.length_constraint, model.config.length_tolerance = args.length_constraint, args.tolerance
+        model.config.update(args.constraint)
     return model
 
 
 def _new_model(args: ModelArguments, tokenizer, max_positions: int, length_tokens: LengthTokens | None) -> Any:
     """A model of the given shape with random weights."""
-    shape = _shape(args, tokenizer, max_positions)
-    control = {name: getattr(args, name) for name in ("length_encoding", "encoder_length_embedding", "length_head")}
-    control |= {name: getattr(args, name) for name in ("length_constraint", "learned_lengths", "length_scale")}
-    control |= {"length_unit": args.length_unit or "character", "length_tolerance": args.tolerance}
-    control |= {"absolute_positions": args.absolute_positions or args.length_encoding == "none"}  # else it has none
     plain = _stays_plain(args, length_tokens) and (args.family, True) in _CLASSES
     config_class, model_class = _CLASSES[args.family, plain]
-    model: Any = model_class(config_class(**shape, **({} if plain else control)))
+    control: dict[str, Any] = {} if plain else {name: getattr(args, name) for name in _METHOD} | args.constraint
+    if not plain:  # without an encoding it has positions
+        control["absolute_positions"] = args.absolute_positions or args.length_encoding == "none"
+        control["length_unit"] = args.length_unit or "character"
+    model: Any = model_class(config_class(**_shape(args, tokenizer, max_positions), **control))
     if not plain:
         model.set_unit_table(tokenizer)
     # Source embeddings of variance 1 once scaled (Vaswani et al. 2017, section 3.4), as loud as the positions: with
@@ -319,19 +281,11 @@ def _shape(args: ModelArguments, tokenizer, max_positions: int) -> dict[str, Any
     separate = getattr(tokenizer, "separate_vocabs", False)
     if separate and args.family == "bart":
         raise ValueError("family='bart' has one vocabulary for both sides; pass target_vocabulary=shared")
-    shape: dict[str, Any] = {
-        "d_model": args.d_model,
-        "dropout": args.dropout,
-        "activation_function": args.activation_function,
-        "scale_embedding": True,
-        "max_position_embeddings": max_positions,
-        "vocab_size": len(tokenizer),
-        "pad_token_id": tokenizer.pad_token_id,
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "forced_eos_token_id": tokenizer.eos_token_id,
-        "decoder_start_token_id": tokenizer.eos_token_id if args.family == "bart" else tokenizer.pad_token_id,
-    }
+    shape: dict[str, Any] = {name: getattr(args, name) for name in ("d_model", "dropout", "activation_function")}
+    shape |= {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    eos, start = tokenizer.eos_token_id, "eos_token_id" if args.family == "bart" else "pad_token_id"
+    shape |= {"forced_eos_token_id": eos, "decoder_start_token_id": shape[start], "vocab_size": len(tokenizer)}
+    shape |= {"scale_embedding": True, "max_position_embeddings": max_positions}
     for side, layers in (("encoder", args.layers), ("decoder", args.decoder_layers or args.layers)):
         shape |= {f"{side}_layers": layers, f"{side}_attention_heads": args.attention_heads}
         shape |= {f"{side}_ffn_dim": args.ffn_dim}
@@ -342,7 +296,7 @@ def _shape(args: ModelArguments, tokenizer, max_positions: int) -> dict[str, Any
 
 def add_length_predictor(model, name: str | None, output_dir, save: bool = True) -> None:
     """
-    Make a predictor part of a model's folder, so that `length="predict"` works with the folder or its Hub name alone.
+    Save a predictor in a model's folder, so that `length="predict"` works with the folder or its Hub name alone.
 
     Args:
         model (`PreTrainedModel`): Whose configuration names it from now on.
@@ -350,9 +304,6 @@ def add_length_predictor(model, name: str | None, output_dir, save: bool = True)
             the run continues, if there is one.
         output_dir (`str` or `Path`): The model's folder.
         save (`bool`, *optional*, defaults to `True`): Whether this process writes.
-
-    Raises:
-        `ValueError`: for a predictor of another unit.
     """
     own, subfolder = getattr(model.config, "length_predictor", None), ""
     if name is None:
@@ -360,11 +311,11 @@ def add_length_predictor(model, name: str | None, output_dir, save: bool = True)
             return
         name, subfolder = model.config.name_or_path, own[2:]
     predictor, tokenizer = load_predictor(name, subfolder=subfolder)
-    unit = model.config.length_unit
-    if predictor.config.length_unit != unit:
+    predicts, unit = predictor.config.length_unit, model.config.length_unit
+    if predicts != unit:
         raise ValueError(
-            f"length_predictor={name} predicts {predictor.config.length_unit}s, the model counts {unit}s; train one "
-            f"with length_unit={unit}"
+            f"length_predictor={name} predicts {predicts}s, the model counts {unit}s; train one with "
+            f"length_unit={unit}"
         )
     folder = Path(output_dir, "length_predictor")
     if save:

@@ -10,17 +10,12 @@ from .lenctrl import POINT
 
 class OutputFile:
     """
-    Lines of an output file and, beside it, the options that made them.
+    Lines of an output file and, beside it in `<path>.options.json`, the options that made them.
 
     Args:
-        path (`str` or `Path`): JSON lines; `<path>.options.json` holds the options.
-        options (`Mapping[str, Any]`): What the lines depend on, as JSON; of the input a hash.
-
-    Attributes:
-        lines (`list[str]`): The whole lines that are in the file.
-
-    Raises:
-        `ValueError`: for a file that was not begun with these options.
+        path (`str` or `Path`): JSON lines; `lines` are those that are in it, but for a last one that was cut off.
+        options (`Mapping[str, Any]`): What the lines depend on, as JSON; of the input a hash. A file that was begun
+            with others is refused.
     """
 
     def __init__(self, path: str | Path, options: Mapping[str, Any]):
@@ -29,35 +24,27 @@ class OutputFile:
         self.lines: list[str] = []
         if self.path.exists():
             before = json.loads(self.options_path.read_text("utf-8")) if self.options_path.is_file() else {}
-            names = sorted(before | self.options)
-            pairs = [(name, before.get(name), self.options.get(name)) for name in names]
-            points = [f"{POINT}{name}={old}, now {new}" for name, old, new in pairs if old != new]
-            if points:
+            pairs = [(name, before.get(name), self.options.get(name)) for name in sorted(before | self.options)]
+            if points := [f"{POINT}{name}={old}, now {new}" for name, old, new in pairs if old != new]:
                 raise ValueError(
                     f"{self.path} exists, and no command with these options began it; remove it or name another file"
                     + "".join(points if before else [])
                 )
-            text = self.path.read_bytes()  # the last line may have been cut off
+            text = self.path.read_bytes()
             self.lines = text[: text.rfind(b"\n") + 1].decode().split("\n")[:-1]
 
     def begin(self, kept: int) -> None:
         """Write the options, and the first lines again; a command that is killed leaves the old ones or the new."""
         self.lines = self.lines[:kept]
-        for path, text in (
-            (self.options_path, json.dumps(self.options, indent=1)),
-            (self.path, self._text(self.lines)),
-        ):
+        lines = "".join(f"{line}\n" for line in self.lines)
+        for path, text in ((self.options_path, json.dumps(self.options, indent=1)), (self.path, lines)):
             part = path.with_name(f"{path.name}.part")
             part.write_bytes(text.encode())
             part.replace(path)
 
     def append(self, lines: Iterable[str]) -> None:
         """Add lines."""
-        lines = list(lines)
+        new = list(lines)
         with self.path.open("ab") as file:
-            file.write(self._text(lines).encode())
-        self.lines += lines
-
-    @staticmethod
-    def _text(lines: Iterable[str]) -> str:
-        return "".join(f"{line}\n" for line in lines)
+            file.write("".join(f"{line}\n" for line in new).encode())
+        self.lines += new

@@ -11,7 +11,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,10 @@ from ..evaluation.metrics import predictor_figures
 from ..length_predictor import LengthPredictor, round_lengths
 from ..length_units import LENGTH_UNITS, count_texts
 from ..training.upload import HubTrainer
-from .arguments import DataArguments, parse_arguments
+from .arguments import DataArguments, option, parse_arguments
 from .data import load_splits
-from .record import RunRecord, begun
-from .run import fit, set_up, trained_tokenizer
+from .record import begun
+from .run import fit, publish, set_up, trained_tokenizer
 
 
 logger = logging.getLogger("train_length_predictor")
@@ -40,41 +40,30 @@ CHARACTERS = 1000  # of a new tokenizer, the most frequent
 class PredictorArguments:
     """The predictor to train: a pretrained encoder, or the shape of a new one, and what is predicted."""
 
-    encoder_name_or_path: str | None = field(
-        default=None,
-        metadata={"help": "Pretrained encoder of the sources, e.g. google-bert/bert-base-uncased"},
+    encoder_name_or_path: str | None = option(
+        None, "Pretrained encoder of the sources, e.g. google-bert/bert-base-uncased"
     )
-    layers: int | None = field(default=None, metadata={"help": "New encoder: layers"})
-    d_model: int | None = field(default=None, metadata={"help": "New encoder: width"})
-    attention_heads: int | None = field(default=None, metadata={"help": "New encoder: attention heads of each layer"})
-    vocab_size: int | None = field(default=None, metadata={"help": "New encoder: subwords of its tokenizer"})
-    dropout: float = field(default=0.1, metadata={"help": "Dropout before the linear layer"})
-    length_unit: str = field(default="token", metadata={"help": "What a length counts", "choices": list(LENGTH_UNITS)})
-    target_tokenizer: str | None = field(
-        default=None, metadata={"help": "The generator, or its tokenizer, whose tokens are counted"}
-    )
-    patience: int | None = field(
-        default=None, metadata={"help": "End training after so many evaluations without a better one"}
-    )
+    layers: int | None = option(None, "New encoder: layers")
+    d_model: int | None = option(None, "New encoder: width")
+    attention_heads: int | None = option(None, "New encoder: attention heads of each layer")
+    vocab_size: int | None = option(None, "New encoder: subwords of its tokenizer")
+    dropout: float = option(0.1, "Dropout before the linear layer")
+    length_unit: str = option("token", "What a length counts", list(LENGTH_UNITS))
+    target_tokenizer: str | None = option(None, "The generator, or its tokenizer, whose tokens are counted")
+    patience: int | None = option(None, "End training after so many evaluations without a better one")
 
     def __post_init__(self):
         shape = {name: getattr(self, name) for name in ("layers", "d_model", "attention_heads", "vocab_size")}
-        missing = [name for name, value in shape.items() if value is None]
-        if self.encoder_name_or_path is not None and len(missing) < len(shape):
+        given = [name for name, value in shape.items() if value is not None]
+        if len(given) != (len(shape) if self.encoder_name_or_path is None else 0):
             raise ValueError(
-                f"encoder_name_or_path={self.encoder_name_or_path} has a shape of its own; leave out "
-                f"{', '.join(name for name in shape if name not in missing)}"
-            )
-        if self.encoder_name_or_path is None and missing:
-            raise ValueError(
-                "there is no encoder; give encoder_name_or_path= a pretrained one, or the whole shape of a new one: "
-                f"{', '.join(f'{name}=' for name in missing)} missing"
+                f"give encoder_name_or_path= a pretrained encoder, or all of {', '.join(shape)} of a new one; "
+                f"got encoder_name_or_path={self.encoder_name_or_path} with {', '.join(given) or 'no shape'}"
             )
         if (self.target_tokenizer is None) == (self.length_unit == "token"):
             raise ValueError(
-                "length_unit='token' counts the generator's tokens; give target_tokenizer= the generator's folder"
-                if self.target_tokenizer is None
-                else f"target_tokenizer has no part in counting {self.length_unit}s; leave it out"
+                "target_tokenizer= the generator's folder goes with length_unit=token, and with it alone, got "
+                f"target_tokenizer={self.target_tokenizer} with length_unit={self.length_unit}"
             )
 
 
@@ -211,43 +200,35 @@ def main(argv=None) -> dict:
     data_args.max_source_length = data_args.max_source_length or 256
     set_up(args)
     with begun(args, model_args, data_args) as record:
-        return run(model_args, data_args, args, record)
+        # ---------------------------------------------------------------- data and model
+        with args.main_process_first(desc="data"):
+            splits = measure(load_splits(data_args), model_args, data_args)
+            tokenizer = load_tokenizer(model_args, splits["train"]["source"], args.output_dir)
+        record.set_rows({name: len(split) for name, split in splits.items()})
+        encoder: Any = model_args.encoder_name_or_path or new_encoder(model_args, tokenizer, data_args)
+        unit, lengths = model_args.length_unit, splits["train"]["labels"][:]
+        model = LengthPredictor.from_encoder(encoder, lengths, length_unit=unit, dropout=model_args.dropout)
+        model.config.pad_token_id = tokenizer.pad_token_id  # else Trainer sets it, and warns
+        logger.info("%.1fM parameters, targets %.1f %ss", model.num_parameters() / 1e6, model.config.target_mean, unit)
+        limits = (data_args.max_source_length, model.max_source_length(tokenizer))
+        limit = min(most for most in limits if most is not None)
+        with args.main_process_first(desc="tokenising"):
+            tokenized = tokenize(splits, tokenizer, limit, data_args)
 
+        # ---------------------------------------------------------------- training
+        data = {"train_dataset": tokenized["train"], "eval_dataset": tokenized.get("validation")}
+        trainer = PredictorTrainer(model, args, **data, processing_class=tokenizer, compute_metrics=compute_metrics)
+        if model_args.patience is not None:
+            trainer.add_callback(EarlyStoppingCallback(model_args.patience))
+        fit(trainer, record)
 
-def run(model_args: PredictorArguments, data_args: DataArguments, args, record: RunRecord) -> dict:
-    """Train, test, and write the card."""
-    # ---------------------------------------------------------------- data and model
-    with args.main_process_first(desc="data"):
-        splits = measure(load_splits(data_args), model_args, data_args)
-        tokenizer = load_tokenizer(model_args, splits["train"]["source"], args.output_dir)
-    record.set_rows({name: len(split) for name, split in splits.items()})
-    encoder: Any = model_args.encoder_name_or_path or new_encoder(model_args, tokenizer, data_args)
-    unit, lengths = model_args.length_unit, splits["train"]["labels"][:]
-    model = LengthPredictor.from_encoder(encoder, lengths, length_unit=unit, dropout=model_args.dropout)
-    model.config.pad_token_id = tokenizer.pad_token_id  # else Trainer sets it, and warns
-    logger.info("%.1fM parameters, targets %.1f %ss", model.num_parameters() / 1e6, model.config.target_mean, unit)
-    limits = (data_args.max_source_length, model.max_source_length(tokenizer))
-    limit = min((most for most in limits if most is not None), default=512)
-    with args.main_process_first(desc="tokenising"):
-        tokenized = tokenize(splits, tokenizer, limit, data_args)
-
-    # ---------------------------------------------------------------- training
-    data = {"train_dataset": tokenized["train"], "eval_dataset": tokenized.get("validation")}
-    trainer = PredictorTrainer(model, args, **data, processing_class=tokenizer, compute_metrics=compute_metrics)
-    if model_args.patience is not None:
-        trainer.add_callback(EarlyStoppingCallback(model_args.patience))
-    fit(trainer, record)
-
-    # ---------------------------------------------------------------- Table 2, card, upload
-    args.train_sampling_strategy = "random"  # group_by_length would reorder the rows of a test, too
-    metrics: dict[str, Any] = {}
-    for name in sorted(splits.keys() - {"train"}, reverse=True):  # validation, test
-        metrics |= test_on(name, trainer, splits[name], tokenized[name])
-    if trainer.is_world_process_zero():
-        Path(args.output_dir, "predictor_table.json").write_text(json.dumps(trainer.table, indent=1))
-        logger.info("lengths of references in %ss\n%s", unit, markdown(trainer.table))
-    if args.push_to_hub:
-        trainer.push_to_hub()  # with its card
-    else:
-        trainer.create_model_card()
-    return metrics
+        # ---------------------------------------------------------------- Table 2, card, upload
+        args.train_sampling_strategy = "random"  # group_by_length would reorder the rows of a test, too
+        metrics: dict[str, Any] = {}
+        for name in sorted(splits.keys() - {"train"}, reverse=True):  # validation, test
+            metrics |= test_on(name, trainer, splits[name], tokenized[name])
+        if trainer.is_world_process_zero():
+            Path(args.output_dir, "predictor_table.json").write_text(json.dumps(trainer.table, indent=1))
+            logger.info("lengths of references in %ss\n%s", unit, markdown(trainer.table))
+        publish(trainer)
+        return metrics

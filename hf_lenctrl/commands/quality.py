@@ -15,13 +15,6 @@ from .models import language_id
 logger = logging.getLogger("train_seq2seq")
 
 
-def lead_figures(sources, references, requested: list[int], unit: str, tokenizer, run_args: RunArguments) -> dict:
-    """ROUGE of the sources, each cut at its requested length: `lead_rouge1_f1`, ..."""
-    texts = [lead(source, length, unit, tokenizer) for source, length in zip(sources, requested, strict=True)]
-    found = rouge_metrics(texts, references, max_bytes=run_args.rouge_max_bytes, unit=run_args.rouge_unit)
-    return {f"lead_{name}": value for name, value in found.items() if name.endswith("f1")}
-
-
 def base_figures(sources, references, model_args: ModelArguments, run_args: RunArguments, args, tokenizer) -> dict:
     """BLEU and chrF of the plain base model, which is given no length: `base_bleu`, `base_chrf`."""
     name: Any = model_args.base_model
@@ -40,14 +33,15 @@ def quality(
     outputs, sources, references, requested: list[int], length: int | None, trainer, data, model_args, run_args
 ) -> dict:
     """
-    Figures of the outputs of a test beside their lengths: `text_quality`, and those of a baseline.
-
-    Args:
-        length (`int`, *optional*): The one length of the test; the base model is tested once, without.
+    Figures of the outputs of a test beside their lengths: `text_quality`, and those of a baseline: ROUGE of the
+    sources, each cut at its requested length, or of a translator the base model's, once, at no length.
     """
     found: dict[str, float] = text_quality(outputs)
     if trainer.run.task != "translation":
-        found |= lead_figures(sources, references, requested, data.unit, data.tokenizer, run_args)
+        pairs = zip(sources, requested, strict=True)
+        texts = [lead(source, units, data.unit, data.tokenizer) for source, units in pairs]
+        rouge = rouge_metrics(texts, references, max_bytes=run_args.rouge_max_bytes, unit=run_args.rouge_unit)
+        found |= {f"lead_{name}": value for name, value in rouge.items() if name.endswith("f1")}
     elif length is None and model_args.base_model is not None and run_args.bleu_tokenizer is not None:
         found |= base_figures(sources, references, model_args, run_args, trainer.args, data.tokenizer)
     return found

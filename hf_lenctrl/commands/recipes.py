@@ -17,12 +17,7 @@ def did_you_mean(word: object, words: Iterable) -> str:
 
 
 def model_name(name: str) -> str:
-    """
-    The name of a model, if it is one on the Hub or a folder that exists.
-
-    Raises:
-        `FileNotFoundError`: for a folder that does not; the Hub is not asked for it.
-    """
+    """A name of the Hub, or a folder that exists; raises `FileNotFoundError` for one that does not."""
     path = Path(name)
     is_folder = name.startswith((".", "/", "~")) or name.count("/") > 1
     if (is_folder or (len(path.parts) > 1 and path.parent.is_dir())) and not path.exists():
@@ -37,25 +32,10 @@ def named_recipes() -> dict[str, Path]:
     return {f"{path.parent.name}/{path.stem}": path for path in files}
 
 
-def command_of(path: Path) -> str:
-    """The command that a recipe of the package is for."""
-    scripts = {"causal": "python recipes/train_causal_lm.py", "reproduce": "python recipes/reproduce/run.py"}
-    if path.stem in ("golc", "isometric"):
-        return f"python {'recipes/reproduce/golc.py' if path.stem == 'golc' else 'benchmarks/instead.py'}"
-    predictor = "length_predictor" in path.stem
-    return scripts.get(path.parent.name, "lenctrl train-predictor" if predictor else "lenctrl train")
-
-
 def find_recipe(name: str, group: str | None = None) -> Path:
     """
-    The file of a recipe.
-
-    Args:
-        name (`str`): A path that ends in `.yaml` or `.yml`, or a name that `lenctrl recipes` lists.
-        group (`str`, *optional*): Folder of names that are given without one.
-
-    Raises:
-        `ValueError`: for an unknown name.
+    The file of a recipe, by a path that ends in `.yaml` or `.yml`, or a name that `lenctrl recipes` lists; of a
+    `group`, also without it.
     """
     if name.endswith((".yaml", ".yml")):
         return Path(name)
@@ -64,8 +44,7 @@ def find_recipe(name: str, group: str | None = None) -> Path:
     if full in named:
         return named[full]
     raise ValueError(
-        f"there is no recipe {name!r}{did_you_mean(full, named)}; `lenctrl recipes` lists the names, and a path to a "
-        "file of your own ends in .yaml"
+        f"there is no recipe {name!r}{did_you_mean(full, named)}; `lenctrl recipes` lists them, your own end in .yaml"
     )
 
 

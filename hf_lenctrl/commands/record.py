@@ -11,7 +11,7 @@ from typing import Any
 from .. import __version__
 from ..training.upload import check_upload
 from .arguments import MODELS
-from .checkpoints import check_writable, checkpoints_of, trained_steps
+from .checkpoints import checkpoints_of, trained_steps
 from .lenctrl import POINT
 from .locking import locked
 from .run import private, remove_tokenizer
@@ -49,14 +49,11 @@ def identity(path: str | Path, names: Sequence[str] = WEIGHTS) -> dict[str, Any]
 
 class RunRecord:
     """
-    The record of a run in its folder.
+    The record of a run in its folder, `args.output_dir`. A folder that holds a run with other options is refused.
 
     Args:
-        args (`TrainingArguments`): Those of the run; `args.output_dir` holds the record.
+        args (`TrainingArguments`): Those of the run.
         others: The run's other arguments, dataclasses.
-
-    Raises:
-        `ValueError`: where the folder holds a run that other options decided.
     """
 
     def __init__(self, args, *others):
@@ -90,8 +87,7 @@ class RunRecord:
         now, before = self.decides | {"max_steps": most}, saved | {"max_steps": most}
         if 0 < most < steps:  # what is trained cannot be untrained
             before["max_steps"] = f"{steps} (trained)"
-        other = [name for name in now if now[name] != before.get(name)]
-        if other:
+        if other := [name for name in now if now[name] != before.get(name)]:
             further = f"; to start from the model of this run, add model_name_or_path={self.output_dir}"
             differences = [f"{POINT}{name}={_short(before.get(name))}, now {_short(now[name])}" for name in other]
             raise ValueError(
@@ -102,11 +98,10 @@ class RunRecord:
 
     def set_rows(self, rows: dict[str, int]) -> None:
         """The rows of each split. Raises `ValueError` where the run has been trained on another number of them."""
-        trained = self.rows.get("train")
-        if trained is not None and self.sittings and rows.get("train") != trained:
+        trained, now = self.rows.get("train"), rows.get("train")
+        if trained is not None and self.sittings and now != trained:
             raise ValueError(
-                f"{self.output_dir} was trained on {trained} rows, now there are {rows.get('train')}: the data "
-                "changed; name another output_dir"
+                f"{self.output_dir} was trained on {trained} rows, now there are {now}; name another output_dir"
             )
         self.rows = rows
         self.save()
@@ -134,16 +129,15 @@ class RunRecord:
         """What was trained, a sentence for each sitting."""
         lines = []
         for i, sitting in enumerate(self.sittings):
-            if sitting["to"] is None:
-                end = str(self.sittings[i + 1]["from"]) if i + 1 < len(self.sittings) else "?"
-                lines.append(f"Steps {sitting['from']} to {end}: interrupted.")
+            end, how = sitting["to"], "interrupted"
+            if end is None:
+                end = self.sittings[i + 1]["from"] if i + 1 < len(self.sittings) else "?"
             else:
-                passes = f"{sitting['epochs']} epochs in all"
-                lines.append(f"Steps {sitting['from']} to {sitting['to']} ({passes}): {sitting['ended']}.")
+                end, how = f"{end} ({sitting['epochs']} epochs in all)", sitting["ended"]
             before = self.sittings[max(0, i - 1)]["options"]
-            changed = {k: v for k, v in sitting["options"].items() if v != before.get(k)}
-            if changed:
-                lines[-1] += f" Changed: {', '.join(f'`{name}` to {value}' for name, value in changed.items())}."
+            changed = [f"`{k}` to {v}" for k, v in sitting["options"].items() if v != before.get(k)]
+            told = f" Changed: {', '.join(changed)}." if changed else ""
+            lines.append(f"Steps {sitting['from']} to {end}: {how}.{told}")
         return lines
 
 
@@ -158,14 +152,8 @@ def _short(value: Any) -> str:
 
 @contextmanager
 def begun(args, *others) -> Iterator[RunRecord]:
-    """
-    Hold the folder of a run, which one command at a time writes, and see first that the run may upload.
-
-    Args:
-        args (`TrainingArguments`): Those of the run.
-        others: The run's other arguments, dataclasses.
-    """
-    check_writable(args.output_dir)
+    """Hold the folder of a run, as `RunRecord` takes it, and see first that the run may upload."""
+    Path(args.output_dir).mkdir(parents=True, exist_ok=True)
     with locked(args.output_dir, args.should_save):
         check_upload(args)  # before anything else is written
         with args.main_process_first(desc="record"):

@@ -34,23 +34,20 @@ def set_up(args) -> None:
     logger.info("computing in %s, on %s", precision, args.device.type)
 
 
-def _tokenizer_of(output_dir: str | Path) -> Path:
-    return private(output_dir, "tokenizer/tokenizer_config.json").parent
+def _tokenizer_of(output_dir: str | Path) -> tuple[Path, Path]:
+    """The folder of a run's tokenizer, and one without its name, which another run removes."""
+    folder = private(output_dir, "tokenizer/tokenizer_config.json").parent
+    shutil.rmtree(part := folder.with_suffix(".part"), ignore_errors=True)  # of a run that was killed
+    return folder, part
 
 
 def trained_tokenizer(output_dir: str | Path, train: Callable[[Path], Any]) -> Path:
     """
-    The folder of the tokenizer that a run trains for itself. It has its name only when it is whole. Call it in
-    `main_process_first`.
-
-    Args:
-        output_dir (`str` or `Path`): The run's folder.
-        train (`Callable`): Trains the tokenizer and saves it in the folder that it is given; called where none is.
+    The folder of the tokenizer that a run trains for itself: `train` saves it in the folder that it is given, where
+    there is none yet. It has its name only when it is whole. Call it in `main_process_first`.
     """
-    folder = _tokenizer_of(output_dir)
+    folder, part = _tokenizer_of(output_dir)
     if not folder.is_dir():
-        part = folder.with_suffix(".part")
-        shutil.rmtree(part, ignore_errors=True)  # of a run that was killed
         train(part)
         part.replace(folder)
     return folder
@@ -58,10 +55,8 @@ def trained_tokenizer(output_dir: str | Path, train: Callable[[Path], Any]) -> P
 
 def remove_tokenizer(output_dir: str | Path) -> None:
     """Remove what `trained_tokenizer` made, if anything, so that no half of it keeps the name."""
-    folder = _tokenizer_of(output_dir)
+    folder, part = _tokenizer_of(output_dir)
     if folder.is_dir():
-        part = folder.with_suffix(".part")
-        shutil.rmtree(part, ignore_errors=True)
         folder.replace(part)
         shutil.rmtree(part)
 
@@ -71,17 +66,15 @@ def fit(trainer, record, settle: Callable[[Any], str | None] | None = None) -> t
     Train, or resume, or load what is trained; save the model.
 
     Args:
-        trainer (`HubTrainer`): Of the run.
-        record (`RunRecord`): Of the run.
+        trainer (`HubTrainer`), record (`RunRecord`): Of the run.
         settle (`Callable`, *optional*): Called with the Trainer before the model is saved; may return a sentence for
             the card.
 
     Returns:
         `tuple`: the figures of the training, and sentences on what was trained.
     """
-    args, metrics, done = trainer.args, {}, 0
+    args, metrics, done, trained = trainer.args, {}, 0, None
     checkpoint = args.resume_from_checkpoint or last_checkpoint(args.output_dir)
-    trained = None
     if checkpoint is not None:
         check_checkpoint(checkpoint, args.save_only_model)
         done, trained = trained_steps(checkpoint), finished_with(checkpoint, args)
@@ -107,3 +100,11 @@ def fit(trainer, record, settle: Callable[[Any], str | None] | None = None) -> t
         logger.info(told)
     trainer.save_model(_internal_call=True)  # uploaded once, at the end, with its card
     return metrics, history
+
+
+def publish(trainer) -> None:
+    """Upload the model with its card, where it was asked for, or write the card."""
+    if trainer.args.push_to_hub:
+        trainer.push_to_hub()
+    else:
+        trainer.create_model_card()

@@ -21,6 +21,7 @@ from transformers import Seq2SeqTrainingArguments
 
 from ..evaluation.metrics import build_compute_metrics, rouge_metrics, translation_metrics
 from ..length_tokens import LengthTokens
+from ..lengths import window_in
 from ..training.collator import DataCollatorForLengthControl
 from ..training.model_card import TrainingRun
 from ..training.trainer import LengthControlTrainer
@@ -30,7 +31,7 @@ from .data import leave_out_lengths, load_splits, tokenize
 from .models import add_length_predictor, build_model, check_options, limits, load_tokenizer, unit_and_tokens
 from .quality import quality, warn_of_baselines
 from .record import begun
-from .run import fit, set_up
+from .run import fit, publish, set_up
 
 
 logger = logging.getLogger("train_seq2seq")
@@ -83,13 +84,7 @@ def load_model(model_args: ModelArguments, data_args: DataArguments, run_args: R
 
 
 def check_before(run_args: RunArguments, args) -> None:
-    """
-    See before the first step that what comes after the last can be done.
-
-    Raises:
-        `ImportError`: without a package that the figures need, such as MeCab.
-        `ValueError`: for a mean of checkpoints that would not be taken.
-    """
+    """See before the first step that what comes after the last can be done: figures, and the mean of checkpoints."""
     if run_args.average_checkpoints > 1 and args.load_best_model_at_end:
         raise ValueError(
             f"average_checkpoints={run_args.average_checkpoints} takes the mean of checkpoints, "
@@ -103,22 +98,16 @@ def check_before(run_args: RunArguments, args) -> None:
         logger.warning("the model card will have no picture: matplotlib is missing, pip install matplotlib")
 
 
-def tolerance_of(model):
-    """The window that the model keeps by default; a stock class has none."""
-    return getattr(model.config, "length_tolerance", None)
-
-
-def metrics_of(run_args: RunArguments, data: Data, tolerance, length: int | None = None):
-    """`compute_metrics` of Trainer, at a requested length or at the references' own."""
-    return build_compute_metrics(
-        data.tokenizer,
-        data.unit,
-        length=length,
-        tolerance=tolerance,
-        max_bytes=run_args.rouge_max_bytes,
-        rouge_unit=run_args.rouge_unit,
-        bleu_tokenizer=run_args.bleu_tokenizer,
-    )
+def collator_and_metrics(model, run_args: RunArguments, data: Data, length: int | None = None) -> dict[str, Any]:
+    """Of a Trainer, where it evaluates at a requested length or at the references' own."""
+    measures: dict[str, Any] = {"max_bytes": run_args.rouge_max_bytes, "rouge_unit": run_args.rouge_unit}
+    measures |= {"bleu_tokenizer": run_args.bleu_tokenizer, "length": length, **window_in(model.config)}
+    return {
+        "data_collator": DataCollatorForLengthControl(
+            data.tokenizer, model=model, length_unit=data.unit, length=length
+        ),
+        "compute_metrics": build_compute_metrics(data.tokenizer, data.unit, **measures),
+    }
 
 
 def make_trainer(model, run_args: RunArguments, args, data: Data, trainer_class) -> LengthControlTrainer:
@@ -139,9 +128,8 @@ def make_trainer(model, run_args: RunArguments, args, data: Data, trainer_class)
         ),
         projection_lr_factor=run_args.projection_lr_factor,
         weights_dtype=run_args.weights_dtype,
-        data_collator=DataCollatorForLengthControl(data.tokenizer, model=model, length_unit=data.unit),
         processing_class=data.tokenizer,
-        compute_metrics=metrics_of(run_args, data, tolerance_of(model)),
+        **collator_and_metrics(model, run_args, data),
     )
 
 
@@ -149,10 +137,8 @@ def test_at(length: int | None, trainer: LengthControlTrainer, data: Data, model
     """Write the test rows at a length, or at their references'; returns the figures and adds them to `trainer.run`."""
     name, tokenizer = "test" if length is None else f"test_{length}", data.tokenizer
     run: Any = trainer.run
-    trainer.data_collator = DataCollatorForLengthControl(
-        tokenizer, model=trainer.model, length_unit=data.unit, length=length
-    )
-    trainer.compute_metrics = metrics_of(run_args, data, tolerance_of(trainer.model), length)
+    parts = collator_and_metrics(trainer.model, run_args, data, length)
+    trainer.data_collator, trainer.compute_metrics = parts["data_collator"], parts["compute_metrics"]
     rows = data.tokenized["test"]
     if data.length_tokens is not None and length is not None:
         test = DatasetDict({"test": data.splits["test"]})
@@ -169,7 +155,8 @@ def test_at(length: int | None, trainer: LengthControlTrainer, data: Data, model
             tokenizer.batch_decode(found, skip_special_tokens=True, clean_up_tokenization_spaces=False)
             for found in ids
         )
-        produced, own = (trainer.data_collator.unit_table.count(found).tolist() for found in ids)
+        table = parts["data_collator"].unit_table
+        produced, own = (table.count(found).tolist() for found in ids)
         requested = own if length is None else [length] * len(own)
         write_outputs(Path(str(trainer.args.output_dir), f"{name}_outputs.jsonl"), data, requested, outputs, produced)
         kept = [i for i in range(len(data.splits["test"])) if i not in data.dropped]
@@ -192,9 +179,8 @@ def write_outputs(path: Path, data: Data, requested: list[int], outputs: list[st
     tested = iter(zip(requested, outputs, produced, strict=True))
     with path.open("w", encoding="utf-8") as file:
         for i, row in enumerate(data.splits["test"]):
-            dropped = data.dropped.get(i)
-            found = (None, None, None) if dropped is not None else next(tested)
-            line = {"source": row["source"], "reference": row["target"]}
+            line, dropped = {"source": row["source"], "reference": row["target"]}, data.dropped.get(i)
+            found = (None, None, None) if dropped else next(tested)
             line |= dict(zip(("requested", "output", "length"), found, strict=True))
             file.write(json.dumps(line | ({"dropped": dropped} if dropped else {}), ensure_ascii=False) + "\n")
 
@@ -209,11 +195,9 @@ def card_of(model_args, data_args, run_args: RunArguments, args, rows: dict, his
     translates = run_args.bleu_tokenizer or model_args.source_language != model_args.target_language
     name = data_args.dataset_name
     on_hub = name is not None and not Path(name).exists()  # `load_dataset` takes folders too
+    empty: dict[str, Any] = {"tests": {}, "outputs": {}, "sources": [], "references": []}  # `test_at` fills them
     return TrainingRun(
-        tests={},
-        outputs={},
-        sources=[],
-        references=[],
+        **empty,
         data=name if on_hub else Path(name or data_args.train_file).name,  # not the local path
         on_hub=on_hub,
         rows=rows,
@@ -235,12 +219,7 @@ def main(argv=None) -> dict:
 
 
 def run(model_args, data_args, run_args: RunArguments, args, trainer_class: Any = LengthControlTrainer) -> dict:
-    """
-    Train, test, and write the card, in the run's folder, which one command at a time writes.
-
-    Args:
-        trainer_class (`Callable`, *optional*): Makes the Trainer, of the arguments of `LengthControlTrainer`.
-    """
+    """Train, test, and write the card. `trainer_class` makes the Trainer, as `LengthControlTrainer` does."""
     set_up(args)  # before anything is logged
     check_before(run_args, args)
     check_options(model_args, data_args, run_args)
@@ -256,8 +235,5 @@ def run(model_args, data_args, run_args: RunArguments, args, trainer_class: Any 
         for length in [None, *run_args.test_lengths] if "test" in data.tokenized else []:
             metrics |= test_at(length, trainer, data, model_args, data_args, run_args)
         warn_of_baselines(trainer.run.tests, data.unit)
-        if args.push_to_hub:
-            trainer.push_to_hub()  # with its card
-        else:
-            trainer.create_model_card()
+        publish(trainer)
         return metrics

@@ -31,7 +31,7 @@ class LengthReport:
 
     Fields:
         units (`dict[str, dict]`): For each unit `n`, `variance`, `mae`, `exact`, `over`, `within_10_percent`, and with
-            a tolerance `within`; `buckets` of requested length, each with `low`, `high` (both included) and the same
+            a window `within`; `buckets` of requested length, each with `low`, `high` (both included) and the same
             figures; and `worst`, the examples with the largest differences: `index` (from 0), `requested`, `produced`,
             `text`. Shares are 0 to 1.
         lengths (`dict[str, tuple[list[int], list[int]]]`): Produced and requested lengths of each unit, in units.
@@ -116,9 +116,9 @@ def length_report(
     *,
     units: Sequence[str] = ("character",),
     tokenizer=None,
-    tolerance=None,
     bucket_width: int | None = None,
     worst: int = 5,
+    **window,
 ) -> LengthReport:
     """
     Report how well the texts of any system have their requested lengths.
@@ -130,11 +130,10 @@ def length_report(
         units (`Sequence[str]`): `"character"`, `"word"`, `"byte"`, `"width"` (see `count_units`) or `"token"`.
         tokenizer (`PreTrainedTokenizerBase`, *optional*): Splits the texts, as targets, into tokens; special tokens do
             not count. A text that was generated in other tokens than these is counted in these.
-        tolerance (`int`, `float` or `tuple`, *optional*): The window in which outputs were allowed to end, as
-            `length_tolerance` of `generate`.
         bucket_width (`int`, *optional*): Requested lengths in each bucket, from multiples of it on; empty buckets are
             left out. By default the smallest of 1, 2, 5, 10, 20, ... that makes at most 8 buckets.
         worst (`int`): Number of examples to show, those with the largest differences; none that is exact.
+        window: That in which outputs were allowed to end, as for `length_metrics`.
 
     Returns:
         `LengthReport`: with `.to_dict()`, `.markdown()`, `.plot(path)` and `.save(folder)`.
@@ -142,7 +141,7 @@ def length_report(
     Raises:
         `TypeError`: for a prediction that is not a text, or a length that is not an int.
         `ValueError`: without predictions, when lengths and predictions differ in number, for a length under 1, an
-            unknown unit, a wrong tolerance, or tokens without a tokenizer.
+            unknown unit, or a wrong window.
 
     Example:
 
@@ -159,23 +158,20 @@ def length_report(
     units = (units,) if isinstance(units, str) else tuple(units)
     if not isinstance(requested, Mapping):
         if len(units) > 1:
-            raise ValueError(
-                f"requested must hold lengths for each of {len(units)} units, got one sequence; pass "
-                f"requested={{{', '.join(f'{unit!r}: [...]' for unit in units)}}}"
-            )
+            raise ValueError(f"requested must hold lengths for each unit, {{'{units[0]}': [...], ...}}, got one list")
         requested = {units[0]: requested}
-    if "token" in units and tokenizer is None:
-        raise ValueError("counting tokens needs the tokenizer that makes them; pass tokenizer=")
     texts = list(predictions)
     check_texts(texts, "prediction")
     report = LengthReport({}, {})
     for unit in units:
-        lengths = _checked(requested[unit], len(texts), unit)
+        lengths = list(requested[unit])
+        for length in lengths:
+            check_length(length)
         produced = count_texts(tokenizer, texts, unit, target=True)
         report.lengths[unit] = (produced, lengths)
         report.units[unit] = {
-            **_figures(produced, lengths, tolerance),
-            "buckets": _buckets(produced, lengths, bucket_width, tolerance),
+            **_figures(produced, lengths, **window),
+            "buckets": _buckets(produced, lengths, bucket_width, **window),
             "worst": [
                 {"index": i, "requested": lengths[i], "produced": produced[i], "text": texts[i]}
                 for i in sorted(range(len(texts)), key=lambda i: -abs(produced[i] - lengths[i]))[:worst]
@@ -185,25 +181,9 @@ def length_report(
     return report
 
 
-def _checked(requested: Sequence[int], predictions: int, unit: str) -> list[int]:
-    lengths = list(requested)
-    if len(lengths) != predictions or not lengths:
-        raise ValueError(
-            f"each prediction needs one requested length, got {predictions} predictions and {len(lengths)} lengths in "
-            f"{unit}s"
-        )
-    for i, length in enumerate(lengths):
-        try:
-            check_length(length)
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"requested {unit}s at index {i}: {error}") from None
-    return lengths
-
-
-def _figures(produced: list[int], requested: list[int], tolerance) -> dict[str, Any]:
+def _figures(produced: list[int], requested: list[int], **window) -> dict[str, Any]:
+    figures, n = length_metrics(produced, requested, **window), len(produced)
     within = sum(10 * abs(p - r) <= r for p, r in zip(produced, requested, strict=True))  # in integers, so exact
-    n = len(produced)
-    figures = length_metrics(produced, requested, tolerance=tolerance)
     return {"n": n, **figures, "within_10_percent": within / n}
 
 
@@ -213,7 +193,7 @@ def _round_width(groups: Callable[[int], int], most: int) -> int:
     return next(width for width in widths if groups(width) <= most)
 
 
-def _buckets(produced: list[int], requested: list[int], width: int | None, tolerance) -> list[dict[str, Any]]:
+def _buckets(produced: list[int], requested: list[int], width: int | None, **window) -> list[dict[str, Any]]:
     width = width or _round_width(lambda width: len({length // width for length in requested}), _MAX_BUCKETS)
     members: dict[int, list[int]] = {}
     for i, length in enumerate(requested):
@@ -223,7 +203,7 @@ def _buckets(produced: list[int], requested: list[int], width: int | None, toler
         | _figures(
             [produced[i] for i in indices],
             [requested[i] for i in indices],
-            [tolerance[i] for i in indices] if isinstance(tolerance, list) else tolerance,
+            **{k: [own[i] for i in indices] if isinstance(own, list) else own for k, own in window.items()},
         )
         for low, indices in sorted(members.items())
     ]

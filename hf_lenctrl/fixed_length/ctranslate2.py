@@ -16,22 +16,13 @@ logger = logging.getLogger(__name__)
 FOLDER = "ctranslate2"  # beside the frozen model and its tokenizer
 
 
-def _ctranslate2():
+def import_ctranslate2():
+    """The library."""
     try:
         import ctranslate2
     except ImportError as error:
         raise ImportError("a fixed length at full speed needs CTranslate2: pip install ctranslate2") from error
     return ctranslate2
-
-
-def check_quantization(quantization: str | None) -> None:
-    """Raise `ValueError` for weights that this CPU cannot compute with; before a model is exported for minutes."""
-    supported = sorted(_ctranslate2().get_supported_compute_types("cpu"))
-    if quantization is not None and quantization not in supported:
-        raise ValueError(
-            f"quantization must be one that this cpu computes in, {', '.join(supported)}, got {quantization!r}; leave "
-            "it out for the weights as they are"
-        )
 
 
 class FixedLengthTranslator:
@@ -49,7 +40,7 @@ class FixedLengthTranslator:
     """
 
     def __init__(self, folder: str | Path, *, device: str = "cpu", compute_type: str | None = None, threads: int = 0):
-        library, self.folder = _ctranslate2(), Path(folder)
+        library, self.folder = import_ctranslate2(), Path(folder)
         self.tokenizer: Any = AutoTokenizer.from_pretrained(self.folder)
         self.settings = GenerationConfig.from_pretrained(self.folder)
         self.config: Any = AutoConfig.from_pretrained(self.folder)

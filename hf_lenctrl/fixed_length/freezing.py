@@ -77,9 +77,8 @@ def freeze_length(model, length: int, *, tokenizer=None) -> Any:
         rows = config.max_position_embeddings
         if length + len(starts) > rows:
             raise ValueError(
-                f"length={length} and the {len(starts)} positions before the text need a table of "
-                f"{length + len(starts)} positions, the model has {rows}; ask for {rows - len(starts)} at most, or "
-                "train with a larger max_position_embeddings"
+                f"length={length} and what stands before it need {length + len(starts)} positions, the model has "
+                f"{rows}; ask for {rows - len(starts)} at most"
             )
         state[_DECODER_TABLE] = _decoder_table(decoder, _progress(table, starts, rows), length, plain)
         if stock is PegasusForConditionalGeneration and _ENCODER_TABLE not in state:
@@ -112,21 +111,13 @@ def _check_kind(model) -> None:
     decoder = getattr(getattr(model, "model", None), "decoder", None)
     if not isinstance(model, PreTrainedModel) or not hasattr(config, "length_encoding") or decoder is None:
         raise ValueError(
-            f"freeze_length takes one length-controlled model with its language-model head, got a "
-            f"{type(model).__name__}; pass e.g. AutoModelForSeq2SeqLM.from_pretrained(path) of a model with a length "
-            "and a table of positions, which T5 has not"
+            "freeze_length takes one length-controlled model with its language-model head and a table of positions, "
+            f"which T5 has not, got a {type(model).__name__}"
         )
-    rule = "only a decoder whose positions hold the length can be frozen"
-    if config.length_encoding == "scale":
-        raise ValueError(
-            f"{rule}, length_encoding='scale' multiplies its embeddings instead; train one with length_encoding='ldpe'"
-        )
-    for name in ("encoder_length_embedding", "length_head", "length_tokens"):
-        if value := getattr(config, name):
-            raise ValueError(
-                f"{rule}, this model has {name}={value!r}; train one without it, or call "
-                "model.generate(..., length=...) of this one"
-            )
+    for name in ("length_encoding", "encoder_length_embedding", "length_head", "length_tokens"):
+        value = getattr(config, name)
+        if value == "scale" or value and name != "length_encoding":
+            raise ValueError(f"only a decoder whose positions hold the length can be frozen, got {name}={value!r}")
 
 
 def _silent_entries(table: UnitTable) -> list[int]:
@@ -136,11 +127,9 @@ def _silent_entries(table: UnitTable) -> list[int]:
     writes = weights.amax(dim=0) > 0  # (V,)
     in_text = weights[min(1, table.states - 1) :, writes]
     if table.unit in ("word", "byte", "width", "cost") or table.states > len(_ALIKE) or bool((in_text != 1).any()):
-        most = f"entries that write up to {int(weights.max())} {table.unit}s" if table.unit != "word" else "words"
         raise ValueError(
-            "only where every target entry writes one unit does progress equal position: length_unit='token', or "
-            f"'character' with a character vocabulary; this model has length_unit={table.unit!r} and {most}. Train "
-            "one with length_unit='token' or target_vocabulary='character', or call model.generate(..., length=...)"
+            "only where every target entry writes one unit does progress equal position: in tokens, or in characters "
+            f"with a character vocabulary; this model has length_unit={table.unit!r}"
         )
     return (~writes).nonzero().squeeze(1).tolist()
 
@@ -167,8 +156,8 @@ def _check_start(tokenizer, table: UnitTable, silent: list[int], forced: int) ->
     if before not in (forced, len(ids)):
         raise ValueError(
             f"targets of the {type(tokenizer).__name__} begin with {tokenizer.convert_ids_to_tokens(ids[:before])}, "
-            f"which write nothing, and generation forces {forced} such entries, so that progress is not position; "
-            "set model.generation_config.forced_bos_token_id to what the targets begin with"
+            f"which write nothing, and generation forces {forced} such entries; set "
+            "model.generation_config.forced_bos_token_id to the same"
         )
 
 

@@ -12,6 +12,7 @@ from urllib.parse import quote
 from ..card import TEXT, bullets, kind_of, methods_of, usage, write_card
 from ..evaluation.report import length_report
 from ..length_units import count_units
+from ..lengths import window_in
 
 
 _TASKS = {"summarization": "writes texts", "translation": "translates into texts"}
@@ -99,7 +100,7 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
     unit, encoding = getattr(config, "length_unit", run.length_unit), getattr(config, "length_encoding", "none")
     methods, base_is_local = methods_of(config), run.base_model is not None and Path(run.base_model).exists()
     first = next(iter(run.tests.values()), {})
-    lengths = [name for name in _LENGTHS if name != "within" or name in first]  # of runs with a tolerance
+    lengths = [name for name in _LENGTHS if name != "within" or name in first]  # of runs with a window
     own = [*lengths, *(metric for metric in first if metric in _QUALITY)]
     shown = [*own, *(metric for metric in first if metric in (*_BASELINES, *_TEXTS))]
     results = [
@@ -156,13 +157,15 @@ def _about(model, run: TrainingRun, methods: list[str], unit: str) -> str:
     kind = kind_of(config)
     if not methods:
         return f"A plain {kind} model ({size}), trained to compare with: only a constraint controls its length."
-    tolerance = getattr(config, "length_tolerance", None)
-    window = f"By default an output ends within a window around its length, `length_tolerance={tolerance}`. "
+    window = "".join(
+        f"By default an output ends within a window around its length, `length_{name}={value}`. "
+        for name, value in window_in(config).items()
+        if value
+    )
     return (
         f"A {kind} model ({size}) that {_TASKS[run.task]} of a requested length, in {unit}s. Made with "
         '`hf_lenctrl`, which also guarantees the length with `length_constraint="max"` or `"exact"`. '
-        + (window if tolerance else "")
-        + f"How it is given the length:\n\n{bullets(methods)}"
+        f"{window}How it is given the length:\n\n{bullets(methods)}"
     )
 
 

@@ -27,16 +27,7 @@ NOT_UPLOADED = b"_run/\ncheckpoint-*/\n*.jsonl\n/runs/\ntraining_args.bin\n"
 
 
 def uploaded(folder: str | Path, names: Iterable[str]) -> list[str]:
-    """
-    The files of a folder that an upload may hold.
-
-    Args:
-        folder (`str` or `Path`): A model's folder.
-        names (`Iterable[str]`): Patterns; each allows files at its own depth.
-
-    Returns:
-        `list[str]`: paths inside the folder, in order.
-    """
+    """The paths inside a model's folder, in order, that patterns allow an upload to hold; each at its own depth."""
     paths = [path.relative_to(folder).as_posix() for path in sorted(Path(folder).rglob("*")) if path.is_file()]
     return [p for p in paths if any(p.count("/") == name.count("/") and fnmatchcase(p, name) for name in names)]
 
@@ -59,13 +50,8 @@ def hide_token(args) -> None:
 
 def check_upload(args) -> None:
     """
-    Check upload permission before training, by a commit: `create_repo` accepts a repository of somebody else.
-
-    Args:
-        args (`TrainingArguments`): Those of the run.
-
-    Raises:
-        `OSError`: when the upload is refused.
+    Check upload permission before training, by a commit: `create_repo` accepts a repository of somebody else. Raises
+    `OSError` when the upload is refused.
     """
     if not args.push_to_hub or args.process_index != 0:
         return
@@ -84,18 +70,15 @@ def check_upload(args) -> None:
         )
     except Exception as error:  # the Hub's refusals, and those of the HTTP library below it
         raise OSError(
-            f"cannot upload to {name}, so nothing was trained: {error}; sign in (hf auth login), name a repository of "
-            "your own with hub_model_id=, or leave out push_to_hub"
+            f"cannot upload to {name}, so nothing was trained: {error}; sign in (hf auth login), or name a repository "
+            "of your own with hub_model_id="
         ) from error
 
 
 def only_at_the_end(args) -> None:
     """Upload once, at the end. Raises `ValueError` for strategies that keep checkpoints on the Hub."""
     if args.push_to_hub and args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
-        raise ValueError(
-            f"hub_strategy={args.hub_strategy.value} uploads checkpoints, and an upload holds the model alone; use "
-            "hub_strategy=end"
-        )
+        raise ValueError(f"hub_strategy={args.hub_strategy.value} uploads checkpoints; use hub_strategy=end")
     args.hub_strategy = HubStrategy.END  # `every_save` is Trainer's default, so nobody may have asked for it
 
 
@@ -144,8 +127,7 @@ class HubTrainer(Trainer):
             )
         except Exception as error:  # the Hub's refusals, and those of the HTTP library below it
             raise OSError(
-                f"{folder} holds the whole model, but it was not uploaded: {error}; give the same command again to "
-                "upload it"
+                f"{folder} holds the model, which was not uploaded: {error}; give the same command again"
             ) from error
 
     def save_model(self, output_dir=None, _internal_call=False):

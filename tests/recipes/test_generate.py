@@ -295,7 +295,7 @@ def test_a_plain_models_bound_counts_the_unit_that_is_named(stock, tmp_path, uni
     [
         ("plain", ("--length", 12), "has no length control, so a length needs a constraint"),
         ("stock", ("--length", 5), "MarianMTModel has no length control.*length_constraint='max' or 'exact'"),
-        ("saved", (), "no length was given; give --length 40"),
+        ("saved", (), "no length was given; pass length=40"),
         (
             "saved",
             ("--length", 4, "--length_unit", "word"),

