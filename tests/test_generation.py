@@ -228,19 +228,6 @@ def test_progress_of_each_step_is_the_length_of_the_text_so_far(
     assert len({row[-1] for row in steps[-1][1]}) > 1  # rows had written different numbers of characters
 
 
-def test_special_tokens_do_not_count_as_progress(monkeypatch):
-    model = build_model("bart", length=9)
-    steps = watch(model, monkeypatch)
-    start, eos, pad = (model.config.decoder_start_token_id, model.config.eos_token_id, model.config.pad_token_id)
-    prompt = torch.tensor([[start, 30, pad, 31, eos, 32], [start, 40, 41, 42, 43, 44]])
-    source = torch.tensor([[11], [12]])
-    model.generate(source, decoder_input_ids=prompt, max_new_tokens=1)
-    assert steps[0][1] == [[0, 1, 1, 2, 2, 3], [0, 1, 2, 3, 4, 5]]
-    steps.clear()
-    model.generate(source[:1], max_new_tokens=4, forced_bos_token_id=pad)
-    assert [progress for _, progress, _ in steps] == [[[0]], [[0]], [[1]], [[2]]]
-
-
 # The limit on new tokens
 
 

@@ -120,13 +120,6 @@ def test_another_processor_may_force_a_token_that_writes_nothing(constraint):
     assert constrain(6, constraint, [[0]], scores=forced, max_length=4) == [[1]]
 
 
-def test_scores_that_remain_are_not_renormalised():
-    log_probabilities = torch.tensor([SCORES]).log_softmax(-1)
-    process = LengthConstraintLogitsProcessor(table(), 2, "max", eos_token_id=0)
-    masked = process(torch.tensor([[0, 1, 2]]), log_probabilities)
-    assert masked.tolist() == [[log_probabilities[0, 0].item(), NO, log_probabilities[0, 2].item(), NO, NO]]
-
-
 def test_each_of_several_eos_ends():
     process = LengthConstraintLogitsProcessor(table(), 2, "exact", eos_token_id=[0, 1])
     assert (process(torch.tensor([[0, 2], [0, 3]]), torch.tensor([SCORES] * 2)) > NO).tolist() == [

@@ -187,14 +187,13 @@ CAUSAL = {
 }
 
 
-@pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("adapter", CAUSAL)
-def test_a_causal_model_generates_with_an_adapter(adapter, beams, tmp_path):
+def test_a_causal_model_generates_with_an_adapter(adapter, tmp_path):
     def adapted(model):
         torch.manual_seed(5)  # of the virtual tokens
         return get_peft_model(model.train(), CAUSAL[adapter]).eval()
 
-    prompt, options = encode(PROMPTS), {"num_beams": beams, "do_sample": False}
+    prompt, options = encode(PROMPTS), {"num_beams": 3, "do_sample": False}
     plain, model = build("llama", zero=True)
     expected = adapted(plain).generate(**prompt, **options, max_new_tokens=12)
     tuned = adapted(model)
