@@ -64,15 +64,17 @@ def pieces_of(text: str) -> list[str]:
     return [BYTES[byte] for byte in text.encode("utf-8")]
 
 
+def marian_of(vocabulary: dict[str, int], folder):
+    """Marian's tokenizer over these pieces."""
+    train_marian_tokenizer(["a b"], ["a b"], folder, target_vocabulary="shared")  # for the .spm, which joins pieces
+    (folder / "handmade.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    spm = str(folder / "source.spm")
+    return MarianTokenizer(spm, spm, str(folder / "handmade.json"), clean_up_tokenization_spaces=False)
+
+
 @pytest.fixture(scope="module")
 def handmade_marian(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("handmade")
-    # for the .spm, which only joins pieces
-    train_marian_tokenizer(["a b"], ["a b"], folder, target_vocabulary="shared")
-    vocabulary = folder / "handmade.json"
-    vocabulary.write_text(json.dumps(MARIAN_VOCABULARY), encoding="utf-8")
-    spm = str(folder / "source.spm")
-    return MarianTokenizer(spm, spm, str(vocabulary), clean_up_tokenization_spaces=False)
+    return marian_of(MARIAN_VOCABULARY, tmp_path_factory.mktemp("handmade"))
 
 
 @pytest.fixture(scope="module")
