@@ -322,6 +322,9 @@ class LengthControlledGeneration:
             if length is not None:
                 refuse_length()
             return generate(inputs, **kwargs)
+        free = controlled and self.config.length_optional and length is None and self.config.length is None
+        if free and length_constraint is None:
+            return generate(inputs, **kwargs)  # a plain model's
         length = given_or_default(length, self.config)
         rows = self._rows(inputs, kwargs)
         batch_size = 1 if rows is None else len(rows)  # as GenerationMixin does when it is given nothing

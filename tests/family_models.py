@@ -4,37 +4,18 @@ import math
 
 import torch
 import transformers
-from conftest import in_names_of, make_tokenizers
+from conftest import FAMILIES as CONTROLLED
+from conftest import SHAPE, build_model, in_names_of, make_tokenizers
 
-import hf_lenctrl
-from hf_lenctrl import (
-    count_units,
-)
+from hf_lenctrl import count_units
 
 
 NO = -math.inf
 UNITS = ["token", "character", "word", "byte"]
 CONSTRAINTS = ["max", "exact"]
-MODEL_NAMES = {
-    "bart": "Bart",
-    "mbart": "MBart",
-    "pegasus": "Pegasus",
-    "m2m_100": "M2M100",
-    "marian": "Marian",
-    "t5": "T5",
-}
-FAMILIES = list(MODEL_NAMES)
-TINY = {
-    "d_model": 32,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 64,
-    "decoder_ffn_dim": 64,
-    "max_position_embeddings": 256,
-    "init_std": 0.3,  # wild outputs, of any length
-}
+FAMILIES = ["bart", "mbart", "pegasus", "m2m_100", "marian", "t5"]
+# wild outputs, of any length
+TINY = {**SHAPE, "encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 256, "init_std": 0.3}
 
 
 def tokenizer_of(family: str):
@@ -60,23 +41,26 @@ def fields_of(family: str, **fields):
 
 def stock_model(family: str, **fields):
     """The untouched Hugging Face model, with random weights."""
-    name = MODEL_NAMES[family]
+    head = getattr(transformers, CONTROLLED[family].__name__.removeprefix("LenCtrl"))
     torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(**fields_of(family, **fields))
-    head = (
-        transformers.MarianMTModel if family == "marian" else getattr(transformers, f"{name}ForConditionalGeneration")
-    )
-    return head(config).eval()
+    return head(head.config_class(**fields_of(family, **fields))).eval()
 
 
 def controlled_model(family: str, **fields):
     """The length-controlled model, with random weights and its tokenizer's table."""
-    name = f"LenCtrl{MODEL_NAMES[family]}"
     torch.manual_seed(0)
-    config = getattr(hf_lenctrl, f"{name}Config")(**fields_of(family, **fields))
-    model = getattr(hf_lenctrl, f"{name}MTModel" if family == "marian" else f"{name}ForConditionalGeneration")(config)
+    model = CONTROLLED[family](CONTROLLED[family].config_class(**fields_of(family, **fields)))
     model.set_unit_table(tokenizer_of(family))
     return model.eval()
+
+
+def model_of_characters(tokenizer, **fields):
+    """Marian with a subword source and a character target, as the recipes make it."""
+    own = {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False, "init_std": 0.3}
+    sizes = {"vocab_size": len(tokenizer), "decoder_vocab_size": len(tokenizer.target_encoder)}
+    model = build_model("marian", **{**own, **sizes, "length_unit": "character", **fields})
+    model.set_unit_table(tokenizer)
+    return model
 
 
 def lengths_of(family: str, unit: str, ids) -> list[int]:

@@ -1,7 +1,6 @@
 """Registration, saving and loading, code that ships with a checkpoint. What ships runs in a process of its own."""
 
 import json
-import logging
 import os
 import shutil
 import string
@@ -92,19 +91,14 @@ exec("from hf_lenctrl import *", star)
 complete = set(star) >= set(hf_lenctrl.__all__)
 autos = AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 found = {{family: [type(auto.from_pretrained(family)).__name__ for auto in autos] for family in {list(CLASSES)}}}
-modules = [type(AutoModelForSeq2SeqLM.from_pretrained(family)).__module__ for family in found]
 from transformers.pipelines import PIPELINE_REGISTRY
 task = PIPELINE_REGISTRY.check_task("length-controlled-generation")[1]["impl"].__name__
-print(json.dumps([loaded, missing, complete, found, modules, task]))
+print(json.dumps([loaded, missing, complete, found, task]))
 """
     environment = {**os.environ, "PYTHONPATH": str(Path(hf_lenctrl.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    loaded, missing, complete, found, modules, task = json.loads(done.stdout.splitlines()[-1])
-    assert (loaded, missing, complete) == ([], [], True)
-    assert task == "LengthControlledGenerationPipeline"
-    assert found == CLASSES
-    assert modules == ["hf_lenctrl.modeling_lenctrl"] * len(CLASSES)
+    assert json.loads(done.stdout.splitlines()[-1]) == [[], [], True, CLASSES, "LengthControlledGenerationPipeline"]
 
 
 def test_auto_classes_build_from_a_config(any_family):
@@ -119,11 +113,7 @@ def test_auto_classes_build_from_a_config(any_family):
 
 
 @pytest.mark.parametrize(
-    ("any_family", "unit"),
-    [
-        *((family, "character") for family in FAMILIES),
-        *((f, unit) for f in ("bart", "t5") for unit in ("word", "byte")),
-    ],
+    ("any_family", "unit"), [*((family, "character") for family in FAMILIES), ("bart", "word"), ("t5", "byte")]
 )
 def test_a_saved_table_of_another_unit_comes_back_with_its_states(
     any_family, tokenizers_of_every_kind, tmp_path, unit
@@ -160,25 +150,6 @@ def test_a_saved_model_comes_back_as_it_was(any_family, tmp_path, absolute_posit
     assert torch.equal(loaded.generate(source, num_beams=2), model.generate(source, num_beams=2))
 
 
-def test_auto_model_loads_the_base_model_of_a_saved_one(checkpoints, family):
-    head = AutoModelForSeq2SeqLM.from_pretrained(checkpoints[family])
-    base = AutoModel.from_pretrained(checkpoints[family])
-    source, decoder_ids = torch.tensor([[11, 12, 13]]), torch.tensor([[2, 7, 8]])
-    expected = head.model(source, decoder_input_ids=decoder_ids, length=9).last_hidden_state
-    assert torch.equal(base(source, decoder_input_ids=decoder_ids, length=9).last_hidden_state, expected)
-
-
-def test_a_default_length_can_be_given_when_loading(checkpoints, family, tmp_path):
-    model = AutoModelForSeq2SeqLM.from_pretrained(checkpoints[family], length=75)
-    assert model.config.length == 75
-    source = torch.tensor([[11, 12, 13]])
-    expected = model.generate(source, length=75, max_new_tokens=8)
-    assert torch.equal(model.generate(source, max_new_tokens=8), expected)
-    model.save_pretrained(tmp_path)
-    assert AutoConfig.from_pretrained(tmp_path).length == 75
-    assert AutoConfig.from_pretrained(checkpoints[family]).length is None
-
-
 # Damaged and foreign checkpoints
 
 
@@ -189,22 +160,10 @@ def without_table(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-@pytest.fixture
-def load_report():
-    """What `from_pretrained` says while it loads."""
-    records: list[logging.LogRecord] = []
-    handler = logging.Handler()
-    handler.emit = records.append
-    logging.getLogger("transformers").addHandler(handler)
-    yield lambda: "\n".join(record.getMessage() for record in records)
-    logging.getLogger("transformers").removeHandler(handler)
-
-
-def test_a_checkpoint_that_lost_its_character_table_is_reported_and_asks_for_the_tokenizer(checkpoint, load_report):
+def test_a_checkpoint_that_lost_its_character_table_asks_for_the_tokenizer(checkpoint):
     expected = AutoModelForSeq2SeqLM.from_pretrained(checkpoint).generate(torch.tensor([[7, 8]]), length=9)
     without_table(checkpoint)
     model = AutoModelForSeq2SeqLM.from_pretrained(checkpoint)
-    assert all(name in load_report() for name in TABLES)
     assert (model.unit_table.weights == NOT_FILLED).all()
     with pytest.raises(ValueError, match=r"no table of units.*set_unit_table\(tokenizer\)"):
         model.generate(torch.tensor([[7, 8]]), length=9)
@@ -212,12 +171,11 @@ def test_a_checkpoint_that_lost_its_character_table_is_reported_and_asks_for_the
     assert torch.equal(model.generate(torch.tensor([[7, 8]]), length=9), expected)
 
 
-def test_a_checkpoint_that_lost_its_token_table_gets_the_default_one(family, tmp_path, load_report):
+def test_a_checkpoint_that_lost_its_token_table_gets_the_default_one(family, tmp_path):
     model = build_model(family)
     model.save_pretrained(tmp_path)
     without_table(tmp_path)
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
-    assert all(name in load_report() for name in TABLES)
     special = {"bart": {0, 1, 2}, "marian": {0, 2}}[family]
     assert loaded.unit_table.weights.tolist() == [[int(i not in special) for i in range(60)]]
 

@@ -1,7 +1,6 @@
 """The processor of `max` and `exact`: hand-made tables, real tokenizers, and vocabularies of any shape."""
 
 import copy
-import json
 import pickle
 import random
 import time
@@ -12,20 +11,13 @@ import pytest
 import torch
 import transformers
 from conftest import build_model
-from family_models import (
-    CONSTRAINTS,
-    NO,
-    tokenizer_of,
-)
+from family_models import CONSTRAINTS, NO, tokenizer_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_length_units import marian_of
 from test_length_window import totals
 
-from hf_lenctrl import (
-    LengthConstraintLogitsProcessor,
-    UnitTable,
-    train_marian_tokenizer,
-)
+from hf_lenctrl import LengthConstraintLogitsProcessor, UnitTable
 from hf_lenctrl.length_rules import Rows, Rules
 
 
@@ -120,13 +112,6 @@ def test_another_processor_may_force_a_token_that_writes_nothing(constraint):
     assert constrain(6, constraint, [[0]], scores=forced, max_length=4) == [[1]]
 
 
-def test_scores_that_remain_are_not_renormalised():
-    log_probabilities = torch.tensor([SCORES]).log_softmax(-1)
-    process = LengthConstraintLogitsProcessor(table(), 2, "max", eos_token_id=0)
-    masked = process(torch.tensor([[0, 1, 2]]), log_probabilities)
-    assert masked.tolist() == [[log_probabilities[0, 0].item(), NO, log_probabilities[0, 2].item(), NO, NO]]
-
-
 def test_each_of_several_eos_ends():
     process = LengthConstraintLogitsProcessor(table(), 2, "exact", eos_token_id=[0, 1])
     assert (process(torch.tensor([[0, 2], [0, 3]]), torch.tensor([SCORES] * 2)) > NO).tolist() == [
@@ -192,12 +177,7 @@ MARIAN_PIECES = ["</s>", "<unk>", "<pad>", "▁", "▁a", "b", "b▁"]
 
 @pytest.fixture(scope="module")
 def marian_pieces(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pieces")
-    train_marian_tokenizer(["a b"], ["a b"], folder, target_vocabulary="shared")  # for the .spm, which joins pieces
-    vocabulary = folder / "pieces.json"
-    vocabulary.write_text(json.dumps({piece: i for i, piece in enumerate(MARIAN_PIECES)}), encoding="utf-8")
-    spm = str(folder / "source.spm")
-    tokenizer = transformers.MarianTokenizer(spm, spm, str(vocabulary), clean_up_tokenization_spaces=False)
+    tokenizer = marian_of({piece: i for i, piece in enumerate(MARIAN_PIECES)}, tmp_path_factory.mktemp("pieces"))
 
     def names(length, constraint, unit, written):
         units = UnitTable.from_tokenizer(tokenizer, unit)
@@ -263,11 +243,8 @@ def test_a_table_that_waits_for_a_tokenizer_and_a_missing_eos_are_told():
 def test_a_max_length_too_small_for_an_exact_length_is_told():
     for length, needed in ((6, 4), (7, 5), ([1, 7], 5)):
         LengthConstraintLogitsProcessor(table(), length, "exact", eos_token_id=0, max_length=needed)
-        with pytest.raises(
-            ValueError,
-            match=rf"exactly {6 if length == 6 else 7} tokens may need {needed} positions .* max_length leaves "
-            rf"{needed - 1}; raise max_length or max_new_tokens",
-        ):
+        message = rf"exactly [67] tokens may need {needed} positions .* max_length leaves {needed - 1}; raise"
+        with pytest.raises(ValueError, match=message):
             LengthConstraintLogitsProcessor(table(), length, "exact", eos_token_id=0, max_length=needed - 1)
     LengthConstraintLogitsProcessor(table(), 6, "max", eos_token_id=0, max_length=2)
 
@@ -380,14 +357,11 @@ def test_a_bound_leaves_nothing_on_the_model():
     units = UnitTable.from_tokenizer(tokenizer_of("bart"), "character")
     before = sorted(vars(units))
     process = LengthConstraintLogitsProcessor(units, [3, 5], "exact", eos_token_id=2, max_length=20)
-    scores = torch.zeros(2, units.weights.shape[1])
-    masked = process(torch.tensor([[2, 9], [2, 11]]), scores)
+    ids, scores = torch.tensor([[2, 9], [2, 11]]), torch.zeros(2, units.weights.shape[1])
+    masked = process(ids, scores)
     assert sorted(vars(units)) == before
     for copied in (pickle.loads(pickle.dumps(process)), copy.deepcopy(process)):
-        assert torch.equal(copied(torch.tensor([[2, 9], [2, 11]]), scores), masked)
-    for copied in (pickle.loads(pickle.dumps(units)), copy.deepcopy(units)):
-        again = LengthConstraintLogitsProcessor(copied, [3, 5], "exact", eos_token_id=2, max_length=20)
-        assert torch.equal(again(torch.tensor([[2, 9], [2, 11]]), scores), masked)
+        assert torch.equal(copied(ids, scores), masked)
 
 
 def test_a_table_that_is_changed_in_place_is_read_again():

@@ -6,44 +6,25 @@ from conftest import MARIAN, TARGETS, build_model
 from test_modeling_lenctrl import EOS, SOURCE, paper_logits
 
 
-@pytest.fixture
-def character_model(family, shared_tokenizer):
-    """Model over the shared vocabulary, its unit table not yet filled."""
-    return build_model(family, **MARIAN, vocab_size=len(shared_tokenizer), length_unit="character", init_std=0.2)
-
-
-def test_character_lengths_are_those_of_the_texts(character_model, shared_tokenizer):
-    character_model.set_unit_table(shared_tokenizer)
-    labels = shared_tokenizer(text_target=TARGETS, padding=True, return_tensors="pt")["input_ids"]
-    labels = labels.masked_fill(labels == shared_tokenizer.pad_token_id, -100)
-    wanted = [17, 33, 24, 29, 23, 25]
-    assert [len(text) for text in TARGETS] == wanted
-    assert character_model.count_labels(labels).tolist() == wanted
-    source = SOURCE.repeat(3, 1)
-    counted, given = (character_model(source, labels=labels, length=length).logits for length in (None, wanted))
-    assert torch.equal(counted, given)
-
-
-def test_character_progress_is_the_length_of_the_decoded_prefix(family, character_model, shared_tokenizer):
-    character_model.set_unit_table(shared_tokenizer)
+def test_character_progress_is_the_length_of_the_decoded_prefix(family, shared_tokenizer):
+    fields = {**MARIAN, "vocab_size": len(shared_tokenizer)}
+    model = build_model(family, **fields, length_unit="character", init_std=0.2)
+    model.set_unit_table(shared_tokenizer)
     rows = [[2, *shared_tokenizer(text_target=text)["input_ids"][:4]] for text in TARGETS[:2]]
     progress = [[len(shared_tokenizer.decode(row[:t], skip_special_tokens=True)) for t in range(1, 6)] for row in rows]
     assert progress[0][0] == 0
     assert progress[0][-1] > 4  # subwords write more than a character each, or the unit would not show
-    fields = {**MARIAN, "vocab_size": len(shared_tokenizer)}
     decoder_ids = torch.tensor(rows)
-    expected = paper_logits(family, character_model, "ldpe", decoder_ids, progress, [17, 33], **fields)
-    result = character_model(SOURCE, decoder_input_ids=decoder_ids, length=[17, 33]).logits
+    expected = paper_logits(family, model, "ldpe", decoder_ids, progress, [17, 33], **fields)
+    result = model(SOURCE, decoder_input_ids=decoder_ids, length=[17, 33]).logits
     torch.testing.assert_close(result, expected, atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("missing", [-1, 512])
-def test_tokenizer_of_another_vocabulary_is_refused(family, shared_tokenizer, missing):
+def test_tokenizer_of_another_vocabulary_is_refused(shared_tokenizer, missing):
     entries = len(shared_tokenizer)
-    model = build_model(family, **MARIAN, vocab_size=entries + missing, length_unit="character")
-    with pytest.raises(
-        ValueError, match=rf"vocabulary has {entries} entries, the decoder's embedding {entries + missing}; pass the"
-    ):
+    model = build_model("bart", **MARIAN, vocab_size=entries + missing, length_unit="character")
+    with pytest.raises(ValueError, match=rf"has {entries} entries, the decoder's embedding {entries + missing}"):
         model.set_unit_table(shared_tokenizer)
     with pytest.raises(ValueError, match="no table of units"):  # and nothing was filled on the way
         model(SOURCE, decoder_input_ids=torch.tensor([[2], [2]]), length=5)
@@ -51,9 +32,9 @@ def test_tokenizer_of_another_vocabulary_is_refused(family, shared_tokenizer, mi
 
 @pytest.mark.parametrize("unit", ["token", "character", "word", "byte"])
 @pytest.mark.parametrize("padding", [1, 127])
-def test_entries_that_pad_the_embedding_are_never_counted(family, shared_tokenizer, unit, padding):
+def test_entries_that_pad_the_embedding_are_never_counted(shared_tokenizer, unit, padding):
     entries = len(shared_tokenizer)
-    model = build_model(family, **MARIAN, vocab_size=entries + padding, length_unit=unit)
+    model = build_model("marian", vocab_size=entries + padding, length_unit=unit)
     model.set_unit_table(shared_tokenizer)
     labels = shared_tokenizer(text_target="small text editor", return_tensors="pt")["input_ids"]
     expected = {"token": labels.shape[1] - 1, "character": 17, "word": 3, "byte": 17}  # EOS counts nothing

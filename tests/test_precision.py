@@ -81,8 +81,7 @@ def test_a_product_with_the_length_is_rounded_once(monkeypatch):
     assert seen[0].unique().tolist() == [386]  # 385.5; 256 in place of 257 would give 384
 
 
-@pytest.mark.parametrize("length_head", [False, True])
-@pytest.mark.parametrize("num_beams", [1, 3])
+@pytest.mark.parametrize(("length_head", "num_beams"), [(False, 1), (True, 3)])
 def test_exact_lengths_past_256_are_hit_in_bfloat16(family, num_beams, length_head):
     model = build_model(family, length_head=length_head, max_position_embeddings=512).to(HALF)
     lengths = [257, 3, 259]
@@ -135,9 +134,8 @@ def test_sums_of_a_length_head_end_where_a_static_cache_begins():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("family", "length_head"), [("bart", False), ("marian", True)])
-def test_two_compiled_graphs_write_the_same_for_all_lengths_and_batches(family, length_head, quick_compile):
-    model = build_model(family, init_std=0.2, length_head=length_head)
+def test_two_compiled_graphs_write_the_same_for_all_lengths_and_batches(quick_compile):
+    model = build_model("marian", init_std=0.2, length_head=True)
     expected = write_all(model)
     model.forward = torch.compile(model.forward, dynamic=True)
     assert write_all(model, cache_implementation="static", disable_compile=True) == expected
@@ -147,25 +145,19 @@ def test_two_compiled_graphs_write_the_same_for_all_lengths_and_batches(family, 
 # The recipes
 
 
-@pytest.fixture
-def saved(shared_tokenizer, tmp_path):
-    fields = {"vocab_size": len(shared_tokenizer), "length_unit": "character", "init_std": 0.5}
-    return save(build_model("marian", seed=5, **fields), shared_tokenizer, tmp_path / "saved")
-
-
 BUDGETS = [9, 30, 4, 9, 17, 2]
 
 
-@pytest.mark.parametrize("constraint", [None, "exact"])
-def test_a_compiled_recipe_writes_the_same(saved, tmp_path, constraint, quick_compile):
+def test_a_compiled_recipe_writes_the_same(shared_tokenizer, tmp_path, quick_compile):
+    fields = {"vocab_size": len(shared_tokenizer), "length_unit": "character", "init_std": 0.5}
+    saved = save(build_model("marian", seed=5, **fields), shared_tokenizer, tmp_path / "saved")
     file = write_rows(tmp_path / "in.jsonl", [{"source": s, "n": n} for s, n in zip(SOURCES, BUDGETS, strict=True)])
-    options = ["--length_column", "n", "--batch_size", 4, *(["--length_constraint", constraint] if constraint else [])]
+    options = ["--length_column", "n", "--batch_size", 4, "--length_constraint", "exact"]
     plain = write_texts(saved, file, *options)
     (tmp_path / "out.jsonl").unlink()
     assert write_texts(saved, file, *options, "--compile") == plain
     assert graphs() == (2, 0)
-    if constraint:
-        assert [row["length"] for row in plain] == BUDGETS
+    assert [row["length"] for row in plain] == BUDGETS
 
 
 def test_an_ensemble_is_not_compiled(tmp_path, capsys, monkeypatch):
@@ -185,10 +177,10 @@ COMPILED = {"torch_compile": True, "torch_compile_backend": "eager"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fields", [{}, {"length_head": True, "absolute_positions": True}], ids=["ldpe", "head"])
-def test_compiled_training_has_one_graph_resumes_and_saves_plain_names(tmp_path, own_cache, fields):
+def test_compiled_training_has_one_graph_resumes_and_saves_plain_names(tmp_path, own_cache):
     # an epoch with batches of many lengths, the last of fewer rows
-    options = {"num_train_epochs": 1, "max_steps": -1, "save_steps": 5, "test_lengths": [12], **fields}
+    options = {"num_train_epochs": 1, "max_steps": -1, "save_steps": 5, "test_lengths": [12]}
+    options |= {"length_head": True, "absolute_positions": True}
     metrics = train(tmp_path / "plain", **options)
     compiled = train(tmp_path / "compiled", **options, **COMPILED)
     assert graphs() == (1, 0)
@@ -206,8 +198,6 @@ def test_training_in_bfloat16_learns_as_float32_does(tmp_path, own_cache):
     options = {"rows": rows, "max_steps": 8, "learning_rate": 5e-3, "validation_share": 0, "test_share": 0}
     losses = {bf16: train(tmp_path / str(bf16), **options, bf16=bf16)["train_loss"] for bf16 in (False, True)}
     assert losses[True] == pytest.approx(losses[False], rel=0.02)
-    assert {value.dtype for value in weights(tmp_path / "True").values() if value.is_floating_point()} == {
-        torch.float32
-    }
-    settings = json.loads((tmp_path / "True" / "config.json").read_text())
-    assert settings["dtype"] == "float32"
+    dtypes = {value.dtype for value in weights(tmp_path / "True").values() if value.is_floating_point()}
+    assert dtypes == {torch.float32}
+    assert json.loads((tmp_path / "True" / "config.json").read_text())["dtype"] == "float32"
