@@ -10,6 +10,8 @@ from pathlib import Path
 
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here may reach for the Hub
+DATASETS = tempfile.TemporaryDirectory(prefix="datasets")
+os.environ["HF_DATASETS_CACHE"] = DATASETS.name  # nor leave rows in the user's cache
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread for each of pytest's workers and their subprocesses
 
 import pytest
