@@ -20,10 +20,7 @@ def test_the_loss_of_an_output_is_rouge_of_what_fits_and_the_units_beyond():
     # ROUGE-L F1: 2 of 2 and 2 of 3 words; "the cat sat" alone is compared, 5 characters are beyond; nothing shared
     assert penalised_rouge(outputs, references, [11] * 3, "character", None) == pytest.approx([-0.8, -1 + 5, 0.0])
     assert penalised_rouge(outputs, references, [2] * 3, "word", None) == pytest.approx([-0.8, -0.8 + 2, 0.0])
-
-
-def test_texts_without_latin_words_are_compared_by_characters():
-    pairs = ["日本語の文字", "日本", "слово"], ["日本語の文字", "日本語の", "слово"]
+    pairs = ["日本語の文字", "日本", "слово"], ["日本語の文字", "日本語の", "слово"]  # by characters
     assert penalised_rouge(*pairs, [9] * 3, "character", None, "character") == pytest.approx([-1.0, -2 / 3, -1.0])
 
 
@@ -36,14 +33,6 @@ def test_the_risk_is_the_weighted_mean_of_the_losses():
     assert float(expected_risk(log_probabilities, losses, 0.5)) == pytest.approx(
         ((low - high) / (low + high) + 1.5) / 2
     )
-
-
-def test_the_gradient_makes_the_better_sample_likelier():
-    log_probabilities = torch.tensor([[-3.0, -2.0, -4.0]], requires_grad=True)
-    expected_risk(log_probabilities, torch.tensor([[-0.9, 5.0, -0.1]]), 0.1).backward()
-    better, worse, other = log_probabilities.grad[0].tolist()
-    assert better < other < 0 < worse
-    assert better + worse + other == pytest.approx(0, abs=1e-7)
 
 
 def trainer_of(tokenizer, tmp_path, **options):
@@ -92,12 +81,6 @@ def test_a_step_against_the_risk_lowers_the_risk_of_the_same_samples(shared_toke
                 weight -= 0.01 * weight.grad
         after = trainer.risk(model, batch)
     assert after < before
-
-
-def test_it_evaluates_without_samples(shared_tokenizer, tmp_path, monkeypatch):
-    trainer = trainer_of(shared_tokenizer, tmp_path)
-    monkeypatch.setattr(trainer, "sample", None)  # evaluation would call it
-    assert trainer.evaluate(trainer.train_dataset)["eval_loss"] > 0
 
 
 @pytest.mark.parametrize(
