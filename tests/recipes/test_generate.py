@@ -1,25 +1,12 @@
 """The generation recipe with models: each row at its length, from plain models, ensembles and several candidates."""
 
-import datasets
 import pytest
 import torch
 from conftest import SOURCES, TARGETS, build_model
-from recipe_runs import foreign_shape, load, save, write_rows, write_texts
-from transformers import (
-    BertConfig,
-    BertModel,
-    BertTokenizer,
-    MarianConfig,
-    MarianMTModel,
-)
+from recipe_runs import foreign_shape, load, save, write_predictor, write_rows, write_texts
+from transformers import MarianConfig, MarianMTModel
 
 import hf_lenctrl
-from hf_lenctrl.commands import generate
-
-
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets_cache")
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +16,6 @@ def saved(character_tokenizer, tmp_path_factory):
     fields = {"vocab_size": len(tokenizer), "length_unit": "character", "init_std": 0.5}
     fields |= {"decoder_vocab_size": len(tokenizer.target_encoder), "share_encoder_decoder_embeddings": False}
     return save(build_model("marian", seed=5, **fields), tokenizer, tmp_path_factory.mktemp("saved"))
-
-
-@pytest.fixture(scope="module")
-def plain(shared_tokenizer, tmp_path_factory):
-    """An untrained model without length control."""
-    fields = {"length_encoding": "none", "absolute_positions": True, "length_unit": "character", "init_std": 0.5}
-    model = build_model("marian", seed=5, vocab_size=len(shared_tokenizer), **fields)
-    return save(model, shared_tokenizer, tmp_path_factory.mktemp("plain"))
 
 
 BUDGETS = [9, 30, 4, 9, 17, 1]
@@ -61,22 +40,11 @@ def test_batches_of_tokens_are_not_bound_by_a_number_of_rows(saved, tmp_path, mo
     assert rows == [32, 8]
 
 
-def test_lines_of_text_are_written_at_one_length(saved, tmp_path):
-    file = tmp_path / "in.txt"
-    file.write_text("\n".join(SOURCES) + "\n", encoding="utf-8")
-    rows = write_texts(saved, file, "--length", 12, "--batch_size", 4)
-    assert [row["source"] for row in rows] == SOURCES
-    assert all(list(row) == ["source", "requested", "output", "length"] for row in rows)
-    assert [row["requested"] for row in rows] == [12] * 6
-    assert [row["length"] for row in rows] == [len(row["output"]) for row in rows]
-
-
-@pytest.mark.parametrize("options", [(), ("--batch_size", 2)])
-def test_every_row_is_written_at_its_own_length_in_the_order_of_the_file(saved, tmp_path, options):
+def test_every_row_is_written_at_its_own_length_in_the_order_of_the_file(saved, tmp_path):
     rows = [{"text": source, "budget": n} for source, n in zip(SOURCES, BUDGETS, strict=True)]
     file = write_rows(tmp_path / "in.jsonl", rows)
     columns = ("--length_column", "budget", "--source_column", "text")
-    written = write_texts(saved, file, *columns, "--num_beams", 1, *options)
+    written = write_texts(saved, file, *columns, "--num_beams", 1, "--batch_size", 2)
     assert [row["source"] for row in written] == SOURCES
     assert [row["requested"] for row in written] == BUDGETS
     assert [row["length"] for row in written] == [len(row["output"]) for row in written]
@@ -90,26 +58,13 @@ def test_every_row_is_written_at_its_own_length_in_the_order_of_the_file(saved, 
     assert len({row["output"][:30] for row in written}) >= 3  # so that a mix-up would show
 
 
-def test_the_figures_of_the_run_are_printed(saved, tmp_path, capsys):
-    file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES])
-    rows = write_texts(saved, file, "--length", 12)
-    differences = [len(row["output"]) - 12 for row in rows]
-    assert f"mae {sum(map(abs, differences)) / 6:.3f}" in capsys.readouterr().err
-
-
-def test_a_length_of_the_model_is_used_where_none_is_given(saved, tmp_path):
+def test_a_length_and_a_bound_of_the_model_hold_where_none_is_given(saved, tmp_path, capsys):
     model, tokenizer = load(saved)
-    model.config.length = 8
+    model.config.length, model.config.length_constraint = 8, "exact"
     folder = save(model, tokenizer, tmp_path / "default")
-    file = write_rows(tmp_path / "in.jsonl", [{"source": SOURCES[0]}])
-    assert write_texts(folder, file)[0]["requested"] == 8
-
-
-def test_a_plain_model_needs_no_length(plain, tmp_path):
     file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES])
-    rows = write_texts(plain, file)
-    assert [row["source"] for row in rows] == SOURCES
-    assert all(row["requested"] is None and row["length"] == len(row["output"]) for row in rows)
+    assert [(row["requested"], row["length"]) for row in write_texts(folder, file)] == [(8, 8)] * 6
+    assert "mae 0.000" in capsys.readouterr().err
 
 
 def test_tokens_are_counted_where_they_are_the_unit(shared_tokenizer, tmp_path):
@@ -128,24 +83,6 @@ def test_only_a_line_break_ends_a_text(saved, tmp_path):
     file = tmp_path / "in.txt"
     file.write_bytes("\r\n".join(sources).encode())
     assert [row["source"] for row in write_texts(saved, file, "--length", 5)] == sources
-
-
-def test_the_folder_of_the_output_is_made(saved, tmp_path):
-    file = tmp_path / "in.txt"
-    file.write_text(SOURCES[0])
-    out = tmp_path / "new" / "folder" / "out.jsonl"
-    words = ["--model", str(saved), "--input_file", str(file), "--output_file", str(out), "--length", "5"]
-    generate.main(words)
-    assert len(out.read_text().splitlines()) == 1
-
-
-def test_a_command_that_was_stopped_goes_on_with_what_the_model_writes(saved, tmp_path):
-    rows = [{"source": f"{source} {i}", "budget": 5 + i % 7} for i, source in enumerate(SOURCES * 3)]
-    file, out = write_rows(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
-    options = ("--length_column", "budget", "--batch_size", 1, "--length_constraint", "max")
-    whole, text = write_texts(saved, file, *options), out.read_bytes()
-    out.write_bytes(text[: sum(map(len, text.splitlines(keepends=True)[:16])) + 5])  # of the second block
-    assert write_texts(saved, file, *options) == whole and out.read_bytes() == text
 
 
 def test_a_length_that_the_model_cannot_hold_is_told_before_anything_is_written(
@@ -173,26 +110,6 @@ def test_a_length_that_the_model_cannot_hold_is_told_before_anything_is_written(
 # Constraints, ratios, re-ranking, several outputs and several models
 
 
-def test_a_bound_is_kept(saved, tmp_path):
-    rows = [{"source": source, "n": n} for source, n in zip(SOURCES, BUDGETS, strict=True)]
-    for constraint in ("max", "exact"):
-        (tmp_path / constraint).mkdir()
-        file = write_rows(tmp_path / constraint / "in.jsonl", rows)
-        written = write_texts(saved, file, "--length_column", "n", "--length_constraint", constraint)
-        assert [row["requested"] for row in written] == BUDGETS
-        for row, n in zip(written, BUDGETS, strict=True):
-            assert row["length"] == len(row["output"])
-            assert len(row["output"]) == n if constraint == "exact" else len(row["output"]) <= n
-
-
-def test_a_bound_of_the_model_holds_where_none_is_given(saved, tmp_path):
-    model, tokenizer = load(saved)
-    model.config.length_constraint = "exact"
-    folder = save(model, tokenizer, tmp_path / "bound")
-    file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES])
-    assert [row["length"] for row in write_texts(folder, file, "--length", 7)] == [7] * 6
-
-
 def test_a_ratio_asks_for_a_share_of_each_source(saved, tmp_path):
     rows = [{"source": text} for text in ("A game of cards.", "One", "A")]  # 16, 3 and 1 characters
     file = write_rows(tmp_path / "in.jsonl", rows)
@@ -213,16 +130,10 @@ def test_lengths_are_those_of_the_source_or_of_the_reference(saved, tmp_path):
 
 
 def test_lengths_are_predicted(saved, tmp_path):
-    encoder = BertModel(BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=2))
-    predictor = hf_lenctrl.LengthPredictor.from_encoder(encoder, [6, 8], length_unit="character")
-    predictor.output.weight.data.zero_()
-    predictor.output.bias.data.fill_(-4.0)  # 4 standard deviations of 1 below the mean of 7
-    predictor.save_pretrained(tmp_path / "predictor")
-    words = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])}
-    BertTokenizer(vocab=words).save_pretrained(tmp_path / "predictor")
+    predictor = write_predictor(tmp_path / "predictor")
     file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES])
-    written = write_texts(saved, file, "--length", "predict", "--predictor", tmp_path / "predictor")
-    assert [row["requested"] for row in written] == [3] * 6
+    written = write_texts(saved, file, "--length", "predict", "--predictor", predictor)
+    assert [row["requested"] for row in written] == [12] * 6
 
 
 def test_several_outputs_of_a_text_follow_each_other_and_keep_its_columns(saved, tmp_path):
@@ -282,10 +193,17 @@ def stock(shared_tokenizer, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("unit", ["character", "byte", "word"])
+def test_a_stock_model_needs_no_length(stock, tmp_path):
+    file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES])
+    rows = write_texts(stock, file)
+    assert [row["source"] for row in rows] == SOURCES
+    assert all(row["requested"] is None and row["length"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize("unit", ["byte", "word"])
 def test_a_plain_models_bound_counts_the_unit_that_is_named(stock, tmp_path, unit):
     file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES])
-    count = {"character": len, "byte": lambda text: len(text.encode()), "word": lambda text: len(text.split())}[unit]
+    count = {"byte": lambda text: len(text.encode()), "word": lambda text: len(text.split())}[unit]
     for row in write_texts(stock, file, "--length", 4, "--length_unit", unit, "--length_constraint", "exact"):
         assert count(row["output"]) == row["length"] == row["requested"] == 4
 
@@ -293,13 +211,12 @@ def test_a_plain_models_bound_counts_the_unit_that_is_named(stock, tmp_path, uni
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        ("plain", ("--length", 12), "has no length control, so a length needs a constraint"),
         ("stock", ("--length", 5), "MarianMTModel has no length control.*length_constraint='max' or 'exact'"),
         ("saved", (), "no length was given; give --length 40"),
         (
             "saved",
             ("--length", 4, "--length_unit", "word"),
-            "length_unit='word', but the model was trained to count characters",
+            "length_unit='word', but the model was trained to count ch",
         ),
     ],
 )
