@@ -32,13 +32,12 @@ def parse(tmp_path):
     return parse
 
 
-def test_without_yaml_or_options_the_defaults_hold():
-    assert parse_arguments(CLASSES, []) == (ModelArguments(), DataArguments(), RunArguments())
-
-
 def test_yaml_wins_over_defaults_and_the_command_line_over_yaml(parse, monkeypatch, tmp_path):
-    values = parse("layers: 2\nd_model: 256\n", "--d_model", "64", "--dropout", "0.3")
+    text = "layers: 2\nd_model: 256\ntest_lengths: [20]\nabsolute_positions: true\ngroup_separator: _\n"
+    options = "--d_model=64 --dropout 0.3 --test_lengths 5 6 --absolute_positions false --group_separator -"
+    values = parse(text, *options.split())
     assert (values["layers"], values["d_model"], values["dropout"]) == (2, 64, 0.3)
+    assert (values["test_lengths"], values["absolute_positions"], values["group_separator"]) == ([5, 6], False, "-")
     assert values["attention_heads"] == ModelArguments().attention_heads
     argv = ["train", str(tmp_path / "run.yaml"), "--d_model", "8"]
     monkeypatch.setattr("sys.argv", argv)
@@ -71,20 +70,6 @@ def test_yaml_wins_over_defaults_and_the_command_line_over_yaml(parse, monkeypat
 def test_a_yaml_value_has_the_type_of_its_option(parse, text, key, value):
     parsed = parse(text)[key]
     assert parsed == value and type(parsed) is type(value)
-
-
-@pytest.mark.parametrize(
-    ("options", "key", "value"),
-    [
-        (["--test_lengths", "5", "6"], "test_lengths", [5, 6]),
-        (["--absolute_positions", "false"], "absolute_positions", False),
-        (["--absolute_positions"], "absolute_positions", True),
-        (["--layers=3"], "layers", 3),
-    ],
-)
-def test_an_option_wins_whatever_its_type(parse, options, key, value):
-    text = "test_lengths: [20]\nabsolute_positions: true\ngroup_separator: _\nlayers: 2\n"
-    assert parse(text, *options)[key] == value
 
 
 def test_values_reach_the_training_arguments(tmp_path):

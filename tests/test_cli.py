@@ -1,6 +1,5 @@
 """`lenctrl`: what its commands are, how it starts, and what it says of a mistake."""
 
-import importlib.util
 import multiprocessing
 import re
 import runpy
@@ -15,8 +14,8 @@ from test_readme import ENVIRONMENT, ROOT
 
 import hf_lenctrl
 import lenctrl
-from hf_lenctrl.commands import export, generate, locking, train
 from hf_lenctrl.commands import lenctrl as cli
+from hf_lenctrl.commands import locking
 
 
 @pytest.fixture
@@ -33,13 +32,6 @@ def run(monkeypatch, capsys):
         return end.value.code, error
 
     return run
-
-
-def test_every_command_is_a_module_with_a_main():
-    names = "train train-predictor generate evaluate export recipes".split()
-    assert list(lenctrl.COMMANDS) == names
-    for module, text in lenctrl.COMMANDS.values():
-        assert callable(importlib.import_module(module).main) and text
 
 
 @pytest.mark.parametrize(
@@ -88,6 +80,11 @@ def test_a_misspelt_word_is_answered_with_the_right_one(run, words, message):
         (["train", "missing.yaml"], "No such file or directory: 'missing.yaml'"),
         (["train", "headline/small", "--train_file", "gone.jsonl", "--use_cpu"], "there is no data file gone.jsonl"),
         (["train", "headline/pretrained", "--train_file", "gone.jsonl"], "base_model is required; give --base_model"),
+        (
+            ["train", "--base_model", "models/gone", "--output_dir", "x"],
+            "there is no folder models/gone (did you mean",
+        ),
+        (["export", "models/gone", "--length", "5", "--output_dir", "z"], "there is no folder models/gone (did you m"),
         # the next two come from transformers
         (["train", "--output_dir", "x", "--load_best_model_at_end"], "requires the save and eval strategy to match"),
         (["generate", "--model", "gone", "--input_file", "texts.txt", "--output_file", "o"], "We couldn't connect to"),
@@ -95,6 +92,7 @@ def test_a_misspelt_word_is_answered_with_the_right_one(run, words, message):
 )
 def test_a_mistake_is_told_in_one_line_and_with_debug_by_its_traceback(run, words, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    Path("models", "done").mkdir(parents=True)
     Path("texts.txt").write_text(SOURCES[0])
     Path("rows.csv").write_text("output;requested\na;1\n")
     status, error = run(*words)
@@ -133,34 +131,6 @@ def test_a_second_command_does_not_write_where_the_first_does_until_that_is_kill
     first.kill()
     first.join()
     assert "another command" not in run(command, *options)[1]  # but the file that is not there
-
-
-def test_other_options_in_a_used_folder_are_told_one_a_line(run, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("texts.txt").write_text(SOURCES[0])
-    Path("out.jsonl").write_text("")
-    Path("out.jsonl.options.json").write_text('{"num_beams": 2, "seed": 3}')
-    files = ["--input_file", "texts.txt", "--output_file", "out.jsonl"]
-    status, error = run("generate", "--model", "owner/name", "--length", "5", *files)
-    first, *differences = error.split("\n")
-    assert status == 1 and first.startswith("lenctrl generate: out.jsonl exists, and no command with these options")
-    assert {"  * num_beams=2, now 4", "  * seed=3, now 0", "  * length=None, now [5]"} <= set(differences)
-
-
-@pytest.mark.parametrize(
-    ("command", "options"),
-    [
-        (train, ["--base_model", "models/gone", "--output_dir", "x"]),
-        (train, ["--model_name_or_path", "./gone", "--output_dir", "x"]),
-        (generate, ["--model", "models/gone", "--input_file", "y", "--output_file", "z"]),
-        (export, ["models/gone", "--length", "5", "--output_dir", "z"]),
-    ],
-)
-def test_a_folder_that_is_not_there_is_not_looked_for_on_the_hub(command, options, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "models" / "done").mkdir(parents=True)
-    with pytest.raises(FileNotFoundError, match="there is no folder (models/gone .did you mean models/done|./gone)"):
-        command.main(options)
 
 
 def test_a_fault_of_the_program_keeps_its_traceback(tmp_path, monkeypatch):

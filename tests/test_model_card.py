@@ -58,14 +58,23 @@ def test_the_hub_reads_the_figures_and_what_the_model_is(saved, make_run, tmp_pa
     assert "rouge_score" in results["rouge1_f1"].metric_args["settings"]
 
 
-def test_the_card_of_a_local_run_names_no_folder(saved, make_run):
+def test_the_card_of_a_local_run_names_no_folder_and_every_way_that_tells_the_length(saved, make_run):
     folder = saved[1]
-    card = model_card(saved[0], make_run(base_model=str(folder)), "short")
-    assert card.data.base_model is None and card.data.datasets is None
-    assert "Started from model." in card.text and str(folder.parent) not in str(card)
-    assert " test rows, unconstrained." in card.text
-    saved[0].config.length_constraint = "exact"
-    assert 'test rows, with `length_constraint="exact"`.' in model_card(saved[0], make_run(), "short").text
+    model = build_model("bart", length_encoding="learned", encoder_length_embedding=True, length_head=True)
+    model.config.length_tokens, model.config.length_constraint = {"kind": "bins", "edges": [5]}, "exact"
+    card = model_card(model, make_run(base_model=str(folder)), "short")
+    assert card.data.base_model is None and card.data.datasets is None and str(folder.parent) not in str(card)
+    for words in (
+        "Kikuchi et al. 2016",
+        "eq. 16-17",
+        "eq. 20-24",
+        "class (bins)",
+        "A bart model",
+        "Started from model.",
+    ):
+        assert words in card.text
+    assert 'test rows, with `length_constraint="exact"`.' in card.text
+    assert " test rows, unconstrained." in model_card(saved[0], make_run(), "short").text
 
 
 def test_the_usage_snippet_runs_as_printed(saved, make_run, monkeypatch, capsys):
@@ -127,14 +136,6 @@ def test_a_controlled_card_warns_of_plain_classes_and_a_plain_one_does_not(saved
     assert "length-control" not in card.data.tags
     plain = build_model("bart", length_encoding="none", absolute_positions=True)
     assert "without length control" in minimal_card(plain, "user/name").text
-
-
-def test_every_way_that_tells_the_length_is_listed(make_run):
-    model = build_model("bart", length_encoding="learned", encoder_length_embedding=True, length_head=True)
-    model.config.length_tokens = {"kind": "bins", "edges": [5]}
-    text = model_card(model, make_run(), "full").text
-    for words in ("Kikuchi et al. 2016", "eq. 16-17", "eq. 20-24", "class (bins)", "A bart model"):
-        assert words in text
 
 
 def test_rows_are_published_where_it_is_asked_for_in_a_table(saved, make_run):

@@ -46,23 +46,14 @@ def test_a_csv_of_another_system_is_measured_against_one_length(tmp_path, capsys
     assert rows[5:] == [["1", "10", "2", "-8", "NA"]]
 
 
-@pytest.mark.parametrize(
-    "given, character, word",
-    [
-        (["--requested_column", "requested", "words"], "0.50", "0.00"),
-        (["--length", "11", "3"], "3.00", "0.50"),  # 11 and 5 characters, 3 and 2 words
-    ],
-)
-def test_each_unit_takes_its_own_length(tmp_path, capsys, given, character, word):
-    path = write(tmp_path / "out.jsonl")
-    table = printed(capsys, "--input_file", path, "--units", "character", "word", *given)
-    assert [row[:3] for row in table[1:3]] == [["character", "2", character], ["word", "2", word]]
-
-
-def test_tokens_are_counted_by_the_tokenizer_named(tmp_path, capsys):
+def test_each_unit_takes_its_own_length(tmp_path, capsys):
     word_tokenizer().save_pretrained(tmp_path / "tokenizer")
-    options = ("--units", "token", "--requested_column", "words", "--tokenizer", str(tmp_path / "tokenizer"))
-    assert printed(capsys, "--input_file", write(tmp_path / "out.jsonl"), *options)[1] == TOKENS
+    path = write(tmp_path / "out.jsonl")
+    options = ("--input_file", path, "--units", "character", "token", "--tokenizer", str(tmp_path / "tokenizer"))
+    table = printed(capsys, *options, "--requested_column", "requested", "words")
+    assert table[1:3] == [CHARACTERS, TOKENS]
+    table = printed(capsys, *options, "--length", "11", "3")  # 11 and 5 characters, 3 and 2 words
+    assert [row[:3] for row in table[1:3]] == [["character", "2", "3.00"], ["token", "2", "0.50"]]
 
 
 def test_references_add_rouge_with_its_settings(tmp_path, capsys):

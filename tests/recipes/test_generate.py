@@ -3,10 +3,11 @@
 import pytest
 import torch
 from conftest import SOURCES, TARGETS, build_model
-from recipe_runs import foreign_shape, load, save, write_predictor, write_rows, write_texts
+from recipe_runs import foreign_shape, load, save, write_rows, write_texts
 from transformers import MarianConfig, MarianMTModel
 
 import hf_lenctrl
+from hf_lenctrl.commands import generate
 
 
 @pytest.fixture(scope="module")
@@ -110,14 +111,6 @@ def test_a_length_that_the_model_cannot_hold_is_told_before_anything_is_written(
 # Constraints, ratios, re-ranking, several outputs and several models
 
 
-def test_a_ratio_asks_for_a_share_of_each_source(saved, tmp_path):
-    rows = [{"source": text} for text in ("A game of cards.", "One", "A")]  # 16, 3 and 1 characters
-    file = write_rows(tmp_path / "in.jsonl", rows)
-    written = write_texts(saved, file, "--length_ratio", 0.4, "--length_constraint", "exact")
-    assert [row["requested"] for row in written] == [6, 1, 1]  # 6.4, 1.2, and at least 1
-    assert [len(row["output"]) for row in written] == [6, 1, 1]
-
-
 def test_lengths_are_those_of_the_source_or_of_the_reference(saved, tmp_path):
     file = write_rows(tmp_path / "in.jsonl", [{"source": s, "gold": t} for s, t in zip(SOURCES, TARGETS, strict=True)])
     options = ("--length_constraint", "max")
@@ -129,58 +122,28 @@ def test_lengths_are_those_of_the_source_or_of_the_reference(saved, tmp_path):
     assert [row["gold"] for row in written] == TARGETS
 
 
-def test_lengths_are_predicted(saved, tmp_path):
-    predictor = write_predictor(tmp_path / "predictor")
-    file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES])
-    written = write_texts(saved, file, "--length", "predict", "--predictor", predictor)
-    assert [row["requested"] for row in written] == [12] * 6
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        ("--length_ratio 0.4", {"length_ratio": 0.4, "num_beams": 4, "num_return_sequences": 1, "rerank": 0}),
+        ("--length_ratio 0.9 1.1 --num_beams 2", {"length_ratio": (0.9, 1.1), "num_beams": 2}),
+        ("--length predict --predictor some", {"predictor": "some"}),
+        ("--length 5 --rerank 3 --length_unit word", {"rerank": 3, "length_unit": "word"}),
+        ("--length 5 --length_constraint exact --length_tolerance 4", {"length_constraint": "exact"}),
+        ("--length 5 --do_sample --top_p 0.9", {"do_sample": True, "top_p": 0.9, "num_beams": 1}),
+        ("--length 5 --num_return_sequences 3", {"num_return_sequences": 3, "output_scores": True}),
+        ("--length 30-42 --length_plans 2 --batch_size 7", {"length_plans": 2, "batch_size": 7}),
+    ],
+)
+def test_options_reach_the_pipeline(words, given):
+    args = generate.parse(["--model", "m", "--input_file", "i", "--output_file", "o", *words.split()])
+    options = generate.generation_options(args)
+    assert {name: options[name] for name in given} == given
 
 
-def test_several_outputs_of_a_text_follow_each_other_and_keep_its_columns(saved, tmp_path):
-    rows = [{"source": source, "key": i} for i, source in enumerate(SOURCES)]
-    file = write_rows(tmp_path / "in.jsonl", rows)
-    options = ("--length", 9, "--length_constraint", "max", "--batch_size", 4)
-    written = write_texts(saved, file, *options, "--num_return_sequences", 3)
-    assert [row["source"] for row in written] == [source for source in SOURCES for _ in range(3)]
-    assert [row["key"] for row in written] == [i for i in range(6) for _ in range(3)]
-    model, tokenizer = load(saved)
-    inputs = tokenizer(SOURCES[4], return_tensors="pt")
-    ids = model.generate(**inputs, length=9, length_constraint="max", num_beams=3, num_return_sequences=3)
-    assert [row["output"] for row in written[12:15]] == tokenizer.batch_decode(ids, skip_special_tokens=True)
-
-
-def test_the_candidate_with_most_words_of_the_source_is_written(saved, tmp_path, monkeypatch):
-    pytest.importorskip("nltk")
-    asked = []
-
-    def candidates(self, input_ids, num_return_sequences, **_):
-        asked.append(num_return_sequences)
-        texts = ["a game", "cards for two players", "nice sounds"]
-        return load(saved)[1](text_target=texts * len(input_ids), return_tensors="pt", padding=True)["input_ids"]
-
-    monkeypatch.setattr(hf_lenctrl.LenCtrlMarianMTModel, "generate", candidates)
-    file = write_rows(tmp_path / "in.jsonl", [{"source": SOURCES[5]}])
-    assert [row["output"] for row in write_texts(saved, file, "--length", 20, "--rerank", 3)] == [
-        "cards for two players"
-    ]
-    assert asked == [3]
-
-
-def test_several_models_write_as_an_ensemble(shared_tokenizer, tmp_path):
-    folders = []
-    for seed in (5, 6):
-        fields = {"vocab_size": len(shared_tokenizer), "length_unit": "character", "init_std": 0.5}
-        folders.append(save(build_model("marian", seed=seed, **fields), shared_tokenizer, tmp_path / str(seed)))
-    file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES[:2]])
-    written = write_texts(folders[0], file, "--length", 15, "--length_constraint", "max", "--model", *folders)
-    ensemble = hf_lenctrl.LengthControlEnsemble([load(folder)[0] for folder in folders])
-    options = {"length": 15, "length_constraint": "max", "num_beams": 2}
-    outputs = []
-    for model in (ensemble, *ensemble.models):
-        ids = model.generate(**shared_tokenizer(SOURCES[:2], return_tensors="pt", padding=True), **options)
-        outputs.append(shared_tokenizer.batch_decode(ids, skip_special_tokens=True))
-    assert [row["output"] for row in written] == outputs[0]
-    assert outputs[0] not in outputs[1:]
+def test_several_models_are_an_ensemble(saved):
+    model, tokenizer = generate.load([str(saved), str(saved)])
+    assert type(model) is hf_lenctrl.LengthControlEnsemble and len(model.models) == 2 and len(tokenizer) > 60
 
 
 @pytest.fixture(scope="module")
@@ -198,14 +161,6 @@ def test_a_stock_model_needs_no_length(stock, tmp_path):
     rows = write_texts(stock, file)
     assert [row["source"] for row in rows] == SOURCES
     assert all(row["requested"] is None and row["length"] > 0 for row in rows)
-
-
-@pytest.mark.parametrize("unit", ["byte", "word"])
-def test_a_plain_models_bound_counts_the_unit_that_is_named(stock, tmp_path, unit):
-    file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES])
-    count = {"byte": lambda text: len(text.encode()), "word": lambda text: len(text.split())}[unit]
-    for row in write_texts(stock, file, "--length", 4, "--length_unit", unit, "--length_constraint", "exact"):
-        assert count(row["output"]) == row["length"] == row["requested"] == 4
 
 
 @pytest.mark.parametrize(
