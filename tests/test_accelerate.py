@@ -217,21 +217,12 @@ def test_two_processes_evaluate_every_row_once_and_in_order(two):
 
 
 @pytest.mark.slow
-def test_two_processes_go_on_as_if_they_had_not_stopped(two):
+def test_two_processes_go_on_as_if_they_had_not_stopped_and_another_number_does_not(two):
     assert "resuming from" in (two / "log").read_text() and steps_of(two / "parts") == 4
     assert_same_weights(two / "whole", two / "parts")
     assert (two / "whole" / "test_outputs.jsonl").read_text() == (two / "parts" / "test_outputs.jsonl").read_text()
-
-
-@pytest.mark.slow
-def test_another_number_of_processes_does_not_go_on(two):
-    before = (two / "parts" / "model.safetensors").read_bytes()
-    with pytest.raises(
-        ValueError,
-        match=r"(?s)holds a run with other options\. Name another output_dir.*differ:\n  \* processes=2, now 1$",
-    ):
+    with pytest.raises(ValueError, match=r"(?s)holds a run with other options.*\* processes=2, now 1$"):
         train(two / "parts", rows=FEW, **{**TESTED, "max_steps": 6})
-    assert (two / "parts" / "model.safetensors").read_bytes() == before
 
 
 @pytest.mark.slow

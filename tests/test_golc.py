@@ -10,8 +10,6 @@ from recipe_runs import ROWS, TINY, as_options, write_rows
 from transformers import Seq2SeqTrainingArguments
 
 from hf_lenctrl import DataCollatorForLengthControl
-from hf_lenctrl.commands import models as new_model
-from hf_lenctrl.commands.arguments import ModelArguments
 
 
 def test_the_loss_of_an_output_is_rouge_of_what_fits_and_the_units_beyond():
@@ -104,11 +102,3 @@ def test_the_script_trains_with_the_options_of_a_recipe(tmp_path, monkeypatch):
     metrics = main([str(tmp_path / "golc.yaml"), *as_options(options | {"length_encoding": "ldpe"})])
     assert metrics["train_loss"] > 0 and "test_mae" in metrics and (tmp_path / "run" / "model.safetensors").is_file()
     assert [len(ids) for ids in sampled] == [2 * 8] * 2  # golc_samples of each of the rows of a step
-
-
-def test_positions_that_no_checkpoint_holds_are_not_trained(shared_tokenizer, tmp_path):
-    model = build_model("marian", vocab_size=len(shared_tokenizer), length_unit="token", absolute_positions=True)
-    model.save_pretrained(tmp_path)
-    loaded = new_model.build_model(ModelArguments(model_name_or_path=str(tmp_path)), shared_tokenizer, 128)
-    frozen = {name for name, weight in loaded.named_parameters() if not weight.requires_grad}
-    assert frozen == {f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")}

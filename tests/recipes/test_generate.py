@@ -22,25 +22,6 @@ def saved(character_tokenizer, tmp_path_factory):
 BUDGETS = [9, 30, 4, 9, 17, 1]
 
 
-def test_batches_of_tokens_are_not_bound_by_a_number_of_rows(saved, tmp_path, monkeypatch):
-    file = tmp_path / "in.txt"
-    file.write_text("library\n" * 40, encoding="utf-8")
-    rows: list[int] = []
-    preprocess = hf_lenctrl.LengthControlledGenerationPipeline.preprocess
-
-    def look(self, texts, **options):
-        rows.append(len(texts))
-        return preprocess(self, texts, **options)
-
-    monkeypatch.setattr(hf_lenctrl.LengthControlledGenerationPipeline, "preprocess", look)
-    assert len(write_texts(saved, file, "--length", 6, "--batch_tokens", 4000)) == 40 == sum(rows)
-    assert rows == [40]
-    rows.clear()
-    (tmp_path / "out.jsonl").unlink()
-    write_texts(saved, file, "--length", 6)
-    assert rows == [32, 8]
-
-
 def test_every_row_is_written_at_its_own_length_in_the_order_of_the_file(saved, tmp_path):
     rows = [{"text": source, "budget": n} for source, n in zip(SOURCES, BUDGETS, strict=True)]
     file = write_rows(tmp_path / "in.jsonl", rows)
@@ -66,16 +47,6 @@ def test_a_length_and_a_bound_of_the_model_hold_where_none_is_given(saved, tmp_p
     file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES])
     assert [(row["requested"], row["length"]) for row in write_texts(folder, file)] == [(8, 8)] * 6
     assert "mae 0.000" in capsys.readouterr().err
-
-
-def test_tokens_are_counted_where_they_are_the_unit(shared_tokenizer, tmp_path):
-    model = build_model("marian", seed=5, vocab_size=len(shared_tokenizer), init_std=0.5)
-    folder = save(model, shared_tokenizer, tmp_path / "tokens")
-    file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES])
-    for row in write_texts(folder, file, "--length", 6):
-        model, tokenizer = load(folder)
-        ids = model.generate(**tokenizer(row["source"], return_tensors="pt"), length=6, num_beams=2)[0].tolist()
-        assert row["length"] == sum(i not in (0, 2) for i in ids)  # all but EOS and padding
 
 
 def test_only_a_line_break_ends_a_text(saved, tmp_path):
@@ -133,6 +104,7 @@ def test_lengths_are_those_of_the_source_or_of_the_reference(saved, tmp_path):
         ("--length 5 --do_sample --top_p 0.9", {"do_sample": True, "top_p": 0.9, "num_beams": 1}),
         ("--length 5 --num_return_sequences 3", {"num_return_sequences": 3, "output_scores": True}),
         ("--length 30-42 --length_plans 2 --batch_size 7", {"length_plans": 2, "batch_size": 7}),
+        ("--length 6 --batch_tokens 4000", {"batch_tokens": 4000, "batch_size": None}),
     ],
 )
 def test_options_reach_the_pipeline(words, given):

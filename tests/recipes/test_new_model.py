@@ -4,7 +4,7 @@ import os
 
 import pytest
 import torch
-from conftest import SOURCES, TARGETS
+from conftest import SOURCES, TARGETS, build_model
 from transformers import (
     BartForConditionalGeneration,
     MarianMTModel,
@@ -89,3 +89,12 @@ def test_a_run_keeps_a_tokenizer_only_when_it_is_whole(tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             remove_tokenizer(tmp_path)
     assert names() == ["tokenizer.part"]
+
+
+def test_positions_that_no_checkpoint_holds_are_not_trained(shared_tokenizer, tmp_path):
+    model = build_model("marian", vocab_size=len(shared_tokenizer), length_unit="token", absolute_positions=True)
+    model.save_pretrained(tmp_path)
+    args = ModelArguments(model_name_or_path=str(tmp_path))
+    loaded = train_seq2seq.build_model(args, shared_tokenizer, max_positions=128)
+    frozen = {name for name, weight in loaded.named_parameters() if not weight.requires_grad}
+    assert frozen == {f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")}

@@ -177,23 +177,6 @@ def test_every_kind_of_model_trains_is_tested_and_loads(tmp_path, options, kind)
         assert model.generate(**tokenizer(SOURCES[:1], return_tensors="pt")).shape[1] >= 50
 
 
-def test_accumulated_gradients_weigh_as_one_batch(tmp_path):
-    # The Trainer takes a model whose forward has **kwargs for one that scales its loss by `num_items_in_batch`.
-    whole, parts = (
-        train(
-            tmp_path / f"batch{size}",
-            rows=ROWS[:8],
-            max_steps=1,
-            dropout=0,
-            per_device_train_batch_size=size,
-            gradient_accumulation_steps=8 // size,
-            **ONLY_TRAIN,
-        )["train_loss"]
-        for size in (8, 2)
-    )
-    assert parts == pytest.approx(whole, rel=0.05)
-
-
 # Runs that start from another
 
 
