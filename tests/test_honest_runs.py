@@ -112,6 +112,14 @@ def test_the_record_holds_no_row_and_no_path(trained):
     assert record["rows"]["test"] == 7
 
 
+def test_a_folder_where_nothing_was_trained_takes_another_command(tmp_path):
+    with pytest.raises(ValueError, match="target_vocabulary"):
+        train(tmp_path / "run", family="bart", target_vocabulary="character")
+    train(tmp_path / "run", max_steps=1, test_share=0, vocab_size=140)
+    record = json.loads((tmp_path / "run" / "_run" / "run.json").read_text())
+    assert record["decides"]["vocab_size"] == 140 and AutoTokenizer.from_pretrained(tmp_path / "run").vocab_size <= 140
+
+
 # averaging
 
 
