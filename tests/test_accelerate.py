@@ -14,18 +14,7 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from accelerate.utils.launch import prepare_multi_gpu_env
 from conftest import SOURCES, build_model_of
-from recipe_runs import (
-    ROOT,
-    ROWS,
-    TINY,
-    assert_same_weights,
-    load,
-    steps_of,
-    train,
-    weights,
-    write_rows,
-    write_texts,
-)
+from recipe_runs import ROOT, ROWS, TINY, assert_same_weights, load, steps_of, train, weights, write_rows, write_texts
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from hf_lenctrl.training.collator import DataCollatorForLengthControl

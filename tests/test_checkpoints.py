@@ -9,12 +9,7 @@ from safetensors.torch import save_file
 from transformers.trainer_callback import TrainerState
 
 from hf_lenctrl.commands.arguments import ModelArguments
-from hf_lenctrl.commands.checkpoints import (
-    average_checkpoints,
-    check_writable,
-    checkpoints_of,
-    last_checkpoint,
-)
+from hf_lenctrl.commands.checkpoints import average_checkpoints, check_writable, checkpoints_of, last_checkpoint
 from hf_lenctrl.commands.models import unit_and_tokens
 
 

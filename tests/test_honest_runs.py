@@ -13,12 +13,7 @@ from conftest import SOURCES
 from huggingface_hub import ModelCard
 from recipe_runs import ROWS, as_options, assert_same_weights, write_rows
 from safetensors.torch import load_file
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    MarianConfig,
-    pipeline,
-)
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, pipeline
 
 from hf_lenctrl.card import minimal_card
 from hf_lenctrl.commands import checkpoints, evaluate, generate

@@ -7,13 +7,7 @@ import pytest
 import torch
 from conftest import MARIAN, SHAPE, SOURCES, TARGETS, build_model
 from torch.utils.data import DataLoader
-from transformers import (
-    DataCollatorForSeq2Seq,
-    MarianConfig,
-    MarianMTModel,
-    Seq2SeqTrainer,
-    Seq2SeqTrainingArguments,
-)
+from transformers import DataCollatorForSeq2Seq, MarianConfig, MarianMTModel, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 from hf_lenctrl import DataCollatorForLengthControl, LengthControlTrainer, add_length_control
 

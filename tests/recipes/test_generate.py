@@ -1,10 +1,8 @@
 """The generation recipe with models: each row at its length, from plain models, ensembles and several candidates."""
 
 import pytest
-import torch
 from conftest import SOURCES, TARGETS, build_model
-from recipe_runs import foreign_shape, load, save, write_rows, write_texts
-from transformers import MarianConfig, MarianMTModel
+from recipe_runs import load, save, save_stock, write_rows, write_texts
 
 import hf_lenctrl
 from hf_lenctrl.commands import generate
@@ -120,12 +118,7 @@ def test_several_models_are_an_ensemble(saved):
 
 @pytest.fixture(scope="module")
 def stock(shared_tokenizer, tmp_path_factory):
-    """A stock Marian checkpoint."""
-    folder = tmp_path_factory.mktemp("stock")
-    torch.manual_seed(4)
-    MarianMTModel(MarianConfig(**foreign_shape(shared_tokenizer), init_std=0.5)).save_pretrained(folder)
-    shared_tokenizer.save_pretrained(folder)
-    return folder
+    return save_stock(tmp_path_factory.mktemp("stock"), shared_tokenizer)
 
 
 def test_a_stock_model_needs_no_length(stock, tmp_path):

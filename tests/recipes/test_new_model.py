@@ -5,11 +5,7 @@ import os
 import pytest
 import torch
 from conftest import SOURCES, TARGETS, build_model
-from transformers import (
-    BartForConditionalGeneration,
-    MarianMTModel,
-    MarianTokenizer,
-)
+from transformers import BartForConditionalGeneration, MarianMTModel, MarianTokenizer
 
 from hf_lenctrl.commands import train as train_seq2seq
 from hf_lenctrl.commands.arguments import ModelArguments

@@ -10,10 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import SOURCES
-from recipe_runs import (
-    write_rows,
-    write_texts,
-)
+from recipe_runs import write_rows, write_texts
 
 from hf_lenctrl.commands import generate
 

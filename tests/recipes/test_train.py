@@ -14,17 +14,13 @@ from recipe_runs import (
     TINY,
     as_options,
     assert_same_weights,
-    foreign_shape,
     load,
+    save_stock,
     train,
     weights,
     write_rows,
 )
-from transformers import (
-    AutoTokenizer,
-    MarianConfig,
-    MarianMTModel,
-)
+from transformers import AutoTokenizer, MarianMTModel
 
 import hf_lenctrl
 from hf_lenctrl.commands import checkpoints
@@ -201,12 +197,7 @@ def test_a_tokenizer_may_be_that_of_another_run(run, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def stock(shared_tokenizer, tmp_path_factory):
-    """A stock Marian checkpoint."""
-    folder = tmp_path_factory.mktemp("stock")
-    torch.manual_seed(4)
-    MarianMTModel(MarianConfig(**foreign_shape(shared_tokenizer), init_std=0.5)).save_pretrained(folder)
-    shared_tokenizer.save_pretrained(folder)
-    return folder
+    return save_stock(tmp_path_factory.mktemp("stock"), shared_tokenizer)
 
 
 FEW = {"max_steps": 3, "max_test_rows": 2, "generation_num_beams": 1, "disable_tqdm": True, "use_cpu": True}
