@@ -10,6 +10,7 @@ from pathlib import Path
 
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here may reach for the Hub
+os.environ["HF_DATASETS_CACHE"] = tempfile.mkdtemp(prefix="datasets")  # nor leave rows in the user's cache
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread for each of pytest's workers and their subprocesses
 
 import pytest
@@ -33,6 +34,7 @@ from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CO
 import hf_lenctrl
 
 
+atexit.register(shutil.rmtree, os.environ["HF_DATASETS_CACHE"], ignore_errors=True)
 SOURCES = [
     "This package contains a small editor for plain text files. It opens large files fast.",
     "A library to read and write images in many formats, with a simple interface for scripts.",

@@ -112,13 +112,13 @@ def write_texts(model: Path, input_file: Path, *options) -> list[dict]:
         return [json.loads(line) for line in file]
 
 
-def foreign_shape(tokenizer) -> dict:
-    layers = {f"{side}_{key}": n for side in ("encoder", "decoder") for key, n in LAYER.items()}
-    ids = {"pad_token_id": 2, "eos_token_id": 0, "decoder_start_token_id": 2, "forced_eos_token_id": 0}
-    return {"vocab_size": len(tokenizer), "d_model": 32, **layers, **ids}
-
-
-LAYER = {"layers": 1, "attention_heads": 2, "ffn_dim": 32}
+def save_stock(folder: Path, tokenizer) -> Path:
+    """A stock Marian checkpoint."""
+    torch.manual_seed(4)
+    shape = {**SHAPE, **MARIAN, "vocab_size": len(tokenizer), "max_position_embeddings": 512}
+    MarianMTModel(MarianConfig(**shape, init_std=0.5)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def write_predictor(folder: Path) -> Path:

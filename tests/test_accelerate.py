@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import datasets
 import pytest
 import torch
 from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
@@ -15,19 +14,7 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from accelerate.utils.launch import prepare_multi_gpu_env
 from conftest import SOURCES, build_model_of
-from recipe_runs import (
-    FIGURES,
-    ROOT,
-    ROWS,
-    TINY,
-    assert_same_weights,
-    load,
-    steps_of,
-    train,
-    weights,
-    write_rows,
-    write_texts,
-)
+from recipe_runs import ROOT, ROWS, TINY, assert_same_weights, load, steps_of, train, weights, write_rows, write_texts
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from hf_lenctrl.training.collator import DataCollatorForLengthControl
@@ -50,7 +37,8 @@ ALL_AT_ONCE = {
 NOISE = {"length_noise": 4, "num_train_epochs": 2, "save_strategy": "no", "validation_share": 0, "test_share": 0}
 TESTED = {
     "seed": 1,  # with others the untrained model writes nothing for some rows
-    "save_steps": 2,
+    "save_steps": 1,
+    "average_checkpoints": 2,
     "eval_strategy": "steps",
     "eval_steps": 2,
     "max_validation_rows": 5,
@@ -60,8 +48,6 @@ TESTED = {
     "validation_share": 0.2,
     "test_share": 0.2,
 }
-AVERAGED = {"max_steps": 2, "eval_strategy": "steps", "eval_steps": 2, "save_steps": 1, "average_checkpoints": 2}
-AVERAGED |= {"test_lengths": 5, "generation_num_beams": 2}
 REQUESTS = [{"source": f"{source} {i}", "budget": 5 + i % 7} for i, source in enumerate(SOURCES * 7)]
 GENERATED = ["--length_column", "budget", "--batch_size", "1", "--length_constraint", "max"]  # two blocks
 
@@ -106,7 +92,6 @@ def launch(tmp_path: Path, configuration: str, *command, **environment) -> subpr
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),
-        "HF_DATASETS_CACHE": str(tmp_path / "datasets_cache"),
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",
@@ -117,11 +102,6 @@ def launch(tmp_path: Path, configuration: str, *command, **environment) -> subpr
     return subprocess.run(
         [*map(str, launcher), *map(str, command)], env=environment, capture_output=True, text=True, timeout=300
     )
-
-
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets_cache")
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +115,6 @@ def two(tmp_path_factory):
         ("whole", FEW, {**TESTED, "max_steps": 4}),
         ("parts", FEW, {**TESTED, "max_steps": 2}),
         ("parts", FEW, {**TESTED, "max_steps": 4}),
-        ("averaged", ROWS, AVERAGED),
     ):
         file = write_rows(folder / f"{name}.jsonl", rows)
         options = {**TINY, **options, "train_file": file, "output_dir": folder / name}
@@ -183,11 +162,9 @@ def test_a_step_of_two_processes_is_that_of_one_with_all_their_rows(two, tmp_pat
     assert one.keys() == both.keys()
     for name, value in one.items():
         torch.testing.assert_close(both[name], value, rtol=0, atol=1e-6)
-    start = train(tmp_path / "start", rows=ROWS[:8], **{**ALL_AT_ONCE, "learning_rate": 0}) and weights(
-        tmp_path / "start"
-    )
-    moved = {name: float((one[name] - start[name]).abs().max()) for name in one if one[name].is_floating_point()}
-    assert max(moved.values()) > 1e-2
+    train(tmp_path / "start", rows=ROWS[:8], **{**ALL_AT_ONCE, "learning_rate": 0})
+    start = weights(tmp_path / "start")
+    assert max(float((one[name] - start[name]).abs().max()) for name in one if one[name].is_floating_point()) > 1e-2
 
 
 @pytest.mark.slow
@@ -225,38 +202,16 @@ def test_two_processes_evaluate_every_row_once_and_in_order(two):
     assert len({out["output"] for out in outputs}) > 1
     history = json.loads((folder / "checkpoint-4" / "trainer_state.json").read_text())["log_history"]
     assert [entry["step"] for entry in history if "eval_mae" in entry] == [2, 4]
+    assert "the mean of the checkpoints 3, 4" in (folder / "README.md").read_text()
 
 
 @pytest.mark.slow
-def test_two_processes_go_on_as_if_they_had_not_stopped(two):
+def test_two_processes_go_on_as_if_they_had_not_stopped_and_another_number_does_not(two):
     assert "resuming from" in (two / "log").read_text() and steps_of(two / "parts") == 4
     assert_same_weights(two / "whole", two / "parts")
     assert (two / "whole" / "test_outputs.jsonl").read_text() == (two / "parts" / "test_outputs.jsonl").read_text()
-
-
-@pytest.mark.slow
-def test_another_number_of_processes_does_not_go_on(two):
-    before = (two / "parts" / "model.safetensors").read_bytes()
-    with pytest.raises(
-        ValueError,
-        match=r"(?s)holds a run with other options\. Name another output_dir.*differ:\n  \* processes=2, now 1$",
-    ):
+    with pytest.raises(ValueError, match=r"(?s)holds a run with other options.*\* processes=2, now 1$"):
         train(two / "parts", rows=FEW, **{**TESTED, "max_steps": 6})
-    assert (two / "parts" / "model.safetensors").read_bytes() == before
-
-
-@pytest.mark.slow
-def test_two_processes_train_evaluate_and_save_one_model(two):
-    written = json.loads((two / "averaged" / "all_results.json").read_text())
-    assert {f"{name}_{figure}" for name in ("test", "test_5") for figure in FIGURES} <= written.keys()
-    history = json.loads((two / "averaged" / "checkpoint-2" / "trainer_state.json").read_text())["log_history"]
-    assert any("eval_mae" in entry for entry in history)
-    # of about 96 rows two processes take 16 a step, which is a sixth of an epoch; one process would take 8
-    assert 0.28 < written["epoch"] < 0.42
-    # an untrained model over 37 letters: ln 37 = 3.6 a letter, not twice as much
-    assert 3 < written["train_loss"] < 5
-    model, tokenizer = load(two / "averaged")
-    assert model.generate(**tokenizer(SOURCES[:1], return_tensors="pt"), length=5).shape[0] == 1
 
 
 @pytest.mark.slow
@@ -270,10 +225,6 @@ def test_two_processes_write_every_row_once_and_in_order(two):
 # Configurations
 
 
-def configurations() -> list[str]:
-    return sorted(path.name for path in CONFIGURATIONS.glob("*.yaml"))
-
-
 EXPECTED = {
     "cpu_2procs.yaml": (DistributedType.MULTI_GPU, 1, 2),
     "deepspeed_zero3.yaml": (DistributedType.DEEPSPEED, 1, 2),
@@ -282,10 +233,6 @@ EXPECTED = {
     "multi_node.yaml": (DistributedType.MULTI_GPU, 2, 16),
     "single_gpu.yaml": (DistributedType.NO, 1, 1),
 }
-
-
-def test_there_is_an_expectation_for_each_configuration():
-    assert configurations() == sorted(EXPECTED)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -299,19 +246,13 @@ def test_accelerate_reads_a_configuration_and_needs_no_more(name, caplog):
         args, _, _ = _validate_launch_command(args)
     assert "had defaults used instead" not in caplog.text
     assert (args.use_fsdp, args.use_deepspeed) == (kind == DistributedType.FSDP, kind == DistributedType.DEEPSPEED)
-    assert (
-        args.mixed_precision == "no"
-        and not args.use_cpu
-        and (args.num_machines, args.num_processes)
-        == (
-            machines,
-            processes,
-        )
-    )
+    assert (args.mixed_precision, args.use_cpu) == ("no", False)
+    assert (args.num_machines, args.num_processes) == (machines, processes)
 
 
 def test_the_commands_in_the_configurations_are_right():
-    for name in configurations():
+    assert sorted(path.name for path in CONFIGURATIONS.glob("*.yaml")) == sorted(EXPECTED)
+    for name in EXPECTED:
         text = (CONFIGURATIONS / name).read_text()
         assert re.findall(r"--config_file (\S+)", text) == [f"recipes/accelerate/{name}"]
         assert "recipes/train_seq2seq.py" in text

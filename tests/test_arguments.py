@@ -32,13 +32,12 @@ def parse(tmp_path):
     return parse
 
 
-def test_without_yaml_or_options_the_defaults_hold():
-    assert parse_arguments(CLASSES, []) == (ModelArguments(), DataArguments(), RunArguments())
-
-
 def test_yaml_wins_over_defaults_and_the_command_line_over_yaml(parse, monkeypatch, tmp_path):
-    values = parse("layers: 2\nd_model: 256\n", "--d_model", "64", "--dropout", "0.3")
+    text = "layers: 2\nd_model: 256\ntest_lengths: [20]\nabsolute_positions: true\ngroup_separator: _\n"
+    options = "--d_model=64 --dropout 0.3 --test_lengths 5 6 --absolute_positions false --group_separator -"
+    values = parse(text, *options.split())
     assert (values["layers"], values["d_model"], values["dropout"]) == (2, 64, 0.3)
+    assert (values["test_lengths"], values["absolute_positions"], values["group_separator"]) == ([5, 6], False, "-")
     assert values["attention_heads"] == ModelArguments().attention_heads
     argv = ["train", str(tmp_path / "run.yaml"), "--d_model", "8"]
     monkeypatch.setattr("sys.argv", argv)
@@ -49,31 +48,21 @@ def test_yaml_wins_over_defaults_and_the_command_line_over_yaml(parse, monkeypat
 @pytest.mark.parametrize(
     ("text", "key", "value"),
     [
-        ("layers: 2", "layers", 2),
         ("test_share: 0.5", "test_share", 0.5),
         # YAML 1.1 takes 1e-3, without a point, for a string
         ("dropout: 1e-3", "dropout", 0.001),
-        ("dropout: 1.0e-3", "dropout", 0.001),
-        ("dropout: '1e-3'", "dropout", 0.001),
-        ("absolute_positions: true", "absolute_positions", True),
         ("absolute_positions: 'false'", "absolute_positions", False),
         ("absolute_positions: on", "absolute_positions", True),
-        ("absolute_positions: off", "absolute_positions", False),
         ("group_column: null", "group_column", None),
-        ("rouge_max_bytes: 75", "rouge_max_bytes", 75),
         ("test_lengths: [20, 40, 60]", "test_lengths", [20, 40, 60]),
-        ("test_lengths: []", "test_lengths", []),
         ("test_lengths: ", "test_lengths", []),
         ("test_lengths: 20", "test_lengths", [20]),  # as on the command line
-        ("group_separator: '-'", "group_separator", "-"),
         ("train_file: rows 100%.jsonl", "train_file", "rows 100%.jsonl"),
         # YAML 1.1 takes these for booleans, numbers, times
         ("language: no", "language", "no"),
         ("license: 1.10", "license", "1.10"),
         ("train_file: 2024-01-01", "train_file", "2024-01-01"),
-        ("train_file: 12:30:45", "train_file", "12:30:45"),
         ("group_separator: 010", "group_separator", "010"),
-        ("language: ", "language", None),
         ("language: 'null'", "language", "null"),
         ("length_encoding: none", "length_encoding", "none"),
     ],
@@ -81,22 +70,6 @@ def test_yaml_wins_over_defaults_and_the_command_line_over_yaml(parse, monkeypat
 def test_a_yaml_value_has_the_type_of_its_option(parse, text, key, value):
     parsed = parse(text)[key]
     assert parsed == value and type(parsed) is type(value)
-
-
-@pytest.mark.parametrize(
-    ("options", "key", "value"),
-    [
-        (["--test_lengths", "5", "6"], "test_lengths", [5, 6]),
-        (["--absolute_positions", "false"], "absolute_positions", False),
-        (["--absolute_positions"], "absolute_positions", True),
-        (["--group_separator", "-"], "group_separator", "-"),
-        (["--layers=3"], "layers", 3),
-    ],
-)
-@pytest.mark.parametrize("lengths", ["[20]", "[]"])
-def test_an_option_wins_whatever_its_type(parse, options, key, value, lengths):
-    text = f"test_lengths: {lengths}\nabsolute_positions: true\ngroup_separator: _\nlayers: 2\n"
-    assert parse(text, *options)[key] == value
 
 
 def test_values_reach_the_training_arguments(tmp_path):
@@ -114,21 +87,14 @@ def test_values_reach_the_training_arguments(tmp_path):
     ("text", "named"),
     [
         ("layers: six", "layers.*six"),
-        ("layers: 6.5", "layers.*6.5"),
         ("layers: true", "layers.*true"),
         ("layers:", "layers"),
-        ("layers: []", "layers"),
-        ("dropout: high", "dropout.*high"),
         ("family: t5", "family.*t5"),
         ("test_lengths: [20, forty]", "test_lengths.*forty"),
-        ("test_lengths: [20.5]", "test_lengths.*20.5"),
         ("absolute_positions: maybe", "maybe"),
-        ("absolute_positions: ~", "~"),
         ("layer: 3\nlayers: 2\ncolour: red\n", r"run.yaml has unknown keys: colour, layer"),
         ("layer: 3", r"unknown keys: layer \(did you mean layers\?\)"),
-        ("7: a\ncolour: red\n", "unknown keys: 7"),
         ("- a\n- b\n", "run.yaml must hold `key: value` lines"),
-        ("just text\n", "run.yaml must hold `key: value` lines"),
         ("", "run.yaml must hold `key: value` lines"),
         ("layers: 2\ntest_lengths: [1, 2\nd_model: 3\n", r'run.yaml", line 2'),
     ],
@@ -153,10 +119,8 @@ def test_what_a_recipe_calls_required_is_given_by_hand(parse, tmp_path):
     ("flags", "written", "expected"),
     [
         ("fpu avx512_bf16 amx_tile", "auto", True),
-        ("fpu amx_bf16", "auto", True),
         ("fpu avx512f avx512_bf16x", "auto", False),
         ("fpu avx512f", "true", True),
-        ("fpu avx512_bf16", "false", False),
     ],
 )
 def test_bfloat16_is_chosen_where_the_cpu_has_it(tmp_path, monkeypatch, flags, written, expected):
@@ -172,11 +136,9 @@ def test_bfloat16_is_chosen_where_the_cpu_has_it(tmp_path, monkeypatch, flags, w
 @pytest.mark.parametrize(
     ("option", "said"),
     [
-        ("--lenght_encoding=lrpe", "unrecognized arguments: --lenght_encoding=lrpe (did you mean --length_encoding?)"),
-        ("--layer=2", "unrecognized arguments: --layer=2 (did you mean --layers?)"),  # no abbreviations
+        ("--layer=2", "unrecognized arguments: --layer=2 (did you mean --layers?)"),
         ("--colour=red", "unrecognized arguments: --colour=red;"),
         ("second.yaml", "unrecognized arguments: second.yaml;"),
-        ("--family=brat", "'brat'"),
     ],
 )
 def test_a_wrong_word_is_told_in_one_line(parse, option, said, capsys):
@@ -194,11 +156,6 @@ def test_help_has_every_option(capsys):
     assert end.value.code == 0 and "What it does" in text
     every = {field.name for cls in classes for field in fields(cls) if field.init}
     assert set(re.findall(r"^  --(\w+)", text, flags=re.M)) >= every
-
-
-def test_a_yaml_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="missing.yaml"):
-        parse_arguments(CLASSES, [str(tmp_path / "missing.yaml")])
 
 
 # The recipes

@@ -10,7 +10,7 @@ import training_child
 from conftest import SOURCES, TARGETS
 
 
-KILLS, RUNS, MAX_STEPS, SAVE_STEPS = 20, 5, 16, 3  # in two epochs of 9 steps
+MAX_STEPS, SAVE_STEPS = 16, 3  # in two epochs of 9 steps
 OPTIONS = {
     "length_encoding": "ldpe",
     "target_vocabulary": "shared",
@@ -59,18 +59,18 @@ def start(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_killed_at_random_points_and_resumed_the_weights_are_those_of_a_whole_run(start, tmp_path):
+def test_killed_in_each_phase_at_a_random_step_and_resumed_the_weights_are_those_of_a_whole_run(start, tmp_path):
     assert start(tmp_path / "whole") == 0
     expected = (tmp_path / "whole" / "model.safetensors").read_bytes()
     chance = random.Random(5)
-    steps = {"training_step": range(1, MAX_STEPS)}  # the others come where it saves
-    for i in range(RUNS):
-        folder, points = tmp_path / f"killed_{i}", {}
-        while len(points) < KILLS // RUNS:  # one after the other, as a run that resumes does not come back to a step
-            phase = chance.choice([*training_child.PHASES, training_child.HALF_WEIGHTS])
-            points[chance.choice(steps.get(phase, range(SAVE_STEPS, MAX_STEPS, SAVE_STEPS)))] = phase
-        for step, phase in sorted(points.items()):
-            assert start(folder, phase, step) == -signal.SIGKILL, points
-            assert not (folder / "model.safetensors").exists()
-        assert start(folder) == 0, folder.with_suffix(".log").read_text()[-2000:]
-        assert (folder / "model.safetensors").read_bytes() == expected, points
+    phases = [*training_child.PHASES, training_child.HALF_WEIGHTS]
+    phases.remove("training_step")  # the others come where it saves
+    chance.shuffle(phases)
+    points = dict(zip(range(SAVE_STEPS, MAX_STEPS, SAVE_STEPS), phases, strict=True))
+    points[chance.choice([step for step in range(4, MAX_STEPS) if step not in points])] = "training_step"
+    folder = tmp_path / "killed"
+    for step, phase in sorted(points.items()):
+        assert start(folder, phase, step) == -signal.SIGKILL, points
+        assert not (folder / "model.safetensors").exists()
+    assert start(folder) == 0, folder.with_suffix(".log").read_text()[-2000:]
+    assert (folder / "model.safetensors").read_bytes() == expected, points

@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import baselines
 import lengths as figure
@@ -10,12 +9,10 @@ import pytest
 import torch
 from conftest import SOURCES
 from recipe_runs import write_rows
-from run import load_table
 
 from hf_lenctrl import DataCollatorForLengthControl, LengthControlledGenerationPipeline
 
 
-ROOT = Path(__file__).resolve().parents[1]
 SYSTEMS = {
     "lstm": (baselines.Lstm, {"length_encoding": "none"}),
     "leninit": (baselines.Lstm, {"length_encoding": "initial_cell"}),
@@ -115,29 +112,17 @@ def test_a_step_with_a_state_is_that_of_the_whole_sequence(name, character_token
     assert torch.equal(own[0], cached[1][: own.shape[1]])
 
 
-def test_a_checkpoint_holds_the_whole_model(name, character_tokenizer, tmp_path):
+def test_a_checkpoint_holds_the_whole_model_and_it_keeps_lengths(name, character_tokenizer, tmp_path):
     model = build(name, character_tokenizer)
     model.save_pretrained(tmp_path)
     character_tokenizer.save_pretrained(tmp_path)
     loaded = type(model).from_pretrained(tmp_path).eval()
     inputs = character_tokenizer(SOURCES[:2], padding=True, return_tensors="pt")
-    inputs["decoder_input_ids"] = torch.tensor([[character_tokenizer.pad_token_id, 5, 6]] * 2)
-    inputs = {**inputs, "length": torch.tensor([7, 9])}
-    torch.testing.assert_close(loaded(**inputs).logits, model(**inputs).logits)
-
-
-def test_an_exact_length_and_a_largest_one_hold(name, character_tokenizer):
-    model = build(name, character_tokenizer)
-    inputs = character_tokenizer(SOURCES[:2], padding=True, return_tensors="pt")
-    ids = model.generate(**inputs, length=[6, 11], length_constraint="exact", num_beams=2)
-    assert model.unit_table.count(ids).tolist() == [6, 11]
-    ids = model.generate(**inputs, length=[6, 11], length_constraint="max")
-    assert (model.unit_table.count(ids) <= torch.tensor([6, 11])).all()
-
-
-def test_the_method_is_one_that_the_architecture_has(character_tokenizer):
-    with pytest.raises(Exception, match="length_encoding must be one of none, initial_cell, learned, got 'scale'"):
-        build("lstm", character_tokenizer, length_encoding="scale")
+    start = {"decoder_input_ids": torch.tensor([[character_tokenizer.pad_token_id, 5, 6]] * 2)}
+    length = {"length": torch.tensor([7, 9])}
+    torch.testing.assert_close(loaded(**inputs, **start, **length).logits, model(**inputs, **start, **length).logits)
+    ids = loaded.generate(**inputs, length=[6, 11], length_constraint="exact", num_beams=2)
+    assert loaded.unit_table.count(ids).tolist() == [6, 11]
 
 
 def test_leninit_starts_the_memory_at_the_length_times_b(character_tokenizer):
@@ -226,27 +211,16 @@ def test_the_extractor_learns_which_words_the_target_has(character_tokenizer):
     assert float(loss) == pytest.approx((math.log(2) + math.log(1 + math.exp(-2))) / 2)
 
 
-@pytest.mark.parametrize("name", [*RECURRENT, "lc", "lpas"])
-def test_several_lengths_of_a_text_and_a_range_are_those_of_texts_alone(name, character_tokenizer):
-    pipe = LengthControlledGenerationPipeline(
-        model=build(name, character_tokenizer), tokenizer=character_tokenizer, device="cpu"
-    )
+@pytest.mark.parametrize("name", ["la", "lenemb", "lc", "lpas"])
+def test_several_lengths_of_a_text_are_those_of_texts_alone(name, character_tokenizer):
+    model = build(name, character_tokenizer)
+    pipe = LengthControlledGenerationPipeline(model=model, tokenizer=character_tokenizer, device="cpu")
     how = {"length_constraint": "max", "num_beams": 2}
-    alone = [pipe(SOURCES[0], length=n, **how) for n in (6, 9)] if name != "lstm" else []
-    if name != "lstm":  # which is given no length
-        assert pipe(SOURCES[0], length=[6, 9], **how) == alone
-        assert [len(pipe(SOURCES[0], length=(6, 9), num_return_sequences=3)), len(alone)] == [3, 2]
-    with torch.no_grad():
-        ids = character_tokenizer(SOURCES[0], return_tensors="pt")["input_ids"]
-        several = pipe.model.generate(ids, length=[6, 9], **how)
-        for row, n in zip(several, (6, 9), strict=True):
-            one = pipe.model.generate(ids, length=n, **how)[0]
-            assert row[: len(one)].tolist() == one.tolist()
+    assert pipe(SOURCES[0], length=[6, 9], **how) == [pipe(SOURCES[0], length=n, **how) for n in (6, 9)]
+    assert len(pipe(SOURCES[0], length=(6, 9), num_return_sequences=3)) == 3
 
 
 def test_the_figure_shows_each_systems_lengths(tmp_path, capsys):
-    from PIL import Image
-
     for row, lengths in {"nguyen": [29, 30, 30], "lpas": [12, 70, 44]}.items():
         (tmp_path / row).mkdir()
         for requested in (30, 50):
@@ -260,12 +234,7 @@ def test_the_figure_shows_each_systems_lengths(tmp_path, capsys):
     figure.main([str(tmp_path), "--rows", "nguyen", "lpas", "--output_file", str(tmp_path / "lengths.png")])
     # one of two words, none of one pair of words
     assert "| lpas | 66.7 / 0.0 / 66.7 | 66.7 / 0.0 / 66.7 |" in capsys.readouterr().out
-    width, height = Image.open(tmp_path / "lengths.png").size
-    assert (width, height) == (2 * 3 * 120, round((2 * 1.2 + 0.6) * 120))
-    with pytest.raises(FileNotFoundError, match="there is no .*test_30_outputs.jsonl; run the row: .* --rows gone"):
-        figure.outputs_of(tmp_path / "gone", 30)
-    headline = load_table(ROOT / "recipes" / "reproduce" / "headline_en.yaml")
-    assert set(figure.SYSTEMS) <= set(headline["rows"])
+    assert (tmp_path / "lengths.png").is_file()
 
 
 def test_a_length_that_the_table_does_not_test_is_written_for_the_figure(tmp_path, character_tokenizer):
@@ -280,4 +249,3 @@ def test_a_length_that_the_table_does_not_test_is_written_for_the_figure(tmp_pat
     written = [json.loads(line) for line in (folder / "lengths_7_outputs.jsonl").read_text().splitlines()]
     assert [(row["source"], row["requested"]) for row in written] == [(row["source"], 7) for row in rows]
     assert figure.outputs_of(folder, 7) == written and all(row["length"] == len(row["output"]) for row in written)
-    assert (tmp_path / "lengths.png").is_file()

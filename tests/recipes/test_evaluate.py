@@ -4,7 +4,6 @@ import csv
 import json
 from pathlib import Path
 
-import datasets
 import pytest
 from test_report import table_rows, word_tokenizer
 
@@ -18,11 +17,6 @@ ROWS = [
 ]
 CHARACTERS = ["character", "2", "0.50", "0.50", "50.0 %", "0.0 %", "50.0 %"]
 TOKENS = ["token", "2", "0.00", "0.00", "100.0 %", "0.0 %", "100.0 %"]
-
-
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets_cache")
 
 
 def write(path: Path, rows=ROWS) -> str:
@@ -52,47 +46,24 @@ def test_a_csv_of_another_system_is_measured_against_one_length(tmp_path, capsys
     assert rows[5:] == [["1", "10", "2", "-8", "NA"]]
 
 
-@pytest.mark.parametrize(
-    "given, character, word",
-    [
-        (["--requested_column", "requested", "words"], "0.50", "0.00"),
-        (["--length", "11", "3"], "3.00", "0.50"),  # 11 and 5 characters, 3 and 2 words
-    ],
-)
-def test_each_unit_takes_its_own_length(tmp_path, capsys, given, character, word):
-    path = write(tmp_path / "out.jsonl")
-    table = printed(capsys, "--input_file", path, "--units", "character", "word", *given)
-    assert [row[:3] for row in table[1:3]] == [["character", "2", character], ["word", "2", word]]
-
-
-def test_tokens_are_counted_by_the_tokenizer_named(tmp_path, capsys):
+def test_each_unit_takes_its_own_length(tmp_path, capsys):
     word_tokenizer().save_pretrained(tmp_path / "tokenizer")
-    options = ("--units", "token", "--requested_column", "words", "--tokenizer", str(tmp_path / "tokenizer"))
-    assert printed(capsys, "--input_file", write(tmp_path / "out.jsonl"), *options)[1] == TOKENS
+    path = write(tmp_path / "out.jsonl")
+    options = ("--input_file", path, "--units", "character", "token", "--tokenizer", str(tmp_path / "tokenizer"))
+    table = printed(capsys, *options, "--requested_column", "requested", "words")
+    assert table[1:3] == [CHARACTERS, TOKENS]
+    table = printed(capsys, *options, "--length", "11", "3")  # 11 and 5 characters, 3 and 2 words
+    assert [row[:3] for row in table[1:3]] == [["character", "2", "3.00"], ["token", "2", "0.50"]]
 
 
-@pytest.mark.parametrize(
-    "options, recall, f1, truncation",
-    [
-        ([], "75.00", "83.33", "none"),  # 3 of 6 words and 2 of 2; F1 2/3 and 1
-        (
-            ["--rouge_max_bytes", "3"],
-            "33.33",
-            "39.29",
-            "3 bytes",
-        ),  # 1 of 6 and 1 of 2; F1 2/7 and 1/2
-    ],
-)
-def test_references_add_rouge_with_its_settings(tmp_path, capsys, options, recall, f1, truncation):
-    arguments = ("--input_file", write(tmp_path / "out.jsonl"), "--reference_column", "gold", *options)
-    recipe.main([*arguments, "--output_dir", str(tmp_path / "report")])
+def test_references_add_rouge_with_its_settings(tmp_path, capsys):
+    path = write(tmp_path / "out.jsonl")
+    recipe.main(["--input_file", path, "--reference_column", "gold", "--rouge_max_bytes", "3"])
     out = capsys.readouterr().out
     figures = dict(zip(*table_rows(out)[-2:], strict=True))
-    assert (figures["rouge1_recall"], figures["rouge1_f1"]) == (recall, f1)
-    assert f"stemmer=True, truncation={truncation}" in out
-    rouge = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))["rouge"]
-    assert f"{rouge['rouge1_recall']:.2f}" == recall
-    assert f"truncation={truncation}" in rouge["settings"]
+    # 1 of 6 words and 1 of 2; F1 2/7 and 1/2
+    assert (figures["rouge1_recall"], figures["rouge1_f1"]) == ("33.33", "39.29")
+    assert "stemmer=True, truncation=3 bytes" in out
 
 
 def test_the_report_is_written_once(tmp_path, capsys):
@@ -111,15 +82,8 @@ def test_the_report_is_written_once(tmp_path, capsys):
     "options, message",
     [
         (["--length", "4", "--requested_column", "words"], "--requested_column: not allowed with argument --length"),
-        (
-            ["--units", "character", "word"],
-            "for each of the units character, word, got requested",
-        ),
-        (
-            ["--units", "character", "word", "--length", "4"],
-            "one --length for each of the units character, word, got",
-        ),
-        (["--units", "line"], "invalid choice: 'line'"),
+        (["--units", "character", "word"], "for each of the units character, word, got requested"),
+        (["--units", "word", "byte", "--length", "4"], "one --length for each of the units word, byte, got"),
         (["--units", "token"], "--units token and --tokenizer go together"),
         (["--tokenizer", "some"], "--units token and --tokenizer go together"),
         (["--rouge_max_bytes", "75"], "--rouge_max_bytes is for ROUGE, which needs --reference_column"),
@@ -135,23 +99,13 @@ def test_options_that_do_not_fit_are_refused_before_the_file_is_read(capsys, opt
     "row, options, message",
     [
         ({"output": None}, [], "row 3 of .*out.jsonl: 'output' must hold text, got None"),
-        ({"requested": None}, [], "row 3 of .*out.jsonl: 'requested' must hold an integer of at least 1, got None"),
         ({"requested": 0}, [], "row 3 of .*: 'requested' must hold an integer of at least 1, got 0"),
-        ({"requested": 4.5}, [], "row 3 of .*: 'requested' must hold an integer of at least 1, got 4.5"),
         ({"words": -1}, ["--requested_column", "words"], "row 3 of .*: 'words' must hold an integer .* got -1"),
         ({"gold": None}, ["--reference_column", "gold"], "row 3 of .*: 'gold' must hold text, got None"),
         ({}, ["--output_column", "summary"], "out.jsonl has no column 'summary', only output, requested, words, gold"),
-        ({}, ["--requested_column", "budget"], "out.jsonl has no column 'budget', only "),
-        ({}, ["--reference_column", "target"], "out.jsonl has no column 'target', only "),
     ],
 )
 def test_faults_of_the_file_are_told_with_their_row(tmp_path, row, options, message):
     path = write(tmp_path / "out.jsonl", [*ROWS, {**ROWS[0], **row}])
     with pytest.raises(ValueError, match=message):
         recipe.main(["--input_file", path, *options])
-
-
-def test_a_file_without_rows_is_refused(tmp_path):
-    (tmp_path / "out.jsonl").write_text("")
-    with pytest.raises(ValueError, match="out.jsonl has no rows"):
-        recipe.main(["--input_file", str(tmp_path / "out.jsonl")])

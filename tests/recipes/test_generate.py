@@ -1,25 +1,11 @@
 """The generation recipe with models: each row at its length, from plain models, ensembles and several candidates."""
 
-import datasets
 import pytest
-import torch
 from conftest import SOURCES, TARGETS, build_model
-from recipe_runs import foreign_shape, load, save, write_rows, write_texts
-from transformers import (
-    BertConfig,
-    BertModel,
-    BertTokenizer,
-    MarianConfig,
-    MarianMTModel,
-)
+from recipe_runs import load, save, save_stock, write_rows, write_texts
 
 import hf_lenctrl
 from hf_lenctrl.commands import generate
-
-
-@pytest.fixture(autouse=True)
-def own_cache(monkeypatch, tmp_path):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets_cache")
 
 
 @pytest.fixture(scope="module")
@@ -31,52 +17,14 @@ def saved(character_tokenizer, tmp_path_factory):
     return save(build_model("marian", seed=5, **fields), tokenizer, tmp_path_factory.mktemp("saved"))
 
 
-@pytest.fixture(scope="module")
-def plain(shared_tokenizer, tmp_path_factory):
-    """An untrained model without length control."""
-    fields = {"length_encoding": "none", "absolute_positions": True, "length_unit": "character", "init_std": 0.5}
-    model = build_model("marian", seed=5, vocab_size=len(shared_tokenizer), **fields)
-    return save(model, shared_tokenizer, tmp_path_factory.mktemp("plain"))
-
-
 BUDGETS = [9, 30, 4, 9, 17, 1]
 
 
-def test_batches_of_tokens_are_not_bound_by_a_number_of_rows(saved, tmp_path, monkeypatch):
-    file = tmp_path / "in.txt"
-    file.write_text("library\n" * 40, encoding="utf-8")
-    rows: list[int] = []
-    preprocess = hf_lenctrl.LengthControlledGenerationPipeline.preprocess
-
-    def look(self, texts, **options):
-        rows.append(len(texts))
-        return preprocess(self, texts, **options)
-
-    monkeypatch.setattr(hf_lenctrl.LengthControlledGenerationPipeline, "preprocess", look)
-    assert len(write_texts(saved, file, "--length", 6, "--batch_tokens", 4000)) == 40 == sum(rows)
-    assert rows == [40]
-    rows.clear()
-    (tmp_path / "out.jsonl").unlink()
-    write_texts(saved, file, "--length", 6)
-    assert rows == [32, 8]
-
-
-def test_lines_of_text_are_written_at_one_length(saved, tmp_path):
-    file = tmp_path / "in.txt"
-    file.write_text("\n".join(SOURCES) + "\n", encoding="utf-8")
-    rows = write_texts(saved, file, "--length", 12, "--batch_size", 4)
-    assert [row["source"] for row in rows] == SOURCES
-    assert all(list(row) == ["source", "requested", "output", "length"] for row in rows)
-    assert [row["requested"] for row in rows] == [12] * 6
-    assert [row["length"] for row in rows] == [len(row["output"]) for row in rows]
-
-
-@pytest.mark.parametrize("options", [(), ("--batch_size", 2)])
-def test_every_row_is_written_at_its_own_length_in_the_order_of_the_file(saved, tmp_path, options):
+def test_every_row_is_written_at_its_own_length_in_the_order_of_the_file(saved, tmp_path):
     rows = [{"text": source, "budget": n} for source, n in zip(SOURCES, BUDGETS, strict=True)]
     file = write_rows(tmp_path / "in.jsonl", rows)
     columns = ("--length_column", "budget", "--source_column", "text")
-    written = write_texts(saved, file, *columns, "--num_beams", 1, *options)
+    written = write_texts(saved, file, *columns, "--num_beams", 1, "--batch_size", 2)
     assert [row["source"] for row in written] == SOURCES
     assert [row["requested"] for row in written] == BUDGETS
     assert [row["length"] for row in written] == [len(row["output"]) for row in written]
@@ -90,36 +38,13 @@ def test_every_row_is_written_at_its_own_length_in_the_order_of_the_file(saved, 
     assert len({row["output"][:30] for row in written}) >= 3  # so that a mix-up would show
 
 
-def test_the_figures_of_the_run_are_printed(saved, tmp_path, capsys):
-    file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES])
-    rows = write_texts(saved, file, "--length", 12)
-    differences = [len(row["output"]) - 12 for row in rows]
-    assert f"mae {sum(map(abs, differences)) / 6:.3f}" in capsys.readouterr().err
-
-
-def test_a_length_of_the_model_is_used_where_none_is_given(saved, tmp_path):
+def test_a_length_and_a_bound_of_the_model_hold_where_none_is_given(saved, tmp_path, capsys):
     model, tokenizer = load(saved)
-    model.config.length = 8
+    model.config.length, model.config.length_constraint = 8, "exact"
     folder = save(model, tokenizer, tmp_path / "default")
-    file = write_rows(tmp_path / "in.jsonl", [{"source": SOURCES[0]}])
-    assert write_texts(folder, file)[0]["requested"] == 8
-
-
-def test_a_plain_model_needs_no_length(plain, tmp_path):
     file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES])
-    rows = write_texts(plain, file)
-    assert [row["source"] for row in rows] == SOURCES
-    assert all(row["requested"] is None and row["length"] == len(row["output"]) for row in rows)
-
-
-def test_tokens_are_counted_where_they_are_the_unit(shared_tokenizer, tmp_path):
-    model = build_model("marian", seed=5, vocab_size=len(shared_tokenizer), init_std=0.5)
-    folder = save(model, shared_tokenizer, tmp_path / "tokens")
-    file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES])
-    for row in write_texts(folder, file, "--length", 6):
-        model, tokenizer = load(folder)
-        ids = model.generate(**tokenizer(row["source"], return_tensors="pt"), length=6, num_beams=2)[0].tolist()
-        assert row["length"] == sum(i not in (0, 2) for i in ids)  # all but EOS and padding
+    assert [(row["requested"], row["length"]) for row in write_texts(folder, file)] == [(8, 8)] * 6
+    assert "mae 0.000" in capsys.readouterr().err
 
 
 def test_only_a_line_break_ends_a_text(saved, tmp_path):
@@ -128,24 +53,6 @@ def test_only_a_line_break_ends_a_text(saved, tmp_path):
     file = tmp_path / "in.txt"
     file.write_bytes("\r\n".join(sources).encode())
     assert [row["source"] for row in write_texts(saved, file, "--length", 5)] == sources
-
-
-def test_the_folder_of_the_output_is_made(saved, tmp_path):
-    file = tmp_path / "in.txt"
-    file.write_text(SOURCES[0])
-    out = tmp_path / "new" / "folder" / "out.jsonl"
-    words = ["--model", str(saved), "--input_file", str(file), "--output_file", str(out), "--length", "5"]
-    generate.main(words)
-    assert len(out.read_text().splitlines()) == 1
-
-
-def test_a_command_that_was_stopped_goes_on_with_what_the_model_writes(saved, tmp_path):
-    rows = [{"source": f"{source} {i}", "budget": 5 + i % 7} for i, source in enumerate(SOURCES * 3)]
-    file, out = write_rows(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
-    options = ("--length_column", "budget", "--batch_size", 1, "--length_constraint", "max")
-    whole, text = write_texts(saved, file, *options), out.read_bytes()
-    out.write_bytes(text[: sum(map(len, text.splitlines(keepends=True)[:16])) + 5])  # of the second block
-    assert write_texts(saved, file, *options) == whole and out.read_bytes() == text
 
 
 def test_a_length_that_the_model_cannot_hold_is_told_before_anything_is_written(
@@ -173,34 +80,6 @@ def test_a_length_that_the_model_cannot_hold_is_told_before_anything_is_written(
 # Constraints, ratios, re-ranking, several outputs and several models
 
 
-def test_a_bound_is_kept(saved, tmp_path):
-    rows = [{"source": source, "n": n} for source, n in zip(SOURCES, BUDGETS, strict=True)]
-    for constraint in ("max", "exact"):
-        (tmp_path / constraint).mkdir()
-        file = write_rows(tmp_path / constraint / "in.jsonl", rows)
-        written = write_texts(saved, file, "--length_column", "n", "--length_constraint", constraint)
-        assert [row["requested"] for row in written] == BUDGETS
-        for row, n in zip(written, BUDGETS, strict=True):
-            assert row["length"] == len(row["output"])
-            assert len(row["output"]) == n if constraint == "exact" else len(row["output"]) <= n
-
-
-def test_a_bound_of_the_model_holds_where_none_is_given(saved, tmp_path):
-    model, tokenizer = load(saved)
-    model.config.length_constraint = "exact"
-    folder = save(model, tokenizer, tmp_path / "bound")
-    file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES])
-    assert [row["length"] for row in write_texts(folder, file, "--length", 7)] == [7] * 6
-
-
-def test_a_ratio_asks_for_a_share_of_each_source(saved, tmp_path):
-    rows = [{"source": text} for text in ("A game of cards.", "One", "A")]  # 16, 3 and 1 characters
-    file = write_rows(tmp_path / "in.jsonl", rows)
-    written = write_texts(saved, file, "--length_ratio", 0.4, "--length_constraint", "exact")
-    assert [row["requested"] for row in written] == [6, 1, 1]  # 6.4, 1.2, and at least 1
-    assert [len(row["output"]) for row in written] == [6, 1, 1]
-
-
 def test_lengths_are_those_of_the_source_or_of_the_reference(saved, tmp_path):
     file = write_rows(tmp_path / "in.jsonl", [{"source": s, "gold": t} for s, t in zip(SOURCES, TARGETS, strict=True)])
     options = ("--length_constraint", "max")
@@ -212,94 +91,52 @@ def test_lengths_are_those_of_the_source_or_of_the_reference(saved, tmp_path):
     assert [row["gold"] for row in written] == TARGETS
 
 
-def test_lengths_are_predicted(saved, tmp_path):
-    encoder = BertModel(BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=2))
-    predictor = hf_lenctrl.LengthPredictor.from_encoder(encoder, [6, 8], length_unit="character")
-    predictor.output.weight.data.zero_()
-    predictor.output.bias.data.fill_(-4.0)  # 4 standard deviations of 1 below the mean of 7
-    predictor.save_pretrained(tmp_path / "predictor")
-    words = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])}
-    BertTokenizer(vocab=words).save_pretrained(tmp_path / "predictor")
-    file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES])
-    written = write_texts(saved, file, "--length", "predict", "--predictor", tmp_path / "predictor")
-    assert [row["requested"] for row in written] == [3] * 6
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        ("--length_ratio 0.4", {"length_ratio": 0.4, "num_beams": 4, "num_return_sequences": 1, "rerank": 0}),
+        ("--length_ratio 0.9 1.1 --num_beams 2", {"length_ratio": (0.9, 1.1), "num_beams": 2}),
+        ("--length predict --predictor some", {"predictor": "some"}),
+        ("--length 5 --rerank 3 --length_unit word", {"rerank": 3, "length_unit": "word"}),
+        ("--length 5 --length_constraint exact --length_tolerance 4", {"length_constraint": "exact"}),
+        ("--length 5 --do_sample --top_p 0.9", {"do_sample": True, "top_p": 0.9, "num_beams": 1}),
+        ("--length 5 --num_return_sequences 3", {"num_return_sequences": 3, "output_scores": True}),
+        ("--length 30-42 --length_plans 2 --batch_size 7", {"length_plans": 2, "batch_size": 7}),
+        ("--length 6 --batch_tokens 4000", {"batch_tokens": 4000, "batch_size": None}),
+    ],
+)
+def test_options_reach_the_pipeline(words, given):
+    args = generate.parse(["--model", "m", "--input_file", "i", "--output_file", "o", *words.split()])
+    options = generate.generation_options(args)
+    assert {name: options[name] for name in given} == given
 
 
-def test_several_outputs_of_a_text_follow_each_other_and_keep_its_columns(saved, tmp_path):
-    rows = [{"source": source, "key": i} for i, source in enumerate(SOURCES)]
-    file = write_rows(tmp_path / "in.jsonl", rows)
-    options = ("--length", 9, "--length_constraint", "max", "--batch_size", 4)
-    written = write_texts(saved, file, *options, "--num_return_sequences", 3)
-    assert [row["source"] for row in written] == [source for source in SOURCES for _ in range(3)]
-    assert [row["key"] for row in written] == [i for i in range(6) for _ in range(3)]
-    model, tokenizer = load(saved)
-    inputs = tokenizer(SOURCES[4], return_tensors="pt")
-    ids = model.generate(**inputs, length=9, length_constraint="max", num_beams=3, num_return_sequences=3)
-    assert [row["output"] for row in written[12:15]] == tokenizer.batch_decode(ids, skip_special_tokens=True)
-
-
-def test_the_candidate_with_most_words_of_the_source_is_written(saved, tmp_path, monkeypatch):
-    pytest.importorskip("nltk")
-    asked = []
-
-    def candidates(self, input_ids, num_return_sequences, **_):
-        asked.append(num_return_sequences)
-        texts = ["a game", "cards for two players", "nice sounds"]
-        return load(saved)[1](text_target=texts * len(input_ids), return_tensors="pt", padding=True)["input_ids"]
-
-    monkeypatch.setattr(hf_lenctrl.LenCtrlMarianMTModel, "generate", candidates)
-    file = write_rows(tmp_path / "in.jsonl", [{"source": SOURCES[5]}])
-    assert [row["output"] for row in write_texts(saved, file, "--length", 20, "--rerank", 3)] == [
-        "cards for two players"
-    ]
-    assert asked == [3]
-
-
-def test_several_models_write_as_an_ensemble(shared_tokenizer, tmp_path):
-    folders = []
-    for seed in (5, 6):
-        fields = {"vocab_size": len(shared_tokenizer), "length_unit": "character", "init_std": 0.5}
-        folders.append(save(build_model("marian", seed=seed, **fields), shared_tokenizer, tmp_path / str(seed)))
-    file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES[:2]])
-    written = write_texts(folders[0], file, "--length", 15, "--length_constraint", "max", "--model", *folders)
-    ensemble = hf_lenctrl.LengthControlEnsemble([load(folder)[0] for folder in folders])
-    options = {"length": 15, "length_constraint": "max", "num_beams": 2}
-    outputs = []
-    for model in (ensemble, *ensemble.models):
-        ids = model.generate(**shared_tokenizer(SOURCES[:2], return_tensors="pt", padding=True), **options)
-        outputs.append(shared_tokenizer.batch_decode(ids, skip_special_tokens=True))
-    assert [row["output"] for row in written] == outputs[0]
-    assert outputs[0] not in outputs[1:]
+def test_several_models_are_an_ensemble(saved):
+    model, tokenizer = generate.load([str(saved), str(saved)])
+    assert type(model) is hf_lenctrl.LengthControlEnsemble and len(model.models) == 2 and len(tokenizer) > 60
 
 
 @pytest.fixture(scope="module")
 def stock(shared_tokenizer, tmp_path_factory):
-    """A stock Marian checkpoint."""
-    folder = tmp_path_factory.mktemp("stock")
-    torch.manual_seed(4)
-    MarianMTModel(MarianConfig(**foreign_shape(shared_tokenizer), init_std=0.5)).save_pretrained(folder)
-    shared_tokenizer.save_pretrained(folder)
-    return folder
+    return save_stock(tmp_path_factory.mktemp("stock"), shared_tokenizer)
 
 
-@pytest.mark.parametrize("unit", ["character", "byte", "word"])
-def test_a_plain_models_bound_counts_the_unit_that_is_named(stock, tmp_path, unit):
+def test_a_stock_model_needs_no_length(stock, tmp_path):
     file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES])
-    count = {"character": len, "byte": lambda text: len(text.encode()), "word": lambda text: len(text.split())}[unit]
-    for row in write_texts(stock, file, "--length", 4, "--length_unit", unit, "--length_constraint", "exact"):
-        assert count(row["output"]) == row["length"] == row["requested"] == 4
+    rows = write_texts(stock, file)
+    assert [row["source"] for row in rows] == SOURCES
+    assert all(row["requested"] is None and row["length"] > 0 for row in rows)
 
 
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        ("plain", ("--length", 12), "has no length control, so a length needs a constraint"),
         ("stock", ("--length", 5), "MarianMTModel has no length control.*length_constraint='max' or 'exact'"),
         ("saved", (), "no length was given; pass length=40"),
         (
             "saved",
             ("--length", 4, "--length_unit", "word"),
-            "length_unit='word', but the model was trained to count characters",
+            "length_unit='word', but the model was trained to count ch",
         ),
     ],
 )

@@ -4,12 +4,8 @@ import os
 
 import pytest
 import torch
-from conftest import SOURCES, TARGETS
-from transformers import (
-    BartForConditionalGeneration,
-    MarianMTModel,
-    MarianTokenizer,
-)
+from conftest import SOURCES, TARGETS, build_model
+from transformers import BartForConditionalGeneration, MarianMTModel, MarianTokenizer
 
 from hf_lenctrl.commands import train as train_seq2seq
 from hf_lenctrl.commands.arguments import ModelArguments
@@ -48,16 +44,14 @@ def test_a_new_model_that_is_given_no_length_is_a_stock_model(family, stock, sha
         assert model.config.model_type == f"lenctrl_{family}"
 
 
-@pytest.mark.parametrize("encoding", ["ldpe", "none"])
-def test_a_new_model_may_have_fewer_decoder_layers_and_another_attention(encoding, shared_tokenizer):
+def test_a_new_model_may_have_fewer_decoder_layers_and_another_attention(shared_tokenizer):
     shape = {"layers": 3, "decoder_layers": 1, "d_model": 32, "attention_heads": 2, "ffn_dim": 32}
-    args = ModelArguments(length_encoding=encoding, **shape)
-    for attention in ("sdpa", "eager"):
-        args.attn_implementation = attention
+    for encoding in ("ldpe", "none"):
+        args = ModelArguments(length_encoding=encoding, attn_implementation="eager", **shape)
         model = train_seq2seq.build_model(args, shared_tokenizer, max_positions=64)
         assert (len(model.get_encoder().layers), len(model.model.decoder.layers)) == (3, 1)
         used = {module.config._attn_implementation for module in model.modules() if hasattr(module, "out_proj")}
-        assert used == {attention}
+        assert used == {"eager"}
 
 
 # The tokenizer that a run trains
@@ -93,11 +87,10 @@ def test_a_run_keeps_a_tokenizer_only_when_it_is_whole(tmp_path, monkeypatch):
     assert names() == ["tokenizer.part"]
 
 
-def test_a_tokenizer_beside_the_model_as_older_versions_left_it_is_taken(tmp_path):
-    args = ModelArguments(vocab_size=120)
-    train_seq2seq.load_tokenizer(args, TEXTS, str(tmp_path))
-    (tmp_path / "_run" / "tokenizer").rename(tmp_path / "tokenizer")
-    loaded = train_seq2seq.load_tokenizer(args, {"source": ["x"], "target": ["x"]}, str(tmp_path))
-    assert len(loaded(text_target="small")["input_ids"]) == 6
-    remove_tokenizer(tmp_path)
-    assert not (tmp_path / "tokenizer").exists()
+def test_positions_that_no_checkpoint_holds_are_not_trained(shared_tokenizer, tmp_path):
+    model = build_model("marian", vocab_size=len(shared_tokenizer), length_unit="token", absolute_positions=True)
+    model.save_pretrained(tmp_path)
+    args = ModelArguments(model_name_or_path=str(tmp_path))
+    loaded = train_seq2seq.build_model(args, shared_tokenizer, max_positions=128)
+    frozen = {name for name, weight in loaded.named_parameters() if not weight.requires_grad}
+    assert frozen == {f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")}

@@ -1,6 +1,5 @@
 """Files of rows, without a model: their values pass through, commands resume, faults are told."""
 
-import gzip
 import json
 import re
 from io import BytesIO
@@ -11,10 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import SOURCES
-from recipe_runs import (
-    write_rows,
-    write_texts,
-)
+from recipe_runs import write_rows, write_texts
 
 from hf_lenctrl.commands import generate
 
@@ -114,56 +110,23 @@ def test_parquet_keeps_its_types(stub, tmp_path):
     assert lines[1].startswith('{"source": "b", "n": null, "x": null, "code": "NA", "l": [], "requested": 4')
 
 
-@pytest.mark.parametrize("name", ["requested", "output", "length"])
-def test_a_column_of_an_outputs_name_is_refused_with_the_way_out(stub, tmp_path, name):
-    row = {"source": "ab", "id": 1, name: "mine"}
-    with pytest.raises(ValueError, match=f"in.jsonl has columns {name}, and so has the output; rename yours, or"):
+def test_a_column_of_an_outputs_name_is_refused_with_the_way_out(stub, tmp_path):
+    row = {"source": "ab", "id": 1, "output": "mine"}
+    with pytest.raises(ValueError, match="in.jsonl has columns output, and so has the output; rename yours, or"):
         refuse(tmp_path, [row], "--length", 4)
     file = write_rows(tmp_path / "in.jsonl", [row])
     written = json.loads(generated(file, "--length", 4, "--column_prefix", "new_"))
     assert written == row | {"new_requested": 4, "new_output": "AB", "new_length": 2}
-    write_rows(file, [row | {"new_output": 1}])
-    (tmp_path / "out.jsonl").unlink()
-    with pytest.raises(ValueError, match="has columns new_output, and"):
-        write_texts(Path("stub"), file, "--length", 4, "--column_prefix", "new_")
-
-
-def test_columns_named_source_and_requested_are_kept(stub, tmp_path):
-    file = write_rows(tmp_path / "in.jsonl", [{"text": "ab", "source": "a newspaper", "requested": 7}])
-    line = generated(file, "--source_column", "text", "--length_column", "requested")
-    assert line == '{"text": "ab", "source": "a newspaper", "requested": 7, "output": "AB", "length": 2}\n'
-
-
-@pytest.mark.parametrize("name", ["in[1].jsonl", "in.txt.gz", "[!i]n.txt", "in.parquet.gz", "in::1.csv.gz"])
-def test_files_of_any_name_and_packed_ones_are_read(stub, tmp_path, name):
-    data = {"jsonl": b'{"source": "ab"}', "txt": b"ab", "csv": b"source\nab\n"}.get(name.split(".")[1])
-    if data is None:
-        datasets.Dataset.from_dict({"source": ["ab"]}).to_parquet(tmp_path / "p")
-        data = (tmp_path / "p").read_bytes()
-    (tmp_path / "inn.jsonl").write_text('{"source": "other"}')
-    (tmp_path / name).write_bytes(gzip.compress(data, mtime=0) if name.endswith(".gz") else data)
-    assert json.loads(generated(tmp_path / name, "--length", 4))["output"] == "AB"
-
-
-def test_a_byte_order_mark_is_no_part_of_the_first_text(stub, tmp_path):
-    (tmp_path / "in.txt").write_bytes(b"\xef\xbb\xbfab\ncd\n")
-    rows = [json.loads(line) for line in generated(tmp_path / "in.txt", "--length", 4).splitlines()]
-    assert [(row["source"], row["length"]) for row in rows] == [("ab", 2), ("cd", 2)]
 
 
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
         ("a.jsonl", b'{"source": "a"}\n{"source": \n', "could not be read as jsonl: line 2: "),
-        ("a.jsonl", b'{"source": "a"}\n7\n', "could not be read as jsonl: a row must be an object, got 7"),
-        ("a.json", b'[{"source": "a"}, {"source"', "could not be read as json: "),
         ("a.json", b"[" * 3000 + b"]" * 3000, "could not be read as json: maximum recursion depth"),
         ("a.json", b"[1]", "could not be read as json: a row must be an object, got 1"),
-        ("a.jsonl", "{'source': 'é'}".encode("latin-1"), "could not be read as jsonl: 'utf-8' codec can't decode"),
         ("a.csv", b"source,id\na,1\nb,2,3\n", "could not be read as csv: line 3 has 3 cells, the header has 2"),
-        ("a.csv", b'source\n"a\nb\n', "could not be read as csv: unexpected end of data"),
         ("a.csv", b"source,id,id\na,1,2\n", "could not be read as csv: two columns have one name: source, id, id"),
-        ("a.jsonl.gz", b"no gzip", "could not be read as jsonl: Not a gzipped file"),
         ("a.parquet", b"no parquet", "could not be read as parquet: "),
         (
             "a.parquet",
@@ -171,7 +134,6 @@ def test_a_byte_order_mark_is_no_part_of_the_first_text(stub, tmp_path):
             "could not be read as parquet: a column must hold text or numbers, got bytes b'.xff';",
         ),
         ("a.jsonl", b"\n", "has no rows"),
-        ("a.csv", b"source,id\n", "has no rows"),
         ("a.xml", b"", "must end in .txt, .json, .jsonl, .csv, .parquet"),
     ],
 )
@@ -182,34 +144,18 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path, name, data, message):
         write_texts(tmp_path / "no_model", tmp_path / name, "--length", 4)
 
 
-def test_whole_numbers_of_pandas_and_of_csv_are_lengths(stub, tmp_path):
-    file = write_rows(tmp_path / "in.jsonl", [{"source": "a", "n": n} for n in (40.0, "40", 40)])
-    lines = generated(file, "--length_column", "n").splitlines()
-    assert [(json.loads(line)["n"], json.loads(line)["requested"]) for line in lines] == [
-        (40.0, 40),
-        ("40", 40),
-        (40, 40),
-    ]
+def test_lengths_may_be_whole_numbers_of_pandas_and_of_csv(stub, tmp_path):
+    file = write_rows(tmp_path / "in.jsonl", [{"source": "a", "requested": n} for n in (40.0, "40", 40)])
+    lines = generated(file, "--length_column", "requested").splitlines()
+    # the column is kept as it is
+    assert [line.split(", ")[1] for line in lines] == ['"requested": 40.0', '"requested": "40"', '"requested": 40']
     (tmp_path / "out.jsonl").unlink()
-    (tmp_path / "in.csv").write_text("source,n\na,40\nb,30.0\n")
-    lines = generated(tmp_path / "in.csv", "--length_column", "n").splitlines()
-    assert [(json.loads(line)["n"], json.loads(line)["requested"]) for line in lines] == [("40", 40), ("30.0", 30)]
-
-
-def test_each_text_is_written_at_several_lengths(stub, tmp_path):
-    file = write_rows(tmp_path / "in.jsonl", [{"source": "ab", "id": 1}, {"source": "c", "id": 2}])
-    rows = [json.loads(line) for line in generated(file, "--length", 30, 50, 75).splitlines()]
-    assert [(row["id"], row["requested"]) for row in rows] == [(i, n) for i in (1, 2) for n in (30, 50, 75)]
-
-
-def test_n_best_outputs_have_a_rank(stub, tmp_path):
-    file = write_rows(tmp_path / "in.jsonl", [{"source": "ab", "id": 1}, {"source": "c", "id": 2}])
-    rows = [json.loads(line) for line in generated(file, "--length", 4, "--num_return_sequences", 2).splitlines()]
-    assert [(row["id"], row["rank"], row["output"]) for row in rows] == [
-        (1, 1, "AB"),
-        (1, 2, "AB!"),
-        (2, 1, "C"),
-        (2, 2, "C!"),
+    (tmp_path / "in.csv").write_text("text,source,n\nab,a newspaper,40\nb,a book,30.0\n")
+    options = ("--source_column", "text", "--length_column", "n")
+    rows = [json.loads(line) for line in generated(tmp_path / "in.csv", *options).splitlines()]
+    assert [(row["n"], row["requested"], row["source"]) for row in rows] == [
+        ("40", 40, "a newspaper"),
+        ("30.0", 30, "a book"),
     ]
 
 
@@ -233,16 +179,10 @@ AT_5, BY_COLUMN = ("--length", 5), ("--length_column", "n")
 @pytest.mark.parametrize(
     ("rows", "options", "message"),
     [
-        *(
-            ([{"source": "a"}, {"source": empty}], AT_5, "row 2 of .*in.jsonl has no text; remove it")
-            for empty in ("", " \t")
-        ),
+        ([{"source": "a"}, {"source": " \t"}], AT_5, "row 2 of .*in.jsonl has no text; remove it"),
         ("one\n\ntwo\n", AT_5, "row 2 of .*in.txt has no text; remove it"),
-        ("", AT_5, "in.txt has no rows"),
         ([{"source": 7}, {"source": 8}], AT_5, "row 1 of .*in.jsonl: 'source' must hold text, got 7"),
-        ("one\n", BY_COLUMN, "in.txt has no column 'n', only source"),
         (with_lengths(3), ("--length_column", "budget"), "in.jsonl has no column 'budget', only source, n"),
-        (with_lengths(3), ("--source_column", "budget"), "in.jsonl has no column 'budget', only source, n"),
         (
             with_lengths(0, 5),
             BY_COLUMN,
@@ -250,7 +190,7 @@ AT_5, BY_COLUMN = ("--length", 5), ("--length_column", "n")
         ),
         *(
             (with_lengths(5, n), BY_COLUMN, f"row 2 of .*: 'n' must hold an .*, got {re.escape(repr(n))}$")
-            for n in (0, -4, 2.5, "ten", "0", True, None, "", [5], float("nan"))
+            for n in (-4, 2.5, "ten", "0", True, None, "", [5], float("nan"))
         ),
     ],
 )
@@ -259,34 +199,18 @@ def test_an_input_that_cannot_be_used_is_told(tmp_path, rows, options, message):
         refuse(tmp_path, rows, *options)
 
 
-def test_an_output_that_exists_is_not_overwritten(tmp_path):
-    (tmp_path / "out.jsonl").write_text("mine")
-    with pytest.raises(ValueError, match="out.jsonl exists, and no command with these options began it; remove it or"):
-        refuse(tmp_path, [{"source": "a"}], "--length", 5)
-    assert (tmp_path / "out.jsonl").read_text() == "mine"
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (("--length", 5, "--length_column", "n"), "--length_column: not allowed with argument --length"),
-        (("--length_ratio", 0.5, "--length", 5), "--length: not allowed with argument --length_ratio"),
         (("--length", "reference"), "--length reference and --reference_column go together"),
-        (("--length", 5, "--reference_column", "n"), "--length reference and --reference_column go together"),
         (("--length", 5, "--predictor", "path"), "--predictor goes with --length predict"),
-        (
-            ("--length", "guess"),
-            "must be an integer of at least 1, a range as 30-42, 'predict', 'source' or 'reference', got 'guess'",
-        ),
-        (
-            ("--length", 0),
-            "must be an integer of at least 1, a range as 30-42, 'predict', 'source' or 'reference', got '0'",
-        ),
-        (("--length", 2.5), "got '2.5'"),
+        (("--length", "guess"), "must be an integer of at least 1, a range as 30-42, .* got 'guess'"),
+        (("--length", 0), "must be an integer of at least 1, .* got '0'"),
         (("--length", 5, "predict"), "--length takes numbers, or one of 'predict', 'source' and 'reference', got"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(tmp_path, capsys, options, message):
     with pytest.raises(SystemExit):
         refuse(tmp_path, with_lengths(5), *options)
-    assert message in capsys.readouterr().err
+    assert re.search(message, capsys.readouterr().err)

@@ -1,7 +1,6 @@
 """The recipe that trains a length predictor."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -9,9 +8,7 @@ import torch
 
 from hf_lenctrl.commands import predictor as recipe
 from hf_lenctrl.commands.predictor import PredictorArguments
-from hf_lenctrl.length_predictor import (
-    load_predictor,
-)
+from hf_lenctrl.length_predictor import load_predictor
 from hf_lenctrl.length_units import UnitTable
 
 
@@ -72,7 +69,6 @@ def test_the_recipe_trains_resumes_and_writes_table_2(data, tmp_path):
     assert predictor.predict_lengths([row["source"] for row in rows], tokenizer) == [
         row["predicted_length"] for row in rows
     ]
-    assert all(row["predicted_length"] == max(1, round(row["predicted"])) for row in rows)
     errors = [row["predicted_length"] - row["reference_length"] for row in rows]
     mae = sum(map(abs, errors)) / 30
     predicted = table["test"]["predicted"]
@@ -81,40 +77,15 @@ def test_the_recipe_trains_resumes_and_writes_table_2(data, tmp_path):
     series = torch.tensor([[row["predicted_length"], row["reference_length"]] for row in rows]).double().T
     assert predicted["pearson"] == pytest.approx(float(torch.corrcoef(series)[0, 1]))
     assert table["test"]["mae_ratio"] == pytest.approx(mae / (sum(counts) / 30))
-    results = json.loads((tmp_path / "all_results.json").read_text())
-    assert results["test_mae"] == predicted["mae"] == metrics["test_mae"]
-    assert results["validation_source_variance"] == table["validation"]["source"]["variance"]
+    assert json.loads((tmp_path / "all_results.json").read_text())["test_mae"] == predicted["mae"]
 
     weights = (tmp_path / "model.safetensors").read_bytes()
     assert train(data, tmp_path, "--max_steps=60")["test_mae"] == metrics["test_mae"]
     assert (tmp_path / "model.safetensors").read_bytes() == weights  # a finished run is not trained on
 
 
-@pytest.fixture(scope="module")
-def trained(data, tmp_path_factory):
-    """A run of ten steps; tests that go on with it copy it."""
-    folder = tmp_path_factory.mktemp("runs") / "run"
-    train(data, folder, "--max_steps=10")
-    return folder
-
-
-@pytest.fixture
-def run(trained, tmp_path):
-    return Path(shutil.copytree(trained, tmp_path / "run"))
-
-
-def test_files_elsewhere_and_more_steps_resume_a_run_and_its_record_says_it(data, run):
-    moved = [f"--train_file={shutil.copy(data[0].partition('=')[2], run.parent / 'moved.jsonl')}", *data[1:]]
-    train(moved, run, "--max_steps=20")
-    train(moved, run, "--max_steps=20")  # trains nothing
-    record = json.loads((run / "_run" / "run.json").read_text())
-    assert [(sitting["from"], sitting["to"]) for sitting in record["sittings"]] == [(0, 10), (10, 20)]
-    assert record["rows"] == {"train": 200, "validation": 30, "test": 30}
-    assert record["files"]["train_file"] == "moved.jsonl"
-
-
-def test_the_tokens_of_a_generator_that_was_trained_on_are_the_same(data, run, shared_tokenizer):
-    generator, folder = run.parent / "generator", run.parent / "tokens"
+def test_the_tokens_of_a_generator_that_was_trained_on_are_the_same(data, tmp_path, shared_tokenizer):
+    generator, folder = tmp_path / "generator", tmp_path / "tokens"
     shared_tokenizer.save_pretrained(generator)
     unit = ["--length_unit=token", f"--target_tokenizer={generator}", "--max_target_length=200"]
     (generator / "config.json").write_text('{"model_type": "marian"}')
@@ -169,14 +140,12 @@ def test_a_trained_tokenizer_tells_voiced_syllables_apart(tmp_path):
     assert again.get_vocab() == tokenizer.get_vocab()
 
 
-def test_a_command_given_again_or_resumed_writes_the_same_files(data, tmp_path):
+def test_a_command_that_is_resumed_writes_the_same_files(data, tmp_path):
     train(data, tmp_path / "one", "--max_steps=20")
-    train(data, tmp_path / "again", "--max_steps=20")
     train(data, tmp_path / "resumed", "--max_steps=10")
     train(data, tmp_path / "resumed", "--max_steps=20")
     for name in ("tokenizer.json", "tokenizer_config.json", "model.safetensors", "checkpoint-20/tokenizer.json"):
-        one, again, resumed = ((tmp_path / run / name).read_bytes() for run in ("one", "again", "resumed"))
-        assert again == one, name
+        one, resumed = ((tmp_path / run / name).read_bytes() for run in ("one", "resumed"))
         assert resumed == one, name
 
 
@@ -200,7 +169,6 @@ def test_the_rarest_characters_are_left_out_in_their_order(monkeypatch):
     "options, message",
     [
         ({}, "all of layers, d_model, attention_heads, vocab_size of .*=None with no shape"),
-        ({"layers": 2, "d_model": 8, "vocab_size": 50}, "=None with layers, d_model, vocab_size"),
         (
             {"encoder_name_or_path": "bert", "layers": 2, "d_model": 8},
             "=bert with layers, d_model",
