@@ -166,9 +166,6 @@ def test_an_accelerator_keeps_its_letter_or_takes_the_first():
         with pytest.raises(Unprotectable, match="a name with an underscore"):
             placeholders.protect(text, marked=False)
     assert placeholders.protect("Sag ___!", marked=False)[1] == ""
-
-
-def test_the_width_is_that_of_the_widest_line():
     assert strings.width("Gut.\r\nEs regnet.") == len("Es regnet.")
 
 
@@ -355,14 +352,13 @@ def test_quotes_around_a_string_and_what_another_file_has_stay(tmp_path):
 
 
 @pytest.mark.parametrize(("own", "other"), [("a.po", "b.po"), ("a.json", "b.xml")])
-def test_translations_so_far_come_from_a_file_of_the_same_kind(own, other, tmp_path):
-    contents = {".po": PO, ".json": '{"wait": "Warten"}', ".xml": XML}
+def test_translations_so_far_come_from_a_file_of_the_same_kind(own, other, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     for name in (own, other):
-        (tmp_path / name).write_text(contents[Path(name).suffix], encoding="utf-8")
-    files = {"input": own, "existing": other, "output": "out"}
-    argv = [word for option, name in files.items() for word in (f"--{option}_file", str(tmp_path / name))]
+        opened(tmp_path, name, {".po": PO, ".json": "{}", ".xml": XML}[Path(name).suffix])
+    files = ["--input_file", own, "--existing_file", other, "--output_file", "out"]
     with pytest.raises(ValueError, match="existing_file is for strings.xml and JSON, of the kind of input_file"):
-        strings.main([*argv, "--report_dir", str(tmp_path), "--plain_model", str(MODELS / "gone")])
+        strings.main([*files, "--report_dir", ".", "--plain_model", str(MODELS / "gone")])
 
 
 def test_limits_are_read_from_what_spreadsheets_write(tmp_path):
@@ -379,11 +375,7 @@ def test_limits_are_read_from_what_spreadsheets_write(tmp_path):
 
 
 def test_only_missing_and_too_long_strings_are_touched():
-    rows = [
-        catalogues.Entry("a", "Ja", ""),
-        catalogues.Entry("b", "Nein", "No"),
-        catalogues.Entry("c", "Gut", "Alright"),
-    ]
+    rows = [catalogues.Entry(*row) for row in (("a", "Ja", ""), ("b", "Nein", "No"), ("c", "Gut", "Alright"))]
     assert [(row.key, limit) for row, limit in strings.wanted(rows, {"c": 5}, None)] == [("a", None), ("c", 5)]
     assert [(row.key, limit) for row, limit in strings.wanted(rows, {}, 2.0)] == [("a", 4), ("c", 6)]
 
@@ -454,10 +446,8 @@ def test_another_path_agrees_with_a_sure_translation_alone():
     fit = fitting.Fitter(plain, controlled)
     texts = ["Das Brett ist falsch!", "Möchten Sie diese Datei wirklich löschen?", "..."]
     requests = [fitting.Request([text], None, lambda outputs: outputs) for text in texts]
-    assert [fitted.outputs for fitted in fit.fit(requests)][:2] == [
-        ["The board is wrong!"],
-        ["Do you really want to file this file?"],
-    ]
+    outputs = [["The board is wrong!"], ["Do you really want to file this file?"], ["..."]]
+    assert [fitted.outputs for fitted in fit.fit(requests)] == outputs
     sure, wrong, none = fit.agreement(requests)
     assert sure > 80 > wrong and none == 100
 
