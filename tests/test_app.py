@@ -13,12 +13,9 @@ from pathlib import Path
 
 import gradio as gr
 import pytest
-import torch
-from conftest import MARIAN, SHAPE, build_model
 from huggingface_hub import SpaceCard
 from playwright.sync_api import expect, sync_playwright
 from recipe_runs import load_script
-from transformers import MarianConfig, MarianMTModel
 
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,18 +27,14 @@ WAIT = 120  # seconds; the cores may be busy
 
 
 @pytest.fixture(scope="module")
-def pipe(shared_tokenizer):
-    model = build_model("marian", vocab_size=len(shared_tokenizer), length_unit="character", init_std=0.5)
-    model.set_unit_table(shared_tokenizer)
-    return app.Writer(model=model, tokenizer=shared_tokenizer, device="cpu", num_beams=4)
+def pipe(pipe):
+    return app.Writer(model=pipe.model, tokenizer=pipe.tokenizer, device="cpu", num_beams=4)
 
 
 @pytest.fixture(scope="module")
-def plain_pipe(shared_tokenizer):
-    torch.manual_seed(3)
-    shape = {**SHAPE, **MARIAN, "vocab_size": len(shared_tokenizer), "max_position_embeddings": 512, "init_std": 0.5}
-    model = MarianMTModel(MarianConfig(**shape)).eval()
-    return app.Writer(model=model, tokenizer=shared_tokenizer, device="cpu", num_beams=4, max_new_tokens=20)
+def plain_pipe(plain_pipe):
+    model, tokenizer = plain_pipe.model, plain_pipe.tokenizer
+    return app.Writer(model=model, tokenizer=tokenizer, device="cpu", num_beams=4, max_new_tokens=20)
 
 
 def components(page: gr.Blocks) -> dict:
@@ -50,15 +43,12 @@ def components(page: gr.Blocks) -> dict:
 
 
 def handler(page: gr.Blocks):
-    return next(fn.fn for fn in page.fns.values() if fn.api_name == "translate")
+    return next(fn for fn in page.fns.values() if fn.api_name == "translate")
 
 
 def texts(html: str, kind: str) -> list[str]:
     """What the elements of a class hold, as a browser shows it."""
     return [unescape(text) for text in re.findall(rf'class="{kind}">([^<]*)<', html)]
-
-
-# The answer
 
 
 def test_the_answer_has_the_translation_its_count_and_the_bases(pipe, plain_pipe):
@@ -74,15 +64,8 @@ def test_the_answer_has_the_translation_its_count_and_the_bases(pipe, plain_pipe
 
 @pytest.mark.parametrize(
     ("produced", "choice", "kind"),
-    [
-        (25, "exact", "met"),
-        (24, "exact", "under"),
-        (24, "at most", "met"),
-        (26, "at most", "over"),
-        (25, "unconstrained", "met"),
-        (26, "unconstrained", "over"),
-        (24, "unconstrained", "under"),
-    ],
+    [(25, "exact", "met"), (24, "exact", "under"), (24, "at most", "met"), (26, "at most", "over")]
+    + [(25, "unconstrained", "met"), (26, "unconstrained", "over"), (24, "unconstrained", "under")],
 )
 def test_counts_are_coloured(produced, choice, kind):
     assert app.kind_of(produced, 25, choice) == kind
@@ -120,11 +103,7 @@ TWO = "Es regnet heute. Wir bleiben zu Hause."
 @pytest.mark.parametrize(
     ("text", "length", "message"),
     [(text, 30, "at least one word, got ") for text in ("", " \n", None)]
-    + [(text, 30, "at most 300 characters, got more than one sentence") for text in (TWO, "Tu viens ? Je pars.")]
-    + [
-        ("Er rief: „Halt!“ Dann war es still.", 30, "got more than one sentence"),
-        ("a" * 301, 30, "got 301 characters"),
-    ]
+    + [(TWO, 30, "at most 300 characters, got more than one sentence"), ("a" * 301, 30, "got 301 characters")]
     + [(SENTENCE, length, "from 1 to 120, got ") for length in (0, 121, 2.5, None, "30", True, float("nan"))],
 )
 def test_what_the_page_does_not_take_is_refused(pipe, text, length, message):
@@ -135,17 +114,12 @@ def test_what_the_page_does_not_take_is_refused(pipe, text, length, message):
 def test_a_sentence_may_hold_marks():
     lists = [ROOT / "recipes" / "translation" / f"{name}.txt" for name in ("german", "french")]
     sentences = [text for path in lists for text in path.read_text(encoding="utf-8").splitlines()]
-    sentences += [
-        "Am 3. Mai kommt Dr. Frey, z. B. mit Prof. Lang.",
-        "„Kommst du?“, fragte sie.",
-        "« Viens ! » dit-il.",
-    ]
+    sentences += ["Am 3. Mai kommt Dr. Frey, z. B. mit Prof. Lang.", "„Kommst du?“, fragte sie."]
+    sentences += ["« Viens ! » dit-il."]
     assert [text for text in sentences if app.NEXT_SENTENCE.search(text)] == []
+    assert all(map(app.NEXT_SENTENCE.search, ("Tu viens ? Je pars.", "Er rief: „Halt!“ Dann war es still.")))
     pairs = [f"{one} {two}" for one, two in pairwise(sentences[:300]) if len(one.split()[-1]) > 3]
     assert len(pairs) > 200 and all(map(app.NEXT_SENTENCE.search, pairs))
-
-
-# The page
 
 
 def test_the_slider_has_the_trained_lengths(pipe, monkeypatch):
@@ -169,8 +143,9 @@ def test_a_plain_model_needs_a_constraint(pipe, plain_pipe):
 def test_the_page_sends_no_telemetry_and_shows_faults_as_text(pipe):
     page = app.build(pipe)
     assert page.analytics_enabled is False
+    assert handler(page).trigger_mode == "always_last"  # a choice made while a text is generated is answered next
     with pytest.raises(gr.Error) as raised:
-        handler(page)(SENTENCE, "<b>", "exact")
+        handler(page).fn(SENTENCE, "<b>", "exact")
     assert "got '&lt;b&gt;'" in raised.value.message
 
 
@@ -182,13 +157,8 @@ def test_examples_are_german_and_french_requests_that_the_page_takes():
     assert all(1 <= length <= app.LONGEST for _, length in app.EXAMPLES)
 
 
-# The folder is a Space
-
-
 def test_the_space_has_the_front_matter_and_the_requirements_of_the_page():
     folder = ROOT / "app"
-    files = [path.name for path in folder.iterdir() if path.is_file()]
-    assert sorted(files) == ["README.md", "app.py", "requirements.txt", "serve.py"]
     card = SpaceCard.load(folder / "README.md").data
     assert (card.sdk, card.app_file, card.license) == ("gradio", "app.py", "apache-2.0")
     tested = re.findall(r"^gradio==(.+)", (ROOT / "constraints.txt").read_text(), flags=re.M)
@@ -219,9 +189,6 @@ def test_the_models_are_the_named_ones_the_spaces_or_the_repositorys(tmp_path, m
     assert found(space) == ("user/name", None)  # the base of another model says nothing of this one
     monkeypatch.setenv("LENCTRL_BASE_MODEL", "user/base")
     assert found(space) == ("user/name", "user/base")
-
-
-# In a browser
 
 
 @pytest.fixture(scope="module")
@@ -261,7 +228,7 @@ def address(pipe, plain_pipe, tmp_path_factory):
 
 @pytest.fixture
 def browser_page(address):
-    """The page in Chromium, cut off from everything but the server, and the addresses that it asked for elsewhere."""
+    """The page in Chromium, cut off from everything but the server, and what it asked for elsewhere."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM)
         page = browser.new_page()
@@ -299,10 +266,6 @@ def test_a_visitor_gets_the_length_asked_for_and_is_told_of_faults(browser_page)
     translate.click()
     expect(fault).to_contain_text("must be one sentence of at most 300 characters, got more than one sentence", **wait)
     page.get_by_test_id("toast-close").click()
-    sentence.fill("")
-    translate.click()
-    expect(fault).to_contain_text("the text must hold at least one word, got ''", **wait)
-    page.get_by_test_id("toast-close").click()
 
     page.get_by_text(app.EXAMPLES[2][0], exact=True).click()
     expect(page.get_by_label("Sentence")).to_have_value(app.EXAMPLES[2][0], **wait)
@@ -322,23 +285,3 @@ def test_a_visitor_gets_the_length_asked_for_and_is_told_of_faults(browser_page)
     assert page.locator(".text img").count() == 0
 
     assert elsewhere == []
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the path (Debian: apt-get install chromium)")
-def test_what_is_chosen_while_a_text_is_generated_is_answered_next(browser_page):
-    page, _ = browser_page
-    held: list = []
-    page.route("**/queue/join*", lambda route: held.append(route))  # the first answer waits until it is sent
-    with page.expect_request("**/queue/join*"):
-        page.get_by_role("button", name="Translate").click()
-    page.get_by_role("radio", name="at most").click()
-    page.get_by_role("radio", name="unconstrained").click()
-    page.get_by_label("Sentence").fill(SENTENCE)
-    page.get_by_role("button", name="Translate").click()
-    page.unroute("**/queue/join*")
-    assert len(held) == 1
-    with page.expect_request("**/queue/join*") as next_request:
-        held[0].continue_()
-    assert next_request.value.post_data_json["data"] == [SENTENCE, 26, "unconstrained"]
-    expect(page.get_by_text("unconstrained, 26 characters")).to_be_visible(timeout=WAIT * 1000)

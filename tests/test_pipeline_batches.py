@@ -8,21 +8,6 @@ from pipeline_calls import spy
 from hf_lenctrl import LengthControlEnsemble, LengthControlledGenerationPipeline
 
 
-@pytest.fixture(scope="session")
-def tokenizer(pipe):
-    return pipe.tokenizer
-
-
-@pytest.fixture(scope="session")
-def model(pipe):
-    return pipe.model
-
-
-@pytest.fixture(scope="session")
-def plain(plain_pipe):
-    return plain_pipe.model
-
-
 def test_like_lengths_share_a_batch_and_the_longest_come_first(pipe, model, monkeypatch):
     calls = spy(monkeypatch, model)
     pipe(SOURCES, length=[5, 40, 12, 39, 6, 13], length_constraint="max", batch_size=2)
