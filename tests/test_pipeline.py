@@ -7,7 +7,7 @@ from pipeline_calls import independent_length, spy
 from transformers import MarianConfig, MarianMTModel, pipeline
 
 import hf_lenctrl
-from hf_lenctrl import LengthControlEnsemble, LengthControlledGenerationPipeline
+from hf_lenctrl import LengthControlledGenerationPipeline
 
 
 TASK = "length-controlled-generation"
@@ -151,17 +151,6 @@ def test_what_is_returned_is_what_rerank_picks_among_all_candidates(
     assert [row["generated_text"] for row in outputs] == written[::-1][: len(outputs)]
 
 
-@pytest.mark.parametrize(
-    ("texts", "options", "shown"),
-    [(3, {}, False), (3, {"batch_size": 2}, True)]
-    + [(3, {"batch_size": 2, "progress_bar": False}, False), (1, {"progress_bar": True}, True)],
-)
-def test_a_bar_is_shown_for_several_batches_unless_told(pipe, capsys, texts, options, shown):
-    pipe(SOURCES[:texts], length=1, length_constraint="max", **options)
-    stderr = capsys.readouterr().err
-    assert ("Generating" in stderr and f"{texts}/{texts}" in stderr) is shown
-
-
 def test_options_of_the_pipeline_hold_for_every_call_and_those_of_a_call_win(model, tokenizer, monkeypatch):
     own = {"length": 6, "length_constraint": "exact", "num_beams": 2, "batch_size": 2}
     pipe = pipeline(TASK, model=model, tokenizer=tokenizer, device="cpu", **own)
@@ -174,14 +163,6 @@ def test_options_of_the_pipeline_hold_for_every_call_and_those_of_a_call_win(mod
     assert [row["requested_length"] for row in rows] == [9] * 3
     assert [(len(call["length"]), call["num_beams"], call["length_constraint"]) for call in calls] == [(3, 1, "max")]
     assert pipe(SOURCES[0])["length"] == 6  # a call changes nothing for the next
-
-
-def test_an_ensemble_of_plain_models_is_bound_in_any_unit(tokenizer):
-    members = [controlled_marian(tokenizer, seed, length_encoding="none", absolute_positions=True) for seed in (5, 6)]
-    pipe = LengthControlledGenerationPipeline(
-        model=LengthControlEnsemble(members), tokenizer=tokenizer, device="cpu", length_constraint="exact"
-    )
-    assert independent_length(pipe(SOURCES[0], length=7, length_unit="byte")["generated_text"], "byte") == 7
 
 
 def test_a_model_without_encoding_is_bound_once_and_in_the_unit_of_the_call(tokenizer):

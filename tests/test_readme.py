@@ -19,12 +19,6 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}  # offline: conftest says 
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.S)
 
 
-def run(code: str, cwd: Path) -> str:
-    done = subprocess.run([sys.executable, "-c", code], cwd=cwd, capture_output=True, text=True, env=ENVIRONMENT)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
 def code_block(containing: str) -> tuple[str, str]:
     """A python block and the text block after it, the output it claims."""
     for (kind, code), following in zip(BLOCKS, [*BLOCKS[1:], ("", "")], strict=True):
@@ -35,26 +29,32 @@ def code_block(containing: str) -> tuple[str, str]:
 
 def test_the_first_examples_print_what_the_readme_says():
     (first, claimed), (several, also) = code_block("translate(text, length=36)"), code_block("length=[36, 43, 45]")
-    assert run(first + several, ROOT) == claimed + also
+    words = [sys.executable, "-c", first + several]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env=ENVIRONMENT)
+    assert done.stdout == claimed + also, done.stderr[-2000:]
     assert len(first.strip().splitlines()) <= 10
     for line in (claimed + also).splitlines():
         length, text = line.split(" ", 1)
         assert len(text) == int(length)
 
 
-def test_the_plain_model_prints_what_the_readme_says():
+def test_the_plain_model_prints_what_the_readme_says(monkeypatch, capsys):
     code, claimed = code_block('length_unit="byte"')
-    assert run(code, ROOT) == claimed
+    monkeypatch.chdir(ROOT)
+    exec(code, {})
+    assert capsys.readouterr().out == claimed
     outputs = [line.split(" ", 1) for line in claimed.splitlines()]
     assert [len(text.encode("utf-8")) for _, text in outputs] == [int(length) for length, _ in outputs]
     assert all(int(length) <= asked for (length, _), asked in zip(outputs, (40, 75), strict=True))
 
 
-def test_the_pretrained_start_reports_what_it_kept(plain_pipe, tmp_path):
-    plain_pipe.save_pretrained(tmp_path / "plain")
+def test_the_pretrained_start_reports_what_it_kept(plain_pipe, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    plain_pipe.model.save_pretrained("plain")
+    plain_pipe.tokenizer.save_pretrained("plain")
     code, _ = code_block("add_length_control(")
-    printed = run(code.replace("facebook/bart-large-cnn", str(tmp_path / "plain")), tmp_path)
-    assert printed.strip().endswith("new: ['model.decoder.length_projection.weight'], dropped: []")
+    exec(code.replace("facebook/bart-large-cnn", "plain"), {})
+    assert capsys.readouterr().out.strip().endswith("new: ['model.decoder.length_projection.weight'], dropped: []")
 
 
 def test_every_path_in_the_docs_exists():
@@ -77,7 +77,8 @@ def test_every_make_target_in_the_docs_exists():
 @pytest.mark.slow
 def test_commands_of_the_readme_run(tmp_path, plain_pipe):
     """The commands as printed, with a small run's options added to training and a plain checkpoint in its place."""
-    plain_pipe.save_pretrained(tmp_path / "plain")
+    plain_pipe.model.save_pretrained(tmp_path / "plain")
+    plain_pipe.tokenizer.save_pretrained(tmp_path / "plain")
     pairs = [(f"{s} {i}.", f"{t} {i}") for i in range(40) for s, t in zip(SOURCES, TARGETS, strict=True)]
     samples = tmp_path / "docs" / "samples"
     samples.mkdir(parents=True)
