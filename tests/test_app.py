@@ -27,12 +27,12 @@ WAIT = 120  # seconds; the cores may be busy
 
 
 @pytest.fixture(scope="module")
-def pipe(pipe):
+def writer(pipe):
     return app.Writer(model=pipe.model, tokenizer=pipe.tokenizer, device="cpu", num_beams=4)
 
 
 @pytest.fixture(scope="module")
-def plain_pipe(plain_pipe):
+def plain_writer(plain_pipe):
     model, tokenizer = plain_pipe.model, plain_pipe.tokenizer
     return app.Writer(model=model, tokenizer=tokenizer, device="cpu", num_beams=4, max_new_tokens=20)
 
@@ -51,9 +51,9 @@ def texts(html: str, kind: str) -> list[str]:
     return [unescape(text) for text in re.findall(rf'class="{kind}">([^<]*)<', html)]
 
 
-def test_the_answer_has_the_translation_its_count_and_the_bases(pipe, plain_pipe):
-    html = app.translate(pipe, plain_pipe, SENTENCE, 25, "exact")
-    base = plain_pipe(SENTENCE, length_unit="character")
+def test_the_answer_has_the_translation_its_count_and_the_bases(writer, plain_writer):
+    html = app.translate(writer, plain_writer, SENTENCE, 25, "exact")
+    base = plain_writer(SENTENCE, length_unit="character")
     text, plain = texts(html, "text")
     assert len(text) == 25
     assert plain == base["generated_text"]
@@ -71,8 +71,8 @@ def test_counts_are_coloured(produced, choice, kind):
     assert app.kind_of(produced, 25, choice) == kind
 
 
-def test_without_a_base_there_is_one_text_with_the_remaining_length_under_each_token(pipe):
-    html = app.translate(pipe, None, SENTENCE, 25, "exact")
+def test_without_a_base_there_is_one_text_with_the_remaining_length_under_each_token(writer):
+    html = app.translate(writer, None, SENTENCE, 25, "exact")
     assert "without length control" not in html
     [text] = texts(html, "text")
     *pieces, end = re.findall(r'class="token"><div>([^<]*)</div>', html)
@@ -85,10 +85,10 @@ def test_without_a_base_there_is_one_text_with_the_remaining_length_under_each_t
     assert left[-1] == 0
 
 
-def test_every_text_is_escaped(pipe, plain_pipe, monkeypatch):
+def test_every_text_is_escaped(writer, plain_writer, monkeypatch):
     evil = {"generated_text": "<b onclick='x'>&", "length": 16, "requested_length": 16, "ids": [2, 0], "units": [0, 0]}
     monkeypatch.setattr(app.Writer, "__call__", lambda self, text, **options: evil)
-    html = app.translate(pipe, plain_pipe, SENTENCE, 16, "exact")
+    html = app.translate(writer, plain_writer, SENTENCE, 16, "exact")
     assert texts(html, "text") == ["<b onclick='x'>&"] * 2
     assert "<b" not in html and "'x'" not in html
 
@@ -102,9 +102,9 @@ TWO = "Es regnet heute. Wir bleiben zu Hause."
     + [(TWO, 30, "at most 300 characters, got more than one sentence"), ("a" * 301, 30, "got 301 characters")]
     + [(SENTENCE, length, "from 1 to 120, got ") for length in (0, 121, 2.5, None, "30", True, float("nan"))],
 )
-def test_what_the_page_does_not_take_is_refused(pipe, text, length, message):
+def test_what_the_page_does_not_take_is_refused(writer, text, length, message):
     with pytest.raises(ValueError, match=message):
-        app.translate(pipe, None, text, length, "exact")
+        app.translate(writer, None, text, length, "exact")
 
 
 def test_a_sentence_may_hold_marks():
@@ -118,26 +118,26 @@ def test_a_sentence_may_hold_marks():
     assert len(pairs) > 200 and all(map(app.NEXT_SENTENCE.search, pairs))
 
 
-def test_the_slider_has_the_trained_lengths(pipe, monkeypatch):
-    slider = components(app.build(pipe))["Length in characters"]
+def test_the_slider_has_the_trained_lengths(writer, monkeypatch):
+    slider = components(app.build(writer))["Length in characters"]
     assert (slider["minimum"], slider["maximum"], slider["value"]) == (1, 120, 26)
     trained = {"1%": 30, "50%": 40, "99%": 66, "max": 90}
-    monkeypatch.setattr(pipe.model.config, "trained_lengths", trained, raising=False)
-    slider = components(app.build(pipe))["Length in characters"]
+    monkeypatch.setattr(writer.model.config, "trained_lengths", trained, raising=False)
+    slider = components(app.build(writer))["Length in characters"]
     assert (slider["minimum"], slider["maximum"], slider["value"]) == (30, 66, 30)
 
 
-def test_a_plain_model_needs_a_constraint(pipe, plain_pipe):
-    def choices(pipe) -> list[str]:
-        return [value for _, value in components(app.build(pipe))["Constraint"]["choices"]]
+def test_a_plain_model_needs_a_constraint(writer, plain_writer):
+    def choices(writer) -> list[str]:
+        return [value for _, value in components(app.build(writer))["Constraint"]["choices"]]
 
-    assert choices(pipe) == ["exact", "at most", "unconstrained"]
-    assert choices(plain_pipe) == ["exact", "at most"]
-    assert texts(app.translate(plain_pipe, None, SENTENCE, 12, "exact"), "count met") == ["12 of 12"]
+    assert choices(writer) == ["exact", "at most", "unconstrained"]
+    assert choices(plain_writer) == ["exact", "at most"]
+    assert texts(app.translate(plain_writer, None, SENTENCE, 12, "exact"), "count met") == ["12 of 12"]
 
 
-def test_the_page_sends_no_telemetry_and_shows_faults_as_text(pipe):
-    page = app.build(pipe)
+def test_the_page_sends_no_telemetry_and_shows_faults_as_text(writer):
+    page = app.build(writer)
     assert page.analytics_enabled is False
     assert handler(page).trigger_mode == "always_last"  # a choice made while a text is generated is answered next
     with pytest.raises(gr.Error) as raised:
@@ -180,10 +180,10 @@ def test_the_models_are_the_named_ones_the_spaces_or_the_repositorys(tmp_path, m
 
 
 @pytest.fixture(scope="module")
-def address(pipe, plain_pipe, tmp_path_factory):
+def address(writer, plain_writer, tmp_path_factory):
     """Where `python app/app.py` serves a saved model and its base."""
     folder = tmp_path_factory.mktemp("app")
-    for name, served in (("model", pipe), ("base", plain_pipe)):
+    for name, served in (("model", writer), ("base", plain_writer)):
         served.model.save_pretrained(folder / name)
         served.tokenizer.save_pretrained(folder / name)
     with socket.create_server(("127.0.0.1", 0)) as free:
