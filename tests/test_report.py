@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
 
 from hf_lenctrl.evaluation.report import LengthReport, length_report
 
@@ -66,6 +68,14 @@ def test_each_unit_has_its_own_lengths_and_figures():
 def test_within_10_percent_includes_its_ends(requested, produced, within):
     report = length_report(["x" * produced], [requested])
     assert report.units["character"]["within_10_percent"] == within
+
+
+def word_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a word, unknown ones too, and an end-of-sentence token that does not count."""
+    tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "small": 1, "</s>": 2}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>")
 
 
 def test_tokens_are_those_of_the_target_side(character_tokenizer):
