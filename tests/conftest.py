@@ -268,6 +268,21 @@ def plain_pipe(pipe):
     return hf_lenctrl.LengthControlledGenerationPipeline(model=model, tokenizer=pipe.tokenizer, device="cpu")
 
 
+@pytest.fixture(scope="session")
+def tokenizer(pipe):
+    return pipe.tokenizer
+
+
+@pytest.fixture(scope="session")
+def model(pipe):
+    return pipe.model
+
+
+@pytest.fixture(scope="session")
+def plain(plain_pipe):
+    return plain_pipe.model
+
+
 @pytest.fixture(autouse=True)
 def nothing_was_said(monkeypatch):
     """A warning that is logged once in a process is logged in each test that causes it."""

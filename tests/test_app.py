@@ -13,12 +13,9 @@ from pathlib import Path
 
 import gradio as gr
 import pytest
-import torch
-from conftest import MARIAN, SHAPE, build_model
 from huggingface_hub import SpaceCard
 from playwright.sync_api import expect, sync_playwright
 from recipe_runs import load_script
-from transformers import MarianConfig, MarianMTModel
 
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,18 +27,14 @@ WAIT = 120  # seconds; the cores may be busy
 
 
 @pytest.fixture(scope="module")
-def pipe(shared_tokenizer):
-    model = build_model("marian", vocab_size=len(shared_tokenizer), length_unit="character", init_std=0.5)
-    model.set_unit_table(shared_tokenizer)
-    return app.Writer(model=model, tokenizer=shared_tokenizer, device="cpu", num_beams=4)
+def writer(pipe):
+    return app.Writer(model=pipe.model, tokenizer=pipe.tokenizer, device="cpu", num_beams=4)
 
 
 @pytest.fixture(scope="module")
-def plain_pipe(shared_tokenizer):
-    torch.manual_seed(3)
-    shape = {**SHAPE, **MARIAN, "vocab_size": len(shared_tokenizer), "max_position_embeddings": 512, "init_std": 0.5}
-    model = MarianMTModel(MarianConfig(**shape)).eval()
-    return app.Writer(model=model, tokenizer=shared_tokenizer, device="cpu", num_beams=4, max_new_tokens=20)
+def plain_writer(plain_pipe):
+    model, tokenizer = plain_pipe.model, plain_pipe.tokenizer
+    return app.Writer(model=model, tokenizer=tokenizer, device="cpu", num_beams=4, max_new_tokens=20)
 
 
 def components(page: gr.Blocks) -> dict:
@@ -50,7 +43,7 @@ def components(page: gr.Blocks) -> dict:
 
 
 def handler(page: gr.Blocks):
-    return next(fn.fn for fn in page.fns.values() if fn.api_name == "translate")
+    return next(fn for fn in page.fns.values() if fn.api_name == "translate")
 
 
 def texts(html: str, kind: str) -> list[str]:
@@ -58,12 +51,9 @@ def texts(html: str, kind: str) -> list[str]:
     return [unescape(text) for text in re.findall(rf'class="{kind}">([^<]*)<', html)]
 
 
-# The answer
-
-
-def test_the_answer_has_the_translation_its_count_and_the_bases(pipe, plain_pipe):
-    html = app.translate(pipe, plain_pipe, SENTENCE, 25, "exact")
-    base = plain_pipe(SENTENCE, length_unit="character")
+def test_the_answer_has_the_translation_its_count_and_the_bases(writer, plain_writer):
+    html = app.translate(writer, plain_writer, SENTENCE, 25, "exact")
+    base = plain_writer(SENTENCE, length_unit="character")
     text, plain = texts(html, "text")
     assert len(text) == 25
     assert plain == base["generated_text"]
@@ -74,22 +64,15 @@ def test_the_answer_has_the_translation_its_count_and_the_bases(pipe, plain_pipe
 
 @pytest.mark.parametrize(
     ("produced", "choice", "kind"),
-    [
-        (25, "exact", "met"),
-        (24, "exact", "under"),
-        (24, "at most", "met"),
-        (26, "at most", "over"),
-        (25, "unconstrained", "met"),
-        (26, "unconstrained", "over"),
-        (24, "unconstrained", "under"),
-    ],
+    [(25, "exact", "met"), (24, "exact", "under"), (24, "at most", "met"), (26, "at most", "over")]
+    + [(25, "unconstrained", "met"), (26, "unconstrained", "over"), (24, "unconstrained", "under")],
 )
 def test_counts_are_coloured(produced, choice, kind):
     assert app.kind_of(produced, 25, choice) == kind
 
 
-def test_without_a_base_there_is_one_text_with_the_remaining_length_under_each_token(pipe):
-    html = app.translate(pipe, None, SENTENCE, 25, "exact")
+def test_without_a_base_there_is_one_text_with_the_remaining_length_under_each_token(writer):
+    html = app.translate(writer, None, SENTENCE, 25, "exact")
     assert "without length control" not in html
     [text] = texts(html, "text")
     *pieces, end = re.findall(r'class="token"><div>([^<]*)</div>', html)
@@ -102,14 +85,10 @@ def test_without_a_base_there_is_one_text_with_the_remaining_length_under_each_t
     assert left[-1] == 0
 
 
-def test_every_text_is_escaped(pipe, plain_pipe, monkeypatch):
-    def write(self, text, **options):
-        start, eos = 2, 0
-        evil = "<b onclick='x'>&"
-        return {"generated_text": evil, "length": 16, "requested_length": 16, "ids": [start, eos], "units": [0, 0]}
-
-    monkeypatch.setattr(app.Writer, "__call__", write)
-    html = app.translate(pipe, plain_pipe, SENTENCE, 16, "exact")
+def test_every_text_is_escaped(writer, plain_writer, monkeypatch):
+    evil = {"generated_text": "<b onclick='x'>&", "length": 16, "requested_length": 16, "ids": [2, 0], "units": [0, 0]}
+    monkeypatch.setattr(app.Writer, "__call__", lambda self, text, **options: evil)
+    html = app.translate(writer, plain_writer, SENTENCE, 16, "exact")
     assert texts(html, "text") == ["<b onclick='x'>&"] * 2
     assert "<b" not in html and "'x'" not in html
 
@@ -120,75 +99,54 @@ TWO = "Es regnet heute. Wir bleiben zu Hause."
 @pytest.mark.parametrize(
     ("text", "length", "message"),
     [(text, 30, "at least one word, got ") for text in ("", " \n", None)]
-    + [(text, 30, "at most 300 characters, got more than one sentence") for text in (TWO, "Tu viens ? Je pars.")]
-    + [
-        ("Er rief: „Halt!“ Dann war es still.", 30, "got more than one sentence"),
-        ("a" * 301, 30, "got 301 characters"),
-    ]
+    + [(TWO, 30, "at most 300 characters, got more than one sentence"), ("a" * 301, 30, "got 301 characters")]
     + [(SENTENCE, length, "from 1 to 120, got ") for length in (0, 121, 2.5, None, "30", True, float("nan"))],
 )
-def test_what_the_page_does_not_take_is_refused(pipe, text, length, message):
+def test_what_the_page_does_not_take_is_refused(writer, text, length, message):
     with pytest.raises(ValueError, match=message):
-        app.translate(pipe, None, text, length, "exact")
+        app.translate(writer, None, text, length, "exact")
 
 
 def test_a_sentence_may_hold_marks():
     lists = [ROOT / "recipes" / "translation" / f"{name}.txt" for name in ("german", "french")]
     sentences = [text for path in lists for text in path.read_text(encoding="utf-8").splitlines()]
-    sentences += [
-        "Am 3. Mai kommt Dr. Frey, z. B. mit Prof. Lang.",
-        "„Kommst du?“, fragte sie.",
-        "« Viens ! » dit-il.",
-    ]
+    sentences += ["Am 3. Mai kommt Dr. Frey, z. B. mit Prof. Lang.", "„Kommst du?“, fragte sie."]
+    sentences += ["« Viens ! » dit-il."]
     assert [text for text in sentences if app.NEXT_SENTENCE.search(text)] == []
+    assert all(map(app.NEXT_SENTENCE.search, ("Tu viens ? Je pars.", "Er rief: „Halt!“ Dann war es still.")))
     pairs = [f"{one} {two}" for one, two in pairwise(sentences[:300]) if len(one.split()[-1]) > 3]
     assert len(pairs) > 200 and all(map(app.NEXT_SENTENCE.search, pairs))
 
 
-# The page
-
-
-def test_the_slider_has_the_trained_lengths(pipe, monkeypatch):
-    slider = components(app.build(pipe))["Length in characters"]
+def test_the_slider_has_the_trained_lengths(writer, monkeypatch):
+    slider = components(app.build(writer))["Length in characters"]
     assert (slider["minimum"], slider["maximum"], slider["value"]) == (1, 120, 26)
     trained = {"1%": 30, "50%": 40, "99%": 66, "max": 90}
-    monkeypatch.setattr(pipe.model.config, "trained_lengths", trained, raising=False)
-    slider = components(app.build(pipe))["Length in characters"]
+    monkeypatch.setattr(writer.model.config, "trained_lengths", trained, raising=False)
+    slider = components(app.build(writer))["Length in characters"]
     assert (slider["minimum"], slider["maximum"], slider["value"]) == (30, 66, 30)
 
 
-def test_a_plain_model_needs_a_constraint(pipe, plain_pipe):
-    def choices(pipe) -> list[str]:
-        return [value for _, value in components(app.build(pipe))["Constraint"]["choices"]]
+def test_a_plain_model_needs_a_constraint(writer, plain_writer):
+    def choices(writer) -> list[str]:
+        return [value for _, value in components(app.build(writer))["Constraint"]["choices"]]
 
-    assert choices(pipe) == ["exact", "at most", "unconstrained"]
-    assert choices(plain_pipe) == ["exact", "at most"]
-    assert texts(app.translate(plain_pipe, None, SENTENCE, 12, "exact"), "count met") == ["12 of 12"]
+    assert choices(writer) == ["exact", "at most", "unconstrained"]
+    assert choices(plain_writer) == ["exact", "at most"]
+    assert texts(app.translate(plain_writer, None, SENTENCE, 12, "exact"), "count met") == ["12 of 12"]
 
 
-def test_the_page_sends_no_telemetry_and_shows_faults_as_text(pipe):
-    page = app.build(pipe)
+def test_the_page_sends_no_telemetry_and_shows_faults_as_text(writer):
+    page = app.build(writer)
     assert page.analytics_enabled is False
+    assert handler(page).trigger_mode == "always_last"  # a choice made while a text is generated is answered next
     with pytest.raises(gr.Error) as raised:
-        handler(page)(SENTENCE, "<b>", "exact")
+        handler(page).fn(SENTENCE, "<b>", "exact")
     assert "got '&lt;b&gt;'" in raised.value.message
-
-
-def test_examples_are_german_and_french_requests_that_the_page_takes():
-    own = [
-        (ROOT / "recipes" / "translation" / f"{name}.txt").read_text().splitlines() for name in ("german", "french")
-    ]
-    assert [sum(text in sentences for text, _ in app.EXAMPLES) for sentences in own] == [2, 2]
-    assert all(1 <= length <= app.LONGEST for _, length in app.EXAMPLES)
-
-
-# The folder is a Space
 
 
 def test_the_space_has_the_front_matter_and_the_requirements_of_the_page():
     folder = ROOT / "app"
-    files = [path.name for path in folder.iterdir() if path.is_file()]
-    assert sorted(files) == ["README.md", "app.py", "requirements.txt", "serve.py"]
     card = SpaceCard.load(folder / "README.md").data
     assert (card.sdk, card.app_file, card.license) == ("gradio", "app.py", "apache-2.0")
     tested = re.findall(r"^gradio==(.+)", (ROOT / "constraints.txt").read_text(), flags=re.M)
@@ -221,38 +179,26 @@ def test_the_models_are_the_named_ones_the_spaces_or_the_repositorys(tmp_path, m
     assert found(space) == ("user/name", "user/base")
 
 
-# In a browser
-
-
 @pytest.fixture(scope="module")
-def address(pipe, plain_pipe, tmp_path_factory):
+def address(writer, plain_writer, tmp_path_factory):
     """Where `python app/app.py` serves a saved model and its base."""
     folder = tmp_path_factory.mktemp("app")
-    for name, served in (("model", pipe), ("base", plain_pipe)):
+    for name, served in (("model", writer), ("base", plain_writer)):
         served.model.save_pretrained(folder / name)
         served.tokenizer.save_pretrained(folder / name)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "LENCTRL_MODEL": str(folder / "model"),
-        "LENCTRL_BASE_MODEL": str(folder / "base"),
-        "GRADIO_SERVER_NAME": "127.0.0.1",
-        "GRADIO_SERVER_PORT": str(port),
-    }
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "GRADIO_SERVER_PORT": str(port)}
+    environment |= {"LENCTRL_MODEL": str(folder / "model"), "LENCTRL_BASE_MODEL": str(folder / "base")}
+    environment["GRADIO_SERVER_NAME"] = "127.0.0.1"
     with open(folder / "log", "w+") as log:
         command = [sys.executable, str(ROOT / "app" / "app.py")]
         server = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
         try:
             end = time.monotonic() + WAIT
-            while True:
-                try:
-                    socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                    break
-                except OSError:
-                    assert server.poll() is None and time.monotonic() < end, (folder / "log").read_text()[-2000:]
-                    time.sleep(0.2)
+            while socket.socket().connect_ex(("127.0.0.1", port)):
+                assert server.poll() is None and time.monotonic() < end, (folder / "log").read_text()[-2000:]
+                time.sleep(0.2)
             yield f"http://127.0.0.1:{port}"
         finally:
             server.terminate()
@@ -261,7 +207,7 @@ def address(pipe, plain_pipe, tmp_path_factory):
 
 @pytest.fixture
 def browser_page(address):
-    """The page in Chromium, cut off from everything but the server, and the addresses that it asked for elsewhere."""
+    """The page in Chromium, cut off from everything but the server, and what it asked for elsewhere."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM)
         page = browser.new_page()
@@ -299,10 +245,6 @@ def test_a_visitor_gets_the_length_asked_for_and_is_told_of_faults(browser_page)
     translate.click()
     expect(fault).to_contain_text("must be one sentence of at most 300 characters, got more than one sentence", **wait)
     page.get_by_test_id("toast-close").click()
-    sentence.fill("")
-    translate.click()
-    expect(fault).to_contain_text("the text must hold at least one word, got ''", **wait)
-    page.get_by_test_id("toast-close").click()
 
     page.get_by_text(app.EXAMPLES[2][0], exact=True).click()
     expect(page.get_by_label("Sentence")).to_have_value(app.EXAMPLES[2][0], **wait)
@@ -322,23 +264,3 @@ def test_a_visitor_gets_the_length_asked_for_and_is_told_of_faults(browser_page)
     assert page.locator(".text img").count() == 0
 
     assert elsewhere == []
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the path (Debian: apt-get install chromium)")
-def test_what_is_chosen_while_a_text_is_generated_is_answered_next(browser_page):
-    page, _ = browser_page
-    held: list = []
-    page.route("**/queue/join*", lambda route: held.append(route))  # the first answer waits until it is sent
-    with page.expect_request("**/queue/join*"):
-        page.get_by_role("button", name="Translate").click()
-    page.get_by_role("radio", name="at most").click()
-    page.get_by_role("radio", name="unconstrained").click()
-    page.get_by_label("Sentence").fill(SENTENCE)
-    page.get_by_role("button", name="Translate").click()
-    page.unroute("**/queue/join*")
-    assert len(held) == 1
-    with page.expect_request("**/queue/join*") as next_request:
-        held[0].continue_()
-    assert next_request.value.post_data_json["data"] == [SENTENCE, 26, "unconstrained"]
-    expect(page.get_by_text("unconstrained, 26 characters")).to_be_visible(timeout=WAIT * 1000)

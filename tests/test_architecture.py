@@ -1,6 +1,7 @@
 """The rules of the house, from the syntax trees: short files and functions, imports that run one way."""
 
 import ast
+import re
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -50,4 +51,32 @@ def test_imports_make_no_circle_and_the_core_knows_no_command():
     climbs = {(name, other) for name in core for other in graph[name] if other not in core}
     assert climbs == set()
     assert "hf_lenctrl.length_units" in graph["hf_lenctrl.training.collator"]  # imports are found at all
-    assert "hf_lenctrl.lengths" in graph["hf_lenctrl.commands.arguments"]
+
+
+def test_the_page_names_every_file_above_those_it_imports():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    core, rooms = re.findall(r"^## The (?:core|rooms)\n(.*?)(?=^## )", page, flags=re.M | re.S)
+    floors, carried, floor = {}, set(), 0
+    for number, files in re.findall(r"^\| (\d?) ?\| (.*?) \|", core, flags=re.M):
+        floor = int(number or floor)
+        floors |= dict.fromkeys(re.findall(r"`(\w+)\.py`", files), floor)
+        carried |= set(re.findall(r"\*\*`(\w+)\.py`\*\*", files))
+    imports = {path: {name.removeprefix("hf_lenctrl.") for name in imports_of(path)} for path in FILES}
+    own = {path.stem: imports[path] & floors.keys() for path in FILES if path.parent.name == "hf_lenctrl"}
+    assert floors.keys() == own.keys() and len(set(floors.values())) > 5
+    assert [(name, other) for name in own for other in own[name] if floors[other] >= floors[name]] == []
+    shipped: set[str] = set()  # `save_pretrained` copies what these import
+    waiting = ["modeling_lenctrl", "modeling_lenctrl_causal", "length_predictor"]
+    while waiting:
+        shipped.add(name := waiting.pop())
+        waiting += own[name] - shipped
+    assert carried == shipped
+    order, named = [], set()
+    for title, files in re.findall(r"^\| (?:`(\w+)/`)? ?\| (.*?) ?\|", rooms, flags=re.M):
+        order += [title] if title else []
+        named |= {f"hf_lenctrl.{order[-1]}.{name}" for name in re.findall(r"`(\w+)\.py`", files)}
+    files = [path for path in FILES if path.parent.name in order[:-1] and path.stem != "__init__"]
+    assert order[-1] == "commands" and {name_of(path) for path in files} == named
+    for path in files:
+        below = order[: order.index(path.parent.name) + 1]
+        assert {name.split(".")[0] for name in imports[path] if "." in name} <= set(below), path

@@ -49,7 +49,6 @@ def test_texts_and_chats_in_answers_out(folder):
     assert rendered == "<s>user: a small editor\nassistant: "
     expected = write.model.generate(prompt, length=9, **exact)[0, prompt.shape[1] :]
     assert chat["generated_text"] == write.tokenizer.decode(expected, skip_special_tokens=True)
-    assert write([CHAT, CHAT], length=[9, 4], **exact)[0] == chat
     assert write((messages for messages in [CHAT, CHAT]), length=[9, 4], **exact)[0] == chat
     with pytest.raises(ValueError, match="a chat has no length of its own for length_ratio=0.5"):
         write(CHAT, length_ratio=0.5)
@@ -68,9 +67,8 @@ def test_a_plain_model_is_kept_within_a_length(folder):
     table = hf_lenctrl.UnitTable.from_tokenizer(tokenizer, "character")
     prompt = tokenizer(PROMPTS[1], return_tensors="pt")["input_ids"]
     columns = prompt.shape[1]
-    bound = hf_lenctrl.LengthConstraintLogitsProcessor(
-        table, 23, "exact", eos_token_id=1, prompt_length=columns, max_length=columns + 300
-    )
+    room = {"prompt_length": columns, "max_length": columns + 300}
+    bound = hf_lenctrl.LengthConstraintLogitsProcessor(table, 23, "exact", eos_token_id=1, **room)
     ids = write.model.generate(prompt, logits_processor=[bound], max_new_tokens=300, do_sample=False)[0, columns:]
     assert outputs[1]["generated_text"] == tokenizer.decode(ids, skip_special_tokens=True)
 
@@ -87,15 +85,12 @@ def test_the_generate_command_takes_a_causal_model(folder, tmp_path):
 @pytest.mark.parametrize(
     ("text", "end"),
     [
-        ("One. Two", "One."),
         ('He said "yes." And then', 'He said "yes."'),
         ("It costs 3.5 dollars", ""),
         ("as Dr. Smith and J. Doe", ""),
         ("Is it? Yes! No… wait", "Is it? Yes! No…"),
-        ("これは文です。次の", "これは文です。"),
         ("「はい。」と", "「はい。」"),
         ("ما هذا؟ لا", "ما هذا؟"),
-        ("یہ ہے۔ اور", "یہ ہے۔"),
         ("no mark at all", ""),
     ],
 )
@@ -108,10 +103,8 @@ def test_the_last_end_of_a_sentence(text, end):
     [
         ("A first one. A seco", "sentence", False, ("A first one.", "sentence")),
         ("One. A second and a third tha", "sentence", False, ("One. A second and a third", "word")),  # under half
-        ("A first one. A second", "word", True, ("A first one. A second", "word")),
         ("A first one. A sec", "word", False, ("A first one. A", "word")),
         ("A first one.", "word", True, ("A first one.", "sentence")),
-        ("unbroken", "word", False, ("unbroken", "cut")),
         ("Tides: 潮汐は月と太陽の引力によって", "word", False, ("Tides: 潮汐は月と太陽の引力によって", "cut")),
     ],
 )
@@ -182,37 +175,29 @@ def test_where_a_word_begins_in_every_kind_of_tokenizer(kind, tokenizers_of_ever
     assert at_word([*written, space], "p") is True
 
 
-def test_a_tokenizer_without_a_decoder_is_refused():
+@pytest.mark.parametrize("finish", ["sentence", "word"])
+def test_an_output_that_was_cut_says_where_it_ends(folder, finish):
+    write = pipeline("length-controlled-generation", model=str(folder / "plain"))
+    options = {"length_unit": "character", "length_constraint": "max", "do_sample": False}
+    for out in write(PROMPTS, length=40, finish=finish, num_beams=3, **options):
+        text, end = out["generated_text"], out["finish"]
+        assert end in ("sentence", "word", "cut", "model") and out["length"] == len(text) <= 40
+        assert end == "model" or (end == "sentence") == (bool(text) and last_sentence_end(text) == len(text))
+    # tokens are those that were written: the text alone may have more
+    how = {"length_constraint": "max", "do_sample": True, "temperature": 2.0, "num_return_sequences": 40}
+    several = write(PROMPTS, length=5, length_unit="token", finish=finish, **how)
+    assert all(out["length"] <= 5 for outputs in several for out in outputs)
+    with pytest.raises(ValueError, match="finish='word' goes with length_constraint='max', got 'exact'"):
+        write("a", length=40, finish="word", **(options | {"length_constraint": "exact"}))
+    with pytest.raises(ValueError, match="got 'line'"):
+        write("a", length=40, finish="line", **options)
     table = hf_lenctrl.UnitTable("token", torch.ones(1, 384))
-    with pytest.raises(ValueError, match="finish needs a tokenizer that tells what a piece writes, ByT5Tokenizer has"):
+    with pytest.raises(ValueError, match="tells what a piece writes, ByT5Tokenizer has"):
         FinishLogitsProcessor(ByT5Tokenizer(), table, 5, "word", eos_token_id=1)
 
 
-@pytest.mark.parametrize("beams", [1, 3])
-def test_an_output_that_was_cut_says_where_it_ends(folder, beams):
-    write = pipeline("length-controlled-generation", model=str(folder / "plain"))
-    options = {"length_unit": "character", "length_constraint": "max", "num_beams": beams, "do_sample": False}
-    for finish in ("sentence", "word"):
-        for out in write(PROMPTS, length=40, finish=finish, **options):
-            assert out["finish"] in ("sentence", "word", "cut", "model")
-            assert out["length"] == len(out["generated_text"]) <= 40
-            text = out["generated_text"]
-            assert (out["finish"] == "sentence") == (bool(text) and last_sentence_end(text) == len(text)) or (
-                out["finish"] == "model"
-            )
-    # tokens are those that were written: the text alone may have more
-    how = {"length_constraint": "max", "do_sample": True, "temperature": 2.0, "num_return_sequences": 40}
-    for finish in ("sentence", "word"):
-        several = write(PROMPTS, length=5, length_unit="token", finish=finish, **how)
-        assert all(out["length"] <= 5 for outputs in several for out in outputs)
-    with pytest.raises(ValueError, match="finish='word' goes with length_constraint='max', got 'exact'"):
-        write("a", length=40, finish="word", **(options | {"length_constraint": "exact"}))
-    with pytest.raises(ValueError, match="finish must be 'sentence', 'word' or None, got 'line'"):
-        write("a", length=40, finish="line", **options)
-
-
 def test_a_plain_model_chooses_among_the_answers(folder):
-    """Its scores are the stock loss of prompt and answer, of texts and of chats; the answer it prefers comes first."""
+    """Its scores are the stock loss of prompt and answer."""
     write = pipeline("length-controlled-generation", model=str(folder / "controlled"))
     plain, tokenizer = AutoModelForCausalLM.from_pretrained(folder / "plain"), write.tokenizer
 

@@ -38,9 +38,7 @@ class First:
         # a name that ends in s has no German genitive with s
         ("de", "Toms Auto ist neu.", "Tom's car is new.", ("Pauls Auto ist neu.", "Paul's car is new.")),
         ("fr", "C'est l'ami de Tom.", "He is Alice's friend.", None),  # other names on the two sides
-        ("fr", "Il vient de Paris.", "He comes from Paris.", ("Il vient de Berlin.", "He comes from Berlin.")),
         ("fr", "C'est la voiture de Marie.", "It's Mary's car.", ("C'est la voiture d'Anna.", "It's Anna's car.")),
-        ("fr", "C'est la mère d'Alice.", "She is Alice's mother.", ("C'est la mère d'Anna.", "She is Anna's mother.")),
         ("de", "Er wohnt in Italien.", "He lives in Italy.", ("Er wohnt in Deutschland.", "He lives in Germany.")),
         ("de", "Ich habe 30 Euro.", "I have 30 euros.", ("Ich habe 13 Euro.", "I have 13 euros.")),
         ("de", "Um 7 Uhr.", "At 7 o'clock.", None),  # an hour may be written otherwise on the other side
@@ -69,10 +67,6 @@ def write(path: Path, code: str, rows: list[tuple[str, str, str, str]]) -> str:
     return str(path)
 
 
-def read(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
 def test_the_files_hold_pairs_and_variants_and_no_held_out_name(everyday, tmp_path):
     rows = [("train", f"Tom hat {i} Euro.", f"Tom has {i} euros.", "prose") for i in range(20, 60)]
     rows += [("train", "Florian ist da.", "Florian is here.", "prose"), ("train", "Ja", "Yes", "machine")]
@@ -84,10 +78,13 @@ def test_the_files_hold_pairs_and_variants_and_no_held_out_name(everyday, tmp_pa
     files = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert files == ["names.jsonl", "test_small.jsonl", "train.jsonl", "validation.jsonl"]
     assert all((tmp_path / "one" / n).read_bytes() == (tmp_path / "two" / n).read_bytes() for n in files)
-    train, names = read(tmp_path / "one" / "train.jsonl"), read(tmp_path / "one" / "names.jsonl")
+    names, test, train, _ = (
+        [json.loads(line) for line in (tmp_path / "one" / name).read_text(encoding="utf-8").splitlines()]
+        for name in files
+    )
     assert {"source": "Tom hat 33 Euro.", "target": "Tom has 33 euros."} in train
     assert {"source": "Ja", "target": "Yes"} not in train
-    assert read(tmp_path / "one" / "test_small.jsonl") == [{"source": "Nein.", "target": "No."}]
+    assert test == [{"source": "Nein.", "target": "No."}]
     assert any(row["source"].startswith("tom hat") for row in train)  # as people type
     assert any(row["source"].count("Tom") == 2 for row in train)  # two pairs joined
     held_out = {name for names in everyday[1].HELD_OUT.values() for name in names}
@@ -95,9 +92,6 @@ def test_the_files_hold_pairs_and_variants_and_no_held_out_name(everyday, tmp_pa
     assert len(names) == 200
     assert all(any(name in row["target"] for name in held_out) for row in names)
     assert all(word in row["target"] for row in names for word in row["names"])
-
-
-def test_a_file_of_another_language_is_refused(everyday, tmp_path):
     file = write(tmp_path / "it.jsonl.gz", "it", [("train", "Sì.", "Yes.", "prose")])
     with pytest.raises(ValueError, match="de or fr.*it"):
         everyday[0].main([file, "--output_dir", str(tmp_path / "data")])

@@ -1,6 +1,5 @@
 """Subtitles: the file around the texts is unchanged, lines are within their limits, nothing is cut silently."""
 
-import doctest
 import json
 import re
 import textwrap
@@ -40,11 +39,6 @@ def cue(text: str, start: int = 0, end: int = 2000) -> cues.Cue:
     return cues.Cue(start, end, (0, len(text)), text)
 
 
-@pytest.mark.parametrize("module", [fitting, cues, subtitles])
-def test_examples_of_the_docstrings_hold(module):
-    assert doctest.testmod(module).failed == 0
-
-
 @given(
     st.lists(st.text("abc,.", min_size=1, max_size=9), min_size=1, max_size=9), st.integers(5, 30), st.integers(1, 3)
 )
@@ -65,7 +59,6 @@ def test_lines_are_within_the_limits_or_the_text_does_not_fit(words, most_column
 @pytest.mark.parametrize(
     ("text", "lines"),
     [
-        ("We have to hurry.", ["We have to hurry."]),
         ("I like him because he is kind.", ["I like him", "because he is kind."]),
         ("He came late, but nobody was angry.", ["He came late,", "but nobody was angry."]),
         ("Don't forget to turn off the light.", ["Don't forget", "to turn off the light."]),
@@ -78,16 +71,13 @@ def test_lines_break_where_a_reader_would(text, lines):
 @pytest.mark.parametrize(
     ("text", "before", "turns", "after"),
     [
-        ("Guten Tag.", "", [("", "Guten Tag.")], ""),
         ("{\\an8}<i>Guten\nTag.</i>", "{\\an8}<i>", [("", "Guten Tag.")], "</i>"),
         ("<i>Guten</i>\n<i>Tag.</i>", "<i>", [("", "Guten Tag.")], "</i>"),
         ("- Wer?\n- Ich\nnicht.", "", [("- ", "Wer?"), ("- ", "Ich nicht.")], ""),
         ("<v Tom>Ja.", "<v Tom>", [("", "Ja.")], ""),
         ("♪ La la ♪", "♪ ", [("", "La la")], " ♪"),
-        ("[Musik]", "[", [("", "Musik")], "]"),
         ("MARIA: Hallo!", "", [("MARIA: ", "Hallo!")], ""),
         ("♪", "♪", [], ""),
-        ("", "", [], ""),
         ("...", "", [], ""),
         ("- Guten\tTag.\n-", "", [("- ", "Guten Tag.")], ""),
         ("MANN:\nGuten Tag.", "", [("MANN: ", "Guten Tag.")], ""),
@@ -98,21 +88,16 @@ def test_markup_and_speakers_are_apart_from_the_text(text, before, turns, after)
     assert (parsed.before, parsed.turns, parsed.after, parsed.fault) == (before, turns, after, "")
 
 
-def test_markup_inside_a_text_is_a_fault():
-    assert cue("Das ist <i>mein</i> Haus.").fault == "markup inside the text"
-    assert subtitles.passages([cue("Das ist <i>mein</i> Haus.")], 1000, 3) == []
-    assert cue("Tom &amp; Maria").fault == "an entity inside the text"
-
-
-def test_a_control_character_is_a_fault_of_its_cue_alone():
-    film = [cue("Gut."), cue("Das ist\x07 ein Haus."), cue("<i>\x00Ja.</i>")]
-    assert [own.fault for own in film] == ["", "a control character, U+0007", "a control character, U+0000"]
+def test_what_cannot_be_translated_is_a_fault_of_its_cue_alone():
+    film = [cue("Gut."), cue("Das ist <i>mein</i> Haus."), cue("Tom &amp; Maria"), cue("<i>\x07Ja.</i>")]
+    faults = ["markup inside the text", "an entity inside the text", "a control character, U+0007"]
+    assert [own.fault for own in film] == ["", *faults]
     passages = subtitles.passages(film, 1000, 3)
     assert [passage.texts for passage in passages] == [["Gut."]]
     fitted = fitting.Fitted(["Good."], [["Good."]], ["Good."], -0.1)
     rows = subtitles.rows_of(film, [(passages[0], fitted)], NETFLIX)
-    assert [row["output"] for row in rows] == [["Good."], ["Das ist\x07 ein Haus."], ["\x00Ja."]]
-    assert subtitles.summary(rows)["flagged"] == [2, 3]
+    assert [rows[i]["output"] for i in (0, 3)] == [["Good."], ["\x07Ja."]]
+    assert subtitles.summary(rows)["flagged"] == [2, 3, 4]
 
 
 def test_a_sentence_without_a_word_is_not_translated():
@@ -194,8 +179,8 @@ def test_a_shared_text_is_divided_within_both_budgets():
 @pytest.mark.slow
 def test_a_file_is_translated_within_its_limits(tmp_path, capsys):
     lines = FILM.read_text(encoding="utf-8").split("\n\n")
-    film = "\n\n".join([lines[4], lines[8], lines[9], lines[20], lines[32]])
-    # no English sentence says this in a quarter of a second
+    # no English sentence says the last in a quarter of a second
+    film = "\n\n".join([lines[i] for i in (4, 8, 9, 20, 32)])
     film += "\n\n99\n00:02:00,000 --> 00:02:00,250\nIch habe meinen Schlüssel im Büro vergessen.\n"
     source, target = tmp_path / "de.srt", tmp_path / "en.srt"
     source.write_text(film, encoding="utf-8")
@@ -204,17 +189,13 @@ def test_a_file_is_translated_within_its_limits(tmp_path, capsys):
     subtitles.main(["--input_file", str(source), "--output_file", str(target), *options])
     before, after = pysubs2.load(str(source)), pysubs2.load(str(target))
     assert [(e.start, e.end) for e in before] == [(e.start, e.end) for e in after]
-    numbers = re.compile(r"^\d+$", re.M)
-    assert numbers.findall(film) == numbers.findall(target.read_text(encoding="utf-8"))
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert report["over"]["output"] == 1 and report["flagged"] == [6]
     assert report["over"]["natural"] > 1 and report["shortened"] >= 1
     texts = [event.plaintext for event in after]
-    assert texts[0] == "- Where's Tom?\n- He's already in the office."
-    assert texts[4] == ""
+    assert (texts[0], texts[4]) == ("- Where's Tom?\n- He's already in the office.", "")
     assert len(texts[3]) <= 17 * 1.6 and texts[3].endswith("raining all day.")
-    flagged = " ".join(texts[5].split())
-    assert flagged.startswith("I ") and flagged.endswith("office.")  # whole
+    assert texts[5].startswith("I ") and texts[5].endswith("office.")  # whole
     assert "cannot fit" in (tmp_path / "report.md").read_text(encoding="utf-8")
     assert (tmp_path / "report.png").stat().st_size > 1000
     assert "6 cues over a limit" in capsys.readouterr().out

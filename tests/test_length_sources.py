@@ -2,19 +2,14 @@
 
 import math
 import pickle
+import re
 import shutil
 
 import pytest
 import torch
 from conftest import SOURCES, TARGETS, build_model, controlled_marian
 from pipeline_calls import independent_length
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    BertConfig,
-    BertModel,
-    BertTokenizer,
-    pipeline,
-)
+from transformers import AutoModelForSeq2SeqLM, BertConfig, BertModel, BertTokenizer, pipeline
 
 import hf_lenctrl
 from hf_lenctrl import LengthControlledGenerationPipeline, LengthPredictor
@@ -23,17 +18,6 @@ from hf_lenctrl import LengthControlledGenerationPipeline, LengthPredictor
 TASK = "length-controlled-generation"
 
 
-@pytest.fixture(scope="session")
-def tokenizer(pipe):
-    return pipe.tokenizer
-
-
-@pytest.fixture(scope="session")
-def model(pipe):
-    return pipe.model
-
-
-# Ratios
 RATIOS = [
     # "naïve café 日本語": 14 characters and 3 words; ï and é take a byte more, 日本語 two more each, so 22 bytes
     ("character", 0.5, 7),
@@ -51,49 +35,28 @@ def test_a_ratio_asks_for_a_share_of_the_sources_units(plain_pipe, unit, ratio, 
     assert 1 <= independent_length(result["generated_text"], unit) == result["length"] <= expected
 
 
-def test_a_ratio_of_tokens_counts_the_sources_own_without_special_ones(plain_pipe, tokenizer):
-    source = SOURCES[0]
-    pieces = tokenizer.spm_source.encode(source, out_type=str)  # SentencePiece's own count
-    result = plain_pipe(source, length_ratio=1, length_unit="token", length_constraint="max")
-    assert result["requested_length"] == len(pieces) > 10
-
-
 def test_a_ratio_is_taken_of_each_text_and_in_the_models_unit(pipe):
     rows = pipe(["abcdefghij", "abcd", "ab"], length_ratio=0.5, length_constraint="exact")
     assert [row["requested_length"] for row in rows] == [5, 2, 1]
     assert [len(row["generated_text"]) for row in rows] == [5, 2, 1]
 
 
-# A predictor, the source, the references
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
 @pytest.fixture(scope="module")
-def predictor(tokenizer):
+def predictor():
     """Untrained, with a tokenizer of its own; each text gets another length."""
     torch.manual_seed(0)
     encoder = BertModel(
         BertConfig(vocab_size=200, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, initializer_range=1.0)
     )
-    words = dict.fromkeys(
-        [
-            "[PAD]",
-            "[UNK]",
-            "[CLS]",
-            "[SEP]",
-            "[MASK]",
-            *"abcdefghijklmnopqrstuvwxyz",
-            *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz"),
-        ]
-    )
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters)]
     model = LengthPredictor.from_encoder(encoder, [3, 5, 17, 30], length_unit="character").eval()
     with torch.no_grad():
         model.output.weight.normal_(std=2.0)
     return model, BertTokenizer(vocab={word: i for i, word in enumerate(words)}, model_max_length=512)
-
-
-def predicted_lengths(predictor, texts):
-    model, tokenizer = predictor
-    return [model.predict(**tokenizer(text, return_tensors="pt")).item() for text in texts]
 
 
 def test_a_saved_generator_names_its_predictor(model, tokenizer, predictor, tmp_path, monkeypatch):
@@ -104,7 +67,8 @@ def test_a_saved_generator_names_its_predictor(model, tokenizer, predictor, tmp_
         part.save_pretrained(tmp_path / "predictor")
     found = pipeline(TASK, model=str(tmp_path), device="cpu")
     rows = found(SOURCES, length="predict", length_constraint="max")
-    assert [row["requested_length"] for row in rows] == predicted_lengths(predictor, SOURCES)
+    predicted = [predictor[0].predict(**predictor[1](text, return_tensors="pt")).item() for text in SOURCES]
+    assert [row["requested_length"] for row in rows] == predicted
     by_path = found(SOURCES, length="predict", predictor=str(tmp_path / "predictor"), length_constraint="max")
     assert by_path == rows
 
@@ -112,8 +76,10 @@ def test_a_saved_generator_names_its_predictor(model, tokenizer, predictor, tmp_
 def test_the_sources_length_is_asked_for(pipe, plain_pipe, tokenizer):
     rows = pipe(SOURCES, length="source", length_constraint="max")
     assert [row["requested_length"] for row in rows] == [len(source) for source in SOURCES]
-    rows = plain_pipe(SOURCES, length="source", length_unit="token", length_constraint="max")
-    assert [row["requested_length"] for row in rows] == [len(tokenizer.tokenize(source)) for source in SOURCES]
+    pieces = tokenizer.spm_source.encode(SOURCES, out_type=str)  # SentencePiece's own, none of them special
+    for options in ({"length": "source"}, {"length_ratio": 1}):
+        rows = plain_pipe(SOURCES, length_unit="token", length_constraint="max", **options)
+        assert [row["requested_length"] for row in rows] == [len(row) for row in pieces]
 
 
 def test_the_references_length_is_asked_for(pipe, character_tokenizer):
@@ -148,7 +114,7 @@ def test_the_predictor_comes_from_the_revision_of_the_generator(tokenizer, tmp_p
         model = LengthPredictor.from_encoder(encoder, [mean - 1, mean + 1], length_unit="character")
         torch.nn.init.zeros_(model.output.weight)
         torch.nn.init.zeros_(model.output.bias)
-        words = BertTokenizer(vocab={word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])})
+        words = BertTokenizer(vocab={word: i for i, word in enumerate(SPECIAL)})
         for part, path in ((generator, ""), (tokenizer, ""), (model, "predictor"), (words, "predictor")):
             part.save_pretrained(tmp_path / branch / path)
     cache = hub_cache(tmp_path / "cache", {branch: tmp_path / branch for branch in ("main", "v1")})
@@ -187,33 +153,19 @@ def test_a_predictor_outside_the_models_folder_is_refused(model, tokenizer, tmp_
         found(SOURCES[0], length="predict")
 
 
-# Refusals
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        *(
-            ({"length": length}, error, message)
-            for length, error, message in [
-                (2.5, TypeError, r"got 2.5 \(float\)"),
-                ("5", ValueError, "'predict', 'source' or 'reference', got '5'"),
-                (torch.tensor([5.0, 2.5]), TypeError, r"got 5.0 \(float\)"),
-                ([5, 0], ValueError, "length must be at least 1, got 0"),
-                ([5], ValueError, r"one for each of the 2 texts, got \[5\]"),
-                (None, ValueError, "no length was given"),
-                ([[5], 7], ValueError, r"for each of the 2 texts or for none, got \[\[5\], 7\]"),
-                ([[5], []], ValueError, r"got \[\[5\], \[\]\]"),
-                ([[5]], ValueError, r"got \[\[5\]\]"),
-                ("predict", ValueError, "needs a length predictor"),
-                ("reference", ValueError, "one reference for each of the 2 texts, got None"),
-            ]
-        ),
+        ({"length": 2.5}, TypeError, r"got 2.5 \(float\)"),
+        ({"length": "5"}, ValueError, "'predict', 'source' or 'reference', got '5'"),
+        ({"length": torch.tensor([5.0, 2.5])}, TypeError, r"got 5.0 \(float\)"),
+        ({"length": [5, 0]}, ValueError, "got 0"),
+        ({"length": None}, ValueError, "no length was given"),
+        *(({"length": rows}, ValueError, re.escape(f"got {rows}")) for rows in ([5], [[5], 7], [[5], []], [[5]])),
+        ({"length": "predict"}, ValueError, "needs a length predictor"),
+        ({"length": "reference"}, ValueError, "one reference for each of the 2 texts, got None"),
         ({"length": 5, "length_ratio": 0.5}, ValueError, "not both: got length=5, length_ratio=0.5"),
-        *(
-            ({"length_ratio": ratio}, ValueError, f"a number above 0, got {ratio!r}")
-            for ratio in (0, math.nan, math.inf, True, "0.5")
-        ),
+        *(({"length_ratio": n}, ValueError, f"above 0, got {n!r}") for n in (0, math.nan, math.inf, True, "0.5")),
         ({"length_ratio": 1e12}, ValueError, "length must be under 10000000, got "),
         ({"length": "reference", "references": "text"}, ValueError, "each of the 2 texts, got 'text'"),
         ({"length": 5, "predictor": "path"}, ValueError, "predictor gives the lengths with length='predict'"),

@@ -20,9 +20,8 @@ from hf_lenctrl import LengthPredictor, LengthPredictorConfig
 
 
 ROOT = Path(__file__).resolve().parents[1]
-PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-NAMES = [path.stem for path in PATHS]
-NOTEBOOKS = {path.stem: nbformat.read(path, as_version=4) for path in PATHS}
+NOTEBOOKS = {path.stem: nbformat.read(path, as_version=4) for path in (ROOT / "notebooks").glob("*.ipynb")}
+NAMES = sorted(NOTEBOOKS)
 # run as a last cell of each notebook, where its variables are
 FACTS = {
     "01_quickstart": """
@@ -93,10 +92,6 @@ def execute(tmp_path, shared_tokenizer):
     return execute
 
 
-def test_every_notebook_is_tested():
-    assert NAMES == sorted(FACTS)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("04")])
 def test_notebook_runs(execute, name):
@@ -113,9 +108,6 @@ def test_notebook_uploads_and_loads_back(execute):
         assert hub.repos["user/lenctrl-notebook"]["private"]
     assert {"README.md", "report.png", "model.safetensors", "modeling_lenctrl.py", "source.spm"} <= files.keys()
     assert b'model="user/lenctrl-notebook"' in files["README.md"]
-
-
-# what is committed
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -136,7 +128,6 @@ def test_committed_notebook_is_whole_and_clean(name):
 
 
 def test_the_committed_outputs_show_what_the_text_says():
-    """Length control is learned, the predictor beats the source's length, and isometric translation works."""
     finetune, predict, share, causal = ("".join(_printed(name)) for name in NAMES[1:])
     before, after = map(float, re.findall(r"(?:before|after): mean error ([\d.]+) characters", causal))
     assert after < before / 3

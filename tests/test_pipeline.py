@@ -1,44 +1,18 @@
 """The pipeline: text and a length in, text of that length out, from a checkpoint, a plain model or an ensemble."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from conftest import MARIAN, SHAPE, SOURCES, controlled_marian
 from pipeline_calls import independent_length, spy
-from transformers import (
-    MarianConfig,
-    MarianMTModel,
-    pipeline,
-)
+from transformers import MarianConfig, MarianMTModel, pipeline
 
 import hf_lenctrl
-from hf_lenctrl import LengthControlEnsemble, LengthControlledGenerationPipeline
+from hf_lenctrl import LengthControlledGenerationPipeline
 
 
 TASK = "length-controlled-generation"
 UNITS = ["token", "character", "word", "byte"]
 KEYS = {"generated_text", "length", "requested_length", "length_unit"}
-
-
-@pytest.fixture(scope="session")
-def tokenizer(pipe):
-    return pipe.tokenizer
-
-
-@pytest.fixture(scope="session")
-def model(pipe):
-    return pipe.model
-
-
-@pytest.fixture(scope="session")
-def plain(plain_pipe):
-    return plain_pipe.model
-
-
-# The task
 
 
 def test_transformers_loads_a_checkpoint_by_the_name_of_the_task(model, tokenizer, tmp_path):
@@ -52,23 +26,6 @@ def test_transformers_loads_a_checkpoint_by_the_name_of_the_task(model, tokenize
     assert (result["length"], len(result["generated_text"])) == (12, 12)
 
 
-@pytest.mark.slow
-def test_a_fresh_process_that_imports_the_package_last_knows_the_task(model, tokenizer, tmp_path):
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    code = (
-        "from transformers import pipeline\nimport hf_lenctrl\n"
-        f"result = pipeline({TASK!r}, model={str(tmp_path)!r}, device='cpu')"
-        f"({SOURCES[0]!r}, length=9, length_constraint='exact')\n"
-        "assert len(result['generated_text']) == 9, result\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, timeout=110)
-    assert done.returncode == 0, done.stderr[-2000:]
-
-
-# What comes back
-
-
 def test_a_text_gives_its_output_with_the_lengths(pipe):
     result = pipe(SOURCES[0], length=12, length_constraint="max")
     assert result.keys() == KEYS
@@ -80,28 +37,15 @@ def test_a_text_gives_its_output_with_the_lengths(pipe):
     assert pipe([], length=4) == pipe([]) == []
 
 
-def test_one_length_holds_for_all_and_a_list_for_each(pipe):
-    same = pipe(SOURCES, length=8, length_constraint="exact")
-    assert [len(row["generated_text"]) for row in same] == [8] * 6
-    wanted = [8, 3, 30, 1, 17, 8]
-    for lengths in (wanted, torch.tensor(wanted)):
-        rows = pipe(SOURCES, length=lengths, length_constraint="exact")
-        assert [len(row["generated_text"]) for row in rows] == wanted
-        assert [row["requested_length"] for row in rows] == wanted
-
-
 def test_each_row_is_what_the_model_writes_for_its_source_at_its_length(pipe, model, tokenizer):
     # batched by length, but in the order of the input: a mix-up would pair a row with another text
     lengths = [5, 40, 12, 39, 6, 13]
-    rows = pipe(SOURCES, length=lengths, length_constraint="exact", batch_size=2)
+    rows = pipe(SOURCES, length=torch.tensor(lengths), length_constraint="exact", batch_size=2)
     for row, source, length in zip(rows, SOURCES, lengths, strict=True):
         ids = model.generate(**tokenizer(source, return_tensors="pt"), length=length, length_constraint="exact")
         assert row["generated_text"] == tokenizer.decode(ids[0], skip_special_tokens=True)
         assert row["requested_length"] == length
     assert len({row["generated_text"][:5] for row in rows}) >= 3  # so that a mix-up would show
-
-
-# Constraints
 
 
 def test_a_constraint_comes_from_the_call_from_the_configuration_or_from_none(tokenizer):
@@ -122,7 +66,7 @@ def test_a_constraint_comes_from_the_call_from_the_configuration_or_from_none(to
 
 @pytest.mark.parametrize(
     ("unit", "options"),
-    [*((unit, {"num_beams": 3}) for unit in UNITS), ("byte", {}), ("character", {"do_sample": True})],
+    [*((unit, {"num_beams": 3}) for unit in UNITS), ("character", {"do_sample": True})],
 )
 def test_a_plain_model_stays_within_its_bound_in_every_unit(plain_pipe, unit, options):
     torch.manual_seed(0)
@@ -153,9 +97,6 @@ def test_a_plain_model_without_length_and_constraint_writes_what_it_writes(plain
         assert row == expected
 
 
-# Several outputs, and re-ranking
-
-
 def test_several_outputs_are_the_beams_of_each_text_in_their_order(pipe, model, tokenizer):
     options = {"length": 9, "length_constraint": "max", "num_return_sequences": 3}
     rows = pipe(SOURCES[:2], **options)
@@ -170,8 +111,6 @@ def test_several_outputs_are_the_beams_of_each_text_in_their_order(pipe, model, 
 @pytest.mark.parametrize(
     ("own", "options", "beams", "outputs"),
     [
-        (1, {"num_return_sequences": 3, "num_beams": 1}, 3, 3),
-        (1, {"num_return_sequences": 3, "num_beams": 5}, 5, 3),
         (1, {"num_return_sequences": 3, "do_sample": True}, None, 3),
         (1, {"rerank": 0}, None, None),
         (5, {"num_return_sequences": 2}, 5, 2),
@@ -190,11 +129,7 @@ def test_beams_are_enough_for_the_outputs_and_those_of_the_checkpoint_are_kept(
 
 @pytest.mark.parametrize(
     ("options", "candidates"),
-    [
-        ({"rerank": True}, 20),
-        ({"rerank": 2, "num_return_sequences": 3}, 3),
-        ({"rerank": 4, "do_sample": True}, 4),
-    ],
+    [({"rerank": True}, 20), ({"rerank": 2, "num_return_sequences": 3}, 3), ({"rerank": 4, "do_sample": True}, 4)],
 )
 def test_what_is_returned_is_what_rerank_picks_among_all_candidates(
     pipe, model, tokenizer, monkeypatch, options, candidates
@@ -214,39 +149,11 @@ def test_what_is_returned_is_what_rerank_picks_among_all_candidates(
     outputs = result if isinstance(result, list) else [result]
     assert len(outputs) == options.get("num_return_sequences", 1)
     assert [row["generated_text"] for row in outputs] == written[::-1][: len(outputs)]
-    assert all(row["length"] == len(row["generated_text"]) for row in outputs)
-
-
-# Options of the pipeline and of a call
-
-
-@pytest.mark.parametrize(
-    ("texts", "options", "shown"),
-    [
-        (1, {}, False),
-        (3, {}, False),
-        (3, {"batch_size": 2}, True),
-        (3, {"batch_size": 2, "progress_bar": False}, False),
-        (1, {"progress_bar": True}, True),
-    ],
-)
-def test_a_bar_is_shown_for_several_batches_unless_told(pipe, capsys, texts, options, shown):
-    pipe(SOURCES[:texts], length=1, length_constraint="max", **options)
-    stderr = capsys.readouterr().err
-    assert ("Generating" in stderr and f"{texts}/{texts}" in stderr) is shown
 
 
 def test_options_of_the_pipeline_hold_for_every_call_and_those_of_a_call_win(model, tokenizer, monkeypatch):
-    pipe = pipeline(
-        TASK,
-        model=model,
-        tokenizer=tokenizer,
-        device="cpu",
-        length=6,
-        length_constraint="exact",
-        num_beams=2,
-        batch_size=2,
-    )
+    own = {"length": 6, "length_constraint": "exact", "num_beams": 2, "batch_size": 2}
+    pipe = pipeline(TASK, model=model, tokenizer=tokenizer, device="cpu", **own)
     calls = spy(monkeypatch, model)
     for _ in range(2):
         assert [row["length"] for row in pipe(SOURCES[:3])] == [6] * 3
@@ -258,25 +165,13 @@ def test_options_of_the_pipeline_hold_for_every_call_and_those_of_a_call_win(mod
     assert pipe(SOURCES[0])["length"] == 6  # a call changes nothing for the next
 
 
-# Ensembles, plain models of this package, and models whose configuration has a limit of its own
-
-
-def test_an_ensemble_of_plain_models_is_bound_in_any_unit(tokenizer):
-    members = [controlled_marian(tokenizer, seed, length_encoding="none", absolute_positions=True) for seed in (5, 6)]
-    pipe = LengthControlledGenerationPipeline(
-        model=LengthControlEnsemble(members), tokenizer=tokenizer, device="cpu", length_constraint="exact"
-    )
-    assert independent_length(pipe(SOURCES[0], length=7, length_unit="byte")["generated_text"], "byte") == 7
-
-
-@pytest.mark.parametrize("unit", ["character", "byte"])
-def test_a_model_without_encoding_is_bound_once_and_in_the_unit_of_the_call(tokenizer, unit):
+def test_a_model_without_encoding_is_bound_once_and_in_the_unit_of_the_call(tokenizer):
     fields = {"length_encoding": "none", "absolute_positions": True, "length": 3, "length_constraint": "max"}
     pipe = LengthControlledGenerationPipeline(
         model=controlled_marian(tokenizer, **fields), tokenizer=tokenizer, device="cpu"
     )
-    result = pipe(SOURCES[0], length=11, length_unit=unit, length_constraint="exact")
-    assert (independent_length(result["generated_text"], unit), result["requested_length"]) == (11, 11)
+    result = pipe(SOURCES[0], length=11, length_unit="byte", length_constraint="exact")
+    assert (independent_length(result["generated_text"], "byte"), result["requested_length"]) == (11, 11)
     free = pipe(SOURCES[0], length_constraint=None, max_new_tokens=9)
     assert free["requested_length"] is None and free["length"] > 3
 
@@ -300,9 +195,6 @@ def test_a_source_longer_than_the_encoder_is_cut_and_told(tokenizer, caplog):
     assert "1 of 2 sources are longer than the encoder's 16 tokens and were cut" in caplog.text
 
 
-# Refusals
-
-
 @pytest.mark.parametrize(
     ("inputs", "options", "error", "message"),
     [
@@ -310,12 +202,11 @@ def test_a_source_longer_than_the_encoder_is_cut_and_told(tokenizer, caplog):
             (SOURCES[0], {name: number}, ValueError, f"{name} must be an integer of at least 1, got {number}")
             for name, number in (("num_return_sequences", -1), ("batch_size", 0), ("rerank", 2.5), ("batch_tokens", 0))
         ),
-        *((inputs, {}, TypeError, "a text or a list of texts") for inputs in (None, 5, {"a": 1})),
-        (["a", ["b"]], {}, TypeError, r"every input must be a text, got \['b'\] at position 1"),
+        (5, {}, TypeError, "a text or a list of texts"),
+        (["a", ["b"]], {}, TypeError, r"\['b'\] at position 1"),
         (["a", "\ud83d b"], {}, ValueError, "a lone surrogate at position 1"),
         (["a", "\t\n"], {}, ValueError, "the text at position 1 is empty"),
-        (["a", ""], {"length": None, "length_ratio": 0.5}, ValueError, "the text at position 1 is empty"),
-        *((SOURCES[0], {name: 5}, ValueError, name) for name in ("lenght", "batchsize", "reference")),
+        *((SOURCES[0], {name: 5}, ValueError, name) for name in ("lenght", "reference")),
         (SOURCES[0], {"length_unit": "word"}, ValueError, "length_unit='word', but the model was trained to count"),
     ],
 )

@@ -36,9 +36,6 @@ def test_each_fault_is_found_and_nothing_else(output, found):
 def test_what_the_reference_does_is_no_fault():
     reference = "What is he up to... He had had it of"
     assert not any(reading.faults("Was hat er vor?", reference, reference).values())
-
-
-def test_nouns_of_german_are_no_names():
     assert not reading.faults("Die Katze schläft.", "The cat sleeps.", "A cat is asleep.")["names"]
 
 

@@ -9,34 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-from conftest import SHAPE, SOURCES, TARGETS
-from tokenizers import pre_tokenizers
-from transformers import (
-    BartConfig,
-    BartForConditionalGeneration,
-    BartTokenizer,
-    MarianConfig,
-    MarianMTModel,
-)
+from conftest import SOURCES, TARGETS
+from recipe_runs import write_rows
 
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}  # offline: conftest says so
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.S)
-
-
-def run(code: str, cwd: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
 
 
 def code_block(containing: str) -> tuple[str, str]:
@@ -47,41 +27,34 @@ def code_block(containing: str) -> tuple[str, str]:
     raise AssertionError(f"README has no python block with {containing!r}")
 
 
-@pytest.fixture(scope="module")
-def byte_level_bart():
-    """An untrained stock BART and its tokenizer."""
-    pieces = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
-    tokenizer = BartTokenizer(vocab={piece: i for i, piece in enumerate(pieces)}, merges=[])
-    torch.manual_seed(0)
-    return BartForConditionalGeneration(
-        BartConfig(**{**SHAPE, "vocab_size": len(pieces), "init_std": 0.3, "forced_bos_token_id": 0})
-    ).eval(), tokenizer
-
-
 def test_the_first_examples_print_what_the_readme_says():
     (first, claimed), (several, also) = code_block("translate(text, length=36)"), code_block("length=[36, 43, 45]")
-    assert run(first + several, ROOT) == claimed + also
+    words = [sys.executable, "-c", first + several]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env=ENVIRONMENT)
+    assert done.stdout == claimed + also, done.stderr[-2000:]
     assert len(first.strip().splitlines()) <= 10
     for line in (claimed + also).splitlines():
         length, text = line.split(" ", 1)
         assert len(text) == int(length)
 
 
-def test_the_plain_model_prints_what_the_readme_says():
+def test_the_plain_model_prints_what_the_readme_says(monkeypatch, capsys):
     code, claimed = code_block('length_unit="byte"')
-    assert run(code, ROOT) == claimed
+    monkeypatch.chdir(ROOT)
+    exec(code, {})
+    assert capsys.readouterr().out == claimed
     outputs = [line.split(" ", 1) for line in claimed.splitlines()]
     assert [len(text.encode("utf-8")) for _, text in outputs] == [int(length) for length, _ in outputs]
     assert all(int(length) <= asked for (length, _), asked in zip(outputs, (40, 75), strict=True))
 
 
-def test_the_pretrained_start_reports_what_it_kept(byte_level_bart, tmp_path):
-    model, tokenizer = byte_level_bart
-    model.save_pretrained(tmp_path / "plain")
-    tokenizer.save_pretrained(tmp_path / "plain")
+def test_the_pretrained_start_reports_what_it_kept(plain_pipe, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    plain_pipe.model.save_pretrained("plain")
+    plain_pipe.tokenizer.save_pretrained("plain")
     code, _ = code_block("add_length_control(")
-    printed = run(code.replace("facebook/bart-large-cnn", str(tmp_path / "plain")), tmp_path)
-    assert printed.strip().endswith("new: ['model.decoder.length_projection.weight'], dropped: []")
+    exec(code.replace("facebook/bart-large-cnn", "plain"), {})
+    assert capsys.readouterr().out.strip().endswith("new: ['model.decoder.length_projection.weight'], dropped: []")
 
 
 def test_every_path_in_the_docs_exists():
@@ -102,20 +75,14 @@ def test_every_make_target_in_the_docs_exists():
 
 
 @pytest.mark.slow
-def test_commands_of_the_readme_run(tmp_path, shared_tokenizer):
+def test_commands_of_the_readme_run(tmp_path, plain_pipe):
     """The commands as printed, with a small run's options added to training and a plain checkpoint in its place."""
-    special = {"pad_token_id": 2, "eos_token_id": 0, "decoder_start_token_id": 2, "forced_eos_token_id": 0}
-    plain = MarianMTModel(MarianConfig(**{**SHAPE, **special, "vocab_size": len(shared_tokenizer)}))
-    plain.save_pretrained(tmp_path / "plain")
-    shared_tokenizer.save_pretrained(tmp_path / "plain")
-    pairs = [
-        {"source": f"{s} Number {i}.", "target": f"{t} {i}", "package": f"{i}-x"}
-        for i in range(40)
-        for s, t in zip(SOURCES, TARGETS, strict=True)
-    ]
+    plain_pipe.model.save_pretrained(tmp_path / "plain")
+    plain_pipe.tokenizer.save_pretrained(tmp_path / "plain")
+    pairs = [(f"{s} {i}.", f"{t} {i}") for i in range(40) for s, t in zip(SOURCES, TARGETS, strict=True)]
     samples = tmp_path / "docs" / "samples"
     samples.mkdir(parents=True)
-    (samples / "headlines.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
+    write_rows(samples / "headlines.jsonl", [{"source": s, "target": t, "package": t} for s, t in pairs])
     (samples / "texts.txt").write_text("\n".join(SOURCES))
     small = (
         "--max_steps 2 --save_steps 1 --eval_steps 2 --max_test_rows 4 --max_validation_rows 4 "

@@ -20,10 +20,6 @@ CHARACTERS = [17, 10, 10, 17, 10, 3]  # differences 0, -1, 2, -9, -10, 0
 WORDS = [3, 3, 2, 1, 1, 1]  # differences 0, -1, 0, 1, -1, 0
 
 
-def spans(report, unit="character") -> list[tuple[int, int, int]]:
-    return [(bucket["low"], bucket["high"], bucket["n"]) for bucket in report.units[unit]["buckets"]]
-
-
 def table_rows(markdown: str) -> list[list[str]]:
     """Cells of every row of every table, without the rules under the headers."""
     lines = [line for line in markdown.splitlines() if line.startswith("|") and not line.startswith("|--")]
@@ -34,13 +30,8 @@ def letters(lengths) -> list[str]:
     return ["x" * length for length in lengths]
 
 
-# Figures
-
-
 def test_figures_of_a_set_counted_by_hand():
     report = length_report(TEXTS, CHARACTERS).to_dict()
-    assert report.keys() == {"units"}
-    assert report["units"].keys() == {"character"}
     figures = report["units"]["character"]
     assert {name: value for name, value in figures.items() if name not in ("buckets", "worst")} == {
         "n": 6,
@@ -51,17 +42,13 @@ def test_figures_of_a_set_counted_by_hand():
         "within_10_percent": 0.5,  # 17 of 17, 9 of 10, 3 of 3
     }
     names = ("low", "high", "n", "variance", "mae", "exact", "over", "within_10_percent")
-    assert figures["buckets"] == [
-        dict(zip(names, (3, 3, 1, 0.0, 0.0, 1.0, 0.0, 1.0), strict=True)),
-        dict(zip(names, (10, 10, 3, 35.0, 13 / 3, 0.0, 1 / 3, 1 / 3), strict=True)),
-        dict(zip(names, (17, 17, 2, 40.5, 4.5, 0.5, 0.0, 0.5), strict=True)),
+    assert [[bucket[name] for name in names] for bucket in figures["buckets"]] == [
+        [3, 3, 1, 0.0, 0.0, 1.0, 0.0, 1.0],
+        [10, 10, 3, 35.0, 13 / 3, 0.0, 1 / 3, 1 / 3],
+        [17, 17, 2, 40.5, 4.5, 0.5, 0.0, 0.5],
     ]
-    assert figures["worst"] == [
-        {"index": 4, "requested": 10, "produced": 0, "text": ""},
-        {"index": 3, "requested": 17, "produced": 8, "text": "naïve 日本"},
-        {"index": 2, "requested": 10, "produced": 12, "text": "network logs"},
-        {"index": 1, "requested": 10, "produced": 9, "text": "card game"},
-    ]
+    worst = [(4, 10, 0, ""), (3, 17, 8, "naïve 日本"), (2, 10, 12, "network logs"), (1, 10, 9, "card game")]
+    assert [tuple(row.values()) for row in figures["worst"]] == worst
 
 
 def test_each_unit_has_its_own_lengths_and_figures():
@@ -76,17 +63,11 @@ def test_each_unit_has_its_own_lengths_and_figures():
 
 @pytest.mark.parametrize(
     "requested, produced, within",
-    [(10, 9, 1.0), (10, 11, 1.0), (9, 10, 0.0), (70, 77, 1.0), (70, 78, 0.0), (30, 27, 1.0), (30, 26, 0.0)],
+    [(10, 9, 1.0), (9, 10, 0.0), (70, 77, 1.0), (70, 78, 0.0), (30, 27, 1.0), (30, 26, 0.0)],
 )
 def test_within_10_percent_includes_its_ends(requested, produced, within):
     report = length_report(["x" * produced], [requested])
     assert report.units["character"]["within_10_percent"] == within
-
-
-@pytest.mark.parametrize("worst, indices", [(0, []), (2, [4, 3])])
-def test_worst_sets_how_many_examples_are_shown(worst, indices):
-    report = length_report(TEXTS, CHARACTERS, worst=worst)
-    assert [row["index"] for row in report.units["character"]["worst"]] == indices
 
 
 def word_tokenizer() -> PreTrainedTokenizerFast:
@@ -97,42 +78,32 @@ def word_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>")
 
 
-def test_tokens_are_counted_without_special_tokens():
-    tokenizer = word_tokenizer()
-    assert tokenizer("small text editor")["input_ids"] == [1, 0, 0, 2]
-    report = length_report(TEXTS, [3, 2, 2, 2, 1, 1], units="token", tokenizer=tokenizer)
-    assert report.lengths["token"][0] == [3, 2, 2, 2, 0, 1]
-    assert report.units["token"]["exact"] == 5 / 6
-
-
 def test_tokens_are_those_of_the_target_side(character_tokenizer):
     assert len(character_tokenizer("text editor", add_special_tokens=False)["input_ids"]) < 11  # the source's subwords
-    report = length_report(["small", "text editor", ""], [5, 11, 1], units=["token"], tokenizer=character_tokenizer)
-    assert report.lengths["token"][0] == [5, 11, 0]
+    report = length_report(["small", "text editor", ""], [5, 11, 1], units="token", tokenizer=character_tokenizer)
+    assert report.lengths["token"][0] == [5, 11, 0]  # no special tokens
 
 
-# Buckets
+DEFAULTS = [
+    (range(1, 9), [(i, i, 1) for i in range(1, 9)]),
+    (range(1, 10), [(1, 1, 1), (2, 3, 2), (4, 5, 2), (6, 7, 2), (8, 9, 2)]),
+    ([75, 10, 75], [(10, 10, 1), (75, 75, 2)]),
+    (range(10, 100, 10), [(1, 19, 1), (20, 39, 2), (40, 59, 2), (60, 79, 2), (80, 99, 2)]),
+    # empty buckets count for nothing, so one long text does not widen the rest
+    ([*range(20, 100, 5), 3000], [*((low, low + 19, 4) for low in (20, 40, 60, 80)), (3000, 3019, 1)]),
+]
 
 
 @pytest.mark.parametrize(
-    "requested, expected",
+    "requested, expected, width",
     [
-        (range(1, 9), [(i, i, 1) for i in range(1, 9)]),
-        (range(1, 10), [(1, 1, 1), (2, 3, 2), (4, 5, 2), (6, 7, 2), (8, 9, 2)]),
-        ([75, 10, 75], [(10, 10, 1), (75, 75, 2)]),
-        (range(10, 100, 10), [(1, 19, 1), (20, 39, 2), (40, 59, 2), (60, 79, 2), (80, 99, 2)]),
-        # empty buckets count for nothing, so one long text does not widen the rest
-        ([*range(20, 100, 5), 3000], [*((low, low + 19, 4) for low in (20, 40, 60, 80)), (3000, 3019, 1)]),
+        ([10, 19, 20, 39, 100, 4], [(1, 9, 1), (10, 19, 2), (20, 29, 1), (30, 39, 1), (100, 109, 1)], 10),
+        *((*row, None) for row in DEFAULTS),
     ],
 )
-def test_default_buckets_are_round_and_at_most_8(requested, expected):
-    assert spans(length_report(letters(requested), list(requested))) == expected
-
-
-def test_bucket_width_starts_buckets_at_its_multiples():
-    requested = [10, 19, 20, 39, 100, 4]
-    expected = [(1, 9, 1), (10, 19, 2), (20, 29, 1), (30, 39, 1), (100, 109, 1)]
-    assert spans(length_report(letters(requested), requested, bucket_width=10)) == expected
+def test_buckets_are_round_and_by_default_at_most_8(requested, expected, width):
+    report = length_report(letters(requested), list(requested), bucket_width=width)
+    assert [(row["low"], row["high"], row["n"]) for row in report.units["character"]["buckets"]] == expected
 
 
 pairs = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 400)), min_size=1, max_size=60)
@@ -151,21 +122,6 @@ def test_buckets_share_out_the_outputs(pairs, width):
         sum(abs(p - r) for p, r in pairs), abs=1e-6
     )
     assert width is not None or len(buckets) <= 8
-
-
-@given(st.lists(st.text(min_size=1, max_size=20), min_size=1, max_size=10))
-@settings(deadline=None, max_examples=60)
-def test_lengths_that_are_met_give_the_best_figures(texts):
-    requested = {"character": [len(text) for text in texts], "byte": [len(text.encode()) for text in texts]}
-    report = length_report(texts, requested, units=["character", "byte"])
-    for figures in report.units.values():
-        assert figures["exact"] == figures["within_10_percent"] == 1.0
-        assert figures["mae"] == figures["variance"] == figures["over"] == 0.0
-        assert figures["worst"] == []
-    assert "Largest differences" not in report.markdown()
-
-
-# Markdown
 
 
 def test_markdown_has_a_row_for_each_unit_bucket_and_example():
@@ -192,11 +148,9 @@ def test_markdown_has_a_row_for_each_unit_bucket_and_example():
         ["3", "1", "2", "+1", "naïve 日本"],
     ]
     assert "Takase & Okazaki 2019, eq. 8" in report.markdown()
-
-
-def test_markdown_names_the_ends_of_a_bucket():
-    report = length_report(letters([4, 10, 19]), [4, 10, 19], bucket_width=10)
-    assert [row[0] for row in table_rows(report.markdown())][3:] == ["1–9", "10–19"]
+    wide = length_report(letters([4, 10, 19]), [4, 10, 19], bucket_width=10).markdown()
+    assert [row[0] for row in table_rows(wide)][3:] == ["1–9", "10–19"]
+    assert "Largest differences" not in wide
 
 
 @pytest.mark.parametrize(
@@ -220,9 +174,6 @@ def test_markdown_shows_rouge_where_there_is_one():
     assert report.to_dict()["rouge"]["rouge1_f1"] == 50.0
 
 
-# Files
-
-
 def png_size(path) -> tuple[int, int]:
     data = path.read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
@@ -231,7 +182,8 @@ def png_size(path) -> tuple[int, int]:
 
 
 def test_save_writes_json_markdown_and_a_png(tmp_path):
-    report = length_report(TEXTS, {"character": CHARACTERS, "word": WORDS}, units=["character", "word"])
+    texts = [*TEXTS[:-1], "a\ud800b"]  # a text that is no UTF-8
+    report = length_report(texts, {"character": CHARACTERS, "word": WORDS}, units=["character", "word"])
     folder = tmp_path / "new" / "report"
     report.save(folder)
     assert sorted(path.name for path in folder.iterdir()) == ["report.json", "report.md", "report.png"]
@@ -244,12 +196,6 @@ def test_save_writes_json_markdown_and_a_png(tmp_path):
     assert png_size(folder / "report.png") == (1500, 1170)  # two rows of 10 by 3.9 inches at 150 dots
 
 
-def test_a_text_that_is_no_utf8_is_saved(tmp_path):
-    report = length_report(["a\ud800"], [5])
-    report.save(tmp_path)
-    assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8")) == report.to_dict()
-
-
 @pytest.mark.parametrize(
     "produced, color", [([30] * 4, (0, 158, 115)), ([34] * 4, (213, 94, 0)), ([28] * 4, (0, 114, 178))]
 )
@@ -258,19 +204,9 @@ def test_histogram_is_green_where_exact_orange_where_longer_blue_where_shorter(t
 
     length_report(letters(produced), [30] * 4).plot(tmp_path / "plot.png")
     image = np.rint(255 * matplotlib.image.imread(tmp_path / "plot.png")[..., :3]).astype(int)
-    assert image.shape == (585, 1500, 3)
     histogram = image[:, 800:].reshape(-1, 3)
     area = {c: int((histogram == c).all(1).sum()) for c in ((0, 158, 115), (213, 94, 0), (0, 114, 178))}
     assert area.pop(color) > 10 * max(area.values())  # the others stand in the legend
-
-
-@pytest.mark.parametrize(
-    "produced, requested", [([0], [1]), ([5000, 30, 30], [30, 30, 30]), (range(2000), range(1, 4000, 2))]
-)
-def test_extreme_lengths_are_drawn(tmp_path, produced, requested, recwarn):
-    length_report(letters(produced), list(requested)).plot(tmp_path / "plot.png")
-    assert png_size(tmp_path / "plot.png") == (1500, 585)
-    assert [str(warning.message) for warning in recwarn] == []
 
 
 @pytest.mark.parametrize("far", [10**7, 10**12])
@@ -288,6 +224,11 @@ def test_a_far_difference_makes_no_more_bars_than_a_near_one(tmp_path, monkeypat
     assert len(bars) == 1 and 2 <= bars[0] <= 51
 
 
+def test_each_text_has_its_window_in_the_buckets_too():
+    report = length_report(["aaaa", "bbbbb"], [5, 40], tolerance=[1, 0])
+    assert [bucket["within"] for bucket in report.units["character"]["buckets"]] == [1.0, 0.0]
+
+
 def test_without_matplotlib_the_tables_are_written(tmp_path, monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     length_report(TEXTS, CHARACTERS).save(tmp_path / "report")
@@ -296,18 +237,13 @@ def test_without_matplotlib_the_tables_are_written(tmp_path, monkeypatch, caplog
     assert "report.png" not in (tmp_path / "report" / "report.md").read_text()
 
 
-# Errors
-
-
 @pytest.mark.parametrize(
     "arguments, error, message",
     [
         ({"predictions": [], "requested": []}, ValueError, "got 0 and 0"),
-        ({"requested": [3, 4]}, ValueError, "got 6 and 2"),
         ({"predictions": "text"}, ValueError, "got 4 and 6"),
         ({"predictions": ["a", None]}, TypeError, r"must be a text, got None at position 1"),
         ({"requested": [17, 10, 0, 17, 10, 3]}, ValueError, "at least 1, got 0"),
-        ({"requested": [17, 1.5, 3, 1, 1, 1]}, TypeError, "got 1.5"),
         ({"requested": [True, 1, 3, 1, 1, 1]}, TypeError, "got True"),
         ({"units": ["line"]}, ValueError, "'character', 'word', 'byte'.*got 'line'"),
         ({"units": ["character", "word"]}, ValueError, r"for each unit, \{'character': \[...\], ...\}, got one list"),
@@ -317,8 +253,3 @@ def test_wrong_arguments_are_refused(arguments, error, message):
     arguments = {"predictions": TEXTS, "requested": CHARACTERS, **arguments}
     with pytest.raises(error, match=message):
         length_report(arguments.pop("predictions"), arguments.pop("requested"), **arguments)
-
-
-def test_each_text_has_its_window_in_the_buckets_too():
-    report = length_report(["aaaa", "bbbbb"], [5, 40], tolerance=[1, 0])
-    assert [bucket["within"] for bucket in report.units["character"]["buckets"]] == [1.0, 0.0]

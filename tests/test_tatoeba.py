@@ -1,18 +1,14 @@
 """Sentence pairs of Tatoeba for the translation recipes."""
 
 import gzip
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
+from recipe_runs import load_script
 
 
-SCRIPT = Path(__file__).parents[1] / "recipes" / "translation" / "tatoeba.py"
-spec = importlib.util.spec_from_file_location("translation_tatoeba", SCRIPT)
-assert spec is not None and spec.loader is not None
-tatoeba = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(tatoeba)
+tatoeba = load_script("recipes/translation/tatoeba.py")
 
 
 def write(path: Path, code: str, texts: list[str]) -> str:
@@ -31,10 +27,7 @@ def test_the_pairs_of_all_languages_are_written(tmp_path):
     assert sorted(written) == ["test_de.jsonl", "test_fr.jsonl", "train.jsonl", "validation.jsonl"]
     assert written["train.jsonl"] == '{"source": "de 0", "target": "DE 0"}\n{"source": "fr 0", "target": "FR 0"}\n'
     assert written["test_fr.jsonl"] == '{"source": "fr 2", "target": "FR 2"}\n'
-
-
-def test_a_second_file_of_a_language_is_refused(tmp_path):
     files = [write(tmp_path / f"{name}.gz", "de", [f"{name} {i}" for i in range(3)]) for name in ("one", "two")]
-    with pytest.raises(ValueError, match="two.gz is a second file of the language de; give one for each language"):
-        tatoeba.main([*files, "--output_dir", str(tmp_path / "data")])
-    assert list((tmp_path / "data").iterdir()) == []
+    with pytest.raises(ValueError, match="two.gz is a second file of the language de"):
+        tatoeba.main([*files, "--output_dir", str(tmp_path / "none")])
+    assert list((tmp_path / "none").iterdir()) == []

@@ -31,8 +31,7 @@ def command_line(tmp_path, outputs, references, tokenizer) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("outputs", "references", "tokenizer"),
-    [(WORSE, ENGLISH, "13a"), (JAPANESE_OUTPUTS, JAPANESE, "ja-mecab"), (JAPANESE_OUTPUTS, JAPANESE, "char")],
+    ("outputs", "references", "tokenizer"), [(WORSE, ENGLISH, "13a"), (JAPANESE_OUTPUTS, JAPANESE, "ja-mecab")]
 )
 def test_scores_are_those_of_sacrebleus_command_line(tmp_path, outputs, references, tokenizer):
     figures = translation_metrics(outputs, references, bleu_tokenizer=tokenizer)
@@ -41,16 +40,6 @@ def test_scores_are_those_of_sacrebleus_command_line(tmp_path, outputs, referenc
     assert figures["chrf"] == pytest.approx(chrf, abs=1e-6)
     assert f"tok:{tokenizer}" in figures["bleu_signature"]
     assert figures["chrf_signature"].endswith(f"version:{sacrebleu.__version__}")
-
-
-def test_perfect_and_unrelated_outputs():
-    assert translation_metrics(ENGLISH, ENGLISH)["bleu"] == pytest.approx(100)
-    assert translation_metrics(["x", "y", "z"], ENGLISH)["bleu"] == 0
-
-
-def test_length_ratio_is_that_of_the_sums():
-    # 24 / 30, not the mean of 2, 0.5 and 0.7; ((5)^2 + (-5)^2 + (-6)^2) / 3
-    assert length_figures([10, 5, 14], [5, 10, 20]) == pytest.approx({"length_ratio": 29 / 35, "variance": 86 / 3})
 
 
 def test_predictor_figures_are_those_of_numpy():
@@ -66,7 +55,6 @@ def test_significance():
     baseline = [text.replace("a", "x").replace("e", "y") if i % 2 else text for i, text in enumerate(references)]
     same, better = paired_bootstrap(baseline, [baseline, references], references, samples=200)
     assert better < 0.05 < same == 1.0
-    assert paired_bootstrap(baseline, [references], references, samples=200) == [better]
 
 
 def systems_of(names: dict[str, list[str]]) -> list[System]:
@@ -80,19 +68,12 @@ def systems_of(names: dict[str, list[str]]) -> list[System]:
 
 def test_tables_hold_each_system_where_it_belongs():
     lengths = [6, 7, 11]  # of the references: two groups
-    tables = translation_tables(
-        systems_of({"transformer": WORSE, "ldpe:predict": ENGLISH, "ldpe:source": WORSE, "lrpe:source": WORSE}),
-        ENGLISH,
-        lengths,
-        unit="word",
-        baseline="transformer",
-        samples=100,
-    )
+    systems = {"transformer": WORSE, "ldpe:predict": ENGLISH, "ldpe:source": WORSE, "lrpe:source": WORSE}
+    options = {"unit": "word", "baseline": "transformer", "samples": 100}
+    tables = translation_tables(systems_of(systems), ENGLISH, lengths, **options)
     lines = tables.markdown().splitlines()
-    assert lines[2] == (
-        "| model | BLEU predict | chrF predict | LR predict | VAR predict "
-        "| BLEU source | chrF source | LR source | VAR source |"
-    )
+    columns = [f"{figure} {way}" for way in ("predict", "source") for figure in ("BLEU", "chrF", "LR", "VAR")]
+    assert lines[2] == f"| model | {' | '.join(columns)} |"
     bleu, chrf = (translation_metrics(WORSE, ENGLISH)[name] for name in ("bleu", "chrf"))
     # WORSE has 6, 6 and 5 words, ENGLISH 6, 7 and 7
     plain = f"{bleu:.2f} | {chrf:.2f} | {17 / 24:.3f} | {(0 + 1 + 36) / 3:.3f}"
@@ -111,30 +92,22 @@ def test_tables_hold_each_system_where_it_belongs():
     ("unit", "lengths", "sizes"),
     [
         ("token", [1, 10, 11, 20, 21, 40, 41, 80, 81, 900, 0], [3, 2, 2, 2, 2]),
-        ("word", [10, 11, 81], [1, 1, 0, 0, 1]),
         ("character", [0, 50, 51, 100, 101, 200, 201, 400, 401], [2, 2, 2, 2, 1]),
-        ("byte", [400, 401, 1000], [0, 0, 0, 1, 2]),
         ("width", [50, 401], [1, 0, 0, 0, 1]),
     ],
 )
 def test_groups_are_those_of_the_unit_and_hold_every_sentence(unit, lengths, sizes):
     texts = [f"w{i} x y z" for i in range(len(lengths))]
     tables = translation_tables(systems_of({"a": texts}), texts, lengths, unit=unit)
+    most = 81 if unit == "token" else 401
     assert tables.group_sizes == sizes and sum(sizes) == len(texts)
-    assert tables.to_dict()["groups"][-1] == {
-        "range": [81 if unit in ("token", "word") else 401, None],
-        "n": sizes[-1],
-    }
-    assert f"{tables.groups[-1][0]} and more ({sizes[-1]} sentences)" in tables.markdown()
+    assert tables.to_dict()["groups"][-1] == {"range": [most, None], "n": sizes[-1]}
+    assert f"{most} and more ({sizes[-1]} sentences)" in tables.markdown()
 
 
 @pytest.mark.parametrize(
     ("outputs", "references", "tokenizer", "message"),
-    [
-        ([], [], "13a", "got 0 and 0"),
-        (["a"], ["a", "b"], "13a", "got 1 and 2"),
-        (["a"], ["a"], "moses", "must be one of none, zh"),
-    ],
+    [([], [], "13a", "got 0 and 0"), (["a"], ["a", "b"], "13a", "got 1 and 2"), (["a"], ["a"], "moses", "none, zh")],
 )
 def test_texts_that_cannot_be_scored_are_refused(outputs, references, tokenizer, message):
     with pytest.raises(ValueError, match=message):
@@ -147,6 +120,7 @@ def test_texts_that_cannot_be_scored_are_refused(outputs, references, tokenizer,
         ({"a": ENGLISH}, {"baseline": "b"}, "no system 'b' .* only a"),
         ({"a:guess": ENGLISH}, {}, "predict, source, reference, got 'guess'"),
         ({"a": ENGLISH[:2]}, {}, "a has 2 outputs for 3 references"),
+        ({"a": ENGLISH, "a:": ENGLISH}, {}, "two systems are called 'a'"),
     ],
 )
 def test_systems_that_cannot_be_compared_are_refused(systems, options, message):
@@ -154,31 +128,11 @@ def test_systems_that_cannot_be_compared_are_refused(systems, options, message):
         translation_tables(systems_of(systems), ENGLISH, [6, 7, 7], **options)
 
 
-def test_two_systems_of_one_name_are_refused():
-    with pytest.raises(ValueError, match="two systems are called 'a'"):
-        translation_tables(systems_of({"a": ENGLISH}) * 2, ENGLISH, [6, 7, 7])
-
-
 def write(path: Path, outputs, references=ENGLISH, **columns) -> str:
-    rows = [
-        {"source": "s", "output": output, "ref": reference, **{name: values[i] for name, values in columns.items()}}
-        for i, (output, reference) in enumerate(zip(outputs, references, strict=True))
-    ]
+    columns = {"source": ["s"] * len(outputs), "output": outputs, "ref": references, **columns}
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return str(path)
-
-
-def test_files_become_systems(tmp_path, shared_tokenizer):
-    plain = write(tmp_path / "a.jsonl", WORSE)
-    given = write(tmp_path / "b.jsonl", ENGLISH, requested=[6, 6, 8], length=[6, 7, 7])
-    systems, references, lengths = load_systems([f"t={plain}", f"l:predict={given}"], "output", "ref", unit="word")
-    assert references == ENGLISH and lengths == [6, 7, 7]
-    assert [(s.name, s.how, s.produced, s.requested) for s in systems] == [
-        ("t", None, [6, 6, 5], None),
-        ("l", "predict", [6, 7, 7], [6, 6, 8]),
-    ]
-    _, _, tokens = load_systems([f"t={plain}"], "output", "ref", unit="token", tokenizer=shared_tokenizer)
-    assert tokens == [len(shared_tokenizer.tokenize(text)) for text in ENGLISH]
 
 
 def test_systems_of_different_units_are_measured_in_one(tmp_path, shared_tokenizer):
@@ -196,7 +150,9 @@ def test_systems_of_different_units_are_measured_in_one(tmp_path, shared_tokeniz
         ("word", [[6, 6, 5]] * 3, [None, None, [2, 3, 4]]),
         ("token", [tokens, other_spelling, tokens], [None, [5, 6, 7], None]),
     ):
-        systems, _, _ = load_systems(entries, "output", "ref", unit=unit, tokenizer=shared_tokenizer)
+        systems, references, lengths = load_systems(entries, "output", "ref", unit=unit, tokenizer=shared_tokenizer)
+        assert unit != "token" or lengths == [len(shared_tokenizer.tokenize(text)) for text in ENGLISH]
+        assert references == ENGLISH and [(s.name, s.how) for s in systems] == [(n, "predict") for n in "ctw"]
         assert [system.produced for system in systems] == produced
         assert [system.requested for system in systems] == requested
         tables = translation_tables(systems, ENGLISH, [6, 7, 7], unit=unit)
@@ -207,9 +163,7 @@ def test_systems_of_different_units_are_measured_in_one(tmp_path, shared_tokeniz
 
 def test_files_that_do_not_go_together_are_told(tmp_path):
     a, b = write(tmp_path / "a.jsonl", WORSE), write(tmp_path / "b.jsonl", WORSE, references=WORSE)
-    with pytest.raises(
-        ValueError, match="b.jsonl has other references than t=.*a.jsonl; evaluate outputs of the same"
-    ):
+    with pytest.raises(ValueError, match="b.jsonl has other references than t=.*a.jsonl"):
         load_systems([f"t={a}", f"l={b}"], "output", "ref", unit="word")
     with pytest.raises(ValueError, match="a system is NAME=FILE or NAME:WAY=FILE, got 'a.jsonl'"):
         load_systems(["a.jsonl"], "output", "ref", unit="word")
@@ -233,32 +187,23 @@ def run(capsys):
 
 
 def test_the_script_prints_and_saves_the_tables(run, tmp_path):
-    systems = [
-        f"transformer={write(tmp_path / 'a.jsonl', WORSE)}",
-        f"ldpe:source={write(tmp_path / 'b.jsonl', ENGLISH, requested=[6, 6, 8])}",
-    ]
-    words = [
-        "--systems",
-        *systems,
-        "--reference_column",
-        "ref",
-        "--units",
-        "word",
-        "--output_dir",
-        tmp_path / "report",
-    ]
+    plain, controlled = write(tmp_path / "a.jsonl", WORSE), write(tmp_path / "b.jsonl", ENGLISH, requested=[6, 6, 8])
+    words = ["--systems", f"transformer={plain}", f"ldpe:source={controlled}", "--reference_column", "ref"]
+    status, _, error = run(*words)
+    assert status == 2 and "--units token and --tokenizer go together" in error
+    words += ["--units", "word", "--output_dir", tmp_path / "report"]
     status, printed, error = run(*words, "--baseline", "transformer")
     assert status == 0, error
     assert "| ldpe | 100.00" in printed and "p < 0.05 against transformer" in printed
     assert (tmp_path / "report" / "translation.md").read_text(encoding="utf-8").strip() == printed.strip()
-    figures = json.loads((tmp_path / "report" / "translation.json").read_text())
-    assert [s["name"] for s in figures["systems"]] == ["transformer", "ldpe"]
     status, _, error = run(*words)
     assert status == 2 and "holds a translation.json; remove it or name another folder" in error
 
 
 def test_where_all_references_are_empty_there_is_no_ratio(run, tmp_path):
     assert length_figures([3, 2], [0, 0]) == {"length_ratio": None, "variance": 6.5}
+    # of the sums, not the mean of the ratios; ((5)^2 + (-5)^2 + (-6)^2) / 3
+    assert length_figures([10, 5, 14], [5, 10, 20]) == pytest.approx({"length_ratio": 29 / 35, "variance": 86 / 3})
     words = "one two three four five six seven eight nine ten eleven twelve"
     file = write(tmp_path / "a.jsonl", ["a b", words], references=["", words])
     options = ["--reference_column", "ref", "--units", "word"]
@@ -276,18 +221,11 @@ def test_where_all_references_are_empty_there_is_no_ratio(run, tmp_path):
 
 def test_a_table_of_the_papers_leaves_a_ratio_that_is_not_there_empty(tmp_path, shared_tokenizer):
     shared_tokenizer.save_pretrained(tmp_path / "plain")
-    rows = [{"source": "x", "output": text, "target": ""} for text in ("a b", "c d")]
-    (tmp_path / "plain" / "outputs_free.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write(tmp_path / "plain" / "outputs_free.jsonl", ["a b", "c d"], ["", ""], target=["", ""])
     options = {"length_unit": "word", "bleu_tokenizer": "13a"}
     table = {"title": "T", "lengths": ["free"], "rows": {"plain": {}}, "options": options, "predictor": {}}
     figures = {"bleu": 0.0, "length_ratio": None, "variance": 4.0}
-    text = render(table, {"plain": {"figures": {"free": figures}}}, tmp_path)
-    assert "| plain | 0.000 /  / 4.000 |" in text
-
-
-def test_tokens_need_their_tokenizer(run):
-    status, _, error = run("--systems", "a=b", "--reference_column", "r")
-    assert status == 2 and "--units token and --tokenizer go together" in error
+    assert "| plain | 0.000 /  / 4.000 |" in render(table, {"plain": {"figures": {"free": figures}}}, tmp_path)
 
 
 def test_no_script_has_the_name_of_a_library():
