@@ -293,7 +293,8 @@ class LengthControlledGeneration:
 
         Args:
             length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested units for
-                the whole batch or for each example; defaults to `config.length`. For a single text several lengths
+                the whole batch or for each example; defaults to `config.length`, and without one a model with
+                `length_optional` is a plain model. For a single text several lengths
                 give as many outputs, and its encoder runs once.
             length_constraint (`str`, *optional*): `"max"`, never longer than `length`; `"exact"`, this length
                 wherever the vocabulary allows it, with a warning where it did not; `None`, unconstrained. Defaults to

@@ -223,7 +223,7 @@ class StoresUnitTable:
         """
         for config in (self.config, self._counting_part().config):  # T5's parts have copies
             config.length_optional = True
-            config.validate()
+            config.validate_length_control()
 
     def post_init(self: Any):
         """The base class's method; a table that was saved without its unit loads without a warning."""

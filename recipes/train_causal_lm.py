@@ -40,7 +40,8 @@ class Options:
     length_encoding: str = field(default="ldpe", metadata={"help": "ldpe, lrpe, pre, learned, or none: plain"})
     length_unit: str = field(default="character", metadata={"help": "character, word, byte or token"})
     max_length: int = field(default=512, metadata={"help": "Rows with more tokens are dropped"})
-    overshoot_share: float = field(default=0.0, metadata={"help": "Share of the rows that teach to stop late"})
+    overshoot_share: float = field(default=0.0, metadata={"help": "Share of the rows that teach how a text ends"})
+    no_length_share: float = field(default=0.0, metadata={"help": "Share of the rows that are given no length"})
     projection_lr_factor: float = field(default=1.0, metadata={"help": "The new layer learns so many times as fast"})
     lora_r: int = field(default=0, metadata={"help": "Rank of LoRA; 0 trains the whole model"})
     lora_target: str = field(default="all-linear", metadata={"help": "Layers of LoRA"})
@@ -50,7 +51,7 @@ class Options:
     def __post_init__(self):
         if self.lora_merge and not self.lora_r:
             raise ValueError("lora_merge needs an adapter to merge, got lora_r=0; give lora_r=16, or leave it out")
-        for name, unused in (("overshoot_share", 0.0), ("projection_lr_factor", 1.0)):
+        for name, unused in (("overshoot_share", 0.0), ("no_length_share", 0.0), ("projection_lr_factor", 1.0)):
             value = getattr(self, name)
             if self.length_encoding == "none" and value != unused:
                 raise ValueError(
@@ -127,13 +128,14 @@ def trained_lengths(model, tokenizer, rows: datasets.Dataset) -> dict[str, int]:
 @dataclass
 class CollatorWithOvershoot(DrawsByExample, DataCollatorForSeq2Seq):
     """
-    The parent's batch; a share of its rows is given a length shorter than the answer's, and EOS as the label wherever
-    the answer has reached it. A model that steps over its length stops late then, rather than never. What is drawn
+    The parent's batch; `share` of its rows are given a length shorter than the answer's, and labels only where the
+    answer has reached it; `without` of them are given no length. See `DataCollatorForLengthControl`. What is drawn
     depends on `seed`, the epoch and the row alone, so a resumed run has the same batches.
     """
 
     table: Any = None
     share: float = 0.0
+    without: float = 0.0
     seed: int = 0
 
     def __call__(self, features, return_tensors=None):
@@ -142,11 +144,12 @@ class CollatorWithOvershoot(DrawsByExample, DataCollatorForSeq2Seq):
         eos, labels = self.tokenizer.eos_token_id, batch["labels"]
         progress, length = answer_progress(self.table, labels, [eos])  # (B, T) and (B,)
         chosen = (draws[:, 0] < self.share) & (length > 1)  # (B,)
-        shorter = 1 + (draws[:, 1] * (length - 1)).long()  # (B,), 1 ... length - 1
-        late = torch.nn.functional.pad(progress, (1, 0), value=-1)[:, :-1] >= shorter.unsqueeze(1)  # (B, T)
-        stop = torch.where(late & (labels != -100), eos, -100)
-        batch["labels"] = torch.where(chosen.unsqueeze(1), stop, labels)
-        return batch | {"progress": progress, "length": torch.where(chosen, shorter, length)}
+        half = (length // 2).clamp(min=1)
+        shorter = half + (draws[:, 1] * (length - half)).long()  # (B,), half ... length - 1
+        early = torch.nn.functional.pad(progress, (1, 0), value=-1)[:, :-1] < shorter.unsqueeze(1)  # (B, T)
+        batch["labels"] = labels.masked_fill(chosen.unsqueeze(1) & early, -100)
+        free = (draws[:, 0] >= self.share) & (draws[:, 0] < self.share + self.without)
+        return batch | {"progress": progress, "length": torch.where(chosen, shorter, length).masked_fill(free, 0)}
 
 
 def build(options: Options, args: TrainingArguments, tokenizer, rows: datasets.Dataset):
@@ -163,6 +166,8 @@ def build(options: Options, args: TrainingArguments, tokenizer, rows: datasets.D
         control: Any = {"length_encoding": options.length_encoding, "length_unit": options.length_unit}
         model = hf_lenctrl.add_length_control(plain, tokenizer=tokenizer, **control)
         model.config.trained_lengths = trained_lengths(model, tokenizer, rows)
+        if options.no_length_share:
+            model.make_length_optional()
     if not options.lora_r:
         return model
     from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
@@ -201,10 +206,10 @@ def make_trainer(options: Options, args: TrainingArguments, tokenizer) -> Resuma
     rows = {name: load_rows(file, tokenizer, options.max_length) for name, file in files.items() if file}
     model = build(options, args, tokenizer, rows["train"])
     train_collator = None
-    if options.overshoot_share:
+    if options.overshoot_share or options.no_length_share:
         table = UnitTable.from_tokenizer(tokenizer, options.length_unit)
-        share = options.overshoot_share
-        train_collator = CollatorWithOvershoot(pads_right, table=table, share=share, seed=args.seed)
+        shares: Any = {"share": options.overshoot_share, "without": options.no_length_share}
+        train_collator = CollatorWithOvershoot(pads_right, table=table, seed=args.seed, **shares)
     return ResumableTrainer(
         model=model,
         args=args,

@@ -106,7 +106,7 @@ def test_a_chat_trains_on_what_the_assistant_says():
         train_causal_lm.encode({"messages": row["messages"][:1]}, tokenizer)
 
 
-def test_a_row_that_oversteps_learns_to_stop():
+def test_a_row_that_oversteps_learns_how_an_answer_ends():
     tokenizer = make_tokenizer().__class__(
         tokenizer_object=make_tokenizer()._tokenizer, eos_token="</s>", pad_token="<pad>"
     )
@@ -124,9 +124,12 @@ def test_a_row_that_oversteps_learns_to_stop():
         assert batch["progress"].tolist() == [[-1, 0, 1, 2, 3, 4, 4]]  # as of the whole answer
         length = int(batch["length"])
         seen.add(length)
-        # the token behind `length` units is the first that should be EOS
-        assert batch["labels"].tolist() == [[-100] * (2 + length) + [1] * (5 - length)]
-    assert seen == {1, 2, 3}
+        # the token behind `length` units is the first with a label
+        assert batch["labels"].tolist() == [[-100] * (2 + length) + row["labels"][2 + length :]]
+    assert seen == {2, 3}
+    collate.share, collate.without = 0.0, 1.0
+    batch = collate([row])
+    assert batch["length"].tolist() == [0] and batch["labels"].tolist() == [row["labels"]]
     with pytest.raises(ValueError, match="a row holds one answer"):
         collate([{"input_ids": [5, 6, 7, 8, 9], "labels": [-100, 6, -100, 8, 1]}])
 

@@ -124,6 +124,11 @@ def test_a_target_that_counts_nothing_is_refused(byte_level_tokenizer, length):
             ({"overshoot_share": share}, ValueError, f"overshoot_share must be at least 0 and under 1, got {share}")
             for share in (-0.1, 1.0, 2)
         ),
+        (
+            {"overshoot_share": 0.6, "no_length_share": 0.5},
+            ValueError,
+            "overshoot_share=0.6 and no_length_share=0.5 must be at most 1",
+        ),
         ({"length_noise": -1}, ValueError, "length_noise must be at least 0, got -1"),
         (
             {"length": 7, "length_noise": 2},
@@ -137,31 +142,39 @@ def test_wrong_options_are_told(byte_level_tokenizer, options, error, message):
         DataCollatorForLengthControl(byte_level_tokenizer, **{"length_unit": "token", **options})
 
 
-def test_overshooting_examples_learn_to_stop_wherever_the_length_is_reached_or_passed(shared_tokenizer):
+def test_overshooting_examples_have_labels_only_where_the_length_is_used_up(shared_tokenizer):
     model = build_model("marian", vocab_size=len(shared_tokenizer))
     collate = DataCollatorForLengthControl(shared_tokenizer, model=model, overshoot_share=0.5)
     collate.set_epoch(0)
     targets = [[11, 12, 13, 14, 0], [15, 16, 0]]
     rows = [{"input_ids": [5, i, 0], "labels": labels} for i in range(20) for labels in targets]
     batch = collate(rows)
-    # what the target with 4 tokens must look like for each length it may be given; 4 is the example left as it is
-    stop = 0
-    wanted = {
-        1: [-100, stop, stop, stop, stop],
-        2: [-100, -100, stop, stop, stop],
-        3: [-100, -100, -100, stop, stop],
-        4: [11, 12, 13, 14, stop],
-    }
+    # the target with 4 tokens, for each length that it may be given; 4 is the example left as it is
+    wanted = {2: [-100, -100, 13, 14, 0], 3: [-100, -100, -100, 14, 0], 4: [11, 12, 13, 14, 0]}
     given = batch["length"][::2].tolist()
-    assert set(given) == {1, 2, 3, 4}  # 20 sources: every case is there
+    assert set(given) == {2, 3, 4}  # 20 sources: every case is there
     assert batch["labels"][::2].tolist() == [wanted[n] for n in given]
     # with 2 tokens: padding stays padding
     assert {tuple(row) for row in batch["labels"][1::2].tolist()} == {
-        (-100, stop, stop, -100, -100),
-        (15, 16, stop, -100, -100),
+        (-100, 16, 0, -100, -100),
+        (15, 16, 0, -100, -100),
     }
     # the decoder still reads the whole target
     assert batch["decoder_input_ids"][:2].tolist() == [[2, 11, 12, 13, 14], [2, 15, 16, 0, 2]]
+
+
+def test_a_share_of_the_examples_has_no_length_and_whole_labels(shared_tokenizer):
+    model = build_model("marian", vocab_size=len(shared_tokenizer))
+    collate = DataCollatorForLengthControl(shared_tokenizer, model=model, overshoot_share=0.2, no_length_share=0.3)
+    collate.set_epoch(0)
+    labels = [11, 12, 13, 14, 0]
+    batch = collate([{"input_ids": [5, i, 0], "labels": labels} for i in range(1000)])
+    without = batch["length"] == 0
+    assert 240 < int(without.sum()) < 360  # 300; the limits are four standard deviations
+    assert batch["labels"][without].tolist() == [labels] * int(without.sum())
+    whole = (batch["labels"] != -100).all(dim=1)
+    assert 150 < int((~whole).sum()) < 250
+    assert batch["length"][whole & ~without].unique().tolist() == [4]
 
 
 # Noise
@@ -230,15 +243,15 @@ def test_workers_that_outlive_an_epoch_draw_anew(byte_level_tokenizer, context):
         assert drawn == alone(rows_of([20] * 32))["length"].tolist()
 
 
-def test_an_overshoot_stops_inside_the_target_whatever_the_noise(shared_tokenizer):
+def test_an_overshoot_is_inside_the_target_whatever_the_noise(shared_tokenizer):
     model = build_model("marian", vocab_size=len(shared_tokenizer), length_unit="character")
     collate = DataCollatorForLengthControl(shared_tokenizer, model=model, length_noise=4, overshoot_share=0.9)
     collate.set_epoch(0)
     rows = [dict(shared_tokenizer(f"source {i}", text_target="abc")) for i in range(60)]
     batch = collate(rows)
     assert bool((batch["labels"] != -100).any(dim=1).all())  # no row is without a label
-    stops = (batch["labels"] == shared_tokenizer.eos_token_id).sum(dim=1) > 1
-    assert bool(stops.any()) and bool((batch["length"][stops] < 3).all())
+    over = (batch["labels"] == -100).any(dim=1)
+    assert bool(over.any()) and bool((batch["length"][over] < 3).all())
 
 
 def test_a_column_of_lengths_holds_whole_numbers(byte_level_tokenizer):
