@@ -206,7 +206,8 @@ def warn_once(key: Any, message: str, *values) -> None:
 
 def warn_of_range(length: torch.Tensor, trained: dict | None, unit: str) -> None:
     """Warn, once for a model, of lengths `(batch_size,)` far from those it was trained on; see `trained_lengths`."""
-    if trained and bool(((length < 0.9 * trained["1%"]) | (length > 1.1 * trained["99%"])).any()):
+    length = length[length > 0]  # 0 is none
+    if trained and len(length) and bool(((length < 0.9 * trained["1%"]) | (length > 1.1 * trained["99%"])).any()):
         warn_once(
             (unit, *trained.values()),
             "a length of %d to %d %ss was requested; the model was trained on %d to %d (98 %% of its targets, the "

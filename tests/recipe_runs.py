@@ -2,6 +2,9 @@
 
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import torch
@@ -154,3 +157,15 @@ def load_script(path: str):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def isolated(code: str, *given, folder: Path):
+    """What a Python without the package prints."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {"HF_MODULES_CACHE": str(folder / "modules")}
+    # -I leaves the working directory out; an editable install of the package is hidden
+    code = "import sys; sys.modules['hf_lenctrl'] = None\n" + code
+    command = [sys.executable, "-I", "-c", code, json.dumps(given)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])

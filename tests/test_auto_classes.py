@@ -21,8 +21,8 @@ from conftest import (
     in_names_of,
     make_tokenizers,
 )
+from recipe_runs import isolated
 from safetensors.torch import load_file, save_file
-from test_causal_tools import isolated
 from transformers import (
     AutoConfig,
     AutoModel,

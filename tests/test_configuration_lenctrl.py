@@ -16,7 +16,7 @@ STOCK = [getattr(transformers, f"{name}Config") for name in NAMES]
 BASES = {config.model_type: config for config in STOCK}
 DEFAULTS = {"length_encoding": "ldpe", "length_unit": "token", "unit_states": 1, "learned_lengths": 512}
 DEFAULTS |= dict.fromkeys(("length", "length_constraint", "length_predictor", "length_tokens"))
-DEFAULTS |= dict.fromkeys(("length_projection", "encoder_length_embedding", "length_head"), False)
+DEFAULTS |= dict.fromkeys(("length_projection", "encoder_length_embedding", "length_head", "length_optional"), False)
 DEFAULTS |= {"length_scale": 1, "absolute_positions": False}
 NONE = {"length_encoding": "none", "absolute_positions": True}
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from recipe_runs import isolated
 from test_causal import PROMPTS, build_plain, encode, make_tokenizer
-from test_causal_tools import isolated
 from transformers import BartConfig, BartForConditionalGeneration
 
 from hf_lenctrl import UnitTable

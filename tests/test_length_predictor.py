@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
-from test_causal_tools import isolated
+from recipe_runs import isolated
 from transformers import (
     AutoConfig,
     AutoModel,

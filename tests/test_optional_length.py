@@ -8,7 +8,8 @@ from conftest import build_model
 from family_models import stock_model, tokenizer_of
 from test_causal import build_plain, make_tokenizer
 
-from hf_lenctrl import add_length_control
+from hf_lenctrl import LengthControlledGenerationPipeline, add_length_control
+from hf_lenctrl.inference.ranking import choose, log_probabilities, overlap
 
 
 @pytest.fixture(scope="module", params=["marian", "t5", "llama"])
@@ -61,3 +62,70 @@ def test_what_cannot_be_switched_off_is_not_optional():
     model = build_model("marian", length_encoding="ldpe")  # in place of the positions
     with pytest.raises(ValueError, match="length_optional=True switches off"):
         model.make_length_optional()
+
+
+# The choice among candidates
+
+
+def test_overlap_counts_each_word_as_often_as_it_is_there():
+    assert overlap("the the cat", "The cat and the dog") == 3 / 5
+    assert overlap("cat", "cat cat") == 1 / 2 and overlap("", "a") == 0 and overlap("a", "") == 0
+
+
+@pytest.mark.parametrize(
+    ("candidates", "plain", "natural", "best"),
+    [
+        (["He came.", "He came and"], [-9.0, -1.0], "He came and went.", 0),  # finished first
+        (["Open", "Open it"], [-9.0, -1.0], "Open file", 1),  # where the natural text is
+        (["She went.", "He came."], [-5.0, -4.0], "She went home.", 0),  # content before likelihood
+        (["She went.", "He came."], [-25.0, -4.0], "She went home.", 1),  # but not at any price
+    ],
+)
+def test_the_best_is_finished_likely_and_says_what_the_natural_text_says(candidates, plain, natural, best):
+    assert choose(candidates, plain, natural) == (best, plain[best])
+
+
+@pytest.fixture(scope="module", params=["marian", "llama"])
+def chooser(request):
+    causal = request.param == "llama"
+    stock = build_plain("llama") if causal else stock_model("marian")
+    tokenizer = make_tokenizer() if causal else tokenizer_of("marian")
+    model = add_length_control(stock, tokenizer=tokenizer, length_unit="character")
+    model.make_length_optional()
+    model.generation_config.max_new_tokens = 20
+    return LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer)
+
+
+def test_a_chosen_text_has_its_length_and_the_best_score(chooser):
+    texts = ["one more text", "with other words"]
+    for length, constraint, fits in (
+        (9, "exact", lambda n: n == 9),
+        (9, "max", lambda n: n <= 9),
+        ((6, 11), None, lambda n: 6 <= n <= 11),
+        ([[5, 9], [7, 12]], "exact", None),
+    ):
+        options = {} if constraint is None else {"length_constraint": constraint}
+        outputs = chooser(texts, length=length, **options)
+        if fits is None:
+            assert [[out["length"] for out in each] for each in outputs] == length
+            continue
+        assert all(fits(out["length"]) for out in outputs)
+        written = [out["generated_text"] for out in outputs]
+        expected = log_probabilities(chooser.model, chooser.tokenizer, texts, written)
+        assert [out["score"] for out in outputs] == pytest.approx(expected, abs=1e-3)
+        assert "score" not in chooser(texts, length=length, choose=False, **options)[0]
+
+
+def test_without_a_length_the_pipeline_writes_the_natural_text(chooser):
+    out = chooser("one more text")
+    inputs = chooser.preprocess(["one more text"], tokens=[None])
+    prompt = 0 if chooser.model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
+    ids = chooser.model.generate(**{name: inputs[name] for name in ("input_ids", "attention_mask")})[0, prompt:]
+    assert out["generated_text"] == chooser.tokenizer.decode(ids, skip_special_tokens=True)
+    assert out["requested_length"] is None and "score" not in out
+
+
+def test_a_choice_that_cannot_be_made_is_refused(chooser):
+    for options in ({"num_return_sequences": 2}, {"do_sample": True}, {"length_constraint": None}):
+        with pytest.raises(ValueError, match="choose=True takes a model with length_optional"):
+            chooser("one", length=9, **{"length_constraint": "max", "choose": True, **options})

@@ -115,3 +115,16 @@ def test_it_is_as_good_as_its_card_says(pipe):
 def test_its_card_says_how_to_load_it():
     assert "import hf_lenctrl" in CARD and "CC BY 2.0 FR" in CARD and "tatoeba.org" in CARD
     assert "trust_remote_code" not in CARD and not re.search(r"/(tmp|home|root|work)/", CARD)
+
+
+EVERYDAY = MODELS / "everyday_to_english"
+
+
+def test_the_everyday_card_prints_what_it_says(capsys, monkeypatch):
+    card = (EVERYDAY / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", card, flags=re.S)
+    (printed,) = re.findall(r"```text\n(.*?)```", card, flags=re.S)
+    monkeypatch.chdir(MODELS.parent)
+    exec(code, {})
+    assert capsys.readouterr().out == printed
+    assert sum(path.stat().st_size for path in EVERYDAY.rglob("*") if path.is_file()) < 25 * 2**20

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,10 +14,11 @@ from ..conversion import HUB_OPTIONS, check_tokenizer
 from ..generation import encode_once, generate_for, prompt_of
 from ..length_tokens import LengthTokens
 from ..length_units import COST, UnitTable, check_sources, count_texts
+from ..lengths import as_target
 from .chats import as_prompts, check_length_source, encode_prompts
 from .finish import FinishLogitsProcessor
 from .pipeline_call import Call, Row, batches
-from .ranking import Chooser, token_log_probabilities
+from .ranking import Chooser, choose, log_probabilities, token_log_probabilities
 from .sources import Predictors, requested_lengths
 
 
@@ -64,6 +66,11 @@ class LengthControlledGenerationPipeline(Pipeline):
         rerank_model (`str` or `tuple`, *optional*): Path or Hub name of a plain model of the task, or the model and
             its tokenizer: return first what this model gives the highest probability. It finds the candidate that
             ends like a sentence (`hf_lenctrl.inference.ranking.log_probabilities`). Without `rerank`, 20 candidates.
+        choose (`bool`, *optional*): For a model with `length_optional` and a constraint: generate candidates that
+            are planned for several lengths and for none, and return the best, with its `score`, the log-probability
+            without a length (`hf_lenctrl.inference.ranking.choose`). `"max"` then gives the best text of at most this
+            length, not the longest. By default yes; `False` is faster, one search. Not with `finish`, `rerank`,
+            `do_sample` or `num_return_sequences`.
         batch_size (`int`, *optional*, defaults to 32): Sources generated together; similar lengths share a batch.
         batch_tokens (`int`, *optional*): Make batches of so many positions instead, rows times the longest source in
             tokens and the longest requested length in units, so that short texts come in large batches.
@@ -72,7 +79,7 @@ class LengthControlledGenerationPipeline(Pipeline):
 
     Returns (of a call):
         `dict` with `generated_text`, `length` (measured), `requested_length` and `length_unit` (and `score`, with
-            `return_dict_in_generate=True, output_scores=True` and beams); a list of them for
+            `choose`, or with `return_dict_in_generate=True, output_scores=True` and beams); a list of them for
         `num_return_sequences` above 1; a list of either for several lengths of a text, and for a list of sources, in
         their order.
 
@@ -127,13 +134,14 @@ class LengthControlledGenerationPipeline(Pipeline):
         for row in call.rows:
             requests.setdefault(row.request, []).append(row)
         best: dict[int, Any] = {}
+        natural = self._natural_texts(call) if call.choose else {}
         show = len(call.rows) > (call.batch_size or 32) if call.progress_bar is None else call.progress_bar
         with tqdm(total=len(call.rows), desc="Generating", unit="text", disable=not show) as bar:
             for rows in self._batches(call):
                 self._generate(call, rows, table)
                 for request in dict.fromkeys(row.request for row in rows):
                     if all(row.outputs is not None for row in requests[request]):
-                        best[request] = self._best(call, requests[request])
+                        best[request] = self._best(call, requests[request], natural)
                 bar.update(len(rows))
         results = [best[request] for request in requests]
         if call.lists:
@@ -157,6 +165,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         if call.batch_size is None and call.batch_tokens is None:
             call.batch_size = self._batch_size or 32
         call.set_candidates(plans=self._needs_length)
+        call.set_choice(getattr(config, "length_optional", False))
         if call.rerank_model is not None and call.rerank == 1:
             raise ValueError(
                 "rerank_model chooses among several candidates; pass rerank=16, or leave rerank_model out"
@@ -184,6 +193,9 @@ class LengthControlledGenerationPipeline(Pipeline):
             return
         if length is None and ratio is None:
             length = getattr(self.model.config, "length", None)
+            optional = getattr(self.model.config, "length_optional", False)
+            if optional and length is None and call.length_constraint is None:
+                return
         options: dict[str, Any] = {"batch_size": call.batch_size or 32, "truncation": call.truncation}
         lengths = requested_lengths(
             texts,
@@ -240,9 +252,31 @@ class LengthControlledGenerationPipeline(Pipeline):
         for k, row in enumerate(rows):
             row.outputs = written[k * candidates : (k + 1) * candidates]
 
-    def _best(self, call: Call, rows: list[Row]):
+    def _natural_texts(self, call: Call) -> dict[str, str]:
+        """What a model that may go without a length writes for each text without one."""
+        texts, size = list(dict.fromkeys(row.text for row in call.rows)), call.batch_size or 32
+        natural: dict[str, str] = {}
+        for start in range(0, len(texts), size):
+            part = texts[start : start + size]
+            batch = self._ensure_tensor_on_device(self.preprocess(part, tokens=[None] * len(part)), self.device)
+            batch.pop("token_type_ids", None)
+            ids = self.model.generate(**{**batch, **call.options_for(1), "length_constraint": None})
+            ids = ids if isinstance(ids, torch.Tensor) else ids.sequences
+            ids = ids[:, prompt_of(self.model, batch)[1] :]
+            written = self.tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            natural |= zip(part, written, strict=True)
+        return natural
+
+    def _best(self, call: Call, rows: list[Row], natural: dict[str, str]):
         """Step 5: what is returned for a request: its best output, or a list of them."""
         outputs = [out for row in rows for out in row.outputs or []]
+        if call.choose:
+            source = rows[0].text
+            plain = log_probabilities(
+                self.model, self.tokenizer, [source] * len(outputs), [out["generated_text"] for out in outputs]
+            )
+            best, score = choose([out["generated_text"] for out in outputs], plain, natural[source])
+            return outputs[best] | {"score": score}
         scores = [out.pop("of_a_token") for out in outputs] if "of_a_token" in outputs[0] else None
         order, texts = list(range(len(outputs))), [out["generated_text"] for out in outputs]
         if call.rerank > 1:
@@ -291,17 +325,22 @@ class LengthControlledGenerationPipeline(Pipeline):
             eos = self.model.generation_config.eos_token_id
             options = {"eos_token_id": self.model.config.eos_token_id if eos is None else eos}
             options["prompt_length"] = prompt = prompt or 1  # the decoder's start
-            length = torch.tensor(lengths, device=table.weights.device)
-            finish = FinishLogitsProcessor(self.tokenizer, table, length, call.finish, **options)
+            limits = torch.tensor(lengths, device=table.weights.device)
+            finish = FinishLogitsProcessor(self.tokenizer, table, limits, call.finish, **options)
             arguments["logits_processor"] = [*(call.options.get("logits_processor") or []), finish]
         tolerances = [row.tolerance for row in rows]
         tolerance = None if set(tolerances) == {None} else tolerances
-        ids = generate_for(self.model, table, lengths, call.length_constraint, tolerance, arguments)
+        length: Any = None if lengths[0] is None else lengths
+        if any(row.told is not None for row in rows):
+            target = as_target(lengths, call.length_constraint, tolerance, len(rows), table.weights.device)
+            told = [row.length if row.told is None else row.told for row in rows]
+            length, tolerance = replace(target, length=target.length.new_tensor(told)), None
+        ids = generate_for(self.model, table, length, call.length_constraint, tolerance, arguments)
         figures = {}
         if getattr(ids, "sequences_scores", None) is not None:
             figures["score"] = ids.sequences_scores.tolist()
         ids = ids if isinstance(ids, torch.Tensor) else ids.sequences
-        if call.ranged and call.length_plans * candidates > 1:
+        if call.ranged and not call.choose and call.length_plans * candidates > 1:
             figures["of_a_token"] = token_log_probabilities(
                 self.model, table, ids, inputs, self._causal * prompt, controlled=self._controlled
             )

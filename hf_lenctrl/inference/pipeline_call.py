@@ -11,6 +11,12 @@ from .finish import check_finish
 from .sources import is_ranged, plans_of
 
 
+# of the choice among candidates: lengths planned below a limit, as shares of it, and candidates of each
+PLANNED_SHARES = (1.0, 0.9, 0.8)
+PLANNED_CANDIDATES = 4
+FREE_CANDIDATES = 8  # planned for no length
+
+
 @dataclass
 class Row:
     """A text that is generated at one length; a range of lengths has a row for each length planned."""
@@ -25,6 +31,7 @@ class Row:
     token: int | None = None  # of the length, before the source
     size: tuple[int, int] = (0, 0)  # positions of the source, units of the output; see `batches`
     outputs: list[dict] | None = None
+    told: int | None = None  # where the model plans for another length, or for none, 0
 
 
 @dataclass
@@ -44,6 +51,7 @@ class Call:
     num_return_sequences: int = 1
     rerank: bool | int = False
     rerank_model: Any = None
+    choose: bool | None = None
     batch_size: int | None = None
     batch_tokens: int | None = None
     progress_bar: bool | None = None
@@ -94,6 +102,18 @@ class Call:
         check_counts(**{name: size for name, size in sizes.items() if size is not None})
         self.length_plans = self.length_plans if self.ranged and plans else 1
 
+    def set_choice(self, optional: bool) -> None:
+        """Whether the best of several candidates is chosen; by default where the model can and nothing is against."""
+        sample = self.options.get("do_sample", self.defaults.do_sample)
+        others = self.wanted > 1 or self.rerank_model is not None or self.finish is not None or sample
+        able = optional and self.length_constraint is not None and not others
+        self.choose = able if self.choose is None else self.choose
+        if self.choose and not able:
+            raise ValueError(
+                "choose=True takes a model with length_optional and a length_constraint, and no finish, sampling, "
+                "rerank or num_return_sequences; leave choose or these out"
+            )
+
     @property
     def wanted(self) -> int:
         """Outputs that are generated for each request, to return some of them."""
@@ -137,6 +157,9 @@ class Call:
         planned = []
         for row, asked in zip(self.rows, lengths, strict=True):
             row.asked = row.length = asked
+            if self.choose:
+                planned += self._candidates(row)
+                continue
             if not self.ranged:
                 planned.append(row)
                 continue
@@ -146,6 +169,20 @@ class Call:
             candidates = math.ceil(self.wanted / len(plans))
             planned += [replace(row, length=n, tolerance=(n - low, high - n), candidates=candidates) for n in plans]
         self.rows = planned
+
+    def _candidates(self, row: Row) -> list[Row]:
+        """The rows among whose outputs one is chosen: planned for lengths of the range, and for none."""
+        if self.ranged:
+            low, high = row.asked
+            tolerance: Any = [(n - low, high - n) for n in (low, (low + high) // 2, high)]
+            told = [low, (low + high) // 2, high]
+            rows = [replace(row, length=n, tolerance=t) for n, t in zip(told, tolerance, strict=True)]
+        elif self.length_constraint == "max":
+            rows = [replace(row, told=max(1, round(share * row.length))) for share in PLANNED_SHARES]
+        else:
+            rows = [row]
+        free = replace(rows[0], told=0, candidates=FREE_CANDIDATES)
+        return [*(replace(each, candidates=PLANNED_CANDIDATES) for each in rows), free]
 
 
 def batches(rows: list[Row], most_rows: int, most: int | None) -> Iterator[list[Row]]:

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,8 +12,10 @@ from torch.nn.utils.rnn import pad_sequence
 from ..conversion import auto_class, tokenizer_of
 from ..length_units import UnitTable
 from .chats import prompt_ids
+from .finish import last_sentence_end
 
 
+OVERLAP_WEIGHT = 10.0  # of the share of natural words, in nats; chosen on validation rows
 _AT_ONCE = 16  # outputs: their logits take more memory than a step of generation
 
 
@@ -61,7 +64,8 @@ def log_probabilities(model, tokenizer, sources: Sequence[str], texts: Sequence[
     text, so it finds the candidate that ends like a sentence.
 
     Args:
-        model (`PreTrainedModel`): A plain model of the task, such as the one that length control was added to.
+        model (`PreTrainedModel`): A plain model of the task, such as the one that length control was added to, or
+            one with `length_optional`, which is then given no length.
         tokenizer (`PreTrainedTokenizerBase`): The model's.
         sources (`Sequence[str]`): One for each text; a causal model's prompts, texts or chats.
         texts (`Sequence[str]`): Candidates.
@@ -86,9 +90,16 @@ def log_probabilities(model, tokenizer, sources: Sequence[str], texts: Sequence[
     labels = tokenizer(text_target=list(texts), **padded).to(model.device)
     ids, kept = labels["input_ids"], labels["attention_mask"].bool()  # (B, T)
     names = ("input_ids", "attention_mask")
-    logits = model(**{name: inputs[name] for name in names}, labels=ids.masked_fill(~kept, -100)).logits
+    encoded = {name: inputs[name] for name in names} | _no_length(model, len(ids))
+    logits = model(**encoded, labels=ids.masked_fill(~kept, -100)).logits
     chosen = logits.float().log_softmax(dim=-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)  # (B, T)
     return (chosen * kept).sum(dim=-1).tolist()
+
+
+def _no_length(model, rows: int) -> dict[str, torch.Tensor]:
+    """What switches the length of a model with `length_optional` off."""
+    optional = getattr(model.config, "length_optional", False)
+    return {"length": torch.zeros(rows, dtype=torch.long, device=model.device)} if optional else {}
 
 
 def _of_answers(model, tokenizer, prompts, texts) -> list[float]:
@@ -102,6 +113,7 @@ def _of_answers(model, tokenizer, prompts, texts) -> list[float]:
     column = torch.arange(ids.shape[1], device=ids.device)
     starts, ends = (torch.tensor([[len(row)] for row in given], device=ids.device) for given in (before, rows))
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": (column < ends).long()}
+    inputs |= _no_length(model, len(ids))
     first = min(map(len, before))  # the first column of an answer
     if "logits_to_keep" in inspect.signature(model.forward).parameters:  # those of a prompt may be gigabytes
         inputs["logits_to_keep"] = ids.shape[1] - first + 1
@@ -207,3 +219,49 @@ def token_log_probabilities(
         kept = written[part]
         means += ((chosen * kept).sum(dim=-1) / kept.sum(dim=-1).clamp(min=1)).tolist()
     return means
+
+
+def overlap(text: str, other: str) -> float:
+    """
+    Share of the words of `other` that stand in `text`, each as often as it does there.
+
+    Example:
+
+    ```python
+    >>> from hf_lenctrl.inference.ranking import overlap
+    >>> overlap("he saw the cat", "He saw the black cat in the tree.")
+    0.5
+
+    ```
+    """
+    own, known = (Counter(re.findall(r"\w+", each.lower())) for each in (text, other))
+    return (own & known).total() / max(1, known.total())
+
+
+def choose(candidates: Sequence[str], plain: Sequence[float], natural: str) -> tuple[int, float]:
+    """
+    The best of several texts of about one length, for a source.
+
+    Where the natural text ends a sentence, a candidate that does so comes before one that does not. Among these the
+    highest log-probability counts, plus `OVERLAP_WEIGHT` times the overlap with the natural text: log-probability
+    alone prefers texts that leave words out.
+
+    Args:
+        candidates (`Sequence[str]`): At least one.
+        plain (`Sequence[float]`): The log-probability of each without a length, see `log_probabilities`.
+        natural (`str`): What the model writes without a length.
+
+    Returns:
+        The index of the best, and its log-probability.
+    """
+
+    def rank(k: int) -> tuple[bool, float]:
+        return ends(candidates[k]) or not ends(natural), plain[k] + OVERLAP_WEIGHT * overlap(candidates[k], natural)
+
+    best = max(range(len(candidates)), key=rank)
+    return best, plain[best]
+
+
+def ends(text: str) -> bool:
+    """Whether a text ends as a sentence does."""
+    return 0 < len(text.rstrip()) == last_sentence_end(text.rstrip())
