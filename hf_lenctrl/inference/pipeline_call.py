@@ -13,8 +13,7 @@ from .sources import is_ranged, plans_of
 
 # of the choice among candidates: lengths planned below a limit, as shares of it, and candidates of each
 PLANNED_SHARES = (1.0, 0.9, 0.8)
-PLANNED_CANDIDATES = 4
-FREE_CANDIDATES = 8  # planned for no length
+CANDIDATES = 8  # planned for one length, or for none; half as many for each of several lengths
 
 
 @dataclass
@@ -181,8 +180,9 @@ class Call:
             rows = [replace(row, told=max(1, round(share * row.length))) for share in PLANNED_SHARES]
         else:
             rows = [row]
-        free = replace(rows[0], told=0, candidates=FREE_CANDIDATES)
-        return [*(replace(each, candidates=PLANNED_CANDIDATES) for each in rows), free]
+        planned = CANDIDATES if len(rows) == 1 else CANDIDATES // 2
+        free = replace(rows[0], told=0, candidates=CANDIDATES)
+        return [*(replace(each, candidates=planned) for each in rows), free]
 
 
 def batches(rows: list[Row], most_rows: int, most: int | None) -> Iterator[list[Row]]:

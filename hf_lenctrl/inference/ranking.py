@@ -15,7 +15,7 @@ from .chats import prompt_ids
 from .finish import last_sentence_end
 
 
-OVERLAP_WEIGHT = 10.0  # of the share of natural words, in nats; chosen on validation rows
+OVERLAP_WEIGHT = 20.0  # of the share of natural words, in nats; chosen on validation rows
 _AT_ONCE = 16  # outputs: their logits take more memory than a step of generation
 
 
