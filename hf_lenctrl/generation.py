@@ -294,8 +294,8 @@ class LengthControlledGeneration:
 
         Args:
             length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested units for
-                the whole batch or for each example; defaults to `config.length`, and without one a model with
-                `length_optional` is a plain model. For a single text several lengths
+                the whole batch or for each example; defaults to `config.length`, and without one, or with 0,
+                a model with `length_optional` is a plain model. For a single text several lengths
                 give as many outputs, and its encoder runs once.
             length_constraint (`str`, *optional*): `"max"`, never longer than `length`; `"exact"`, this length
                 wherever the vocabulary allows it, with a warning where it did not; `None`, unconstrained. Defaults to
@@ -324,9 +324,11 @@ class LengthControlledGeneration:
             if length is not None:
                 refuse_length()
             return generate(inputs, **kwargs)
-        free = controlled and self.config.length_optional and length is None and self.config.length is None
-        if free and length_constraint is None:
-            return generate(inputs, **kwargs)  # a plain model's
+        unasked = length is None and self.config.length is None or type(length) is int and length == 0
+        if unasked and controlled and self.config.length_optional and length_constraint is None:
+            rows = self._rows(inputs, kwargs)
+            none = torch.zeros(1 if rows is None else len(rows), dtype=torch.long, device=self.device)
+            return generate(inputs, **kwargs, length=none)
         length = given_or_default(length, self.config)
         rows = self._rows(inputs, kwargs)
         batch_size = 1 if rows is None else len(rows)  # as GenerationMixin does when it is given nothing

@@ -32,6 +32,9 @@ def test_without_a_length_an_optional_model_is_the_stock_model(optional):
     inputs = {"input_ids": torch.tensor([[5, 6, 7, 8]]), "attention_mask": torch.ones(1, 4, dtype=torch.long)}
     options = {"max_new_tokens": 12, "num_beams": 2}
     assert torch.equal(model.generate(**inputs, **options), stock.generate(**inputs, **options))
+    model.config.length = 3  # a default, which 0 switches off
+    assert torch.equal(model.generate(**inputs, **options, length=0), stock.generate(**inputs, **options))
+    model.config.length = None
     labels = torch.tensor([[5, 6, 7, 8]])
     expected = stock(**inputs, labels=labels).logits
     # row by row: 0 is no length, and a row with a length is another

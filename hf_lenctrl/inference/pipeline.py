@@ -260,7 +260,7 @@ class LengthControlledGenerationPipeline(Pipeline):
             part = texts[start : start + size]
             batch = self._ensure_tensor_on_device(self.preprocess(part, tokens=[None] * len(part)), self.device)
             batch.pop("token_type_ids", None)
-            ids = self.model.generate(**{**batch, **call.options_for(1), "length_constraint": None})
+            ids = self.model.generate(**{**batch, **call.options_for(1), "length": 0, "length_constraint": None})
             ids = ids if isinstance(ids, torch.Tensor) else ids.sequences
             ids = ids[:, prompt_of(self.model, batch)[1] :]
             written = self.tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)

@@ -173,9 +173,7 @@ class Call:
         """The rows among whose outputs one is chosen: planned for lengths of the range, and for none."""
         if self.ranged:
             low, high = row.asked
-            tolerance: Any = [(n - low, high - n) for n in (low, (low + high) // 2, high)]
-            told = [low, (low + high) // 2, high]
-            rows = [replace(row, length=n, tolerance=t) for n, t in zip(told, tolerance, strict=True)]
+            rows = [replace(row, length=n, tolerance=(n - low, high - n)) for n in plans_of(low, high, 3)]
         elif self.length_constraint == "max":
             rows = [replace(row, told=max(1, round(share * row.length))) for share in PLANNED_SHARES]
         else:

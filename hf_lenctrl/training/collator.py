@@ -144,7 +144,6 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
                 draws = torch.rand(len(features), 3, dtype=torch.float64)
             else:  # the stock Seq2SeqTrainer evaluates with the collator of its training
                 got = "no model" if self.model is None else "a model in evaluation mode"
-                got = "no model" if self.model is None else "a model in evaluation mode"
                 raise ValueError(
                     f"length_noise={self.length_noise}, overshoot_share={self.overshoot_share} and no_length_share="
                     f"{self.no_length_share} are for training, got {got}; use LengthControlTrainer, or in a loop of "
