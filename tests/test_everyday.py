@@ -7,9 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from recipe_runs import load_script
+from transformers import MarianMTModel, MarianTokenizer
 
 
-FOLDER = Path(__file__).parents[1] / "recipes" / "translation"
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "recipes" / "translation"
 
 
 @pytest.fixture(scope="module")
@@ -95,3 +99,24 @@ def test_the_files_hold_pairs_and_variants_and_no_held_out_name(everyday, tmp_pa
     file = write(tmp_path / "it.jsonl.gz", "it", [("train", "Sì.", "Yes.", "prose")])
     with pytest.raises(ValueError, match="de or fr.*it"):
         everyday[0].main([file, "--output_dir", str(tmp_path / "data")])
+
+
+def test_a_grown_model_keeps_what_it_knows():
+    grow, folder = load_script("recipes/translation/grow.py"), ROOT / "models" / "translate_to_english_base"
+    model, old = MarianMTModel.from_pretrained(folder), MarianTokenizer.from_pretrained(folder)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    grow.with_vocabulary(model, old, old)
+    grow.with_layers(model, 4)  # as many as it has
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+    new = type("Tokenizer", (), {"get_vocab": lambda self: {"▁the": 0, "▁housecat": 1}, "__len__": lambda self: 2})()
+    grow.with_vocabulary(model, old, new)
+    grow.with_layers(model, 6)
+    embeddings, known = before["model.shared.weight"], old.get_vocab()
+    parts = [known[piece] for piece in ("▁house", "c", "a", "t")]
+    assert torch.equal(model.get_output_embeddings().weight[0], embeddings[known["▁the"]])
+    assert torch.allclose(model.get_output_embeddings().weight[1], embeddings[parts].mean(0))
+    layers = model.get_encoder().layers
+    copied = [before[f"model.encoder.layers.{k}.fc1.weight"] for k in (0, 0, 1, 2, 2, 3)]
+    assert all(torch.equal(layer.fc1.weight, weight) for layer, weight in zip(layers, copied, strict=True))
+    assert layers[0] is not layers[1] and model.config.encoder_layers == 6

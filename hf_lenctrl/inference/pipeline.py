@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -133,17 +134,15 @@ class LengthControlledGenerationPipeline(Pipeline):
         requests: dict[int, list[Row]] = {}
         for row in call.rows:
             requests.setdefault(row.request, []).append(row)
-        best: dict[int, Any] = {}
-        natural = self._natural_texts(call) if call.choose else {}
         show = len(call.rows) > (call.batch_size or 32) if call.progress_bar is None else call.progress_bar
         with tqdm(total=len(call.rows), desc="Generating", unit="text", disable=not show) as bar:
             for rows in self._batches(call):
                 self._generate(call, rows, table)
-                for request in dict.fromkeys(row.request for row in rows):
-                    if all(row.outputs is not None for row in requests[request]):
-                        best[request] = self._best(call, requests[request], natural)
                 bar.update(len(rows))
-        results = [best[request] for request in requests]
+        if call.choose:
+            results = self._chosen(call, list(requests.values()))
+        else:
+            results = [self._best(call, rows) for rows in requests.values()]
         if call.lists:
             places = [own[0].place for own in requests.values()]
             results = [[out for out, at in zip(results, places, strict=True) if at == k] for k in range(len(texts))]
@@ -226,12 +225,16 @@ class LengthControlledGenerationPipeline(Pipeline):
         Step 3: batches of rows with as many candidates. Rows of similar requested and source length need the least
         padding; the longest come first, so that an impossible length or a lack of memory fails in the first batch.
         """
-        order = sorted(call.rows, key=lambda row: (row.length or 0, len(row.text)), reverse=True)
+        longest: dict[int, int] = {}  # of a request
+        for row in call.rows:
+            if not row.natural:
+                longest[row.request] = max(longest.get(row.request, 0), row.length or 0)
+        order = sorted(call.rows, key=lambda row: (-longest[row.request], -len(row.text), row.request))
         if call.shared:  # rows of one text stay together, so that its encoder runs once
-            longest: dict[int, int] = {}  # of a text: the place of its longest row
+            first: dict[int, int] = {}  # of a text: the place of its longest row
             for k, row in enumerate(order):
-                longest.setdefault(row.place, k)
-            order.sort(key=lambda row: longest[row.place])
+                first.setdefault(row.place, k)
+            order.sort(key=lambda row: first[row.place])
         if call.batch_tokens is not None:
             counts = count_texts(self.tokenizer, [row.text for row in order], "token")
             special = self.tokenizer.num_special_tokens_to_add()
@@ -239,7 +242,11 @@ class LengthControlledGenerationPipeline(Pipeline):
                 row.size = (count + special, row.length or 0)
         for candidates in dict.fromkeys(row.candidates for row in order):
             alike = [row for row in order if row.candidates == candidates]
-            yield from batches(alike, call.batch_size or len(alike), call.batch_tokens)
+            if call.choose:  # a request is one search
+                groups = [list(rows) for _, rows in groupby(alike, key=lambda row: row.request)]
+            else:
+                groups = [[row] for row in alike]
+            yield from batches(groups, call.batch_size or len(groups), call.batch_tokens)
 
     def _generate(self, call: Call, rows: list[Row], table: UnitTable) -> None:
         """Step 4: the outputs of each row of a batch, as the model gives them."""
@@ -252,31 +259,29 @@ class LengthControlledGenerationPipeline(Pipeline):
         for k, row in enumerate(rows):
             row.outputs = written[k * candidates : (k + 1) * candidates]
 
-    def _natural_texts(self, call: Call) -> dict[str, str]:
-        """What a model that may go without a length writes for each text without one."""
-        texts, size = list(dict.fromkeys(row.text for row in call.rows)), call.batch_size or 32
-        natural: dict[str, str] = {}
-        for start in range(0, len(texts), size):
-            part = texts[start : start + size]
-            batch = self._ensure_tensor_on_device(self.preprocess(part, tokens=[None] * len(part)), self.device)
-            batch.pop("token_type_ids", None)
-            ids = self.model.generate(**{**batch, **call.options_for(1), "length": 0, "length_constraint": None})
-            ids = ids if isinstance(ids, torch.Tensor) else ids.sequences
-            ids = ids[:, prompt_of(self.model, batch)[1] :]
-            written = self.tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-            natural |= zip(part, written, strict=True)
-        return natural
+    def _chosen(self, call: Call, requests: list[list[Row]]) -> list[dict]:
+        """Step 5, with `choose`: the best text of each request; a natural text that fits is one of them."""
+        natural = {row.place: row.outputs for row in call.rows if row.natural}
+        pools = []  # of each request its texts, with the outputs
+        for rows in requests:
+            (low, high), free = call.window(rows[0]), natural[rows[0].place]
+            outputs = [out for out in free or [] if low <= out["length"] <= high]
+            outputs += [out for row in rows if not row.natural for out in row.outputs or []]
+            pools.append({out["generated_text"]: out for out in outputs})
+        pairs = {(rows[0].text, text) for rows, pool in zip(requests, pools, strict=True) for text in pool}
+        order = sorted(pairs, key=lambda pair: (len(pair[0]) + len(pair[1]), pair))  # alike lengths, little padding
+        sources, texts = [list(side) for side in zip(*order, strict=True)]
+        plain = dict(zip(order, log_probabilities(self.model, self.tokenizer, sources, texts), strict=True))
+        results = []
+        for rows, pool in zip(requests, pools, strict=True):
+            row, free = rows[0], natural[rows[0].place] or []
+            best, score = choose(list(pool), [plain[row.text, text] for text in pool], free[0]["generated_text"])
+            results.append(list(pool.values())[best] | {"requested_length": row.asked, "score": score})
+        return results
 
-    def _best(self, call: Call, rows: list[Row], natural: dict[str, str]):
+    def _best(self, call: Call, rows: list[Row]):
         """Step 5: what is returned for a request: its best output, or a list of them."""
         outputs = [out for row in rows for out in row.outputs or []]
-        if call.choose:
-            source = rows[0].text
-            plain = log_probabilities(
-                self.model, self.tokenizer, [source] * len(outputs), [out["generated_text"] for out in outputs]
-            )
-            best, score = choose([out["generated_text"] for out in outputs], plain, natural[source])
-            return outputs[best] | {"score": score}
         scores = [out.pop("of_a_token") for out in outputs] if "of_a_token" in outputs[0] else None
         order, texts = list(range(len(outputs))), [out["generated_text"] for out in outputs]
         if call.rerank > 1:
@@ -331,7 +336,8 @@ class LengthControlledGenerationPipeline(Pipeline):
         tolerances = [row.tolerance for row in rows]
         tolerance = None if set(tolerances) == {None} else tolerances
         length: Any = None if lengths[0] is None else lengths
-        if any(row.told is not None for row in rows):
+        if call.choose and length is not None:
+            tolerance = None if tolerance is None else [0 if each is None else each for each in tolerances]
             target = as_target(lengths, call.length_constraint, tolerance, len(rows), table.weights.device)
             told = [row.length if row.told is None else row.told for row in rows]
             length, tolerance = replace(target, length=target.length.new_tensor(told)), None

@@ -6,14 +6,15 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ..generation import FROM_CONFIG
-from ..lengths import check_constraint, check_counts
+from ..lengths import check_constraint, check_counts, window_of
 from .finish import check_finish
 from .sources import is_ranged, plans_of
 
 
 # of the choice among candidates: lengths planned below a limit, as shares of it, and candidates of each
 PLANNED_SHARES = (1.0, 0.9, 0.8)
-CANDIDATES = 8  # planned for one length, or for none; half as many for each of several lengths
+CHOICE_BEAMS = 24  # and as many candidates, divided among these searches; takes the time of 16 beams of one search
+NATURAL_ROOM = 4  # times the length, for the natural text
 
 
 @dataclass
@@ -22,7 +23,7 @@ class Row:
 
     text: str
     place: int  # of the text in the call
-    request: int  # of the text and its length or range in the call
+    request: int  # of the text and its length or range in the call; of a natural text its longest
     tolerance: Any
     candidates: int  # outputs that the model generates
     asked: Any = None  # the length or the range
@@ -31,6 +32,7 @@ class Row:
     size: tuple[int, int] = (0, 0)  # positions of the source, units of the output; see `batches`
     outputs: list[dict] | None = None
     told: int | None = None  # where the model plans for another length, or for none, 0
+    natural: bool = False  # no constraint either, but for a limit far away
 
 
 @dataclass
@@ -156,44 +158,66 @@ class Call:
         planned = []
         for row, asked in zip(self.rows, lengths, strict=True):
             row.asked = row.length = asked
-            if self.choose:
-                planned += self._candidates(row)
-                continue
             if not self.ranged:
-                planned.append(row)
+                planned += self._candidates(row) if self.choose else [row]
                 continue
             low, high = asked
             plans = plans_of(low, high, self.length_plans)
             # a narrow range has fewer lengths, so each of them is generated more often
             candidates = math.ceil(self.wanted / len(plans))
-            planned += [replace(row, length=n, tolerance=(n - low, high - n), candidates=candidates) for n in plans]
+            rows = [replace(row, length=n, tolerance=(n - low, high - n), candidates=candidates) for n in plans]
+            planned += self._searches(rows) if self.choose else rows
         self.rows = planned
+        if self.choose:
+            self.rows += self._natural()
 
     def _candidates(self, row: Row) -> list[Row]:
-        """The rows among whose outputs one is chosen: planned for lengths of the range, and for none."""
+        """The rows among whose outputs one is chosen: planned for lengths up to the limit, and for none."""
+        shares = PLANNED_SHARES if self.length_constraint == "max" else (1.0,)
+        told = dict.fromkeys(max(1, round(share * row.length)) for share in shares)
+        return self._searches([replace(row, told=n) for n in told])
+
+    def _searches(self, rows: list[Row]) -> list[Row]:
+        """The rows and one without a plan; `_natural` adds another."""
+        candidates = max(1, CHOICE_BEAMS // (len(rows) + 2))
+        return [replace(row, candidates=candidates) for row in [*rows, replace(rows[0], told=0)]]
+
+    def _natural(self) -> list[Row]:
+        """A row of each text for its natural text."""
+        longest: dict[int, Row] = {}
+        for row in self.rows:
+            longest[row.place] = max(row, longest.get(row.place, row), key=lambda row: self.window(row)[1])
+        rows = []
+        for row in longest.values():
+            room = NATURAL_ROOM * self.window(row)[1] + 32
+            tolerance = None if self.length_constraint == "max" else (room, 0)
+            rows.append(replace(row, length=room, tolerance=tolerance, told=0, natural=True))
+        return rows
+
+    def window(self, row: Row) -> tuple[int, int]:
+        """The lowest and the highest length that a row may have."""
         if self.ranged:
-            low, high = row.asked
-            rows = [replace(row, length=n, tolerance=(n - low, high - n)) for n in plans_of(low, high, 3)]
-        elif self.length_constraint == "max":
-            rows = [replace(row, told=max(1, round(share * row.length))) for share in PLANNED_SHARES]
-        else:
-            rows = [row]
-        planned = CANDIDATES if len(rows) == 1 else CANDIDATES // 2
-        free = replace(rows[0], told=0, candidates=CANDIDATES)
-        return [*(replace(each, candidates=planned) for each in rows), free]
+            return row.asked
+        if self.length_constraint == "max":
+            return 0, row.asked
+        (low,), (high,) = window_of([row.asked], row.tolerance or 0)
+        return low, high
 
 
-def batches(rows: list[Row], most_rows: int, most: int | None) -> Iterator[list[Row]]:
+def batches(groups: list[list[Row]], most_groups: int, most: int | None) -> Iterator[list[Row]]:
     """
-    Neighbours, at most so many rows; the number of several rows times what they are padded to, the longest of each
-    side (their `size`), is within `most`.
+    Rows of neighbouring groups, at most so many groups; the number of several rows times what they are padded to, the
+    longest of each side (their `size`), is within `most`.
     """
     batch: list[Row] = []
-    source = output = 0
-    for row in rows:
-        source, output = max(source, row.size[0]), max(output, row.size[1])
-        if batch and (len(batch) == most_rows or (most is not None and (source + output) * (len(batch) + 1) > most)):
+    count = source = output = 0
+    for group in groups:
+        own = [max(sizes) for sizes in zip(*(row.size for row in group), strict=True)]
+        source, output = max(source, own[0]), max(output, own[1])
+        if batch and (
+            count == most_groups or (most is not None and (source + output) * (len(batch) + len(group)) > most)
+        ):
             yield batch
-            batch, (source, output) = [], row.size
-        batch.append(row)
+            batch, count, (source, output) = [], 0, own
+        batch, count = batch + group, count + 1
     yield batch

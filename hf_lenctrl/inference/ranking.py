@@ -81,8 +81,16 @@ def log_probabilities(model, tokenizer, sources: Sequence[str], texts: Sequence[
             raise TypeError(f"{name} must be a list of texts, got {given!r}; pass [{name}]")
     if not texts:
         return []
-    if not model.config.is_encoder_decoder:
-        return _of_answers(model, tokenizer, sources, texts)
+    score = _of_targets if model.config.is_encoder_decoder else _of_answers
+    scores: list[float] = []
+    for start in range(0, len(texts), _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        scores += score(model, tokenizer, sources[part], texts[part])
+    return scores
+
+
+def _of_targets(model, tokenizer, sources, texts) -> list[float]:
+    """`log_probabilities` of a sequence-to-sequence model."""
     positions = getattr(model.config, "max_position_embeddings", None) or 10**9
     limit = min(tokenizer.model_max_length, positions)
     padded = {"padding": True, "truncation": True, "max_length": limit, "return_tensors": "pt"}
