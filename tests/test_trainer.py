@@ -8,6 +8,7 @@ import torch
 from conftest import MARIAN, SHAPE, SOURCES, TARGETS, build_model
 from torch.utils.data import DataLoader
 from transformers import DataCollatorForSeq2Seq, MarianConfig, MarianMTModel, Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers.trainer_pt_utils import LabelSmoother
 
 from hf_lenctrl import DataCollatorForLengthControl, LengthControlTrainer, add_length_control
 
@@ -103,6 +104,22 @@ def test_a_limit_below_the_requested_length_is_told_once(counting, pairs, shared
     Seq2SeqTrainer(model, args, collate, eval_dataset=pairs, compute_metrics=lambda evaluation: {}).evaluate()
     assert caplog.text.count("outputs were cut at 4 tokens, before they had their length") == 1
     assert "generation_max_length" in caplog.text
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_is_the_mean_over_tokens_with_the_librarys_smoothing(
+    counting, pairs, shared_tokenizer, tmp_path, smoothing
+):
+    model, _ = counting
+    collate = DataCollatorForLengthControl(shared_tokenizer, model=model)
+    args = arguments(tmp_path, label_smoothing_factor=smoothing)
+    trainer = LengthControlTrainer(model.eval(), args, collate, train_dataset=pairs)
+    batch = collate([dict(pair) for pair in pairs])
+    outputs = model(**batch)
+    expected = LabelSmoother(smoothing)(outputs, batch["labels"])
+    assert float(trainer.compute_loss(model, dict(batch)).detach()) == pytest.approx(
+        float(expected.detach()), rel=1e-5
+    )
 
 
 def test_a_loss_of_the_users_own_and_a_collator_without_a_model_are_kept(counting, pairs, shared_tokenizer, tmp_path):

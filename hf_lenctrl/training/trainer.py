@@ -148,10 +148,10 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         # auxiliary loss, as in mixture-of-experts models
         more = outputs.get("aux_loss") if isinstance(outputs, dict) else None
         more = 0.0 if more is None else more
-        if self.label_smoother is not None:
-            return self.label_smoother(outputs, labels, num_items_in_batch=num_items_in_batch) + more
         logits = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
-        total = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), reduction="sum")
+        # Trainer's own label smoother takes more time and memory, and half precision
+        options: Any = {"reduction": "sum", "label_smoothing": self.args.label_smoothing_factor}
+        total = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), **options)
         return total / ((labels != -100).sum() if num_items_in_batch is None else num_items_in_batch) + more
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
