@@ -2,7 +2,7 @@
 
     python recipes/translation/grow.py models/translate_to_english_base --rows data/everyday/train.jsonl \\
         --output_dir runs/translation/grown
-    lenctrl train translation/everyday --base_model runs/translation/grown --train_file data/everyday/train.jsonl \\
+    lenctrl train translation/everyday --train_file data/everyday/train.jsonl \\
         --validation_file data/everyday/validation.jsonl
 
 The vocabulary is trained on the rows. An entry that the old one has too keeps its embedding; any other begins with the
