@@ -12,19 +12,15 @@ import pytest
 import torch
 from conftest import (
     FAMILIES,
-    MARIAN,
     RELATIVE,
-    SHAPE,
     TARGETS,
     build_model,
     build_model_of,
-    in_names_of,
     make_tokenizers,
 )
 from recipe_runs import isolated
 from safetensors.torch import load_file, save_file
 from transformers import (
-    AutoConfig,
     AutoModel,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -97,14 +93,6 @@ print(json.dumps([loaded, missing, complete, found, task]))
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [[], [], True, CLASSES, "LengthControlledGenerationPipeline"]
-
-
-def test_auto_classes_build_from_a_config(any_family):
-    model = build_model_of(any_family)
-    config = AutoConfig.for_model(f"lenctrl_{any_family}", **in_names_of(any_family, **SHAPE, **MARIAN))
-    assert type(config) is type(model.config)
-    assert type(AutoModel.from_config(config)) is type(model).model_class
-    assert type(AutoModelForSeq2SeqLM.from_config(config)) is type(model)
 
 
 def test_a_saved_model_comes_back_as_it_was(any_family, tokenizers_of_every_kind, tmp_path):

@@ -57,21 +57,6 @@ def test_texts_and_chats_in_answers_out(folder):
         write(CHAT, length=9)
 
 
-def test_a_plain_model_is_kept_within_a_length(folder):
-    write = pipeline("length-controlled-generation", model=str(folder / "plain"))
-    options = {"length_unit": "character", "do_sample": False}
-    outputs = write(PROMPTS, length=[7, 23], length_constraint="exact", **options)
-    assert [len(out["generated_text"]) for out in outputs] == [7, 23]
-    tokenizer = write.tokenizer
-    table = hf_lenctrl.UnitTable.from_tokenizer(tokenizer, "character")
-    prompt = tokenizer(PROMPTS[1], return_tensors="pt")["input_ids"]
-    columns = prompt.shape[1]
-    room = {"prompt_length": columns, "max_length": columns + 300}
-    bound = hf_lenctrl.LengthConstraintLogitsProcessor(table, 23, "exact", eos_token_id=1, **room)
-    ids = write.model.generate(prompt, logits_processor=[bound], max_new_tokens=300, do_sample=False)[0, columns:]
-    assert outputs[1]["generated_text"] == tokenizer.decode(ids, skip_special_tokens=True)
-
-
 @pytest.mark.parametrize(
     ("text", "end"),
     [

@@ -1,7 +1,6 @@
 """`generate` with a constraint, on untrained models of every family, whose outputs would have any length."""
 
 import functools
-import itertools
 import logging
 
 import pytest
@@ -157,35 +156,6 @@ def test_max_new_tokens_too_small_for_an_exact_length_is_told():
     output = model.generate(SOURCE, length=9, length_constraint="max", max_new_tokens=4)
     assert all(n <= 3 for n in lengths_of("marian", "token", output))
     assert (output[:, 1:] == 0).any(dim=1).all()
-
-
-def log_probabilities(model, source, sequences, length):
-    """Sum for each row up to and with EOS, and the entries it takes, by teacher forcing."""
-    logits = model(input_ids=source, decoder_input_ids=sequences[:, :-1], length=length).logits
-    chosen = sequences[:, 1:]
-    each = logits.log_softmax(-1).gather(-1, chosen.unsqueeze(-1)).squeeze(-1)  # (B, T)
-    ended = (chosen == model.config.eos_token_id).int()
-    counts = ended.cumsum(-1) - ended == 0
-    return (each * counts).sum(-1), counts.sum(-1)
-
-
-@pytest.mark.parametrize("constraint", CONSTRAINTS)
-def test_the_best_of_all_complete_outputs_wins_with_beams_enough(constraint):
-    """Three letters and at most four of them: 120 outputs and the empty one, all of them scored."""
-    model = build_model("bart", vocab_size=6, init_std=0.5)
-    letters, bos, pad, eos, start = (3, 4, 5), 0, 1, 2, 2
-    source = torch.tensor([[3, 4, 5, 3]])
-    counts = range(5) if constraint == "max" else [4]
-    outputs, sums = [], []
-    for n in counts:
-        rows = [[start, *row, eos] for row in itertools.product(letters, repeat=n)]
-        sums += log_probabilities(model, source.expand(len(rows), -1), torch.tensor(rows), 4)[0].tolist()
-        outputs += rows
-    options = {"num_beams": 81, "length_penalty": 0.0, "suppress_tokens": [bos, pad], "forced_eos_token_id": None}
-    options |= {"return_dict_in_generate": True, "output_scores": True}
-    output = model.generate(source, length=4, length_constraint=constraint, **options)
-    assert output.sequences.tolist() == [outputs[max(range(len(outputs)), key=sums.__getitem__)]]
-    assert output.sequences_scores.item() == pytest.approx(max(sums), abs=1e-4)
 
 
 def keeps(produced: list[int], bounds: list[int], constraint: str) -> bool:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import datasets
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
+from conftest import word_tokenizer
 
 from hf_lenctrl.commands.arguments import DataArguments
 from hf_lenctrl.commands.data import RowReport, leave_out_lengths, load_splits, tokenize
@@ -171,16 +170,6 @@ def test_without_groups_and_with_an_own_file(tmp_path):
         }
 
 
-@pytest.fixture(scope="module")
-def word_tokenizer():
-    """One id a word, EOS at the end: a=3, b=4, c=5, d=6."""
-    vocabulary = {"</s>": 0, "<unk>": 1, "<pad>": 2, "a": 3, "b": 4, "c": 5, "d": 6}
-    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    words.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 0)])
-    return PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>", unk_token="<unk>", pad_token="<pad>")
-
-
 def tokenize_rows(pairs, tokenizer, **options):
     rows = datasets.Dataset.from_dict({"source": [p[0] for p in pairs], "target": [p[1] for p in pairs]})
     return tokenize(datasets.DatasetDict(train=rows), tokenizer, DataArguments(**options))
@@ -200,8 +189,9 @@ MIXED = [
 ]
 
 
-def test_the_report_counts_empty_too_long_and_cut_rows(word_tokenizer, caplog):
-    tokenized, reports = tokenize_rows(MIXED, word_tokenizer, max_source_length=3, max_target_length=3)
+def test_the_report_counts_empty_too_long_and_cut_rows(caplog):
+    words = word_tokenizer("a", "b", "c", "d")
+    tokenized, reports = tokenize_rows(MIXED, words, max_source_length=3, max_target_length=3)
     dropped = dict.fromkeys([1, 2, 3, 4, 7], "empty text") | dict.fromkeys([5, 6], "target over 3 tokens")
     assert reports == [RowReport("train", rows=10, empty=5, target_too_long=2, source_cut=2, dropped=dropped)]
     assert reports[0].kept == 3
@@ -209,7 +199,7 @@ def test_the_report_counts_empty_too_long_and_cut_rows(word_tokenizer, caplog):
     assert tokenized["train"]["labels"][:] == [[5, 6, 0], [6, 0], [3, 0]]
     assert "train: 2 of 3 sources are longer than 3 tokens and were cut" in caplog.text
     with pytest.raises(ValueError, match="no row of train is left: train: 2 rows, 1 dropped .*max_target_length"):
-        tokenize_rows([("a", "a b c"), ("a", "")], word_tokenizer, max_target_length=3)
+        tokenize_rows([("a", "a b c"), ("a", "")], words, max_target_length=3)
 
 
 @pytest.mark.parametrize("tokenizer", ["character_tokenizer", "shared_tokenizer"])

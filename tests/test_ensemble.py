@@ -27,14 +27,6 @@ def mean_probability(models, **inputs):
     return torch.stack([output.logits.double().softmax(-1) for output in outputs]).mean(0)
 
 
-@pytest.mark.parametrize(("num_beams", "constraint"), [(1, None), (4, "exact")])
-def test_an_ensemble_of_one_generates_what_the_model_does(family, num_beams, constraint):
-    model = build_model(family, init_std=0.2)
-    options = {"length": [3, 9, 6], "num_beams": num_beams, "max_new_tokens": 12, "length_constraint": constraint}
-    expected = model.generate(SOURCE, **options).tolist()
-    assert LengthControlEnsemble([model]).generate(SOURCE, **options).tolist() == expected
-
-
 def test_logits_of_an_ensemble_are_the_log_of_the_mean_probability():
     models = members()
     inputs = {

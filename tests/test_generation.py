@@ -284,22 +284,6 @@ def test_length_beyond_the_positions_is_refused_with_absolute_positions():
             model.generate(SOURCE, length=length)
 
 
-def test_longest_output_that_the_positions_hold_is_not_cut(family):
-    model = build_model(family, absolute_positions=True, max_position_embeddings=16)
-    eos = model.config.eos_token_id
-
-    def stop_at_length(input_ids, scores):
-        scores[:, :4] = -1e4  # special tokens
-        if input_ids.shape[1] == 16:  # decoder start and 15 tokens: the last position, which predicts EOS
-            scores[:, eos] = 1e4
-        return scores
-
-    output = model.generate(SOURCE, length=15, logits_processor=[stop_at_length])
-    assert output.shape == (2, 17)
-    assert (output[:, 1:16] >= 4).all()
-    assert output[:, 16].tolist() == [eos, eos]
-
-
 def test_positions_needed_are_counted_by_the_largest_token():
     model = build_model("bart", absolute_positions=True, max_position_embeddings=16, length_unit="character")
     model.model.decoder.unit_table = UnitTable(

@@ -105,24 +105,6 @@ def test_narrow_ranges_have_as_many_outputs_as_wide_ones(pipe):
     assert [out["requested_length"] for out in best] == ranges
 
 
-def test_another_model_or_words_of_the_source_choose_among_all_candidates(pipe, plain_pipe, monkeypatch):
-    asked = []
-
-    def longest(model, tokenizer, sources, texts):
-        asked.append((set(sources), len(texts)))
-        return [len(text) for text in texts]
-
-    monkeypatch.setattr("hf_lenctrl.inference.ranking.log_probabilities", longest)
-    ranker = (plain_pipe.model, plain_pipe.tokenizer)
-    assert pipe(SOURCES[0], length=(9, 30), rerank=6, rerank_model=ranker)["length"] == 30
-    assert asked == [({SOURCES[0]}, 6)]  # two at each of three lengths
-    monkeypatch.setattr(
-        "hf_lenctrl.inference.ranking.rerank", lambda source, texts, scores: list(range(len(texts)))[::-1]
-    )
-    last = candidates(pipe, SOURCES[0], 9, 30, [9, 19, 30], num_beams=2, num_return_sequences=2)[-1][1]
-    assert pipe(SOURCES[0], length=(9, 30), rerank=6, num_beams=2)["generated_text"] == last
-
-
 def test_the_lengths_to_write_at_are_an_option(pipe):
     assert pipe(SOURCES[0], length=(9, 30), length_plans=1) == {
         **pipe(SOURCES[0], length=19, length_constraint="exact", length_tolerance=(10, 11)),

@@ -232,17 +232,6 @@ def test_progress_in_tokens(handmade_marian, handmade_bart):
     assert progress(handmade_bart, ids, "token") == [0, 0, 1, 2, 2, 3, 3, 3]
 
 
-def test_a_batch_of_rows_of_different_lengths(handmade_marian):
-    table = UnitTable.from_tokenizer(handmade_marian, "character")
-    ids = torch.tensor([[2, 4, 3, 5, 0], [2, 5, 0, 2, 2], [2, 2, 2, 2, 2], [2, 3, 8, 8, 6]])
-    expected = [[0, 5, 6, 8, 8], [0, 1, 1, 1, 1], [0, 0, 0, 0, 0], [0, 0, 1, 4, 6]]
-    actual = table.progress(ids)
-    assert actual.tolist() == expected
-    assert actual.dtype == torch.int64
-    assert table.count(ids).tolist() == [8, 1, 0, 6]
-    assert table.states_after(ids).tolist() == [[0, 1, 2, 1, 1], [0, 1, 1, 1, 1], [0, 0, 0, 0, 0], [0, 0, 1, 1, 1]]
-
-
 @pytest.mark.parametrize("unit", ["token", *UNITS])
 def test_rows_without_ids_count_nothing_and_end_at_the_start(handmade_marian, unit):
     count, state = UnitTable.from_tokenizer(handmade_marian, unit).count_and_state(torch.zeros(2, 0, dtype=torch.long))

@@ -5,8 +5,6 @@ import struct
 import sys
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
 
 from hf_lenctrl.evaluation.report import LengthReport, length_report
 
@@ -62,14 +60,6 @@ def test_each_unit_has_its_own_lengths_and_figures():
     assert within == {9: 0.0, 10: 1.0, 30: 0.5, 70: 0.5}
     report = length_report(["aaaa", "bbbbb"], [5, 40], tolerance=[1, 0])  # each text has its window
     assert [bucket["within"] for bucket in report.units["character"]["buckets"]] == [1.0, 0.0]
-
-
-def word_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a word, unknown ones too, and an end-of-sentence token that does not count."""
-    tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "small": 1, "</s>": 2}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>")
 
 
 def test_tokens_are_those_of_the_target_side(character_tokenizer):

@@ -96,22 +96,6 @@ def test_twenty_pairs_are_learnt_exactly(name, character_tokenizer, monkeypatch)
         assert character_tokenizer.batch_decode(ids, skip_special_tokens=True) == [target for _, target in texts]
 
 
-def test_a_step_with_a_state_is_that_of_the_whole_sequence(name, character_tokenizer):
-    model = build(name, character_tokenizer)
-    batch = character_tokenizer([SOURCES[0], SOURCES[4]], padding=True, return_tensors="pt")
-    length = {} if name in ("lstm", "convs2s") else {"length": torch.tensor([9, 14])}
-    cached, whole = (
-        model.generate(**batch, **length, num_beams=3, max_new_tokens=12, use_cache=use_cache)
-        for use_cache in (True, False)
-    )
-    assert torch.equal(cached, whole)
-    # what a row gets does not depend on the longer row beside it
-    alone = character_tokenizer([SOURCES[4]], return_tensors="pt")
-    length = {key: value[1:] for key, value in length.items()}
-    own = model.generate(**alone, **length, num_beams=3, max_new_tokens=12)
-    assert torch.equal(own[0], cached[1][: own.shape[1]])
-
-
 def test_a_checkpoint_holds_the_whole_model_and_it_keeps_lengths(name, character_tokenizer, tmp_path):
     model = build(name, character_tokenizer)
     model.save_pretrained(tmp_path)

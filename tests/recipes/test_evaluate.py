@@ -5,7 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
-from test_report import table_rows, word_tokenizer
+from conftest import word_tokenizer
+from test_report import table_rows
 
 from hf_lenctrl.commands import evaluate as recipe
 
@@ -47,7 +48,7 @@ def test_a_csv_of_another_system_is_measured_against_one_length(tmp_path, capsys
 
 
 def test_each_unit_takes_its_own_length(tmp_path, capsys):
-    word_tokenizer().save_pretrained(tmp_path / "tokenizer")
+    word_tokenizer("the", "cat").save_pretrained(tmp_path / "tokenizer")
     path = write(tmp_path / "out.jsonl")
     options = ("--input_file", path, "--units", "character", "token", "--tokenizer", str(tmp_path / "tokenizer"))
     table = printed(capsys, *options, "--requested_column", "requested", "words")

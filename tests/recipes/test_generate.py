@@ -7,7 +7,7 @@ from pathlib import Path
 import datasets
 import pytest
 from conftest import SOURCES, TARGETS, build_model
-from recipe_runs import load, save, save_stock, write_rows, write_texts
+from recipe_runs import save, save_stock, write_rows, write_texts
 
 import hf_lenctrl
 from hf_lenctrl.commands import generate
@@ -20,27 +20,6 @@ def saved(character_tokenizer, tmp_path_factory):
     fields = {"vocab_size": len(tokenizer), "length_unit": "character", "init_std": 0.5}
     fields |= {"decoder_vocab_size": len(tokenizer.target_encoder), "share_encoder_decoder_embeddings": False}
     return save(build_model("marian", seed=5, **fields), tokenizer, tmp_path_factory.mktemp("saved"))
-
-
-BUDGETS = [9, 30, 4, 9, 17, 1]
-
-
-def test_every_row_is_written_at_its_own_length_in_the_order_of_the_file(saved, tmp_path):
-    rows = [{"text": source, "budget": n} for source, n in zip(SOURCES, BUDGETS, strict=True)]
-    file = write_rows(tmp_path / "in.jsonl", rows)
-    columns = ("--length_column", "budget", "--source_column", "text")
-    written = write_texts(saved, file, *columns, "--num_beams", 1, "--batch_size", 2)
-    assert [row["source"] for row in written] == SOURCES
-    assert [row["requested"] for row in written] == BUDGETS
-    assert [row["length"] for row in written] == [len(row["output"]) for row in written]
-    # Each text is what the model writes for that source at that length. It does not know how to end, and the limit of
-    # a batch is that of its longest request, so alone it may be stopped earlier.
-    model, tokenizer = load(saved)
-    for row in written:
-        ids = model.generate(**tokenizer(row["source"], return_tensors="pt"), length=row["requested"])
-        alone = tokenizer.decode(ids[0], skip_special_tokens=True)
-        assert len(alone) >= 30 and row["output"].startswith(alone)
-    assert len({row["output"][:30] for row in written}) >= 3  # so that a mix-up would show
 
 
 def test_a_length_that_the_model_cannot_hold_is_told_before_anything_is_written(
