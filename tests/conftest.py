@@ -16,7 +16,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread for each of pytest's
 import pytest
 import sentencepiece
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
     BartTokenizer,
     BertTokenizer,
@@ -96,6 +96,16 @@ def character_tokenizer(tmp_path_factory):
     return hf_lenctrl.train_marian_tokenizer(
         SOURCES, TARGETS, tmp_path_factory.mktemp("character"), vocab_size=120, target_vocabulary="character"
     )
+
+
+def word_tokenizer(*words: str) -> PreTrainedTokenizerFast:
+    """One id a word, from 3 on, and EOS, 0, at the end; an unknown word is 1."""
+    vocabulary = {word: i for i, word in enumerate(("</s>", "<unk>", "<pad>", *words))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 0)])
+    names = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
 
 
 FAMILIES = hf_lenctrl.modeling_lenctrl.FAMILIES

@@ -21,6 +21,7 @@ from transformers import (
 )
 
 import hf_lenctrl
+import lenctrl
 from hf_lenctrl.commands import generate
 from hf_lenctrl.commands import train as train_seq2seq
 
@@ -149,6 +150,15 @@ def save_translators(folder: Path, tokenizer, model: str = "model", base: str = 
         tokenizer.save_pretrained(folder / name)
         made.save_pretrained(folder / name)
     return controlled, plain
+
+
+def run_lenctrl(words: list[str], monkeypatch) -> None:
+    """As `lenctrl words...`, but in this process, which has imported what takes longest."""
+    monkeypatch.setattr(sys, "argv", ["lenctrl"])
+    try:
+        lenctrl.main(words)
+    except SystemExit as end:
+        assert not end.code, f"lenctrl {' '.join(words)} ended with {end.code}"
 
 
 def load_script(path: str):

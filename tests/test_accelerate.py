@@ -148,9 +148,6 @@ def seen_by(folder: Path) -> list[list]:
     return processes
 
 
-# Two processes
-
-
 @pytest.mark.slow
 def test_a_step_of_two_processes_is_that_of_one_with_all_their_rows(two, tmp_path):
     # targets of many lengths: were each process to take the mean of its own tokens, those of the process with fewer
@@ -222,9 +219,6 @@ def test_two_processes_write_every_row_once_and_in_order(two):
     assert [json.loads(line) for line in together] == alone
 
 
-# Configurations
-
-
 EXPECTED = {
     "cpu_2procs.yaml": (DistributedType.MULTI_GPU, 1, 2),
     "deepspeed_zero3.yaml": (DistributedType.DEEPSPEED, 1, 2),
@@ -248,14 +242,9 @@ def test_accelerate_reads_a_configuration_and_needs_no_more(name, caplog):
     assert (args.use_fsdp, args.use_deepspeed) == (kind == DistributedType.FSDP, kind == DistributedType.DEEPSPEED)
     assert (args.mixed_precision, args.use_cpu) == ("no", False)
     assert (args.num_machines, args.num_processes) == (machines, processes)
-
-
-def test_the_commands_in_the_configurations_are_right():
-    assert sorted(path.name for path in CONFIGURATIONS.glob("*.yaml")) == sorted(EXPECTED)
-    for name in EXPECTED:
-        text = (CONFIGURATIONS / name).read_text()
-        assert re.findall(r"--config_file (\S+)", text) == [f"recipes/accelerate/{name}"]
-        assert "recipes/train_seq2seq.py" in text
+    text = (CONFIGURATIONS / name).read_text()
+    assert re.findall(r"--config_file (\S+)", text) == [f"recipes/accelerate/{name}"]
+    assert "recipes/train_seq2seq.py" in text and len(list(CONFIGURATIONS.glob("*.yaml"))) == len(EXPECTED)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")

@@ -42,10 +42,6 @@ def components(page: gr.Blocks) -> dict:
     return {c["props"]["label"]: c["props"] for c in page.get_config_file()["components"] if c["props"].get("label")}
 
 
-def handler(page: gr.Blocks):
-    return next(fn for fn in page.fns.values() if fn.api_name == "translate")
-
-
 def texts(html: str, kind: str) -> list[str]:
     """What the elements of a class hold, as a browser shows it."""
     return [unescape(text) for text in re.findall(rf'class="{kind}">([^<]*)<', html)]
@@ -85,14 +81,6 @@ def test_without_a_base_there_is_one_text_with_the_remaining_length_under_each_t
     assert left[-1] == 0
 
 
-def test_every_text_is_escaped(writer, plain_writer, monkeypatch):
-    evil = {"generated_text": "<b onclick='x'>&", "length": 16, "requested_length": 16, "ids": [2, 0], "units": [0, 0]}
-    monkeypatch.setattr(app.Writer, "__call__", lambda self, text, **options: evil)
-    html = app.translate(writer, plain_writer, SENTENCE, 16, "exact")
-    assert texts(html, "text") == ["<b onclick='x'>&"] * 2
-    assert "<b" not in html and "'x'" not in html
-
-
 TWO = "Es regnet heute. Wir bleiben zu Hause."
 
 
@@ -127,6 +115,20 @@ def test_the_slider_has_the_trained_lengths(writer, monkeypatch):
     assert (slider["minimum"], slider["maximum"], slider["value"]) == (30, 66, 30)
 
 
+def test_texts_and_faults_are_escaped_and_there_is_no_telemetry(writer, plain_writer, monkeypatch):
+    page = app.build(writer)
+    translate = next(fn for fn in page.fns.values() if fn.api_name == "translate")
+    # a choice made while a text is generated is answered next
+    assert page.analytics_enabled is False and translate.trigger_mode == "always_last"
+    with pytest.raises(gr.Error) as raised:
+        translate.fn(SENTENCE, "<b>", "exact")
+    assert "got '&lt;b&gt;'" in raised.value.message
+    evil = {"generated_text": "<b onclick='x'>&", "length": 16, "requested_length": 16, "ids": [2, 0], "units": [0, 0]}
+    monkeypatch.setattr(app.Writer, "__call__", lambda self, text, **options: evil)
+    html = app.translate(writer, plain_writer, SENTENCE, 16, "exact")
+    assert texts(html, "text") == ["<b onclick='x'>&"] * 2 and "<b" not in html and "'x'" not in html
+
+
 def test_a_plain_model_needs_a_constraint(writer, plain_writer):
     def choices(writer) -> list[str]:
         return [value for _, value in components(app.build(writer))["Constraint"]["choices"]]
@@ -134,15 +136,6 @@ def test_a_plain_model_needs_a_constraint(writer, plain_writer):
     assert choices(writer) == ["exact", "at most", "unconstrained"]
     assert choices(plain_writer) == ["exact", "at most"]
     assert texts(app.translate(plain_writer, None, SENTENCE, 12, "exact"), "count met") == ["12 of 12"]
-
-
-def test_the_page_sends_no_telemetry_and_shows_faults_as_text(writer):
-    page = app.build(writer)
-    assert page.analytics_enabled is False
-    assert handler(page).trigger_mode == "always_last"  # a choice made while a text is generated is answered next
-    with pytest.raises(gr.Error) as raised:
-        handler(page).fn(SENTENCE, "<b>", "exact")
-    assert "got '&lt;b&gt;'" in raised.value.message
 
 
 def test_the_space_has_the_front_matter_and_the_requirements_of_the_page():
@@ -248,19 +241,8 @@ def test_a_visitor_gets_the_length_asked_for_and_is_told_of_faults(browser_page)
 
     page.get_by_text(app.EXAMPLES[2][0], exact=True).click()
     expect(page.get_by_label("Sentence")).to_have_value(app.EXAMPLES[2][0], **wait)
-    translate.click()
-    length = app.EXAMPLES[2][1]
-    expect(page.locator(".count.met")).to_have_text(f"{length} of {length}", **wait)
-    assert len(page.locator(".text").first.text_content()) == length
-    assert page.locator(".count.base").count() == 1
-    assert page.locator(".left").first.text_content() == str(length)
-    assert page.locator(".left").last.text_content() == "0"
-    # no scrolling to the side
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-
-    page.get_by_label("Sentence").fill("<img src=x> ${1+1}")
     page.get_by_role("radio", name="at most").click()  # asks at once
-    expect(page.get_by_text(f"at most, {length} characters")).to_be_visible(**wait)
-    assert page.locator(".text img").count() == 0
-
-    assert elsewhere == []
+    expect(page.get_by_text(f"at most, {app.EXAMPLES[2][1]} characters")).to_be_visible(**wait)
+    assert page.locator(".count.base").count() == 1
+    # no scrolling to the side
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390 and elsewhere == []

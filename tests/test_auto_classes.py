@@ -12,19 +12,15 @@ import pytest
 import torch
 from conftest import (
     FAMILIES,
-    MARIAN,
     RELATIVE,
-    SHAPE,
     TARGETS,
     build_model,
     build_model_of,
-    in_names_of,
     make_tokenizers,
 )
 from recipe_runs import isolated
 from safetensors.torch import load_file, save_file
 from transformers import (
-    AutoConfig,
     AutoModel,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
@@ -65,8 +61,6 @@ def checkpoint(checkpoints, family, tmp_path):
     return Path(shutil.copytree(checkpoints[family], tmp_path / "checkpoint"))
 
 
-# Registration
-
 AUTO = "from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer"
 
 
@@ -101,45 +95,19 @@ print(json.dumps([loaded, missing, complete, found, task]))
     assert json.loads(done.stdout.splitlines()[-1]) == [[], [], True, CLASSES, "LengthControlledGenerationPipeline"]
 
 
-def test_auto_classes_build_from_a_config(any_family):
-    model = build_model_of(any_family)
-    config = AutoConfig.for_model(f"lenctrl_{any_family}", **in_names_of(any_family, **SHAPE, **MARIAN))
-    assert type(config) is type(model.config)
-    assert type(AutoModel.from_config(config)) is type(model).model_class
-    assert type(AutoModelForSeq2SeqLM.from_config(config)) is type(model)
-
-
-# Saving and loading
-
-
-@pytest.mark.parametrize(
-    ("any_family", "unit"), [*((family, "character") for family in FAMILIES), ("bart", "word"), ("t5", "byte")]
-)
-def test_a_saved_table_of_another_unit_comes_back_with_its_states(
-    any_family, tokenizers_of_every_kind, tmp_path, unit
-):
+def test_a_saved_model_comes_back_as_it_was(any_family, tokenizers_of_every_kind, tmp_path):
     tokenizer = tokenizers_of_every_kind[any_family]
-    model = build_model_of(any_family, vocab_size=len(tokenizer), length_unit=unit)
+    fields = {"length_encoding": "pre", "absolute_positions": any_family in RELATIVE, "length": 12}
+    fields |= {"length_unit": "character"}
+    model = build_model_of(any_family, **fields, init_std=0.2, vocab_size=len(tokenizer))
     model.set_unit_table(tokenizer)
     model.save_pretrained(tmp_path)
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    assert type(loaded) is type(model)
     assert loaded.config.unit_states == model.unit_table.states > 1
     labels = tokenizer(text_target="small text editor", return_tensors="pt")["input_ids"]
-    expected = {"character": 17, "word": 3, "byte": 17}
-    assert loaded.count_labels(labels).tolist() == [expected[unit]]
-
-
-@pytest.mark.parametrize(
-    ("any_family", "absolute_positions"),
-    [(family, on) for family in FAMILIES for on in (True, False) if on or family not in RELATIVE],
-)
-def test_a_saved_model_comes_back_as_it_was(any_family, tmp_path, absolute_positions):
-    fields = {"length_encoding": "pre", "absolute_positions": absolute_positions, "length": 12}
-    model = build_model_of(any_family, **fields, init_std=0.2)
-    model.save_pretrained(tmp_path)
-    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
-    assert type(loaded) is type(model)
-    for name, value in {**fields, "length_unit": "token", "model_type": f"lenctrl_{any_family}"}.items():
+    assert loaded.count_labels(labels).tolist() == [17]
+    for name, value in {**fields, "model_type": f"lenctrl_{any_family}"}.items():
         assert getattr(loaded.config, name) == value
     assert loaded.state_dict().keys() == model.state_dict().keys()
     for name, value in model.state_dict().items():
@@ -148,9 +116,6 @@ def test_a_saved_model_comes_back_as_it_was(any_family, tmp_path, absolute_posit
     labels = torch.tensor([[31, 32], [41, 42]])
     assert torch.equal(loaded(source, labels=labels).logits, model(source, labels=labels).logits)
     assert torch.equal(loaded.generate(source, num_beams=2), model.generate(source, num_beams=2))
-
-
-# Damaged and foreign checkpoints
 
 
 def without_table(folder: Path) -> None:
@@ -179,8 +144,6 @@ def test_a_checkpoint_that_lost_its_token_table_gets_the_default_one(family, tmp
     special = {"bart": {0, 1, 2}, "marian": {0, 2}}[family]
     assert loaded.unit_table.weights.tolist() == [[int(i not in special) for i in range(60)]]
 
-
-# Code that ships with a checkpoint
 
 REMOTE = """
 import json, sys

@@ -1,19 +1,23 @@
-"""The measurements run and have their form; no time decides anything here."""
+"""The measurements and comparisons run and have their form; no time decides anything here."""
 
 import json
 import math
+from pathlib import Path
 
 import architectures
+import finish
 import growth
+import instead
 import pytest
-import readout
 import startup
 import suite
 import timing
 import torch
-from conftest import build_model
+import yaml
+from conftest import SOURCES, TARGETS
+from recipe_runs import save_translators, write_rows
 
-from hf_lenctrl.length_encoding import ldpe, lrpe
+from benchmarks import reading
 
 
 # enough to run through; every part has its entry
@@ -38,11 +42,17 @@ def settings(part: str) -> dict:
 assert TINY.keys() == suite.PARTS.keys()
 
 
-@pytest.mark.parametrize("part", [pytest.param(p, marks=pytest.mark.slow if p == "startup" else ()) for p in TINY])
+@pytest.mark.parametrize("part", TINY)
 def test_a_part_has_rows(part, monkeypatch):
     small = {"Marian": (timing.marian_shape("1x64", 60), *startup.SHAPES["Marian-base"][1:])}
     monkeypatch.setattr(startup, "SHAPES", small)
-    monkeypatch.setattr(startup, "IMPORTS", dict.fromkeys(startup.IMPORTS, ""))  # the first texts import all
+
+    def run(command, cwd, **_):  # in this process, which has imported all
+        with monkeypatch.context() as patch:
+            patch.chdir(cwd)
+            exec(command[-1], {})
+
+    monkeypatch.setattr(startup.subprocess, "run", run)
     if part == "fixed length":
         pytest.importorskip("ctranslate2", reason="the extra 'fast' is not installed")
     torch.compiler.reset()
@@ -87,11 +97,6 @@ def test_rounds_alternate_after_one_that_warms_up():
     assert timing.row_of("name", [7.0], "what").spread == (7.0, 7.0)
 
 
-def test_an_exponent_is_the_slope_of_the_logarithms():
-    seconds = {size: [3.0 * size, 0.5 * size**2] for size in (10, 40, 160)}
-    assert growth.exponents([10, 40, 160], seconds) == pytest.approx([1.0, 2.0])
-
-
 def test_a_peak_counts_what_stands_at_once():
     def run():
         first = torch.zeros(1000)  # 4,000 bytes
@@ -102,31 +107,10 @@ def test_a_peak_counts_what_stands_at_once():
     assert growth.peak(run) == 12_000
 
 
-def test_what_growth_measures_is_length_control_alone():
-    model = build_model("marian", length_encoding="ldpe")
-    run = growth.control(model, 2, 7)
-    with growth.parents_left_out():
-        run()
-    assert all(p.grad is None for p in model.parameters())  # neither embeddings nor layers took part
-
-
-def test_a_reader_finds_the_end_in_ldpe_at_every_length_alike():
-    difference = readout.margins(ldpe, 64, 1.0, (30, 50, 75))
-    assert difference == pytest.approx([difference[0]] * 3, abs=1e-6)
-    assert difference[0] > max(readout.margins(lrpe, 64, 1.0, (30, 50, 75)))
-    assert readout.margins(ldpe, 64, 0.5, (30,))[0] > difference[0]  # less noise, more margin
-    assert readout.margins(ldpe, 128, 1.0, (30,))[0] > difference[0]  # more columns, independent noise in each
-
-
-def test_an_architecture_takes_a_length():
-    assert architectures.tried("mamba", architectures.small_tokenizer()) == ("works", "")
-
-
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
         ("gemma4_text", "Gemma4ForCausalLM does not take embeddings"),
-        ("cpmant", "CpmAntForCausalLM has 1314 embeddings and 290 outputs"),
         ("emu3", "Emu3ForCausalLM cannot be saved with a length"),
         ("reformer", "ReformerModelWithLMHead pads ids to its chunks but not embeddings"),
         ("roberta", "RobertaForCausalLM reads the ids beside their embeddings"),
@@ -135,3 +119,94 @@ def test_an_architecture_takes_a_length():
 def test_an_architecture_that_cannot_take_a_length_is_refused_at_conversion(name, reason):
     step, error = architectures.tried(name, architectures.small_tokenizer())
     assert step == "convert" and error.startswith(f"ValueError: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("output", "found"),
+    [
+        ("Tom bought 3 books.", []),
+        ("Tom Tom bought 3 books.", ["repeated"]),
+        ("Tom bought bought 3 books.", ["repeated"]),
+        ("Tom bought a book bought a book 3.", []),  # three words, twice: not what is looked for
+        ("Tom bought 3 books of", ["dangling end", "no final mark"]),
+        ("Tom bought 3 books of.", ["dangling end"]),
+        ("Tom bought 3 books,.", ["filled end"]),
+        ("Tom bought 3 books", ["no final mark"]),
+        ('Tom bought "3 books.', ["quotes"]),
+        ("Tom bought “3” books.", []),
+        ("Tom bought 33 books.", ["numbers"]),
+        ("He bought 3 books.", ["names"]),
+    ],
+)
+def test_each_fault_is_found_and_nothing_else(output, found):
+    faults = reading.faults("Tom hat 3 Bücher gekauft.", "Tom bought 3 books.", output)
+    three = {"repeated", "dangling end", "filled end"} & set(found)
+    assert [name for name, there in faults.items() if there] == found + ["one of these three"] * bool(three)
+
+
+def test_percentages_are_of_words_and_of_texts(tmp_path, capsys):
+    rows = [
+        {"source": "Hallo.", "reference": "Hello there.", "output": "Hello theree."},
+        {"source": "Nein!", "reference": "No!", "output": "No no no"},
+    ]
+    (tmp_path / "out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "train.jsonl").write_text(json.dumps({"target": "No, hello there."}) + "\n")
+    figures = reading.reading(rows, {"hello", "there", "no"})
+    assert figures["unknown words"] == 20  # theree, of five words
+    assert (figures["repeated"], figures["no final mark"], figures["names"]) == (50, 50, 0)
+    reading.main(["--train_file", str(tmp_path / "train.jsonl"), "--systems", f"a={tmp_path / 'out.jsonl'}"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == "| references | 2 | " + " | ".join(["0.00"] * 9) + " |"
+    assert lines[3].startswith("| a | 2 | 20.00 | 50.00 | 0.00 |")
+
+
+RECIPES = Path(__file__).resolve().parents[1] / "recipes"
+
+
+def test_what_fits():
+    pairs = [(20, 22), (20, 23), (20, 18), (20, 17), (11, 12), (10, 99)]  # up to 10 characters anything does
+    found = [instead.fits("a" * source, "b" * output, 0.1) for source, output in pairs]
+    assert found == [True, False, True, False, True, True]
+
+
+@pytest.fixture
+def models(shared_tokenizer, tmp_path):
+    """A controlled model and a plain one, their test file and a recipe."""
+    save_translators(tmp_path, shared_tokenizer)
+    write_rows(tmp_path / "test.jsonl", [{"source": a, "target": b} for a, b in zip(SOURCES, TARGETS, strict=True)])
+    spec = yaml.safe_load((RECIPES / "translation" / "isometric.yaml").read_text(encoding="utf-8"))
+    spec |= {"model": str(tmp_path / "model"), "base_model": str(tmp_path / "base"), "num_beams": 2, "batch_size": 4}
+    (tmp_path / "ways.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
+    return tmp_path, spec
+
+
+def test_every_way_writes_each_sentence(models, capsys):
+    folder, spec = models
+    files = ["--test_file", str(folder / "test.jsonl"), "--output_file", str(folder / "out.jsonl")]
+    instead.main([str(folder / "ways.yaml"), *files, "--max_rows", "2"])
+    table = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert [cells[0] for cells in table[2:]] == list(spec["ways"])
+    rows = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+    assert [row["source"] for row in rows] == SOURCES[:2]
+    for row in rows:
+        assert len(row["outputs"]["base, max"]) <= 1.1 * len(row["source"])
+        for name in ("window", "window, greedy", "range"):
+            assert instead.fits(row["source"], row["outputs"][name], 0.1), name
+
+
+def test_the_first_that_fits_is_taken_else_the_best():
+    def pipe(sources, **options):
+        assert options == {"num_return_sequences": 3}
+        return [[{"generated_text": text * n} for n in (10, 6, 3)] for text in ("ab", "ab")]
+
+    sources = ["x" * 12, "x" * 40]
+    assert instead.write(pipe, sources, {"of": "base", "n_best": 3}, 0.1) == ["ab" * 6, "ab" * 10]
+
+
+def test_the_table_of_finished_sentences(models, capsys):
+    folder, _ = models
+    write_rows(folder / "prompts.jsonl", [{"prompt": text} for text in SOURCES])
+    finish.main([str(folder / "base"), str(folder / "prompts.jsonl"), "--rows", "3", "--length", "30"])
+    table = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    assert [cells[0] for cells in table] == ["finish", "---|---|---|---|---", "none", "word", "sentence"]
+    assert all(int(cells[-1]) <= 30 for cells in table[2:])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassClassValidationError
 from tokenizers import ByteLevelBPETokenizer
-from torch.nn.functional import cross_entropy, pad
+from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedTokenizerFast
 
 import hf_lenctrl
@@ -82,7 +82,7 @@ def architecture(request) -> str:
     return request.param
 
 
-def test_before_training_it_is_the_stock_model_bit_for_bit(architecture):
+def test_before_training_it_is_the_stock_model_bit_for_bit_and_it_is_trained_and_saved(architecture, tmp_path):
     plain, model = build(architecture, zero=True)
     prompt = encode(PROMPTS)
     with torch.no_grad():
@@ -95,6 +95,15 @@ def test_before_training_it_is_the_stock_model_bit_for_bit(architecture):
     assert torch.equal(model.generate(**prompt, max_new_tokens=8, do_sample=False, length=9), expected)
     assert model.conversion_report.new == ("length_projection.weight",)
     assert len(model.conversion_report.kept) == len(list(plain.parameters()))
+    model.train()(**prompt, labels=labels).loss.backward()
+    assert float(model.length_projection.weight.grad.abs().sum()) > 0
+    torch.nn.init.normal_(model.length_projection.weight, std=0.3)
+    model.eval().save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path, length=9)
+    assert type(again) is hf_lenctrl.LenCtrlForCausalLM and again.config.length == 9
+    assert again.language_model.config._attn_implementation == model.language_model.config._attn_implementation
+    with torch.no_grad():
+        assert torch.equal(again(**prompt).logits, model(**prompt, length=9).logits)
 
 
 def test_the_cache_changes_nothing_and_every_length_is_kept(architecture):
@@ -106,17 +115,13 @@ def test_the_cache_changes_nothing_and_every_length_is_kept(architecture):
     exact = model.generate(**prompt, num_beams=3, do_sample=False, length=LENGTHS, length_constraint="exact")
     assert answers(model, exact, prompt) == LENGTHS
     assert answers(model, cached, prompt) != LENGTHS
+    alone, bound = encode(PROMPTS[:1]), {"length_constraint": "max", "do_sample": False}  # a padded row
+    together = model.generate(**prompt, length=LENGTHS, **bound)[0, prompt["input_ids"].shape[1] :]
+    single = model.generate(**alone, length=LENGTHS[0], **bound)[0, alone["input_ids"].shape[1] :]
+    assert together[: len(single)].tolist() == single.tolist()
 
 
-def test_a_row_in_a_padded_batch_is_the_row_alone(architecture):
-    _, model = build(architecture)
-    batch, alone = encode(PROMPTS), encode(PROMPTS[:1])
-    together = model.generate(**batch, length=LENGTHS, length_constraint="max", do_sample=False)
-    single = model.generate(**alone, length=LENGTHS[0], length_constraint="max", do_sample=False)
-    written, other = together[0, batch["input_ids"].shape[1] :], single[0, alone["input_ids"].shape[1] :]
-    assert written[: len(other)].tolist() == other.tolist()
-
-
+@pytest.mark.parametrize("architecture", ["llama", "gemma2", "gpt2", "opt", "falcon", "bloom"])
 def test_training_reads_what_generation_read(architecture):
     _, model = build(architecture)
     prompt = encode(PROMPTS[1:])
@@ -133,23 +138,6 @@ def test_training_reads_what_generation_read(architecture):
         other = model(out.sequences, labels=labels, length=40)
     assert not torch.allclose(other.logits[:, columns - 1 :], trained.logits[:, columns - 1 :], atol=1e-2)
     assert torch.equal(other.logits[:, : columns - 1], trained.logits[:, : columns - 1])  # the prompt is untouched
-
-
-def test_the_gradient_reaches_the_projection_and_a_saved_model_is_the_same(architecture, tmp_path):
-    _, model = build(architecture, zero=True)
-    ids = encode(PROMPTS[1:])["input_ids"]
-    labels = ids.clone()
-    labels[:, :3] = -100
-    model.train()
-    model(ids, labels=labels).loss.backward()
-    assert float(model.length_projection.weight.grad.abs().sum()) > 0
-    torch.nn.init.normal_(model.length_projection.weight, std=0.3)
-    model.eval().save_pretrained(tmp_path)
-    again = AutoModelForCausalLM.from_pretrained(tmp_path, length=9)
-    assert type(again) is hf_lenctrl.LenCtrlForCausalLM and again.config.length == 9
-    assert again.language_model.config._attn_implementation == model.language_model.config._attn_implementation
-    with torch.no_grad():
-        assert torch.equal(again(ids).logits, model(ids, length=9).logits)
 
 
 def test_a_cache_of_the_prompt_serves_every_length():
@@ -204,6 +192,11 @@ def test_an_answer_is_counted_up_to_its_end_and_a_row_holds_one():
     both = torch.tensor([rows[0] + rows[1], rows[0] + [-100] * len(rows[1])])
     with pytest.raises(ValueError, match=r"a row holds one answer.*got \[2, 1\]; make a row for each answer"):
         model(both.clamp(min=3), labels=both)
+    # the first label of a row is never predicted: it is the prompt's; and a row may have no answer
+    progress, lengths = count(torch.tensor([[*second, 1, -100], [-100] * (len(second) + 2)]))
+    assert progress[0, 0] == 0 and lengths.tolist() == [2, 1] and progress[1].tolist() == [-1] * (len(second) + 2)
+    with pytest.raises(ValueError, match="every answer .* at least one character, got \\[0\\]"):
+        count(torch.tensor([[-100, 1, -100]]))
 
 
 @pytest.mark.parametrize("architecture", ["llama", "mistral"])  # a cache with a window cannot be cut
@@ -252,42 +245,6 @@ def test_training_is_one_graph():
     assert torch.equal(compiled(ids, labels=labels).loss, expected)
 
 
-def test_labels_alone_say_where_an_answer_is():
-    _, model = build("llama", unit="token")
-    count = functools.partial(hf_lenctrl.modeling_lenctrl_causal.answer_progress, model.unit_table, eos=[1])
-    rows = torch.tensor([[5, 6, 7, 8, 1, -100], [-100, -100, 5, 6, 1, -100], [-100] * 6])
-    progress, lengths = count(rows)
-    # the first label of a row is never predicted: it is the prompt's
-    assert progress.tolist() == [[0, 1, 2, 3, 3, -1], [-1, 0, 1, 2, 2, -1], [-1] * 6]
-    assert lengths.tolist() == [3, 2, 1]
-    assert model.unit_table.count(torch.zeros(3, 0, dtype=torch.long)).tolist() == [0, 0, 0]
-    ids = torch.tensor([[5, 6, 7]])
-    assert model.prepare_inputs_for_generation(ids)["progress"].tolist() == [[-1, -1, 0]]
-    with pytest.raises(ValueError, match="every answer .* at least one token, got \\[0\\]"):
-        count(torch.tensor([[-100, 1, -100]]))
-
-
-def test_a_model_learns_to_plan():
-    """The length test: outputs of requested lengths, without a constraint; one deaf to them has 5 of 20 right."""
-    _, model = build("llama", zero=True, unit="token")
-    torch.manual_seed(3)
-    optimizer = torch.optim.AdamW(model.train().parameters(), lr=3e-3)
-    for _ in range(150):
-        many = torch.randint(2, 12, (16,))
-        rows = torch.full((16, 15), -100)
-        for row, n in zip(rows, many.tolist(), strict=True):
-            row[:n] = torch.randint(10, 20, (n,))
-            row[n] = 1
-        ids = torch.cat([torch.randint(20, 30, (16, 3)), rows.clamp(min=2)], dim=1)
-        model(ids, attention_mask=(ids != 2).long(), labels=pad(rows, (3, 0), value=-100)).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    prompt = {"input_ids": torch.randint(20, 30, (20, 3)), "attention_mask": torch.ones(20, 3, dtype=torch.long)}
-    lengths = [3, 5, 7, 9] * 5
-    out = model.eval().generate(**prompt, length=lengths, do_sample=False)
-    assert sum(a == b for a, b in zip(answers(model, out, prompt), lengths, strict=True)) >= 14
-
-
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -307,20 +264,3 @@ def test_what_cannot_be_is_refused(call, words):
     _, model = build("llama")
     with pytest.raises((ValueError, StrictDataclassClassValidationError), match=words):
         call(model, torch.tensor([[5]]))
-
-
-def test_a_column_named_length_is_told_once_in_training(caplog):
-    _, model = build("llama")
-    prompt = encode(PROMPTS)
-    labels = prompt["input_ids"].masked_fill(prompt["attention_mask"] == 0, -100)
-    labels[:, :4] = -100
-    with torch.no_grad():
-        counted = model.unit_table.count(labels.masked_fill(labels == -100, 2))
-        model(**prompt, labels=labels, length=9 * counted)  # not in training
-        model.train()
-        model(**prompt, labels=labels, length=counted + 1)
-        assert "a column `length`" not in caplog.text
-        model._looked = False
-        for _ in range(2):
-            model(**prompt, labels=labels, length=9 * counted)
-    assert caplog.text.count(f"length={(9 * counted).tolist()}, but the labels have {counted.tolist()} char") == 1

@@ -1,15 +1,14 @@
-"""Texts and chats in, answers of a length out, and a graceful end."""
+"""A causal language model with a length: texts and chats in, a graceful end, and the tools people use."""
 
-import json
 import math
 
 import pytest
 import torch
-from test_causal import PROMPTS, build, make_tokenizer
-from transformers import AutoModelForCausalLM, ByT5Tokenizer, pipeline
+from peft import LoraConfig, PeftModel, get_peft_model
+from test_causal import ARCHITECTURES, LENGTHS, PROMPTS, answers, build, encode, make_tokenizer
+from transformers import AutoModelForCausalLM, ByT5Tokenizer, Trainer, TrainingArguments, pipeline
 
 import hf_lenctrl
-from hf_lenctrl.commands import generate as generate_command
 from hf_lenctrl.inference.finish import FinishLogitsProcessor, finished, last_sentence_end
 from hf_lenctrl.inference.ranking import log_probabilities
 
@@ -58,30 +57,6 @@ def test_texts_and_chats_in_answers_out(folder):
         write(CHAT, length=9)
 
 
-def test_a_plain_model_is_kept_within_a_length(folder):
-    write = pipeline("length-controlled-generation", model=str(folder / "plain"))
-    options = {"length_unit": "character", "do_sample": False}
-    outputs = write(PROMPTS, length=[7, 23], length_constraint="exact", **options)
-    assert [len(out["generated_text"]) for out in outputs] == [7, 23]
-    tokenizer = write.tokenizer
-    table = hf_lenctrl.UnitTable.from_tokenizer(tokenizer, "character")
-    prompt = tokenizer(PROMPTS[1], return_tensors="pt")["input_ids"]
-    columns = prompt.shape[1]
-    room = {"prompt_length": columns, "max_length": columns + 300}
-    bound = hf_lenctrl.LengthConstraintLogitsProcessor(table, 23, "exact", eos_token_id=1, **room)
-    ids = write.model.generate(prompt, logits_processor=[bound], max_new_tokens=300, do_sample=False)[0, columns:]
-    assert outputs[1]["generated_text"] == tokenizer.decode(ids, skip_special_tokens=True)
-
-
-def test_the_generate_command_takes_a_causal_model(folder, tmp_path):
-    (tmp_path / "texts.txt").write_text("\n".join(PROMPTS), encoding="utf-8")
-    names = {"model": folder / "controlled", "input_file": tmp_path / "texts.txt", "output_file": tmp_path / "out"}
-    options = [f"--{name}={value}" for name, value in names.items()]
-    generate_command.main([*options, "--length", "9", "12", "--length_constraint=exact", "--num_beams=2"])
-    rows = [json.loads(line) for line in (tmp_path / "out").read_text(encoding="utf-8").splitlines()]
-    assert [len(row["output"]) for row in rows] == [9, 12, 9, 12]
-
-
 @pytest.mark.parametrize(
     ("text", "end"),
     [
@@ -90,8 +65,6 @@ def test_the_generate_command_takes_a_causal_model(folder, tmp_path):
         ("as Dr. Smith and J. Doe", ""),
         ("Is it? Yes! No… wait", "Is it? Yes! No…"),
         ("「はい。」と", "「はい。」"),
-        ("ما هذا؟ لا", "ما هذا؟"),
-        ("no mark at all", ""),
     ],
 )
 def test_the_last_end_of_a_sentence(text, end):
@@ -149,9 +122,7 @@ WORD_BEGINS = {"bart": "Ġd", "bert": "p"}  # in the other kinds "▁d"
 MORE_OF_IT = {"bert": "##p"}
 
 
-@pytest.mark.parametrize(
-    "kind", ["bart", "bert", "byte fallback", "m2m_100", "marian", "mbart", "nllb", "pegasus", "t5"]
-)
+@pytest.mark.parametrize("kind", ["bart", "bert", "byte fallback", "m2m_100", "marian", "t5"])
 def test_where_a_word_begins_in_every_kind_of_tokenizer(kind, tokenizers_of_every_kind):
     tokenizer = tokenizers_of_every_kind[kind]
     table = hf_lenctrl.UnitTable.from_tokenizer(tokenizer, "character")
@@ -219,3 +190,151 @@ def test_a_plain_model_chooses_among_the_answers(folder):
     chat = tokenizer.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
     others = write(CHAT, **several, num_return_sequences=4)
     assert score(chat, best["generated_text"], False) == max(score(chat, o["generated_text"], False) for o in others)
+
+
+EXACT = {"length_constraint": "exact", "do_sample": False}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A folder with a controlled model that the length changes, tied embeddings, and its tokenizer."""
+    folder = tmp_path_factory.mktemp("causal")
+    _, model = build("llama", tie_word_embeddings=True)
+    model.save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def test_several_outputs_and_the_ways_to_ask(checkpoint):
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, length=9)
+    prompt = encode(PROMPTS)
+    assert answers(model, model.generate(**prompt, **EXACT), prompt) == [9, 9]
+    sampled = {"length_constraint": "exact", "do_sample": True, "num_return_sequences": 2}
+    out = model.generate(**prompt, **sampled, length=torch.tensor(LENGTHS))
+    assert answers(model, out, prompt) == [7, 7, 23, 23]
+    out = model.generate(**prompt, num_beams=4, num_return_sequences=2, length=LENGTHS, **EXACT)
+    assert answers(model, out, prompt) == [7, 7, 23, 23]
+    assert max(answers(model, model.generate(**prompt, length=5, length_constraint="max"), prompt)) <= 5
+    static = {"cache_implementation": "static", "disable_compile": True}
+    expected = model.generate(**prompt, length=LENGTHS, **EXACT)
+    assert torch.equal(model.generate(**prompt, length=LENGTHS, **EXACT, **static), expected)
+    limited = model.generate(**prompt, length=LENGTHS, max_new_tokens=3)
+    assert limited.shape[1] <= prompt["input_ids"].shape[1] + 3
+    words = AutoModelForCausalLM.from_pretrained(checkpoint, length_unit="word")  # of the tokenizer that lies there
+    assert answers(words, words.generate(**prompt, length=[2, 4], **EXACT), prompt) == [2, 4]
+
+
+def test_the_settings_of_the_inner_model_are_those_of_the_whole(checkpoint):
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, attn_implementation="eager")
+    prompt = encode(PROMPTS)
+    assert model(**prompt, length=5).hidden_states is None
+    model.config.use_cache, model.config.output_hidden_states, model.config.output_attentions = False, True, True
+    out = model(**prompt, length=5)
+    assert out.past_key_values is None and len(out.hidden_states) == 3 and len(out.attentions) == 2
+    model.loss_function = lambda **kwargs: torch.tensor(7.0)
+    assert float(model(**prompt, labels=prompt["input_ids"]).loss) == 7.0
+    assert (model.config.num_hidden_layers, model.config.tie_word_embeddings) == (2, True)
+
+    rope = {"rope_type": "linear", "factor": 2.0, "rope_theta": 5000.0}
+    fields = {"use_cache": False, "attention_dropout": 0.25, "rope_parameters": rope}
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, **fields)
+    assert model(**prompt, length=5).past_key_values is None
+    inner = model.language_model.model
+    assert inner.layers[0].self_attn.attention_dropout == 0.25 and inner.rotary_emb.config.rope_parameters == rope
+    saved = model.config.to_dict()
+    assert not fields.keys() & saved.keys() and saved["text_config"]["attention_dropout"] == 0.25
+
+
+def test_a_loaded_model_has_the_buffers_that_no_checkpoint_holds(tmp_path, monkeypatch):
+    mamba = {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_chunk_size": 8}
+    monkeypatch.setitem(ARCHITECTURES, "falcon_h1", ARCHITECTURES["llama"] | mamba)
+    _, model = build("falcon_h1", ssm_multipliers=[0.5, 0.7, 0.9, 1.1, 1.3])
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    multipliers = again.language_model.model.layers[0].mamba.mup_vector.flatten()
+    expected = torch.tensor([0.5] * 32 + [0.7] * 32 + [0.9] * 8 + [1.1] * 8 + [1.3] * 4)  # z, x, B, C, dt
+    assert torch.equal(multipliers, expected)
+    prompt = encode(PROMPTS[1:])
+    with torch.no_grad():
+        assert torch.equal(again(**prompt, length=5).logits, model(**prompt, length=5).logits)
+
+
+def test_tied_and_resized_embeddings(checkpoint, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(checkpoint)
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    size = model.config.vocab_size
+    model.resize_token_embeddings(size + 3)
+    assert model.unit_table.weights.shape[1] == model.config.vocab_size == size + 3
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    tokenizer = make_tokenizer().from_pretrained(checkpoint)
+    tokenizer.add_tokens(["<one>", "<two>", "<three>"])
+    model.set_unit_table(tokenizer)
+    assert model.unit_table.count(torch.tensor([[size, size + 2]])).tolist() == [len("<one><three>")]
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(again.unit_table.weights, model.unit_table.weights)
+
+
+def test_half_precision_a_device_map_and_gradient_checkpointing(checkpoint):
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16, device_map="cpu")
+    assert model.language_model.model.layers[0].mlp.up_proj.weight.dtype == torch.bfloat16
+    assert model.length_projection.weight.dtype == torch.float32
+    prompt = encode(PROMPTS)
+    assert answers(model, model.generate(**prompt, length=LENGTHS, **EXACT), prompt) == LENGTHS
+    plain, half = build("llama", zero=True)
+    plain, half = plain.bfloat16(), hf_lenctrl.add_length_control(plain.bfloat16(), tokenizer=make_tokenizer())
+    with torch.no_grad():
+        assert torch.equal(half(**prompt, length=5).logits, plain(**prompt).logits)
+
+    _, model = build("llama")
+    labels = encode(PROMPTS[1:])["input_ids"].clone()
+    labels[:, :3] = -100
+    gradients = []
+    for checkpointing in (False, True):
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        model.train().zero_grad()
+        model(encode(PROMPTS[1:])["input_ids"], labels=labels).loss.backward()
+        gradients.append(model.length_projection.weight.grad.clone())
+    assert model.language_model.model.gradient_checkpointing
+    assert torch.allclose(*gradients, atol=1e-6)
+
+
+def rows_of(texts, answer):
+    tokenizer = make_tokenizer()
+    rows = []
+    for text in texts:
+        prompt, target = tokenizer(text)["input_ids"], tokenizer(answer)["input_ids"] + [1]
+        rows.append({"input_ids": prompt + target, "labels": [-100] * len(prompt) + target})
+    return rows
+
+
+def test_lora_trains_the_projection_whole_and_loads_in_five_lines(checkpoint, tmp_path):
+    _, model = build("llama", zero=True)
+    model.language_model.bfloat16()
+    model.save_pretrained(tmp_path / "base")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    lora = LoraConfig(r=4, task_type="CAUSAL_LM", modules_to_save=["length_projection"])
+    model = get_peft_model(model, lora)
+    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    assert {name.split(".")[-2] for name in trained if "lora" not in name} == {"default"}
+    assert all("length_projection" in name or "lora" in name for name in trained)
+    assert {weight.dtype for weight in trained.values()} == {torch.float32}
+    frozen = [weight for name, weight in model.named_parameters() if name not in trained and "embed" in name]
+    assert frozen[0].dtype == torch.bfloat16
+    args = TrainingArguments(str(tmp_path / "run"), max_steps=3, learning_rate=0.05, report_to="none", use_cpu=True)
+    rows = rows_of(PROMPTS[:1] * 8, "a small editor")
+    Trainer(model=model, args=args, train_dataset=rows).train()
+    model.eval().save_pretrained(tmp_path / "adapter")
+    ids = torch.tensor([rows[0]["input_ids"][:4]])
+    with torch.no_grad():
+        expected = [model(ids, length=n).logits for n in LENGTHS]
+    assert not torch.allclose(*expected)
+    # docs/causal.md has these lines
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    again = PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
+    with torch.no_grad():
+        assert torch.equal(again(ids, length=LENGTHS[0]).logits, expected[0])
+    merged = again.merge_and_unload()
+    out = merged.generate(ids, length=LENGTHS, **EXACT)
+    assert merged.unit_table.count(out[:, 4:]).tolist() == LENGTHS

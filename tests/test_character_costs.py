@@ -11,42 +11,29 @@ import wcwidth
 from conftest import MARIAN, SHAPE, TARGETS
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from PIL import ImageFont
 from test_length_units import decode
 from transformers import (
     AutoModelForSeq2SeqLM,
-    BartConfig,
-    BartForConditionalGeneration,
     MarianConfig,
     MarianMTModel,
 )
 
 from hf_lenctrl import (
     DataCollatorForLengthControl,
-    LengthConstraintLogitsProcessor,
     LengthControlledGenerationPipeline,
     UnitTable,
     add_length_control,
     character_costs,
     count_units,
 )
-from hf_lenctrl.generation import token_limit
-from hf_lenctrl.lengths import as_target
 
 
-FONT = ImageFont.load_default(16)
 MORSE = {"a": 9, "e": 5, "t": 7, "o": 15, "n": 9, "i": 7, "s": 9, " ": 4}  # dots of time, with the pause after
-
-
-@functools.cache
-def quarter_pixels_of(character: str) -> int:
-    return round(4 * FONT.getlength(character))
 
 
 COSTS = {
     "vowels": lambda text: sum(text.count(vowel) for vowel in "aeiouyAEIOUY日"),
     "morse": lambda text: sum(MORSE.get(character, 13) for character in text),
-    "quarter pixels": lambda text: sum(map(quarter_pixels_of, text)),
 }
 KINDS = ["bart", "bert", "byte fallback", "m2m_100", "marian", "nllb", "t5"]
 WHOLE = ["bert", "m2m_100", "marian", "nllb", "t5"]  # no character is split over entries
@@ -71,9 +58,6 @@ def columns_of(text: str) -> int:
 
 def count_of(cost: str):
     return columns_of if cost == "width" else COSTS[cost]
-
-
-# Texts
 
 
 def test_a_text_has_the_columns_written_here():
@@ -123,9 +107,6 @@ def test_without_wcwidth_only_the_width_is_refused(monkeypatch, tokenizers_of_ev
             call()
     assert UnitTable.from_tokenizer(tokenizers_of_every_kind["bert"], "character").states > 0
     character_costs.columns.cache_clear()
-
-
-# Ids
 
 
 @pytest.mark.parametrize(("kind", "piece"), [("bart", "Ā"), ("byte fallback", "<0x00>")])
@@ -189,53 +170,6 @@ def test_a_split_character_costs_when_its_last_byte_is_written(tokenizers_of_eve
     assert tables("byte fallback", "width").progress(torch.tensor([ids])).tolist() == [[0, 0, 2, 3, 3, 3]]
 
 
-# Constraints
-
-
-def plain_model(tokenizer, seed: int = 0):
-    """An untrained BART that starts each output with its EOS."""
-    torch.manual_seed(seed)
-    eos = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
-    own = {"pad_token_id": tokenizer.pad_token_id, "bos_token_id": None, "eos_token_id": eos}
-    own |= {"decoder_start_token_id": eos, "forced_eos_token_id": None, "max_position_embeddings": 400}
-    return BartForConditionalGeneration(BartConfig(**{**SHAPE, **own, "vocab_size": len(tokenizer), "init_std": 0.5}))
-
-
-@pytest.mark.parametrize("how", [{"num_beams": 3}, {"do_sample": True}])
-@pytest.mark.parametrize("constraint", ["max", "exact"])
-@pytest.mark.parametrize(
-    "kind, cost, lengths",
-    [
-        ("bart", "width", [1, 2, 5, 14]),
-        ("bart", "quarter pixels", [300, 304, 516, 800]),
-        ("bert", "width", [1, 2, 5, 14]),
-        ("nllb", "morse", [40, 41, 77, 90]),
-    ],
-)
-def test_outputs_keep_a_bound_in_columns_and_costs(
-    tokenizers_of_every_kind, tables, kind, cost, lengths, constraint, how
-):
-    tokenizer, table = tokenizers_of_every_kind[kind], tables(kind, cost)
-    model = plain_model(tokenizer).eval()
-    target = as_target(max(lengths), None, None, 1, table.weights.device)
-    limit = min(int(token_limit(table, target, 1, None)), 90)
-    options = {"eos_token_id": model.config.eos_token_id, "max_length": limit}
-    process = LengthConstraintLogitsProcessor(table, lengths, constraint, **options)
-    ids = torch.tensor([[5, 6, 7]] * len(lengths))
-    torch.manual_seed(1)
-    with torch.no_grad():
-        out = model.generate(input_ids=ids, logits_processor=[process], max_length=limit, **how)
-    counted = [count_of(cost)(decode(tokenizer, row)) for row in out.tolist()]
-    assert table.count(out).tolist() == counted
-    if constraint == "exact":
-        assert counted == lengths
-    else:
-        assert all(0 <= n <= most for n, most in zip(counted, lengths, strict=True))
-
-
-# Models and tools
-
-
 def letters(text: str) -> int:
     return sum(character in string.ascii_letters for character in text)
 
@@ -259,9 +193,6 @@ def test_a_model_counts_a_cost_of_the_user_and_keeps_its_table(shared_tokenizer,
         write(TARGETS[0], length=9, length_constraint="max", finish="word")
     with pytest.raises(ValueError, match="unit='cost' is counted by cost=function"):
         DataCollatorForLengthControl(shared_tokenizer, model=loaded)
-
-
-# What is refused
 
 
 @pytest.mark.parametrize(

@@ -73,17 +73,10 @@ def test_a_misspelt_word_is_answered_with_the_right_one(run, words, message):
     [
         (["train", "headlin/small"], "there is no recipe 'headlin/small' (did you mean headline/small?)"),
         (["train", "causal/acl"], "take them out, or give it to the command that it is for"),
-        (
-            ["evaluate", "--input_file", "rows.csv"],
-            "rows.csv has no column 'requested', only output;requested",
-        ),
+        (["evaluate", "--input_file", "rows.csv"], "rows.csv has no column 'requested', only output;requested"),
         (["train", "missing.yaml"], "No such file or directory: 'missing.yaml'"),
         (["train", "headline/small", "--train_file", "gone.jsonl", "--use_cpu"], "there is no data file gone.jsonl"),
         (["train", "headline/pretrained", "--train_file", "gone.jsonl"], "base_model is required; give --base_model"),
-        (
-            ["train", "--base_model", "models/gone", "--output_dir", "x"],
-            "there is no folder models/gone (did you mean",
-        ),
         (["export", "models/gone", "--length", "5", "--output_dir", "z"], "there is no folder models/gone (did you m"),
         # the next two come from transformers
         (["train", "--output_dir", "x", "--load_best_model_at_end"], "requires the save and eval strategy to match"),

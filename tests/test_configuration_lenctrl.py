@@ -39,7 +39,6 @@ def test_defaults_are_the_documented_ones_and_those_of_the_base_model(any_family
 @pytest.mark.parametrize(
     "fields",
     [
-        {"length_encoding": "lrpe", "absolute_positions": True, "length_unit": "character", "length": 75},
         {**NONE, "length": 9, "length_constraint": "max"},
         {"length_unit": "word", "unit_states": 3, "length_projection": True, "length_constraint": "exact"},
     ],
@@ -70,6 +69,7 @@ UNITS = "length_unit must be one of token, character, word, byte, width, cost, g
         ({**NONE, "length_projection": True}, "length_projection=True .* length_encoding='none'"),
         ({"length_encoding": "scale", "length_projection": True}, "length_projection=True .* length_encoding='scale'"),
         ({"length_scale": 50}, "length_scale=50 has no effect with length_encoding='ldpe'"),
+        ({"length_tokens": {"kind": "bins", "thresholds": [4, 2]}}, "must ascend"),
     ],
 )
 def test_a_broken_rule_is_named_with_its_value(any_family, config_class, fields, message, tmp_path):

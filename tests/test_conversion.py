@@ -48,9 +48,6 @@ def assert_same_logits(converted, plain):
         assert torch.equal(converted(**INPUTS, length=length).logits, logits)
 
 
-# What it starts as
-
-
 @pytest.mark.parametrize(("encoding", "unit"), [("ldpe", "character"), ("lrpe", "token"), ("pre", "word")])
 def test_logits_equal_the_plain_models_bit_for_bit_whatever_the_length(plain, encoding, unit):
     converted = convert(plain, length_encoding=encoding, length_unit=unit)
@@ -58,9 +55,6 @@ def test_logits_equal_the_plain_models_bit_for_bit_whatever_the_length(plain, en
     config = converted.config
     assert (config.length_encoding, config.length_unit, config.length_projection) == (encoding, unit, True)
     assert_same_logits(converted, plain)
-
-
-# From a folder and from memory
 
 
 def test_a_folder_needs_nothing_but_its_path(plain, tmp_path):
@@ -85,8 +79,7 @@ def test_the_plain_model_is_left_as_it_is():
     assert plain.generation_config.num_beams != 7
 
 
-@pytest.mark.parametrize("from_folder", [False, True])
-@pytest.mark.parametrize("family", ["bart", "marian"])
+@pytest.mark.parametrize(("family", "from_folder"), [("bart", True), ("marian", False)])
 def test_what_the_plain_model_has_is_carried_over(family, tmp_path, from_folder):
     plain = stock_model(
         family, dropout=0.3, activation_function="swish", tie_word_embeddings=family == "bart"
@@ -135,9 +128,6 @@ def test_the_report_names_every_parameter_kept_new_and_dropped(plain):
     assert str(report) == f"{len(names)} parameters kept, new: ['{projection_of(plain)}'], dropped: []"
 
 
-# Errors
-
-
 def test_what_cannot_be_converted_is_told(tmp_path):
     plain = LEDForConditionalGeneration(LEDConfig(**SHAPE, attention_window=4))
     with pytest.raises(ValueError, match="LEDForConditionalGeneration is of no known family.* got 'led'"):
@@ -153,8 +143,6 @@ def test_what_cannot_be_converted_is_told(tmp_path):
     ("options", "message"),
     [
         ({"length_encoding": "none"}, "length_encoding='none' cannot be added; choose one of"),
-        ({"length_unit": "syllable"}, "unit must be one of token, .* got 'syllable'"),
-        ({"length_constraint": "min"}, "length_constraint must be 'max' .* got 'min'"),
         ({"length": 0}, "length must be at least 1, got 0"),
         ({"tokenizer": None}, "needs the tokenizer of the BartForConditionalGeneration"),
         ({"tokenizer": "m2m_100"}, "the tokenizer's target vocabulary has .* entries, the decoder's embedding"),

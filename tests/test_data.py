@@ -7,8 +7,7 @@ from pathlib import Path
 
 import datasets
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
+from conftest import word_tokenizer
 
 from hf_lenctrl.commands.arguments import DataArguments
 from hf_lenctrl.commands.data import RowReport, leave_out_lengths, load_splits, tokenize
@@ -19,7 +18,7 @@ from hf_lenctrl.training.collator import DataCollatorForLengthControl
 ROWS = [
     {"source": 'Says "hello", naïvely', "target": "greeting, 日本語"},
     {"source": "two\nlines", "target": "one line"},
-    {"source": "a b c", "target": "d"},
+    {"source": "NA", "target": "null"},  # which pandas takes for missing values
 ]
 SIZES = {"train": 5, "validation": 2, "test": 3}
 
@@ -59,12 +58,9 @@ def numbered(n: int, **columns) -> list[dict]:
     return [{"source": f"source {i}", "target": f"target {i}", **columns} for i in range(n)]
 
 
-def whole(path: str, **options) -> DataArguments:
+def whole(train_file: str, **options) -> DataArguments:
     """Arguments that take a file as it is and cut nothing from it."""
-    return DataArguments(train_file=path, **{"validation_share": 0, "test_share": 0, **options})
-
-
-# Loading
+    return DataArguments(train_file=train_file, **{"validation_share": 0, "test_share": 0, **options})
 
 
 FORMATS = [".json", ".jsonl", ".csv", ".parquet", ".json.gz", ".jsonl.gz", ".csv.gz", ".parquet.gz"]
@@ -75,10 +71,7 @@ def test_every_format_loads_to_the_same_rows(tmp_path, name):
     assert load_rows(write(tmp_path / name, ROWS)).to_list() == ROWS
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["rows[1].jsonl", "[!a].csv", "what?.json"],
-)
+@pytest.mark.parametrize("name", ["rows[1].jsonl", "[!a].csv"])
 def test_a_file_name_is_no_pattern(tmp_path, name, monkeypatch):
     folder = tmp_path / "runs[a-c]"
     folder.mkdir()
@@ -89,17 +82,12 @@ def test_a_file_name_is_no_pattern(tmp_path, name, monkeypatch):
     assert load_rows(name).to_list() == ROWS
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.csv.gz", "a.json"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv.gz"])
 def test_a_byte_order_mark_is_no_part_of_the_rows(tmp_path, name):
     data = Path(write(tmp_path / name.removesuffix(".gz"), ROWS)).read_bytes()
     data = b"\xef\xbb\xbf" + data
     (tmp_path / name).write_bytes(gzip.compress(data, mtime=0) if name.endswith(".gz") else data)
     assert load_rows(str(tmp_path / name)).to_list() == ROWS
-
-
-def test_texts_that_pandas_takes_for_missing_values_stay_text(tmp_path):
-    rows = [{"source": text, "target": "x"} for text in ("NA", "null", "nan", "None", "n/a")]
-    assert load_rows(write(tmp_path / "a.csv", rows)).to_list() == rows
 
 
 @pytest.mark.parametrize(
@@ -151,9 +139,6 @@ def test_evaluation_takes_the_first_rows_where_a_limit_is_given(tmp_path):
     assert len(splits["test"]) == 3 and len(splits["train"]) == 5
 
 
-# Splitting
-
-
 def split_names(path, **options) -> dict[str, list[str]]:
     """Names (the source column) of each split, sorted."""
     splits = load_splits(DataArguments(train_file=path, **options))
@@ -185,33 +170,6 @@ def test_without_groups_and_with_an_own_file(tmp_path):
         }
 
 
-@pytest.mark.parametrize("shares", [(0.5, 0.5), (0.0, 1.5)])
-def test_shares_that_leave_nothing_to_train_on_are_refused(tmp_path, shares):
-    path = write(tmp_path / "a.jsonl", numbered(50))
-    with pytest.raises(ValueError, match=rf"less than 1, got .*{max(shares)}"):
-        load_splits(DataArguments(train_file=path, validation_share=shares[0], test_share=shares[1]))
-
-
-@pytest.mark.parametrize(("name", "empty"), [("omicron", "validation"), ("theta", "test")])
-def test_a_split_that_is_left_without_rows_is_refused_by_name(tmp_path, name, empty):
-    path = write(tmp_path / "a.jsonl", [{"source": name, "target": "t"}] * 3)
-    with pytest.raises(ValueError, match=f"3 rows left no rows for {empty}.*{empty}_file="):
-        load_splits(DataArguments(train_file=path, validation_share=0.15, test_share=0.15))
-
-
-# Tokenising
-
-
-@pytest.fixture(scope="module")
-def word_tokenizer():
-    """One id a word, EOS at the end: a=3, b=4, c=5, d=6."""
-    vocabulary = {"</s>": 0, "<unk>": 1, "<pad>": 2, "a": 3, "b": 4, "c": 5, "d": 6}
-    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    words.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 0)])
-    return PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>", unk_token="<unk>", pad_token="<pad>")
-
-
 def tokenize_rows(pairs, tokenizer, **options):
     rows = datasets.Dataset.from_dict({"source": [p[0] for p in pairs], "target": [p[1] for p in pairs]})
     return tokenize(datasets.DatasetDict(train=rows), tokenizer, DataArguments(**options))
@@ -231,8 +189,9 @@ MIXED = [
 ]
 
 
-def test_the_report_counts_empty_too_long_and_cut_rows(word_tokenizer, caplog):
-    tokenized, reports = tokenize_rows(MIXED, word_tokenizer, max_source_length=3, max_target_length=3)
+def test_the_report_counts_empty_too_long_and_cut_rows(caplog):
+    words = word_tokenizer("a", "b", "c", "d")
+    tokenized, reports = tokenize_rows(MIXED, words, max_source_length=3, max_target_length=3)
     dropped = dict.fromkeys([1, 2, 3, 4, 7], "empty text") | dict.fromkeys([5, 6], "target over 3 tokens")
     assert reports == [RowReport("train", rows=10, empty=5, target_too_long=2, source_cut=2, dropped=dropped)]
     assert reports[0].kept == 3
@@ -240,11 +199,11 @@ def test_the_report_counts_empty_too_long_and_cut_rows(word_tokenizer, caplog):
     assert tokenized["train"]["labels"][:] == [[5, 6, 0], [6, 0], [3, 0]]
     assert "train: 2 of 3 sources are longer than 3 tokens and were cut" in caplog.text
     with pytest.raises(ValueError, match="no row of train is left: train: 2 rows, 1 dropped .*max_target_length"):
-        tokenize_rows([("a", "a b c"), ("a", "")], word_tokenizer, max_target_length=3)
+        tokenize_rows([("a", "a b c"), ("a", "")], words, max_target_length=3)
 
 
 @pytest.mark.parametrize("tokenizer", ["character_tokenizer", "shared_tokenizer"])
-@pytest.mark.parametrize("target", ["日本", "日 本", "\u200b"], ids=["unknown", "unknown words", "zero-width space"])
+@pytest.mark.parametrize("target", ["日 本", "\u200b"], ids=["unknown words", "zero-width space"])
 def test_every_row_that_is_kept_has_a_length_to_train_on(request, tokenizer, target):
     # A target of nothing but unknown letters or ignored characters must be dropped and counted here, not raise in the
     # collator in the middle of a run.
@@ -257,38 +216,24 @@ def test_every_row_that_is_kept_has_a_length_to_train_on(request, tokenizer, tar
         assert lengths[-1] == last and min(lengths) >= 1
 
 
-# Bad input
-
-
-def test_no_data_to_train_on_is_refused(tmp_path):
-    path = write(tmp_path / "a.jsonl", ROWS)
-    with pytest.raises(ValueError, match="nothing to train on; give train_file="):
-        load_splits(DataArguments(validation_file=path))
-    own = write(tmp_path / "own.jsonl", [{"source": "a", "headline": "b"}])
-    with pytest.raises(ValueError, match="own.jsonl has no column 'target'"):
-        load_splits(whole(path, validation_file=own))
-
-
 GOOD = '{"source": "a", "target": "b"}\n'
 BROKEN = {
     "cut_row.jsonl": (GOOD + '{"source": "a", "tar\n').encode(),
     "cut.json": b'[{"source": "a", "target": "b"}, {"source"',
-    "latin1.jsonl": '{"source": "naïve", "target": "b"}\n'.encode("latin-1"),
+    "deep.json": b"[" * 3000 + b"]" * 3000,
     "latin1.csv": "source,target\nnaïve,b\n".encode("latin-1"),
     "more_cells.csv": b"source,target\na,b\nc,d,e\n",
-    "fewer_cells.csv": b"source,target\na,b\nc\n",
+    "two_of_a_name.csv": b"source,target,target\na,1,2\n",
     "open_quote.csv": b'source,target\na,"b\n',
     "no.parquet": b"this is not parquet",
     "cut.jsonl.gz": gzip.compress(GOOD.encode() * 5000, mtime=0)[:-60],
-    "garbled.jsonl.gz": gzip.compress(GOOD.encode(), mtime=0)[:10] + b"\xff" * 50,
     "not_gzip.jsonl.gz": GOOD.encode(),
 }
 WITHOUT_ROWS = {
     "empty.jsonl": b"",
     "empty.csv": b"",
-    "empty.jsonl.gz": gzip.compress(b"", mtime=0),
     "blank.jsonl": b"\n\n",
-    "list.json": b"[]",
+    "empty.json": b"[]",
     "header.csv": b"source,target\n",
 }
 NUMBERS = "'target'.*int64"
@@ -301,15 +246,17 @@ NO_COLUMN = "a.jsonl has no column 'headline', only source, target; .*{}="
         *((name, data, {}, f"{name} could not be read") for name, data in BROKEN.items()),
         *((name, data, {}, f"{name} (has no rows|could not be read)") for name, data in WITHOUT_ROWS.items()),
         ("a.txt", b"text", {}, "a.txt must end in .json, .jsonl, .csv, .parquet .*got '.txt'"),
-        ("rows", b"text", {}, "rows must end in .json, .*got ''"),
         *(
             ("a.jsonl", GOOD.encode(), {option: "headline"}, NO_COLUMN.format(option))
             for option in ("source_column", "target_column", "group_column")
         ),
         ("a.jsonl", b'{"source": "a b", "target": 2024}', {}, NUMBERS),
+        ("a.jsonl", GOOD.encode(), {"train_file": None}, "nothing to train on; give train_file="),
+        ("a.jsonl", GOOD.encode(), {"test_share": 1.5}, "less than 1, got .*1.5"),
+        ("a.jsonl", GOOD.encode(), {"test_share": 0.15}, "1 rows left no rows for test.*test_file="),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named(tmp_path, name, data, options, message):
     (tmp_path / name).write_bytes(data)
     with pytest.raises(ValueError, match=message):
-        load_splits(whole(str(tmp_path / name), **options))
+        load_splits(whole(**{"train_file": str(tmp_path / name), **options}))

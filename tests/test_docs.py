@@ -19,8 +19,10 @@ import pytest
 import torch
 import translations
 import yaml
+from accelerate.commands.launch import launch_command_parser
 from conftest import MARIAN, SHAPE, SOURCES, TARGETS
 from hub_server import Hub
+from recipe_runs import run_lenctrl
 from test_causal import build_plain, make_tokenizer
 from test_readme import ENVIRONMENT, ROOT
 from transformers import BertConfig, BertModel, BertTokenizer, MarianConfig, MarianMTModel, Seq2SeqTrainingArguments
@@ -106,15 +108,6 @@ def reader(tmp_path, shared_tokenizer, monkeypatch):
     return tmp_path
 
 
-def run_lenctrl(words: list[str], monkeypatch) -> None:
-    """As `lenctrl words...`, but in this process, which has imported what takes longest."""
-    monkeypatch.setattr(sys, "argv", ["lenctrl"])
-    try:
-        lenctrl.main(words)
-    except SystemExit as end:
-        assert not end.code, f"lenctrl {' '.join(words)} ended with {end.code}"
-
-
 def run_process(words: list[str], **environment: str) -> str:
     """As typed, in a process of its own, without the settings and the GPU of this machine."""
     environment = {**ENVIRONMENT, "HF_HOME": str(Path.cwd() / "home"), "CUDA_VISIBLE_DEVICES": "", **environment}
@@ -130,10 +123,10 @@ def run_command(command: str, monkeypatch) -> None:
         words += TINY_TESTS.split() if "train-predictor" not in command else []
         named = "train-predictor" in command or "--base_model" in words or "--model_name_or_path" in words
         words += [] if named else TINY_MODEL.split()  # a checkpoint has its shape
-    if words[0] == "accelerate":
-        # any free port; and no number of machines or precision that the launcher would warn it chose itself
-        chosen = "--main_process_port 0 --num_machines 1 --mixed_precision no --dynamo_backend no".split()
-        run_process(["-m", "accelerate.commands.launch", *chosen, *words[2:]])
+    if words[0] == "accelerate":  # launched in tests/test_accelerate.py; here the script's options in this process
+        args = launch_command_parser().parse_args(words[2:])
+        assert args.training_script == "recipes/train_seq2seq.py"
+        run_lenctrl(["train", *args.training_script_args], monkeypatch)
     elif "--push_to_hub" in words:
         with Hub() as hub:
             names = {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token, "HF_HUB_OFFLINE": "0"}

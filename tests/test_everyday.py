@@ -43,10 +43,8 @@ class First:
         ("de", "Toms Auto ist neu.", "Tom's car is new.", ("Pauls Auto ist neu.", "Paul's car is new.")),
         ("fr", "C'est l'ami de Tom.", "He is Alice's friend.", None),  # other names on the two sides
         ("fr", "C'est la voiture de Marie.", "It's Mary's car.", ("C'est la voiture d'Anna.", "It's Anna's car.")),
-        ("de", "Er wohnt in Italien.", "He lives in Italy.", ("Er wohnt in Deutschland.", "He lives in Germany.")),
         ("de", "Ich habe 30 Euro.", "I have 30 euros.", ("Ich habe 13 Euro.", "I have 13 euros.")),
         ("de", "Um 7 Uhr.", "At 7 o'clock.", None),  # an hour may be written otherwise on the other side
-        ("de", "Das ist ein Hund.", "That is a dog.", None),
     ],
 )
 def test_names_places_and_numbers_change_on_both_sides(everyday, code, source, target, wanted):
@@ -77,11 +75,9 @@ def test_the_files_hold_pairs_and_variants_and_no_held_out_name(everyday, tmp_pa
     rows += [("validation", "Gut.", "Good.", "prose"), ("test", "Nein.", "No.", "prose")]
     file = write(tmp_path / "small.jsonl.gz", "de", rows)
     options = ["--sentences", "300", "--replace_share", "1", "--weights", "machine=0", "--typed_share", "0.5"]
-    for name in ("one", "two"):
-        everyday[0].main([file, "--output_dir", str(tmp_path / name), *options])
+    everyday[0].main([file, "--output_dir", str(tmp_path / "one"), *options])
     files = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert files == ["names.jsonl", "test_small.jsonl", "train.jsonl", "validation.jsonl"]
-    assert all((tmp_path / "one" / n).read_bytes() == (tmp_path / "two" / n).read_bytes() for n in files)
     names, test, train, _ = (
         [json.loads(line) for line in (tmp_path / "one" / name).read_text(encoding="utf-8").splitlines()]
         for name in files

@@ -147,7 +147,6 @@ def test_the_model_reads_text_alone(source, shown):
         "{n, plural, one {Bild} other {Bilder}}",
         "Das ist <b>sehr wichtig</b> für uns.",
         "Eine Zeile,\nund noch eine",
-        "Von %s, %s, %s und %s gesendet",
         "Tom schreibt an %s und %s und %s",
     ],
 )
@@ -218,18 +217,15 @@ def test_a_po_file_changes_in_the_lines_of_filled_texts_alone(newline, tmp_path)
     assert written(tmp_path, catalogue) == expected.replace("\n", newline)
 
 
-@pytest.mark.parametrize(
-    ("name", "content"), [("a.po", STRANGE), ("a.json", '{"a": "Ja", "b": "Nein"}'), ("a.xml", XML)]
-)
-def test_nothing_is_written_where_another_entry_would_change(name, content, tmp_path, monkeypatch):
-    catalogue, rows = opened(tmp_path, name, content)
-    catalogue.set(rows[1], "No")
-    changed = catalogue.content().replace(b"Ja", b"Jo").replace(b"Bell", b"Ball").replace(b"max 12", b"max 13")
-    assert changed != catalogue.content()
-    monkeypatch.setattr(catalogue, "content", lambda: changed)
-    with pytest.raises(ValueError, match="the output would differ from input_file in .* nothing was written"):
-        catalogue.save(str(tmp_path / f"out-{name}"))
-    assert [path.name for path in tmp_path.iterdir()] == [name]
+def test_nothing_is_written_where_another_entry_would_change(tmp_path, monkeypatch):
+    for name, content in (("a.po", STRANGE), ("a.json", '{"a": "Bell", "b": "Nein"}'), ("a.xml", XML)):
+        catalogue, rows = opened(tmp_path, name, content)
+        catalogue.set(rows[1], "No")
+        changed = catalogue.content().replace(b"Bell", b"Ball").replace(b"max 12", b"max 13")
+        monkeypatch.setattr(catalogue, "content", lambda changed=changed: changed)
+        with pytest.raises(ValueError, match="the output would differ from input_file in .* nothing was written"):
+            catalogue.save(str(tmp_path / f"out-{name}"))
+    assert {path.name for path in tmp_path.iterdir()} == {"a.po", "a.json", "a.xml"}
 
 
 def test_a_json_file_has_its_marks_beside_it(tmp_path):
@@ -311,11 +307,8 @@ ENTITY = '<resources><string name="a">&app; <![CDATA[<b>]]></string></resources>
     ("name", "encoding", "content"),
     [
         ("a.json", "utf-8-sig", '{"x": ["ä", "y"],\n "z":{"e":"f"}, "u": "\\u00e4", "w": "Gut\\r\\nso"}'),
-        ("a.xml", "utf-8-sig", '<?xml version="1.0"?>\n<resources>\n<string name="a">Gut</string>\n</resources>\n'),
         ("b.xml", "iso-8859-1", '<?xml version="1.0" encoding="iso-8859-1"?>\n<resources>\n<!-- ä --></resources>'),
-        ("c.xml", "utf-8", "<!-- <resources> -->\n<resources>\n<!-- </resources> --></resources>\n<!-- </r> -->\n"),
         ("d.xml", "utf-8", f'<!DOCTYPE resources [<!ENTITY app "App">]>\n{ENTITY}'),
-        ("e.xml", "utf-8", "<resources/>\n"),
         ("a.po", "utf-8", PO),
     ],
 )
@@ -344,12 +337,11 @@ def test_quotes_around_a_string_and_what_another_file_has_stay(tmp_path):
     assert other in text and text.count("<!-- fuzzy -->") == 3  # the plurals once, and that of the other file
 
 
-@pytest.mark.parametrize(("own", "other"), [("a.po", "b.po"), ("a.json", "b.xml")])
-def test_translations_so_far_come_from_a_file_of_the_same_kind(own, other, tmp_path, monkeypatch):
+def test_translations_so_far_come_from_a_file_of_the_same_kind(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in (own, other):
-        opened(tmp_path, name, {".po": PO, ".json": "{}", ".xml": XML}[Path(name).suffix])
-    files = ["--input_file", own, "--existing_file", other, "--output_file", "out"]
+    for name, content in (("a.json", "{}"), ("b.xml", XML)):
+        opened(tmp_path, name, content)
+    files = ["--input_file", "a.json", "--existing_file", "b.xml", "--output_file", "out"]
     with pytest.raises(ValueError, match="existing_file is for strings.xml and JSON, of the kind of input_file"):
         strings.main([*files, "--report_dir", ".", "--plain_model", str(MODELS / "gone")])
 
@@ -358,16 +350,10 @@ def test_limits_are_read_from_what_spreadsheets_write(tmp_path):
     (tmp_path / "a.csv").write_text("\ufeffkey;max\na;12\nb;\n", encoding="utf-8")
     (tmp_path / "a.JSON").write_text('{"a": 12}')
     assert catalogues.limits(str(tmp_path / "a.csv")) == catalogues.limits(str(tmp_path / "a.JSON")) == {"a": 12}
-    for content, message in (
-        ("key,most\na,12\n", "the columns key and max, got "),
-        ("key,max\na,twelve\n", "of at least 1, got 'twelve' for 'a'"),
-    ):
-        (tmp_path / "b.csv").write_text(content)
-        with pytest.raises(ValueError, match=message):
-            catalogues.limits(str(tmp_path / "b.csv"))
-
-
-def test_only_missing_and_too_long_strings_are_touched():
+    (tmp_path / "b.csv").write_text("key,max\na,twelve\n")
+    with pytest.raises(ValueError, match="of at least 1, got 'twelve' for 'a'"):
+        catalogues.limits(str(tmp_path / "b.csv"))
+    # and only what is missing or too long is touched
     rows = [catalogues.Entry(*row) for row in (("a", "Ja", ""), ("b", "Nein", "No"), ("c", "Gut", "Alright"))]
     assert [(row.key, limit) for row, limit in strings.wanted(rows, {"c": 5}, None)] == [("a", None), ("c", 5)]
     assert [(row.key, limit) for row, limit in strings.wanted(rows, {}, 2.0)] == [("a", 4), ("c", 6)]
@@ -418,8 +404,7 @@ def test_a_doubtful_text_is_a_suggestion_of_the_report_alone():
 
 @pytest.mark.parametrize(
     ("recipe", "name", "content"),
-    [(strings, "b.json", b"{"), (strings, "c.po", b'msgid "a'), (strings, "d.xml", b"<resources>")]
-    + [(strings, "e.txt", b"x"), (subtitles, "b.srt", b"\xff\xfe\x00"), (subtitles, "gone.srt", None)],
+    [(strings, "c.po", b'msgid "a'), (subtitles, "b.srt", b"\xff\xfe\x00"), (subtitles, "gone.srt", None)],
 )
 def test_a_missing_or_wrong_file_ends_a_recipe_with_one_line(recipe, name, content, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -431,18 +416,6 @@ def test_a_missing_or_wrong_file_ends_a_recipe_with_one_line(recipe, name, conte
         fitting.run(partial(recipe.main, words), "recipe.py")
     assert end.value.code.startswith("recipe.py: ") and "\n" not in end.value.code
     assert content is not None or f"input_file must be a file that exists, got '{name}'" in end.value.code
-
-
-@pytest.mark.slow
-def test_another_path_agrees_with_a_sure_translation_alone():
-    plain, controlled = (str(MODELS / f"translate_to_english{name}") for name in ("_base", ""))
-    fit = fitting.Fitter(plain, controlled)
-    texts = ["Das Brett ist falsch!", "Möchten Sie diese Datei wirklich löschen?", "..."]
-    requests = [fitting.Request([text], None, lambda outputs: outputs) for text in texts]
-    outputs = [["The board is wrong!"], ["Do you really want to file this file?"], ["..."]]
-    assert [fitted.outputs for fitted in fit.fit(requests)] == outputs
-    sure, wrong, none = fit.agreement(requests)
-    assert sure > 80 > wrong and none == 100
 
 
 @pytest.mark.slow

@@ -9,6 +9,8 @@ from conftest import MARIAN, TARGETS, build_model
 from transformers import GenerationConfig
 
 from hf_lenctrl import UnitTable
+from hf_lenctrl.generation import token_limit
+from hf_lenctrl.lengths import as_target
 
 
 # The trained model's task: the source starts with a letter of a cyclic alphabet, the target spells on from it.
@@ -68,16 +70,12 @@ def expected(model, lengths, letters=(5, 9, 20)):
     return [row + [config.pad_token_id] * (width - len(row)) for row in rows]
 
 
-# One letter for each unit asked for
-
-
 @pytest.mark.parametrize(
     ("family", "fields", "num_beams"),
     [
         ("bart", {}, 1),
         ("bart", {}, 4),
-        ("marian", {"length_encoding": "ldpe", "absolute_positions": True}, 1),
-        ("marian", {"length_encoding": "pre"}, 4),
+        ("marian", {"length_encoding": "pre", "absolute_positions": True}, 4),
     ],
 )
 def test_each_row_has_the_length_asked_for(family, fields, num_beams):
@@ -88,17 +86,6 @@ def test_each_row_has_the_length_asked_for(family, fields, num_beams):
         assert output.tolist() == expected(model, lengths)
 
 
-def test_sampling_has_the_length_asked_for_and_follows_the_seed(speller, inputs):
-    options = {"do_sample": True, "temperature": 0.3, "length": [3, 25, 11]}
-    torch.manual_seed(0)
-    assert speller.generate(**inputs, **options).tolist() == expected(speller, [3, 25, 11])
-    outputs = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(seed)
-        outputs.append(speller.generate(**inputs, **{**options, "temperature": 5.0}).tolist())
-    assert outputs[0] == outputs[1] != outputs[2]
-
-
 def test_the_length_of_the_config_is_a_default_and_a_call_changes_no_configuration(speller, inputs):
     with pytest.raises(ValueError, match="no length was given"):
         speller.generate(**inputs)
@@ -107,9 +94,6 @@ def test_the_length_of_the_config_is_a_default_and_a_call_changes_no_configurati
     assert speller.generate(**inputs).tolist() == expected(speller, [7, 7, 7])
     assert speller.generate(**inputs, length=[2, 3, 4], num_beams=2).tolist() == expected(speller, [2, 3, 4])
     assert (speller.config.to_dict(), speller.generation_config.to_dict()) == before
-
-
-# The ways to run it
 
 
 @pytest.mark.parametrize(("num_beams", "chunk"), [(1, None), (4, None), (1, 2)])
@@ -146,7 +130,7 @@ def test_encoder_outputs_and_embeddings_do_as_source_ids_do(speller, inputs):
 
 @pytest.mark.parametrize(
     ("family", "encoding", "absolute_positions", "num_beams"),
-    [("bart", "ldpe", False, 1), ("marian", "ldpe", True, 4), ("bart", "lrpe", False, 4)],
+    [("bart", "ldpe", False, 1), ("marian", "lrpe", True, 4)],
 )
 def test_a_row_gets_in_a_batch_what_it_gets_alone(family, encoding, absolute_positions, num_beams):
     fields = {"length_encoding": encoding, "absolute_positions": absolute_positions}
@@ -170,9 +154,6 @@ def test_a_row_gets_in_a_batch_what_it_gets_alone(family, encoding, absolute_pos
     _, swapped = ids_and_scores(source, lengths[::-1], mask)
     changed = (swapped - scores).abs() > 1e-3
     assert changed.tolist() == [True, False, True]  # the middle row keeps its length
-
-
-# What the decoder is told at each step
 
 
 def watch(model, monkeypatch):
@@ -228,9 +209,6 @@ def test_progress_of_each_step_is_the_length_of_the_text_so_far(
     assert len({row[-1] for row in steps[-1][1]}) > 1  # rows had written different numbers of characters
 
 
-# The limit on new tokens
-
-
 def make_endless(**fields):
     """A model that never ends by itself, so that what comes out is the limit."""
     model = build_model("bart", **fields)
@@ -246,13 +224,38 @@ def endless():
 SOURCE = torch.tensor([[11, 12], [21, 22]])
 
 
-@pytest.mark.parametrize("fields", [{"max_length": 20}, {"max_new_tokens": 5}])
-@pytest.mark.parametrize("config", [None, GenerationConfig(num_beams=2)], ids=["alone", "generation_config"])
-def test_limits_of_the_models_generation_config_cut_no_output(speller, inputs, fields, config):
+@pytest.mark.parametrize(
+    "fields", [{"max_length": 20}, {"max_new_tokens": 5}, {"min_length": 25}, {"min_new_tokens": 25}]
+)
+def test_limits_of_the_checkpoint_give_way_to_the_length_and_those_of_a_call_hold(speller, inputs, fields):
     # Seq2SeqTrainer writes the library's default of 20 into model.generation_config
     speller.generation_config.update(**fields)
-    output = speller.generate(**inputs, generation_config=config, length=[3, 30, 11])
-    assert output.tolist() == expected(speller, [3, 30, 11])
+    for config in (None, GenerationConfig(num_beams=2)):
+        output = speller.generate(**inputs, generation_config=config, length=[3, 30, 11])
+        assert output.tolist() == expected(speller, [3, 30, 11])
+    bound = speller.generate(**inputs, length=[3, 20, 11], length_constraint="max")
+    assert bound.tolist() == expected(speller, [3, 20, 11])
+    own = speller.generate(**inputs, length=[3, 20, 11], **fields)
+    assert own.shape[1] == fields.get("max_length", 6) if "max" in "".join(fields) else own.shape[1] >= 25
+
+
+@pytest.mark.parametrize(
+    ("unit", "states", "limit"),
+    [
+        ("token", 1, 53),  # 2 entries for each of 10 units, the decoder's start, and 32
+        ("byte", 1, 53),
+        ("character", 3, 53),
+        ("character", 4, 113),  # 8: bytes of a character are entries
+        ("width", 4, 113),
+        ("word", 3, 273),  # 24
+        ("cost", 1, 73),  # 4: an entry writes 2 on average, and is taken to write half of one
+    ],
+)
+def test_the_limit_is_made_from_the_length_and_the_unit(unit, states, limit):
+    table = UnitTable(unit, torch.tensor([[0, 1, 2, 3, 4]] * states), torch.tensor([[0] * 5] * states))
+    target = as_target([10, 3], None, None, 2, torch.device("cpu"))
+    assert int(token_limit(table, target, 1, None)[0]) == limit
+    assert token_limit(table, target, 1, 20).tolist()[0] == 21  # of the model's positions
 
 
 def test_limit_of_the_caller_is_respected(endless):
@@ -281,22 +284,6 @@ def test_length_beyond_the_positions_is_refused_with_absolute_positions():
             model.generate(SOURCE, length=length)
 
 
-def test_longest_output_that_the_positions_hold_is_not_cut(family):
-    model = build_model(family, absolute_positions=True, max_position_embeddings=16)
-    eos = model.config.eos_token_id
-
-    def stop_at_length(input_ids, scores):
-        scores[:, :4] = -1e4  # special tokens
-        if input_ids.shape[1] == 16:  # decoder start and 15 tokens: the last position, which predicts EOS
-            scores[:, eos] = 1e4
-        return scores
-
-    output = model.generate(SOURCE, length=15, logits_processor=[stop_at_length])
-    assert output.shape == (2, 17)
-    assert (output[:, 1:16] >= 4).all()
-    assert output[:, 16].tolist() == [eos, eos]
-
-
 def test_positions_needed_are_counted_by_the_largest_token():
     model = build_model("bart", absolute_positions=True, max_position_embeddings=16, length_unit="character")
     model.model.decoder.unit_table = UnitTable(
@@ -307,18 +294,6 @@ def test_positions_needed_are_counted_by_the_largest_token():
     assert model.generate(SOURCE, length=45, max_new_tokens=2).shape[1] == 3  # 15 tokens of 3 characters
     with pytest.raises(ValueError, match=r"length=46 needs at least 17 decoder positions, the model has 16"):
         model.generate(SOURCE, length=46, max_new_tokens=2)
-
-
-@pytest.mark.parametrize("setting", ["min_length", "min_new_tokens"])
-@pytest.mark.parametrize("config", [None, GenerationConfig(num_beams=1)], ids=["alone", "generation_config"])
-def test_a_minimum_of_the_checkpoint_gives_way_to_the_length(speller, inputs, setting, config):
-    setattr(speller.generation_config, setting, 25)
-    lengths = [3, 20, 11]
-    assert speller.generate(**inputs, generation_config=config, length=lengths).tolist() == expected(speller, lengths)
-    bound = speller.generate(**inputs, generation_config=config, length=lengths, length_constraint="max")
-    assert bound.tolist() == expected(speller, lengths)
-    own = speller.generate(**inputs, length=lengths, **{setting: 25})  # a call's own holds
-    assert own.shape[1] >= 25
 
 
 @pytest.mark.parametrize(("num_beams", "forced"), [(1, None), (1, "eos"), (3, "eos")])

@@ -81,12 +81,9 @@ def test_a_step_against_the_risk_lowers_the_risk_of_the_same_samples(shared_toke
     assert after < before
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("golc_lambda", 0.0), ("golc_samples", 1), ("golc_temperature", 0.0), ("golc_alpha", -1.0)]
-)
-def test_an_option_out_of_range_is_refused(name, value):
-    with pytest.raises(ValueError, match=f"{name} must be .*got {value}"):
-        GolcArguments(**{name: value})
+def test_an_option_out_of_range_is_refused():
+    with pytest.raises(ValueError, match="golc_samples must be .*got 1"):
+        GolcArguments(golc_samples=1)
 
 
 @pytest.mark.slow

@@ -64,14 +64,10 @@ def run(trained, tmp_path) -> Path:
 AGAIN = {"max_test_rows": 20, "max_target_length": 80, "test_lengths": [20], "card_examples": 9}
 
 
-# the record of a run
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"learning_rate": 1e-2, "seed": 7}, ["learning_rate=0.001, now 0.01", "seed=42, now 7"]),
-        ({"rows": ROWS[:-1], "max_steps": 9}, ["train_file=sha256 "]),
+        ({"learning_rate": 1e-2, "rows": ROWS[:-1]}, ["learning_rate=0.001, now 0.01", "train_file=sha256 "]),
         ({"length_encoding": "lrpe", "max_steps": 3}, ["length_encoding=ldpe, now lrpe", "max_steps=6 (trained), n"]),
     ],
 )
@@ -79,9 +75,8 @@ def test_a_finished_folder_refuses_another_command(run, options, said):
     before = (run / "model.safetensors").read_bytes()
     with pytest.raises(ValueError, match="holds a run with other options") as refused:
         train(run, **{**AGAIN, "test_file": run.parent / "test_rows.jsonl", **options})
-    message = str(refused.value)
-    assert all(words in message for words in said), message
-    assert f"model_name_or_path={run}" in message and "Name another output_dir" in message and "max_steps" in message
+    said = [*said, f"model_name_or_path={run}", "Name another output_dir", "max_steps"]
+    assert [words for words in said if words not in str(refused.value)] == []
     assert (run / "model.safetensors").read_bytes() == before
 
 
@@ -105,17 +100,6 @@ def test_the_record_holds_no_row_and_no_path(trained):
     size = (trained.parent / "first.jsonl").stat().st_size
     assert record["decides"]["train_file"]["size"] == size and record["files"]["train_file"] == "first.jsonl"
     assert record["rows"]["test"] == 7
-
-
-def test_a_folder_where_nothing_was_trained_takes_another_command(tmp_path):
-    with pytest.raises(ValueError, match="target_vocabulary"):
-        train(tmp_path / "run", family="bart", target_vocabulary="character")
-    train(tmp_path / "run", max_steps=1, test_share=0, vocab_size=140)
-    record = json.loads((tmp_path / "run" / "_run" / "run.json").read_text())
-    assert record["decides"]["vocab_size"] == 140 and AutoTokenizer.from_pretrained(tmp_path / "run").vocab_size <= 140
-
-
-# averaging
 
 
 @pytest.mark.parametrize(
@@ -155,9 +139,6 @@ def test_only_late_checkpoints_are_averaged_and_without_rows_nothing_is_compared
     assert "mean of the checkpoints 6, 7" in (tmp_path / "run" / "README.md").read_text()
 
 
-# outputs in the order of the rows
-
-
 def test_outputs_stand_in_the_order_of_the_test_rows(trained):
     rows = read_rows(trained / "test.jsonl")
     assert len(rows) == 9
@@ -182,9 +163,6 @@ def test_outputs_stand_in_the_order_of_the_test_rows(trained):
     assert rows[0]["source"] in card  # the example's source and reference are of one row
 
 
-# trained lengths
-
-
 def test_the_trained_lengths_are_kept_and_a_request_outside_is_told_once(run, caplog):
     config = json.loads((run / "config.json").read_text())
     counts = sorted(len(row["target"]) for row in read_rows(run.parent / "first.jsonl"))
@@ -204,9 +182,6 @@ def test_the_trained_lengths_are_kept_and_a_request_outside_is_told_once(run, ca
     del config["trained_lengths"]  # an older checkpoint
     (run / "config.json").write_text(json.dumps(config))
     assert AutoModelForSeq2SeqLM.from_pretrained(run).config.trained_lengths is None
-
-
-# quality beside compliance
 
 
 def test_texts_that_read_badly_are_counted():
@@ -244,55 +219,12 @@ def test_evaluate_shows_the_baseline_and_leaves_out_dropped_rows(trained, tmp_pa
     assert not (tmp_path / "report" / "report.png").exists() and (tmp_path / "report" / "report.md").is_file()
 
 
-# optional parts
-
-
 def test_a_missing_part_is_told_before_the_first_step(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "MeCab", None)
     monkeypatch.setitem(sys.modules, "sacrebleu.tokenizers.tokenizer_ja_mecab", None)
     with pytest.raises(ImportError, match="ja-mecab.*sacrebleu"):
         train(tmp_path / "run", bleu_tokenizer="ja-mecab")
-    assert not (tmp_path / "run" / "_run" / "run.json").exists()
-
-
-# options of a checkpoint
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"length_encoding": "lrpe"}, r"keeps its shape and its method.*leave out length_encoding=lrpe \(ldpe\)"),
-        ({"layers": 3, "absolute_positions": True}, r"leave out layers=3 \(1\), absolute_positions=True \(False\)"),
-        ({"target_vocabulary": "character"}, r"target_vocabulary=character \(shared\)"),
-        ({"vocab_size": 99}, r"vocab_size=99 \("),
-        ({"length_tokens": "bins"}, r"length_tokens=bins \(None\)"),
-        ({"max_source_length": 600}, "max_source_length=600, but the encoder of .* reads 512 tokens"),
-    ],
-)
-def test_what_a_checkpoint_cannot_change_is_refused_with_its_value(trained, tmp_path, options, message):
-    with pytest.raises(ValueError, match=message):
-        train(tmp_path / "next", model_name_or_path=trained, **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"length_bins": 5}, "length_bins has no effect without length_tokens=bins; leave it out"),
-        ({"learned_lengths": 99}, "learned_lengths has no effect without length_encoding=learned or"),
-    ],
-)
-def test_an_option_without_a_use_is_an_error(tmp_path, options, message):
-    with pytest.raises(ValueError, match=message):
-        train(tmp_path / "run", **options)
-
-
-def test_a_controlled_base_model_is_answered_with_the_right_option(trained, tmp_path):
-    message = f"base_model={trained} has length control already; give it as model_name_or_path={trained}"
-    with pytest.raises(ValueError, match=message):
-        train(tmp_path / "next", base_model=trained)
-
-
-# the limit of sources
+    assert not (tmp_path / "run" / "_run" / "run.json").exists()  # so that the folder takes another command
 
 
 def test_a_model_reads_as_many_tokens_as_it_was_trained_on(trained, tmp_path, caplog):
@@ -328,9 +260,6 @@ def test_targets_are_no_longer_than_the_decoder(trained, tmp_path):
         found(max_target_length=41)
 
 
-# cards, and loading without the package
-
-
 def test_the_card_of_a_translator_speaks_of_translation_at_a_sensible_length(trained):
     model = AutoModelForSeq2SeqLM.from_pretrained(trained)
     run = TrainingRun({}, {20: ["x"]}, ["Das ist ein Haus."], ["This is a house."], "rows.jsonl", task="translation")
@@ -341,9 +270,6 @@ def test_the_card_of_a_translator_speaks_of_translation_at_a_sensible_length(tra
     assert "text = 'Das ist ein Haus.'" in (card := model_card(model, run, "translator").text)
     assert "length=16, " in card  # of its own reference
     assert f"length={median}, " in minimal_card(model, "translator").text
-
-
-# generate
 
 
 def test_n_best_lines_have_rank_score_and_row_and_sampling_is_repeatable(trained, tmp_path):

@@ -14,7 +14,7 @@ import pytest
 from conftest import SOURCES
 from hub_server import Hub
 from huggingface_hub import ModelCard
-from recipe_runs import ROOT, ROWS, TINY, as_options, steps_of, weights, write_predictor, write_rows
+from recipe_runs import ROOT, ROWS, TINY, as_options, steps_of, write_predictor, write_rows
 from test_causal import build as controlled_causal_model
 from test_causal import make_tokenizer as causal_tokenizer
 from transformers import TrainingArguments
@@ -192,9 +192,6 @@ def load(name: str | Path, **options) -> dict:
     return known["result"]
 
 
-# What is uploaded
-
-
 @pytest.mark.slow
 def test_a_model_comes_back_bit_for_bit(user, short):
     assert user(LOAD, "user/short", SOURCES[:2], {}) == load(short)
@@ -223,35 +220,6 @@ def test_all_that_a_reader_needs_is_there_and_nothing_else(hub, short):
     for path in files.keys() - {".gitignore"}:
         assert files[path] == (short / path).read_bytes(), path
     assert b'model="user/short"' in files["README.md"] and b"report.png" in files["README.md"]
-
-
-@pytest.mark.slow
-def test_lengths_are_predicted_by_what_was_uploaded_with_the_model(user, short):
-    code = """
-from transformers import pipeline
-write = pipeline("length-controlled-generation", model="user/short")
-result = [write.model.config.length_predictor, write(given[0], length="predict", length_constraint="exact")]
-"""
-    named, written = user(code, SOURCES[:2])
-    assert named == "./length_predictor"
-    assert [(out["requested_length"], out["length"]) for out in written] == [(12, 12)] * 2
-
-
-@pytest.mark.slow
-def test_a_run_that_has_ended_is_uploaded_by_its_command_in_one_commit_for_its_owner(user, stranger, hub, tmp_path):
-    user.train(tmp_path / "run", push_to_hub=False)
-    before = weights(tmp_path / "run")
-    log = user.train(tmp_path / "run", hub_model_id="user/later", hub_private_repo=True, hub_strategy="end")
-    assert "training is finished" in log and steps_of(tmp_path / "run") == 2
-    assert all((value == before[name]).all() for name, value in weights(tmp_path / "run").items())
-    assert [len(files) > 5 for _, files in hub.repos["user/later"]["commits"]] == [False, False, True]
-    assert hub.repos["user/later"]["private"]
-    assert user(LOAD, "user/later", SOURCES[:2], {}) == load(tmp_path / "run")
-    with pytest.raises(RuntimeError, match="OSError: user/later is not a local folder and is not a valid model"):
-        stranger(LOAD, "user/later", SOURCES[:2], {"trust_remote_code": True})
-
-
-# Nothing but the model is uploaded
 
 
 MARKERS = [b"zebra quagga okapi", b"jinx quiz vortex"]  # of sources and of targets
@@ -313,9 +281,6 @@ def test_a_token_is_not_pickled_and_is_there_where_it_is_used():
     assert SECRET.encode() not in data and pickle.loads(data).hub_token is None
 
 
-# A card for a model that is pushed by itself
-
-
 PUSH = """
 from hf_lenctrl import LengthPredictor
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -345,18 +310,6 @@ def test_a_strategy_that_keeps_checkpoints_on_the_hub_is_refused(tmp_path):
         check_upload(args)
 
 
-@pytest.mark.slow
-def test_a_model_that_is_pushed_by_its_own_code_has_a_card_too(stranger, hub, short):
-    code = """
-from transformers import AutoModelForSeq2SeqLM
-AutoModelForSeq2SeqLM.from_pretrained(given[0], trust_remote_code=True).push_to_hub("user/remote")
-"""
-    with signed_in(stranger, hub.token):
-        stranger(code, short)
-    assert 'model="user/remote"' in hub.files("user/remote")["README.md"].decode()
-    assert {path.name for path in short.glob("*.py")} <= hub.files("user/remote").keys()
-
-
 CAUSAL = """
 from transformers import AutoModelForCausalLM, AutoTokenizer
 folder, name = given
@@ -380,9 +333,6 @@ def test_a_causal_model_is_pushed_with_a_card_and_loads_without_the_package(user
     card = hub.files("user/causal")["README.md"].decode()
     assert "A llama language model" in card and 'model="user/causal"' in card
     assert stranger(LOAD_CAUSAL, "user/causal") == ["transformers_modules", [9, 30]]
-
-
-# Refusals: told before training, and nothing is lost
 
 
 @pytest.mark.slow

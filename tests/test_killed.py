@@ -2,12 +2,57 @@
 
 import json
 import multiprocessing
+import os
 import random
 import signal
+import sys
 
 import pytest
-import training_child
+import torch
+import transformers.modeling_utils
 from conftest import SOURCES, TARGETS
+from transformers import Trainer
+from transformers.trainer_callback import TrainerState
+
+from hf_lenctrl.commands import train as train_seq2seq
+
+
+# where a run may die: in the loop, or before one of the parts of a checkpoint is written
+PHASES = ("training_step", "_save_checkpoint", "_save_optimizer_and_scheduler", "_save_rng_state", "save_to_json")
+HALF_WEIGHTS = "half of the weights"
+
+
+def run(options: list[str], log: str, phase: str | None = None, step: int = 0) -> None:
+    """Train, and die in a phase of a step; what is printed goes to a file."""
+    torch.set_num_threads(1)
+    sys.stdout = sys.stderr = open(log, "a")
+    steps = [0]
+
+    def dies(name, owner):
+        original = getattr(owner, name)
+
+        def method(self, *args, **kwargs):
+            state = self if owner is TrainerState else self.state
+            steps[0] = state.global_step
+            if name == phase and state.global_step == step:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return original(self, *args, **kwargs)
+
+        setattr(owner, name, method)
+
+    for name in PHASES:
+        dies(name, TrainerState if name == "save_to_json" else Trainer)
+    if phase == HALF_WEIGHTS:
+        save_file = transformers.modeling_utils.safe_save_file
+
+        def half(tensors, path, **options):
+            save_file(tensors, path, **options)
+            if steps[0] == step:
+                os.truncate(path, os.path.getsize(path) // 2)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        transformers.modeling_utils.safe_save_file = half
+    train_seq2seq.main(options)
 
 
 MAX_STEPS, SAVE_STEPS = 16, 3  # in two epochs of 9 steps
@@ -50,7 +95,7 @@ def start(tmp_path_factory):
 
     def start(folder, *where):
         options = [f"--{k}={v}" for k, v in {**OPTIONS, "train_file": file, "output_dir": folder}.items()]
-        process = context.Process(target=training_child.run, args=(options, str(folder.with_suffix(".log")), *where))
+        process = context.Process(target=run, args=(options, str(folder.with_suffix(".log")), *where))
         process.start()
         process.join()
         return process.exitcode
@@ -63,7 +108,7 @@ def test_killed_in_each_phase_at_a_random_step_and_resumed_the_weights_are_those
     assert start(tmp_path / "whole") == 0
     expected = (tmp_path / "whole" / "model.safetensors").read_bytes()
     chance = random.Random(5)
-    phases = [*training_child.PHASES, training_child.HALF_WEIGHTS]
+    phases = [*PHASES, HALF_WEIGHTS]
     phases.remove("training_step")  # the others come where it saves
     chance.shuffle(phases)
     points = dict(zip(range(SAVE_STEPS, MAX_STEPS, SAVE_STEPS), phases, strict=True))

@@ -1,23 +1,17 @@
 """Tests of the encodings against independent values of the papers' equations and against their properties."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from hf_lenctrl.length_encoding import ldpe, lrpe, pre, sinusoidal
 
 
 LENGTH_ENCODINGS = [ldpe, lrpe, pre]
-GOLDEN_FILE = Path(__file__).parents[2] / "shared" / "golden" / "paper_equations.npz"
 
 # Whole vectors from paper_equations.npz: key, encoding, progress (or position), length, values in float64
 CORNERS = [
-    ("corner_d1_LDPE_pos3_len5", ldpe, 3, 5, [0.909297426826]),
-    ("corner_d1_LRPE_pos3_len5", lrpe, 3, 5, [0.141120008060]),
     (
         "corner_d7_LDPE_pos3_len5",
         ldpe,
@@ -74,24 +68,6 @@ def test_entries_match_the_papers_equations(encoding, progress, length, dim, col
     assert abs(float(encode(encoding, progress, length, dim)[column]) - expected) <= tolerance(progress, length)
 
 
-@pytest.mark.skipif(not GOLDEN_FILE.is_file(), reason="shared/golden/paper_equations.npz is not beside the repository")
-@pytest.mark.parametrize("dim", [8, 64, 512])
-def test_every_golden_value_is_matched(dim):
-    np = pytest.importorskip("numpy")
-    golden = np.load(GOLDEN_FILE)
-    position = torch.from_numpy(golden[f"pos_d{dim}"])  # (P,)
-    length = torch.from_numpy(golden[f"len_d{dim}"])  # (L,)
-    progress = position.expand(len(length), -1)  # (L, P)
-    for name, actual, reach in [
-        ("PE", sinusoidal(position, dim), position),
-        ("LDPE", ldpe(progress, length.unsqueeze(1), dim), torch.maximum(progress, length.unsqueeze(1))),
-        ("LRPE", lrpe(progress, length.unsqueeze(1), dim), torch.maximum(progress, length.unsqueeze(1))),
-    ]:
-        difference = (actual.double() - torch.from_numpy(golden[f"{name}_d{dim}"])).abs()  # (..., dim)
-        assert difference.shape[-1] == dim
-        assert bool((difference <= 5e-7 * (1 + reach).unsqueeze(-1)).all()), name
-
-
 @pytest.mark.parametrize("dim", [1, 7, 8, 512])
 @pytest.mark.parametrize("progress, length", [(0, 9), (3, 4), (80, 75), (4999, 5000)])
 def test_pre_matches_its_formula(progress, length, dim):
@@ -119,31 +95,3 @@ def test_any_dtype_gives_the_same_float32(encoding, dtype):
 def test_width_below_one_is_an_error(encoding):
     with pytest.raises(ValueError, match="dim must be at least 1, got 0; pass the model's d_model"):
         encoding(torch.tensor([[0, 1]]), torch.tensor([[2]]), 0)
-
-
-progresses = st.lists(st.integers(0, 5000), min_size=1, max_size=5)
-lengths = st.integers(1, 5000)
-dims = st.integers(1, 33)
-
-
-@settings(deadline=None)
-@given(progresses, lengths, dims)
-def test_ldpe_is_pe_of_the_remaining_length(progress, length, dim):
-    remaining = torch.tensor([[length - p for p in progress]])
-    actual = ldpe(torch.tensor([progress]), torch.tensor([[length]]), dim)
-    torch.testing.assert_close(actual, sinusoidal(remaining, dim), rtol=0, atol=0)
-
-
-@settings(deadline=None)
-@given(st.sampled_from(LENGTH_ENCODINGS), st.data(), dims)
-def test_a_row_in_a_batch_is_what_it_is_alone(encoding, data, dim):
-    width = data.draw(st.integers(1, 5))
-    rows = data.draw(st.lists(st.lists(st.integers(0, 5000), min_size=width, max_size=width), min_size=2, max_size=4))
-    length = torch.tensor(data.draw(st.lists(lengths, min_size=len(rows), max_size=len(rows)))).unsqueeze(1)  # (B, 1)
-    progress = torch.tensor(rows)  # (B, T)
-    batch = encoding(progress, length, dim)  # (B, T, dim)
-    for i in range(len(rows)):
-        # a vectorised sine or power may differ from the scalar one in its last bit
-        reach = torch.maximum(progress[i], length[i]).unsqueeze(-1)
-        difference = (batch[i] - encoding(progress[i : i + 1], length[i : i + 1], dim)[0]).abs()
-        assert bool((difference <= 5e-7 * (1 + reach)).all())

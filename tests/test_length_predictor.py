@@ -77,9 +77,6 @@ IDS = torch.tensor([[2, 5, 6, 7, 8, 3], [2, 11, 3, 0, 0, 0]])
 MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
 
 
-# Values
-
-
 def test_the_length_is_a_linear_layer_on_the_first_state_back_in_units():
     predictor = build()
     encoder = BertModel(encoder_config(), add_pooling_layer=False).eval()
@@ -137,9 +134,6 @@ def test_lengths_stay_exact_in_bfloat16():
     assert output.loss.item() == pytest.approx(0.0, abs=1e-9)
 
 
-# Encoders
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_learns_and_takes_token_type_ids(family):
     predictor = build(family)
@@ -161,15 +155,9 @@ def test_an_encoder_is_loaded_without_its_pooler_and_in_float32(tmp_path):
     assert all(torch.equal(value, encoder.state_dict()[name].float()) for name, value in weights.items())
     assert predictor.dtype == torch.float32
     assert (predictor.config.length_unit, predictor.config.dropout) == ("byte", 0.3)
-
-
-def test_a_given_encoder_is_copied():
-    encoder = BertModel(encoder_config())
-    predictor = of_encoder(encoder, LENGTHS)
-    before = encoder.get_input_embeddings().weight.clone()
-    torch.nn.init.zeros_(predictor.get_input_embeddings().weight)
-    assert torch.equal(encoder.get_input_embeddings().weight, before)
-    assert encoder.pooler is not None
+    given = of_encoder(encoder, LENGTHS)  # one that is given is copied
+    torch.nn.init.zeros_(given.get_input_embeddings().weight)
+    assert encoder.get_input_embeddings().weight.any() and encoder.pooler is not None
 
 
 def of_encoder(encoder, lengths):
@@ -192,7 +180,7 @@ def test_what_cannot_be_is_refused(call, message):
         call()
 
 
-@pytest.mark.parametrize("kind", ["T5ForConditionalGeneration", "MT5EncoderModel", "path"])
+@pytest.mark.parametrize("kind", ["MT5EncoderModel", "path"])
 def test_the_encoder_of_t5_predicts_and_comes_back(kind, tmp_path):
     torch.manual_seed(0)
     stock = getattr(transformers, "T5EncoderModel" if kind == "path" else kind)
@@ -213,10 +201,7 @@ def test_the_encoder_of_t5_predicts_and_comes_back(kind, tmp_path):
     assert torch.equal(loaded(IDS, attention_mask=MASK).logits, predictor(IDS, attention_mask=MASK).logits)
 
 
-# Saving and loading
-
-
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_a_saved_predictor_comes_back_as_it_was(family, tmp_path):
     predictor = build(family)
     predictor.save_pretrained(tmp_path)
@@ -232,7 +217,7 @@ def test_a_saved_predictor_comes_back_as_it_was(family, tmp_path):
     assert config.encoder.pad_token_id == 0  # BERT's default, not RoBERTa's
 
 
-@pytest.mark.parametrize("subfolder", ["a/../../x", "/x", "..", "a\\..\\..\\x", "C:\\x"])
+@pytest.mark.parametrize("subfolder", ["a/../../x", "/x", "a\\..\\..\\x", "C:\\x"])
 def test_a_subfolder_outside_the_folder_is_refused(subfolder, tmp_path):
     build().save_pretrained(tmp_path / "x")
     (tmp_path / "model" / "a").mkdir(parents=True)
@@ -284,9 +269,6 @@ def test_loading_something_else_says_what_is_there(tmp_path):
         load_predictor(tmp_path / "bert", subfolder="predictor")
 
 
-# Texts
-
-
 def test_texts_keep_their_order_whatever_the_batch_size(tokenizer):
     predictor = build()
     expected = []
@@ -301,7 +283,7 @@ def test_texts_keep_their_order_whatever_the_batch_size(tokenizer):
     assert predictor.predict_lengths([], tokenizer) == []
 
 
-@pytest.mark.parametrize("family, limit", [("bert", 20), ("distilbert", 20), ("roberta", 19), ("xlm-roberta", 19)])
+@pytest.mark.parametrize("family, limit", [("distilbert", 20), ("roberta", 19)])
 def test_a_text_may_be_as_long_as_the_encoder_reads(family, limit, tokenizer):
     predictor = build(family)
     assert predictor.max_source_length(tokenizer) == limit

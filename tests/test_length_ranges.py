@@ -44,9 +44,6 @@ def test_a_ratio_that_has_no_whole_length_is_logged(caplog):
     assert "1 of 2 texts have no whole length from 0.45 to 0.55 times their own" in caplog.text
 
 
-# What is chosen
-
-
 def candidates(pipe, source: str, low: int, high: int, plans: list[int], **options) -> list[tuple[float, str]]:
     """Each text written alone, and the mean log-probability of a token, from the loss at the text's own length."""
     found = []
@@ -96,8 +93,8 @@ def test_several_outputs_of_a_range_are_the_best_of_all_its_candidates(pipe):
     assert [out["generated_text"] for out in outputs] == texts[:4]
 
 
-@pytest.mark.parametrize("count", [2, 3, 5])
-def test_narrow_ranges_have_as_many_outputs_as_wide_ones(pipe, count):
+def test_narrow_ranges_have_as_many_outputs_as_wide_ones(pipe):
+    count = 3
     ranges = [(12, 12), (9, 30), (20, 21), (12, 13)]
     several = pipe(SOURCES[:4], length=ranges, num_return_sequences=count)
     assert [len(outputs) for outputs in several] == [count] * 4
@@ -106,24 +103,6 @@ def test_narrow_ranges_have_as_many_outputs_as_wide_ones(pipe, count):
         assert outputs == pipe(source, length=(low, high), num_return_sequences=count)  # its neighbours change nothing
     best = pipe(SOURCES[:4], length=ranges, rerank=count)
     assert [out["requested_length"] for out in best] == ranges
-
-
-def test_another_model_or_words_of_the_source_choose_among_all_candidates(pipe, plain_pipe, monkeypatch):
-    asked = []
-
-    def longest(model, tokenizer, sources, texts):
-        asked.append((set(sources), len(texts)))
-        return [len(text) for text in texts]
-
-    monkeypatch.setattr("hf_lenctrl.inference.ranking.log_probabilities", longest)
-    ranker = (plain_pipe.model, plain_pipe.tokenizer)
-    assert pipe(SOURCES[0], length=(9, 30), rerank=6, rerank_model=ranker)["length"] == 30
-    assert asked == [({SOURCES[0]}, 6)]  # two at each of three lengths
-    monkeypatch.setattr(
-        "hf_lenctrl.inference.ranking.rerank", lambda source, texts, scores: list(range(len(texts)))[::-1]
-    )
-    last = candidates(pipe, SOURCES[0], 9, 30, [9, 19, 30], num_beams=2, num_return_sequences=2)[-1][1]
-    assert pipe(SOURCES[0], length=(9, 30), rerank=6, num_beams=2)["generated_text"] == last
 
 
 def test_the_lengths_to_write_at_are_an_option(pipe):
@@ -162,15 +141,12 @@ def test_a_range_that_no_text_can_have_is_left_empty():
         ({"length": (10, 20, 30)}, r"got \(10, 20, 30\)"),
         ({"length": [(10, 20), 30]}, "got 30"),
         ({"length": (0, 5)}, "at least 1, got 0"),
-        *(({"length_ratio": ratio}, "of them, got") for ratio in ((1.1, 0.9), (0, 1.0))),
-        *(
-            ({"length": (5, 9), name: given}, f"leave {name} out")
-            for name, given in (("length_constraint", "max"), ("length_constraint", None), ("length_tolerance", 2))
-        ),
+        ({"length_ratio": (1.1, 0.9)}, "of them, got"),
+        ({"length": (5, 9), "length_constraint": None}, "leave length_constraint out"),
+        ({"length": (5, 9), "length_tolerance": 2}, "leave length_tolerance out"),
         ({"length": (5, 9), "length_plans": 0}, "at least 1, got 0"),
         ({"length": (5, 9), "length_ratio": 0.5}, "not both"),
         ({"length": 5, "length_tolerance": [1, 2], "length_constraint": "exact"}, "each of the 1 texts, got 2"),
-        ({"length": 5, "length_tolerance": 1, "length_constraint": "max"}, "a window around an exact length"),
     ],
 )
 def test_a_wrong_range_is_told(pipe, options, message):
@@ -183,9 +159,6 @@ def test_the_pipeline_keeps_the_window_of_each_text(pipe):
     outputs = pipe(SOURCES[:3], **options, length_tolerance=[0, (0, 8), 0.25], batch_size=2)
     assert all(a <= out["length"] <= b for out, a, b in zip(outputs, (12, 20, 7), (12, 28, 11), strict=True))
     assert outputs[1] == pipe(SOURCES[1], length=20, length_constraint="exact", length_tolerance=(0, 8))
-
-
-# Commands, and a trainer
 
 
 @pytest.fixture(scope="module")
@@ -214,12 +187,10 @@ def test_the_command_takes_windows_and_ranges(saved, tmp_path, capsys):
         assert asked == ([10] * 3 if "--length_tolerance" in options else [list(ends) for ends in expected])
         assert "within 1.000" in capsys.readouterr().err
         out.unlink()
-    for ends, count in (("12-12", 3), ("12-13", 5)):
-        lines = write_texts(saved, texts, "--length", ends, "--num_return_sequences", count)
-        expected = [(source, rank) for source in SOURCES[:3] for rank in range(1, count + 1)]
-        assert [(row["source"], row["rank"]) for row in lines] == expected
-        assert all(row["length"] in map(int, ends.split("-")) for row in lines)
-        out.unlink()
+    lines = write_texts(saved, texts, "--length", "12-13", "--num_return_sequences", 5)
+    expected = [(source, rank) for source in SOURCES[:3] for rank in range(1, 6)]
+    assert [(row["source"], row["rank"]) for row in lines] == expected
+    assert {row["length"] for row in lines} <= {12, 13}
     for options, told in (
         (["--length", "8-12", "9"], "--length takes lengths or ranges, not both"),
         (["--length", "12-8"], "a range as 30-42"),

@@ -7,16 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import MARIAN, TARGETS, build_model
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from conftest import MARIAN, build_model
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForSeq2SeqLM,
     BartTokenizer,
-    BertTokenizer,
     MarianTokenizer,
     T5Tokenizer,
 )
@@ -92,22 +89,12 @@ def handmade_t5():
     return T5Tokenizer(vocab=[(piece, 0.0) for piece in pieces], extra_ids=0)
 
 
-@pytest.fixture(scope="module")
-def handmade_bert():
-    """WordPiece: a space between words, none before a continuation and some punctuation."""
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", "dog", ".", "日", "##本", "n't", "not", "do"]
-    return BertTokenizer(vocab={piece: i for i, piece in enumerate(pieces)})
-
-
 def decode(tokenizer, ids: list[int]) -> str:
     return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
 def progress(tokenizer, ids: list[int], unit: str = "character") -> list[int]:
     return UnitTable.from_tokenizer(tokenizer, unit).progress(torch.LongTensor([ids]))[0].tolist()
-
-
-# count_units
 
 
 @pytest.mark.parametrize(
@@ -127,9 +114,6 @@ def progress(tokenizer, ids: list[int], unit: str = "character") -> list[int]:
 )
 def test_count_units_counts_a_text(text, characters, words, utf8):
     assert [count_units(text, unit) for unit in UNITS] == [characters, words, utf8]
-
-
-# Tables
 
 
 def test_marian_tables_are_those_written_out(handmade_marian):
@@ -158,20 +142,10 @@ def test_entries_that_would_break_a_character_are_marked_and_count_what_they_wri
             assert weights[waiting][entry("small")] == ~broken
 
 
-def test_a_table_has_one_column_for_each_entry_of_the_target_vocabulary(shared_tokenizer, character_tokenizer):
-    sizes = len(shared_tokenizer.encoder), len(character_tokenizer.target_encoder)
-    for tokenizer, size in zip((shared_tokenizer, character_tokenizer), sizes, strict=True):
-        table = UnitTable.from_tokenizer(tokenizer, "character")
-        assert table.weights.shape == table.next_state.shape == (table.states, size)
-    assert sizes[1] != len(character_tokenizer.encoder)
-
-
 def test_a_config_may_name_several_or_missing_or_foreign_special_ids():
     config = SimpleNamespace(length_unit="token", eos_token_id=[0, 3], pad_token_id=None, forced_bos_token_id=99)
     assert UnitTable.from_config(config, 4).weights.tolist() == [[0, 1, 1, 0]]
 
-
-# Written-out rows: pieces, what they decode to, and what is counted after each
 
 ROWS = {
     "marian": [
@@ -220,12 +194,6 @@ ROWS = {
         (["日本", "\u3000", "日本", "</s>"], "日本\u3000日本", [2, 3, 5, 5], [1, 1, 2, 2], [6, 9, 15, 15]),
         (["ed", "▁\n", "<unk>", "ed", "▁"], "ed \ned ", [2, 4, 4, 6, 7], [1, 1, 1, 2, 2]),
     ],
-    "bert": [
-        (["[CLS]", "a", "##b", "dog", ".", "[SEP]"], "ab dog.", [0, 1, 2, 6, 7, 7], [0, 1, 1, 2, 2, 2]),
-        (["a", "[UNK]", "[PAD]", "dog"], "a dog", [1, 1, 1, 5], [1, 1, 1, 2]),
-        (["日", "##本", "日"], "日本 日", [1, 2, 4], [1, 1, 2], [3, 6, 10]),
-        (["do", "n't", "a"], "don't a", [2, 5, 7], [1, 1, 2]),
-    ],
 }
 
 
@@ -243,11 +211,8 @@ def test_progress_is_the_one_written_out(request, kind, row):
     "text, words",
     [
         ("a\x1cb\x1fc\nd\x85e", [1, 1, 2, 2, 3, 3, 4, 4, 4, 5]),
-        ("a\u1680b\u2028c", [1, 1, 1, 1, 2, 2, 2, 2, 3]),
         ("a\u200bb", [1, 1, 1, 1, 1]),  # of no width, but no white space
-        ("é\xa0é", [0, 1, 1, 1, 1, 2]),
-        ("\u2003語", [0, 0, 0, 0, 0, 1]),  # nearly the same bytes: e2 80 83, e8 aa 9e
-        ("語\u2003語", [0, 0, 1, 1, 1, 1, 1, 1, 2]),
+        ("語\u2003語", [0, 0, 1, 1, 1, 1, 1, 1, 2]),  # nearly the same bytes: e2 80 83, e8 aa 9e
         ("\u3000〃\u3000\u3000、", [0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2]),  # all of them start e3 80
         ("\u3000\u2003😀\u2009😀", [*[0] * 9, 1, 1, 1, 1, 1, 1, 1, 2]),
     ],
@@ -267,49 +232,10 @@ def test_progress_in_tokens(handmade_marian, handmade_bart):
     assert progress(handmade_bart, ids, "token") == [0, 0, 1, 2, 2, 3, 3, 3]
 
 
-def test_a_batch_of_rows_of_different_lengths(handmade_marian):
-    table = UnitTable.from_tokenizer(handmade_marian, "character")
-    ids = torch.tensor([[2, 4, 3, 5, 0], [2, 5, 0, 2, 2], [2, 2, 2, 2, 2], [2, 3, 8, 8, 6]])
-    expected = [[0, 5, 6, 8, 8], [0, 1, 1, 1, 1], [0, 0, 0, 0, 0], [0, 0, 1, 4, 6]]
-    actual = table.progress(ids)
-    assert actual.tolist() == expected
-    assert actual.dtype == torch.int64
-    assert table.count(ids).tolist() == [8, 1, 0, 6]
-    assert table.states_after(ids).tolist() == [[0, 1, 2, 1, 1], [0, 1, 1, 1, 1], [0, 0, 0, 0, 0], [0, 0, 1, 1, 1]]
-
-
-def test_white_space_that_sentencepiece_keeps_is_dropped_before_the_first_word_too(tmp_path):
-    # U+0085 is white space to Python, so decoding strips it, but SentencePiece does not turn it into a space
-    tokenizer = train_marian_tokenizer(["a\x85b"], ["a\x85b"], tmp_path, target_vocabulary="character")
-    ids = [tokenizer.target_encoder[c] for c in "\x85a\x85b"]
-    assert decode(tokenizer, ids) == "a\x85b"
-    assert progress(tokenizer, ids) == [0, 1, 2, 3]
-    assert progress(tokenizer, ids, "word") == [0, 1, 1, 2]
-
-
-@settings(deadline=None, max_examples=50)
-@given(texts=st.lists(st.sampled_from(TARGETS), min_size=1, max_size=3).map(" ".join))
-def test_progress_runs_from_zero_to_the_texts_length(shared_tokenizer, character_tokenizer, texts):
-    for tokenizer in (shared_tokenizer, character_tokenizer):
-        ids = tokenizer(text_target=texts)["input_ids"]  # ends on EOS
-        assert decode(tokenizer, ids) == texts
-        for unit, length in (("character", len(texts)), ("word", len(texts.split())), ("byte", len(texts))):
-            row = progress(tokenizer, [tokenizer.pad_token_id, *ids[:-1]], unit)
-            assert row[0] == 0
-            assert row[-1] == length  # on the step that must emit EOS
-            assert row == sorted(row)
-
-
-# The machine
-
-
 @pytest.mark.parametrize("unit", ["token", *UNITS])
 def test_rows_without_ids_count_nothing_and_end_at_the_start(handmade_marian, unit):
     count, state = UnitTable.from_tokenizer(handmade_marian, unit).count_and_state(torch.zeros(2, 0, dtype=torch.long))
     assert (count.tolist(), state.tolist()) == ([0, 0], [0, 0])
-
-
-# The table as a module
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -350,9 +276,6 @@ def test_a_table_in_use_notices_that_an_unfilled_one_was_loaded(handmade_marian)
     table.load_state_dict(UnitTable.from_config(config, len(MARIAN_VOCABULARY)).state_dict())
     with pytest.raises(ValueError, match="set_unit_table"):
         table.progress(torch.tensor([[2, 4, 5]]))
-
-
-# The unit of a checkpoint's table
 
 
 @pytest.fixture(scope="module")

