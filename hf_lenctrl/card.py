@@ -38,9 +38,9 @@ def methods_of(config) -> list[str]:
         found.append("a length embedding in the encoder (Nguyen et al. 2023, eq. 16-17)")
     if getattr(config, "length_head", False):
         found.append("a length head in cross-attention (Nguyen et al. 2023, eq. 20-24)")
-    return (
-        found if tokens is None else [*found, f"a token before the source for the length's class ({tokens['kind']})"]
-    )
+    if tokens is not None:
+        found.append(f"a token before the source for the length's class ({tokens['kind']})")
+    return found
 
 
 def kind_of(config) -> str:
@@ -51,12 +51,10 @@ def kind_of(config) -> str:
 
 def usage(config, name: str, *, text: str = TEXT, length: int | None = None, revision: str | None = None) -> str:
     """
-    Markdown that says how to install the package and run a model.
+    Markdown that says how to install the package and run a model on a `text`, perhaps at a `length`.
 
     Args:
-        config (`PreTrainedConfig`): The model's.
-        name (`str`): `"user/name"` on the Hub, or the name of a local folder.
-        text (`str`, *optional*), length (`int`, *optional*): Of the example.
+        config (`PreTrainedConfig`), name (`str`): The model's; `"user/name"` on the Hub, or that of a local folder.
         revision (`str`, *optional*): Branch of the model on the Hub, where it is not `main`.
     """
     unit, predictor = getattr(config, "length_unit", "character"), config.model_type == "length_predictor"
@@ -80,15 +78,11 @@ def write_card(data: ModelCardData, title: str, about: str, use: str, *sections:
 
 def minimal_card(model, name: str, revision: str | None = None, *sections: str) -> ModelCard:
     """
-    A card that says what a model is and how to use it, without measurements.
+    A card that says what a model or a `LengthPredictor` is and how to use it, without measurements.
 
     Args:
-        model (`PreTrainedModel`): A model or a `LengthPredictor`.
         name (`str`), revision (`str`, *optional*): See `usage`.
         sections (`str`): More of the card.
-
-    Returns:
-        `huggingface_hub.ModelCard`: `.save(folder / "README.md")` writes it.
     """
     config, title = model.config, name.rpartition("/")[2]
     methods, unit = methods_of(config), getattr(config, "length_unit", "character")

@@ -32,10 +32,8 @@ _DEAREST = 1000  # cost of one character; tables of exact lengths grow with it
 
 def count_columns(text: str) -> int:
     """
-    Columns of a text: `wcwidth.wcswidth` of what stands between control characters, which have no width.
-
-    Raises:
-        `ImportError`: without the package `wcwidth`.
+    Columns of a text: `wcwidth.wcswidth` of what stands between control characters, which have no width. Raises
+    `ImportError` without the package `wcwidth`.
     """
     if wcswidth is None:
         raise ImportError("length_unit='width' counts with the package wcwidth; pip install wcwidth")
@@ -44,30 +42,21 @@ def count_columns(text: str) -> int:
 
 class CharacterCost:
     """
-    A cost that adds up over characters.
+    A cost of a text that adds up over characters, whole numbers from 0 to 1000; `ValueError` for another.
 
     Both costs here are small machines: in a `context`, a character of a `kind` adds units and leads to a context. This
     one has one context, and a character's kind is its cost.
-
-    Args:
-        cost (`Callable[[str], int]`): Units of a text, the sum of those of its characters.
-
-    Raises:
-        `TypeError`, `ValueError`: for a cost of a character that is no whole number from 0 to 1000.
     """
 
     def __init__(self, cost: Callable[[str], int]):
         self.count = cost
-        self._check("")
-        if cost(""):
+        if self._check(""):
             raise ValueError(f"a text of no characters must cost 0, but cost('') is {cost('')!r}")
 
     def _check(self, text: str) -> int:
         units = self.count(text)
-        if isinstance(units, bool) or not isinstance(units, int):
-            raise TypeError(f"a cost must be a whole number, but cost({text!r}) is {units!r}; round it: int(...)")
-        if not 0 <= units <= _DEAREST:
-            raise ValueError(f"a character must cost 0 to {_DEAREST} units, but cost({text!r}) is {units}")
+        if isinstance(units, bool) or not isinstance(units, int) or not 0 <= units <= _DEAREST:
+            raise ValueError(f"a character must cost 0 to {_DEAREST}, a whole number, but cost({text!r}) is {units!r}")
         return units
 
     @functools.cached_property
@@ -171,9 +160,6 @@ class Columns:
         safe = len(units) == 1 and all(may for _, _, may in steps) and bool(len(to) == 1 or around)
         return max(units), to.pop() if len(to) == 1 else (around or [-1])[0], safe
 
-    def check_sum(self, texts: list[str]) -> None:
-        """Nothing: the tables are checked against `count_columns`."""
-
     @functools.cached_property
     def opened(self) -> "OpenCharacters":
         """Characters that are split over entries of a vocabulary."""
@@ -189,10 +175,7 @@ def columns() -> Columns:
 class OpenCharacters:
     """
     First bytes of UTF-8 characters, in groups that continue alike: a group is the kinds, or the groups, that the 64
-    next bytes lead to; -1 where they lead to no character.
-
-    Args:
-        kind (`Callable[[str], int]`): Kind of a character.
+    next bytes lead to; -1 where they lead to no character. `kind` is that of a character.
     """
 
     def __init__(self, kind: Callable[[str], int]):

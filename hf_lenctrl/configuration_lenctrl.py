@@ -40,12 +40,10 @@ class LengthControlRules:
             al. 2023, eq. 20-24); see `LengthHeadAttention`.
         learned_lengths (`int`, defaults to 512): Rows of the tables of `"learned"` and `encoder_length_embedding`, for
             lengths from 0; a longer one shares the last row, one below 0 the first.
-        length_scale (`int`, defaults to 1): What `"scale"` divides the length by, so that one of `length_scale` leaves
-            the embeddings as they are. 1 is LC to the letter, made for a CNN; in a Transformer such loud embeddings
-            drown the positions, so give the length of a typical target.
+        length_scale (`int`, defaults to 1): What `"scale"` divides the length by. 1 is LC to the letter, made for a
+            CNN; in a Transformer such loud embeddings drown the positions, so give the length of a typical target.
         absolute_positions (`bool`, defaults to `False`): Keep the decoder's own positions and add the length encoding
-            ("+PE" in Takase & Okazaki 2019); `False` puts the length encoding in their place. T5 has relative
-            positions, which stay: always `True`.
+            ("+PE" in Takase & Okazaki 2019); `False` puts it in their place. Always `True` for T5.
         length_unit (`str`, defaults to `"token"`): What is counted: `"token"`, or of the decoded text `"character"`
             (Unicode code points), `"word"` (separated by white space), `"byte"` (UTF-8), `"width"` (columns of a
             terminal) or `"cost"` (a function of the user, see `UnitTable.from_tokenizer`). Special tokens count zero.
@@ -103,39 +101,25 @@ class LengthControlRules:
             self.length_tolerance = tuple(self.length_tolerance)
         check_tolerance(self.length_tolerance, self.length_constraint)
         if hasattr(self, "relative_attention_num_buckets") and not self.absolute_positions:
-            raise ValueError(
-                f"absolute_positions=False has no meaning for {type(self).__name__}, whose positions are relative and "
-                "stay in the attention; leave it out"
-            )
+            raise ValueError(f"absolute_positions=False has no meaning for {type(self).__name__}; leave it out")
+        encoding = f"length_encoding={self.length_encoding!r}"
         if self.length_encoding == "none" and not self.absolute_positions:
-            raise ValueError(
-                "length_encoding='none' with absolute_positions=False leaves the decoder without any position; "
-                "pass absolute_positions=True for the plain base model"
-            )
+            raise ValueError(f"{encoding} with absolute_positions=False leaves the decoder without any position")
         if self.length_tokens is not None:
             LengthTokens(**self.length_tokens)  # raises for wrong ones
         unused = not self.length_controlled and self.length_tokens is None and self.length_constraint is None
         if self.length is not None and unused:
-            raise ValueError(
-                f"length={self.length} has no effect with length_encoding='none' and no length_constraint; choose one "
-                f"of {', '.join(LENGTH_ENCODING_NAMES[:-1])}, pass length_constraint='max', or leave length out"
-            )
+            raise ValueError(f"length={self.length} has no effect with {encoding}; pass length_constraint='max' too")
         if self.length_encoding in ("none", "scale") and self.length_projection:
-            raise ValueError(
-                f"length_projection=True has no encoding to project with length_encoding={self.length_encoding!r}"
-            )
+            raise ValueError(f"length_projection=True has no encoding to project with {encoding}")
         replaces = not self.absolute_positions or self.encoder_length_embedding or self.length_head
         if self.length_optional and (replaces or self.length_encoding in ("none", "scale")):
             raise ValueError(
-                "length_optional=True switches off what is added to the embeddings and nothing else; it goes with "
-                "length_encoding 'ldpe', 'lrpe', 'pre' or 'learned', absolute_positions=True, and without "
-                "encoder_length_embedding and length_head"
+                f"length_optional=True switches off what is added to the embeddings alone, got {encoding}, "
+                f"{self.absolute_positions=}, {self.encoder_length_embedding=}, {self.length_head=}"
             )
         if self.length_scale != 1 and self.length_encoding != "scale":
-            raise ValueError(
-                f"length_scale={self.length_scale} has no effect with length_encoding={self.length_encoding!r}; leave "
-                "it out, or pass length_encoding='scale'"
-            )
+            raise ValueError(f"length_scale={self.length_scale} has no effect with {encoding}; leave it out")
 
 
 @strict
@@ -245,9 +229,7 @@ class LenCtrlCausalLMConfig(LengthControlRules, PreTrainedConfig):
             if getattr(self, name):
                 raise ValueError(f"{name}={getattr(self, name)!r} needs an encoder, which a causal model has not")
         if self.length_encoding == "scale":
-            raise ValueError(
-                "length_encoding='scale' would change a causal model's prompt; choose 'ldpe', 'lrpe' or 'pre'"
-            )
+            raise ValueError("length_encoding='scale' would change a causal model's prompt; choose another")
 
 
 _configs: Any = LengthControlRules.__subclasses__()

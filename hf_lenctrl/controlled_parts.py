@@ -16,10 +16,8 @@ CONTROLLED: dict[tuple[type, type], type] = {}
 
 def control(part: Any, mixin: type) -> None:
     """
-    Put `mixin` before a stock part's class, in place.
-
-    The stock model builds its parts itself. To build them again with other classes would take twice the time and
-    memory; so the part that is there gets the class and, from `add_length_control`, its few new modules.
+    Put `mixin` before a stock part's class, in place. To build the part again, with another class, would take twice
+    the time and memory; so it keeps what it is and gets, from `add_length_control`, its few new modules.
     """
     part.__class__ = CONTROLLED[mixin, type(part)]
     part.add_length_control()
@@ -46,9 +44,10 @@ class PositionsOfIds(_AddsNothing):
     def add_length_control(self) -> None:
         """No new modules."""
 
-    def of(self: Any, input_ids, embeds: torch.Tensor, seen: int) -> torch.Tensor:
+    def of(self: Any, input_ids, embeds: torch.Tensor, cache) -> torch.Tensor:
         """Positions of ids, or of embeddings where there are none: `(batch_size, sequence_length, d_model)`."""
         ids = None if input_ids is None else input_ids.to(self.weights.device)
+        seen = 0 if cache is None else cache.get_seq_length()
         return super(_AddsNothing, self).forward(ids, embeds, seen).to(embeds.device)
 
 
@@ -65,9 +64,9 @@ class _Part:
         if (PositionsOfIds, type(positions)) in CONTROLLED:
             control(positions, PositionsOfIds)
 
-    def _with_positions(self: Any, embeds, input_ids, seen=0):
+    def _with_positions(self: Any, embeds, input_ids, cache=None):
         positions = getattr(self, "embed_positions", None)
-        return embeds + positions.of(input_ids, embeds, seen) if isinstance(positions, PositionsOfIds) else embeds
+        return embeds + positions.of(input_ids, embeds, cache) if isinstance(positions, PositionsOfIds) else embeds
 
     @torch.no_grad()
     def _init_weights(self, module):
@@ -76,11 +75,7 @@ class _Part:
 
 
 class LengthControlledEncoder(_Part):
-    """
-    Encoder that may be given the length (Nguyen et al. 2023, eq. 16-17), with `config.encoder_length_embedding`.
-
-    Without it length is left to the decoder: `generate` and the models hand both the same keyword arguments.
-    """
+    """Encoder that is given the length (Nguyen et al. 2023, eq. 16-17) with `config.encoder_length_embedding`."""
 
     def add_length_control(self) -> None:
         """The new modules; called once, by `control` or for a part alone."""
@@ -89,13 +84,13 @@ class LengthControlledEncoder(_Part):
             self._take_positions()
 
     def forward(self, input_ids=None, attention_mask=None, inputs_embeds=None, length=None, progress=None, **kwargs):
-        """`length` as in `LengthControlledDecoder.forward`."""
+        """`length` as in `LengthControlledDecoder.forward`; the models hand both the same keyword arguments."""
         if self.config.encoder_length_embedding:
             if inputs_embeds is None:
                 # unlike their decoders, the encoders of Marian and Pegasus scale what they look up, not what is given
                 inputs_embeds = self.embed_tokens(input_ids) * getattr(self, "embed_scale", 1.0)  # (B, S, d)
             lengths = required_length(length, self.config, inputs_embeds, self.training)  # (B,)
-            refuse_dora(self.length_embedding, self.config)
+            refuse_dora(self.length_embedding)
             embedding = self.length_embedding(lengths.clamp(max=self.config.learned_lengths - 1)).unsqueeze(1)
             inputs_embeds = self._with_positions(inputs_embeds + embedding.to(inputs_embeds), input_ids)
             input_ids = None
@@ -154,9 +149,6 @@ class LengthControlledDecoder(_Part, LengthSignal):
         """
         config, kwargs["past_key_values"] = self.config, past_key_values
         encoding = config.length_encoding
-        given: Any = input_ids if inputs_embeds is None else inputs_embeds
-        taken = config.absolute_positions and past_key_values is not None
-        seen = past_key_values.get_seq_length() if taken else 0
         if length is not None and encoding == "none" and not config.length_controlled:
             refuse_length()
         if progress is None and config.counts_progress:
@@ -165,7 +157,7 @@ class LengthControlledDecoder(_Part, LengthSignal):
             kwargs["progress"] = progress
         if encoding == "none":
             return super().forward(input_ids, inputs_embeds=inputs_embeds, **kwargs)
-        lengths = required_length(length, config, given if progress is None else progress, self.training)  # (B,)
         embeds: Any = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds  # (B, T, d)
+        lengths = required_length(length, config, embeds if progress is None else progress, self.training)  # (B,)
         embeds = self.add_signal(embeds, progress, lengths)
-        return super().forward(inputs_embeds=self._with_positions(embeds, input_ids, seen), **kwargs)
+        return super().forward(inputs_embeds=self._with_positions(embeds, input_ids, past_key_values), **kwargs)

@@ -33,10 +33,8 @@ def auto_class(name, **kwargs):
 
 def tokenizer_of(name, **kwargs) -> Any:
     """
-    `AutoTokenizer.from_pretrained`, for a folder or a name of the Hub that has a tokenizer.
-
-    Raises:
-        `ValueError`: where there is none: transformers makes one without a vocabulary then, or raises a `TypeError`.
+    `AutoTokenizer.from_pretrained`; raises `ValueError` where there is no tokenizer: transformers makes one without a
+    vocabulary then, or raises a `TypeError`.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, **kwargs)
@@ -48,15 +46,8 @@ def tokenizer_of(name, **kwargs) -> Any:
 
 def check_tokenizer(tokenizer, name, model=None) -> None:
     """
-    See that a tokenizer has a vocabulary, and that it is the model's.
-
-    Args:
-        tokenizer (`PreTrainedTokenizerBase`): `None` where none was found.
-        name (`str`): Of the model, for messages.
-        model (`PreTrainedModel`, *optional*): Whose tokenizer it is to be.
-
-    Raises:
-        `ValueError`: without entries beside the special ones, or with other numbers of them than the model's.
+    Raise `ValueError` for a tokenizer, or None, that has no entries beside the special ones, or that is not the
+    model's: the two have other numbers of entries.
     """
     separate = getattr(tokenizer, "separate_vocabs", False)
     special = () if tokenizer is None else {*tokenizer.all_special_tokens, "<mask>"}
@@ -67,9 +58,7 @@ def check_tokenizer(tokenizer, name, model=None) -> None:
     rows = entries if model is None else model.get_output_embeddings().weight.shape[0]
     padding = 512 if hasattr(model, "unit_table") else rows  # as `UnitTable.padded` has it; a plain model may have any
     if not entries <= rows < entries + padding:
-        raise ValueError(
-            f"the tokenizer has {entries} entries, the model {name} writes {rows}; pass the tokenizer of its training"
-        )
+        raise ValueError(f"the tokenizer has {entries} entries, the model {name} writes {rows}; pass the model's own")
 
 
 def _no_tokenizer(name) -> str:
@@ -154,8 +143,7 @@ def add_length_control(
         tokenizer = tokenizer or tokenizer_of(model_or_path)
     addable = (*LENGTH_ENCODINGS, "learned")
     in_the_source = length_tokens is not None or options.get("encoder_length_embedding")
-    in_the_source = length_encoding == "none" and in_the_source
-    if length_encoding not in addable and not in_the_source:
+    if length_encoding not in addable and not (length_encoding == "none" and in_the_source):
         raise ValueError(f"length_encoding={length_encoding!r} cannot be added; choose one of {', '.join(addable)}")
     control: dict[str, Any] = {
         "length_encoding": length_encoding,
@@ -175,9 +163,7 @@ def add_length_control(
     model_type = plain.config.model_type
     if model_type not in FAMILIES:
         has = "has length control already" if hasattr(plain.config, "length_encoding") else "is of no known family"
-        raise ValueError(
-            f"{type(plain).__name__} {has}; pass a plain model of type {', '.join(FAMILIES)}, got {model_type!r}"
-        )
+        raise ValueError(f"{type(plain).__name__} {has}; pass {', '.join(FAMILIES)}, got {model_type!r}")
     head = FAMILIES[model_type]
     left_out = ("model_type", "architectures", "transformers_version", "_name_or_path", "auto_map")
     fields = {name: value for name, value in plain.config.to_dict().items() if name not in left_out}

@@ -45,10 +45,7 @@ def token_limit(
 ) -> torch.Tensor:
     """
     Decoder positions for each output, `(batch_size,)`: room for one twice as long as its target, within the model's
-    positions, which hold a causal model's prompt (`apart`) too.
-
-    Raises:
-        `ValueError`: if the positions cannot hold the lowest length of a target.
+    positions, which hold a causal model's prompt (`apart`) too. Raises `ValueError` if these are too few.
     """
     # a word is many tokens to a character decoder; a character is up to four to byte-level BPE
     split = 8 if table.states > 3 else 2
@@ -64,11 +61,9 @@ def token_limit(
     needed = -(-length // max(int(table.weights.max()), 1)) + 1  # EOS is predicted one position after the last token
     needed += max(apart - 1, 0)
     if needed > positions:
-        way = "absolute_positions=False" if not apart else f"a prompt shorter than {apart} tokens"
-        raise ValueError(
-            f"length={length} needs at least {needed} decoder positions, the model has {positions}; ask for less "
-            f"or use a model with a larger max_position_embeddings or with {way}"
-        )
+        way = f"with a prompt shorter than {apart} tokens" if apart else "use another model"
+        need = f"length={length} needs at least {needed} decoder positions, the model has {positions}"
+        raise ValueError(f"{need}; ask for less, or {way}")
     return limit.clamp(max=positions + 1)  # the last token is never read
 
 
@@ -110,19 +105,12 @@ def generate_within(
     positions: int | None,
 ):
     """
-    `generate` with room for a length, its constraint, and a warning for the exact lengths that were missed.
+    `generate`, a method of `model` (length-controlled or plain) or of its parent class, with room for a length, its
+    constraint, and a warning for the exact lengths that were missed.
 
-    Args:
-        generate: The method that does it, of `model` or of its parent class.
-        model (`PreTrainedModel`): Length-controlled or plain.
-        table (`UnitTable`): Of the model's vocabulary, in the unit of `length`.
-        target (`Target`): In the unit of the table.
-        constraint (`str`, *optional*): `"max"`, `"exact"` or `None`.
-        arguments (`dict`): The call's own for `generate`, `generation_config` among them; they override.
-        positions (`int`, *optional*): Decoder positions of the model; `None` where they have no end.
-
-    Raises:
-        `ValueError`: for a length that the positions cannot hold, or an exact one beyond the call's own limit.
+    The `table` is of the model's vocabulary, in the unit of the `target`; `arguments` are the call's own, which
+    override; `positions` are those of the decoder, `None` where they have no end. Raises `ValueError` for a length
+    that these cannot hold, or an exact one beyond the call's own limit.
     """
     config = arguments.get("generation_config")
     complete = _limited(model, table, target, constraint, arguments, positions)
@@ -141,12 +129,8 @@ def generate_within(
 def generate_for(model, table: UnitTable, length, constraint: str | None, tolerance, arguments: dict):
     """
     `model.generate` with a length, for a model with or without length control: a call without length and constraint
-    is the model's own.
-
-    Args:
-        table (`UnitTable`): Of the model's vocabulary, in the unit of `length`.
-        length, constraint, tolerance: As for `LengthControlledGeneration.generate`.
-        arguments (`dict`): The others, for `generate`.
+    is the model's own. The `table` is of the model's vocabulary, in the unit of `length`; `length`, `constraint` and
+    `tolerance` are those of `LengthControlledGeneration.generate`, `arguments` the others.
     """
     if getattr(model.config, "length_controlled", False):
         options = {"length": length, "length_constraint": constraint, "length_tolerance": tolerance}
@@ -247,14 +231,8 @@ def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str) -> None:
 
 def encode_once(model, inputs, rows: torch.Tensor) -> dict:
     """
-    Run the encoder once for each text, and give its states to every row of the text.
-
-    Args:
-        inputs (`dict`): `input_ids` of shape `(texts, source_length)` and, where there is padding, `attention_mask`.
-        rows (`torch.LongTensor` of shape `(batch_size,)`): For each row its text.
-
-    Returns:
-        `dict`: `encoder_outputs` and `attention_mask`, as `generate` takes them.
+    Run the encoder once for each text, `input_ids (texts, source_length)`, and give its states to every row of the
+    text: `rows (batch_size,)` has the text of each. Returns `encoder_outputs` and `attention_mask` for `generate`.
     """
     mask = inputs.get("attention_mask")
     mask = torch.ones_like(inputs["input_ids"]) if mask is None else mask
@@ -275,11 +253,7 @@ class LengthControlledGeneration:
     config: Any
     device: Any
     generation_config: Any
-
-    @property
-    def unit_table(self) -> UnitTable:
-        """What each entry of the vocabulary writes; `unit_table.count(ids)` measures outputs."""
-        raise NotImplementedError
+    unit_table: Any
 
     @torch.no_grad()
     def generate(
@@ -352,8 +326,7 @@ class LengthControlledGeneration:
         scale = next((scale for scale in scales if scale is not None), 1)
         if scale != 1:
             raise ValueError(
-                f"guidance_scale must be left out or 1, got {scale}: it needs a second run of the model without the "
-                "prompt, which is given no length"
+                f"guidance_scale must be left out or 1, got {scale}: it needs a second run without length"
             )
 
     def save_pretrained(self, *args, **kwargs):

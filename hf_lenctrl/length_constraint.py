@@ -26,9 +26,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         unit_table (`UnitTable`): What each entry of the model's vocabulary writes.
         length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`): Units, for all or for each.
         constraint (`str`, *optional*, defaults to `"max"`): `"max"`, never longer; `"exact"`, this length.
-        tolerance (`int`, `float`, `tuple` or `list`, *optional*): For `"exact"`, a window around the length, in which
-            an output may end: units (4), a share of the length (0.1, rounded so that no window goes beyond it), a
-            pair of these, below and above, `(0, 4)`, or a list with one of these for each length.
+        tolerance (`int`, `float`, `tuple` or `list`, *optional*): For `"exact"`, a window around the length, see
+            `length_tolerance` of `generate`.
         eos_token_id (`int` or `list[int]`): What ends an output.
         max_length (`int` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): The limit of `generate`, in
             positions with EOS, for all or for each; outputs are complete before it, and larger entries are chosen when
@@ -76,7 +75,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         self.table, self.constraint = unit_table, constraint
         rows = len(length) if isinstance(length, torch.Tensor | list) else 1
         target = as_target(length, constraint, tolerance, rows, unit_table.weights.device)
-        self.low, self.high = target.low, target.high  # (B,) each; the length between them is the model's affair
+        self.low, self.high = target.low, target.high  # (B,) each
         self.window = bool((self.low < self.high).any())
         self.max_length, self.prompt_length = max_length, prompt_length
         eos = [eos_token_id] if isinstance(eos_token_id, int) else torch.as_tensor(eos_token_id).reshape(-1).tolist()
@@ -89,36 +88,27 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         for length, limit in zip(self.low.tolist(), limits, strict=True):
             needed = math.ceil(self.rules.pace * length / self.rules.reach) + start_length + 1
             if limit - self.prompt_length < needed:
-                raise ValueError(
-                    f"exactly {length} {self.table.unit}s may need {needed} positions with start and EOS, max_length "
-                    f"leaves {limit - self.prompt_length}; raise max_length or max_new_tokens"
-                )
+                need = f"exactly {length} {self.table.unit}s may need {needed} positions with start and EOS"
+                raise ValueError(f"{need}, max_length leaves {limit - self.prompt_length}; raise it or max_new_tokens")
 
     def __call__(self, input_ids, scores):
         """
-        Args:
-            input_ids (`torch.LongTensor` of shape `(rows, sequence_length)`): The sequences so far; rows are examples,
-                or the beams or samples of each, in order.
-            scores (`torch.FloatTensor` of shape `(rows, vocab_size)`): Logits or log-probabilities.
-
-        Returns:
-            `torch.FloatTensor` of shape `(rows, vocab_size)`, `-inf` for what the constraint forbids.
+        `(rows, sequence_length)` and logits or log-probabilities `(rows, vocab_size)` -> the same, `-inf` for what the
+        constraint forbids. Rows are examples, or the beams or samples of each, in order.
         """
         rows, vocab_size = scores.shape
         rules = self.rules
         examples = self.high.shape[0]
         if rules.cost.shape[1] != vocab_size or rows % examples:
-            raise ValueError(
-                f"scores for {rows} rows and {vocab_size} entries do not go with {examples} lengths and a unit table "
-                f"of {rules.cost.shape[1]} entries"
-            )
+            own = f"{examples} lengths and a unit table of {rules.cost.shape[1]} entries"
+            raise ValueError(f"scores for {rows} rows and {vocab_size} entries do not go with {own}")
         copies = rows // examples
         high = self.high.repeat_interleave(copies)  # (rows,)
         written = input_ids[:, self.prompt_length :]
         count, state = self.table.count_and_state(written)  # (rows,) each
         remaining = high - count  # (rows,)
         slack = (self.high - self.low).repeat_interleave(copies) if self.window else None  # (rows,)
-        masked = self._fits(state, remaining, slack).to(scores.dtype).add_(scores)  # (rows, V)
+        masked = rules.fits_window(state, remaining, slack).to(scores.dtype).add_(scores)  # (rows, V)
         if written.shape[1] <= 2:  # BOS, a language code: at the start or not at all
             start = (count == 0).unsqueeze(1)
             masked[:, rules.silent] = torch.where(start, scores[:, rules.silent], masked[:, rules.silent])
@@ -145,10 +135,6 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
     # `generate` asks for it at each step
     __call__.__signature__ = inspect.signature(__call__)  # type: ignore[attr-defined]
 
-    def _fits(self, state, remaining, slack):
-        rules = self.rules
-        return rules.fits(state, remaining) if slack is None else rules.fits_window(state, remaining, slack)
-
     def _if_possible(self, masked, more):
         """`masked + more`, made in `more`, EOS as it was, for the rows that are left with something to write."""
         ends = masked[:, self.rules.eos]
@@ -162,7 +148,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
     def _way_out(self, scores, state, remaining, slack, left):
         """What completes a text that may not end here; else EOS, what writes nothing, EOS whatever its score."""
         rules = self.rules
-        completes = self._fits(state, remaining, slack)
+        completes = rules.fits_window(state, remaining, slack)
         if left is not None:
             completes += rules.ends_within(state, left)
         completes[rules.ends[state]] = -math.inf

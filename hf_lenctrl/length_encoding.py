@@ -14,8 +14,6 @@ import torch
 
 def _make_columns(dim: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """For each column j of an encoding: 2 floor(j/2) / dim, and the phase that makes the odd sines cosines."""
-    if dim < 1:
-        raise ValueError(f"dim must be at least 1, got {dim}; pass the model's d_model")
     j = torch.arange(dim, device=device)
     return (j - j % 2).float() / dim, (j % 2) * (math.pi / 2)  # (dim,) each
 
@@ -51,7 +49,7 @@ def sinusoidal(position: torch.Tensor, dim: int) -> torch.Tensor:
     ```
     """
     exponent, phase = _columns(dim, position.device)
-    return torch.addcmul(phase, position.float().unsqueeze(-1), 10000.0**-exponent).sin()
+    return torch.addcmul(phase, position.float().unsqueeze(-1), torch.pow(10000.0, -exponent)).sin()
 
 
 def ldpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:

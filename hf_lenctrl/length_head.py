@@ -63,14 +63,8 @@ class LengthHeadAttention:
 
     def forward(self: Any, hidden_states, *args, past_key_values=None, progress=None, **kwargs):
         """
-        The parent's `forward` with one more argument.
-
-        Args:
-            hidden_states (`torch.FloatTensor` of shape `(batch_size, sequence_length, d_model)`): Decoder states.
-            progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Units written before each position.
-
-        Raises:
-            `ValueError`: for a cache that was filled by a model without a length head.
+        The parent's `forward` with `progress (batch_size, sequence_length)`, the units written before each position.
+        Raises `ValueError` for a cache that was filled by a model without a length head.
         """
         watched = _Watched(self, "out_proj" if hasattr(self, "out_proj") else "o")
         output, *others = self.stock.forward(watched, hidden_states, *args, past_key_values=past_key_values, **kwargs)
@@ -88,7 +82,8 @@ class LengthHeadAttention:
     def _add_to_cache(self, cache, numerator, denominator):
         """The sums from the first position on, `(B, T, d)` and `(B, T, 1)`, and into the cache with them."""
         own = getattr(cache, "self_attention_cache", cache)
-        index, tokens = _layers_of(self.config) + self.layer_idx, numerator.shape[1]
+        layers = getattr(self.config, "decoder_layers", None) or self.config.num_decoder_layers  # T5's name
+        index, tokens = layers + self.layer_idx, numerator.shape[1]
         like = own.layers[self.layer_idx]
         while len(own.layers) <= index:
             own.layers.append(StaticLayer(like.max_cache_len) if like.is_compileable else DynamicLayer())
@@ -96,10 +91,7 @@ class LengthHeadAttention:
         if not torch.compiler.is_compiling():  # a static cache counts in a tensor
             before, summed = int(own.get_seq_length(self.layer_idx)) - tokens, int(sums.get_seq_length())
             if before != summed:
-                raise ValueError(
-                    f"the cache holds {before} tokens, the length head's sums {summed}; use a cache that this model "
-                    "filled from the first token on"
-                )
+                raise ValueError(f"the cache holds {before} tokens, the length head's sums {summed}; use a new cache")
         if sums.is_initialized and sums.keys.numel() > 0:
             # zeros where a static cache has no sum yet; no shape or branch depends on how many it has
             last = torch.as_tensor(sums.get_seq_length() - 1, device=numerator.device).clamp(min=0).reshape(1)
@@ -107,8 +99,3 @@ class LengthHeadAttention:
             denominator = denominator + sums.values[:, 0].index_select(1, last)
         sums.update(numerator.unsqueeze(1), denominator.unsqueeze(1))
         return numerator, denominator
-
-
-def _layers_of(config) -> int:
-    """Layers of the decoder."""
-    return config.decoder_layers if hasattr(config, "decoder_layers") else config.num_decoder_layers

@@ -75,8 +75,8 @@ class LengthPredictorConfig(PreTrainedConfig):
 class LengthPredictor(CardOnPush, PreTrainedModel):
     """
     Predicts the length of the output from the input: a linear layer on the encoder's last state at the first position,
-    [CLS] where the tokenizer has one, trained by regression (Oka et al. 2020, section 3.2). The loss is taken on
-    standardised lengths, so that one learning rate fits tokens and bytes. Batches must be padded on the right.
+    trained by regression (Oka et al. 2020, section 3.2). The loss is taken on standardised lengths, so that one
+    learning rate fits tokens and bytes. Batches must be padded on the right.
     """
 
     config_class = LengthPredictorConfig
@@ -111,27 +111,24 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
         cls, name_or_model: str | PreTrainedModel, lengths: Sequence[int], *, length_unit: str, dropout: float = 0.1
     ) -> "LengthPredictor":
         """
-        A predictor to be trained, on a pretrained encoder.
+        A predictor to be trained, on a pretrained encoder. Raises `ValueError` for a model that is none, and for
+        lengths that are all the same.
 
         Args:
             name_or_model (`str` or `PreTrainedModel`): Hub name or folder of the encoder; or a model, whose weights
                 are copied. A pooler is left out, and of T5 the decoder.
-            lengths (`Sequence[int]`): Lengths of the training targets, in units; their mean and standard deviation
-                are kept in the configuration.
+            lengths (`Sequence[int]`): Lengths of the training targets, in units, for `target_mean` and `target_std`.
             length_unit (`str`), dropout (`float`, *optional*): See `LengthPredictorConfig`.
-
-        Raises:
-            `ValueError`: for lengths that are all the same, and for a model that is no encoder.
         """
-        mean, std = _mean_and_std(lengths)
+        std, mean = (float(figure) for figure in torch.std_mean(torch.as_tensor(lengths).double(), correction=0))
+        if not std > 0:  # NaN of no lengths
+            raise ValueError(f"lengths of the training targets must differ, got {len(lengths)} of mean {mean}")
         model: Any = name_or_model
         given = isinstance(model, PreTrainedModel)
         known = model.config if given else AutoConfig.from_pretrained(model, trust_remote_code=False)
         encoder_config: Any = copy.deepcopy(known)
         if type(known) in MODEL_FOR_CAUSAL_LM_MAPPING and type(known) not in MODEL_FOR_MASKED_LM_MAPPING:
-            raise ValueError(
-                f"a {known.model_type!r} reads from left to right, so its first position sees nothing; use BERT"
-            )
+            raise ValueError(f"a {known.model_type!r} reads from left to right; use an encoder such as BERT")
         kind, options = _encoder_kind(encoder_config)
         if kind is AutoModelForTextEncoding:
             encoder_config.is_encoder_decoder = encoder_config.use_cache = False
@@ -171,9 +168,6 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
         Returns:
             `SequenceClassifierOutput`: `logits`, `torch.FloatTensor` of shape `(batch_size,)`, the predicted lengths
             in units; with labels `loss`, the mean squared error of the standardised lengths.
-
-        Raises:
-            `ValueError`: for labels of another shape.
         """
         if token_type_ids is not None and self._accepts_token_type_ids:
             kwargs["token_type_ids"] = token_type_ids
@@ -184,7 +178,7 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
             standardised = nn.functional.linear(states, weight, bias).squeeze(-1)  # (B,)
         mean, std, loss = self.config.target_mean, self.config.target_std, None
         if labels is not None:
-            if labels.shape != standardised.shape:
+            if labels.shape != standardised.shape:  # torch would only warn, and broadcast
                 raise ValueError(f"labels must be a length for each text, got shape {tuple(labels.shape)}")
             loss = nn.functional.mse_loss(standardised, (labels.float() - mean) / std)
         return SequenceClassifierOutput(
@@ -224,20 +218,15 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
         progress_bar: bool = False,
     ) -> list[int]:
         """
-        Predict the length of the output for each text.
+        The length of the output for each text, in `config.length_unit`.
 
         Args:
             texts (`Sequence[str]`): Sources.
             tokenizer (`PreTrainedTokenizerBase`): The encoder's.
             batch_size (`int`, *optional*, defaults to 64): Texts read at once; similar lengths share a batch.
-            truncation (`bool`, *optional*, defaults to `False`): Cut texts that are too long for the encoder.
+            truncation (`bool`, *optional*, defaults to `False`): Cut texts that are too long for the encoder, instead
+                of raising `ValueError`.
             progress_bar (`bool`, *optional*, defaults to `False`): Show one.
-
-        Returns:
-            `list[int]`: lengths in `config.length_unit`, in the order of the texts.
-
-        Raises:
-            `ValueError`: for a text that is too long for the encoder.
         """
         if isinstance(texts, str):
             raise TypeError("texts must be a list of str, got a single one")
@@ -250,10 +239,8 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
         counts = [len(ids) for ids in rows["input_ids"]]
         if limit is not None and max(counts) > limit:
             i = next(i for i, count in enumerate(counts) if count > limit)
-            raise ValueError(
-                f"the text at position {i} has {counts[i]} tokens, the predictor's encoder reads at most {limit}; "
-                "pass truncation=True to predict from its beginning"
-            )
+            read = f"the predictor's encoder reads at most {limit}; pass truncation=True"
+            raise ValueError(f"the text at position {i} has {counts[i]} tokens, {read}")
         order = sorted(range(len(texts)), key=counts.__getitem__, reverse=True)
         lengths = [0] * len(texts)
         starts = range(0, len(order), batch_size)
@@ -278,19 +265,13 @@ def round_lengths(lengths: torch.Tensor) -> torch.Tensor:
 
 def load_predictor(name_or_path, *, subfolder: str = "", dtype="auto", **hub_options):
     """
-    Load a predictor and its tokenizer.
+    A predictor, in eval mode, and its tokenizer. Raises `OSError` for an unknown name, `ValueError` where it holds no
+    predictor.
 
     Args:
         name_or_path (`str` or `Path`): Hub name or folder.
         subfolder (`str`, *optional*): Folder inside it; `".."` is not allowed.
         dtype, hub_options: `revision`, `token` and others of `from_pretrained`.
-
-    Returns:
-        `(LengthPredictor, PreTrainedTokenizerBase)`, the model in eval mode.
-
-    Raises:
-        `OSError`: for a name that the Hub does not know.
-        `ValueError`: when the path holds another model or none, or `subfolder` is outside it.
     """
     register()
     inside = PureWindowsPath(subfolder)  # knows both kinds of slashes
@@ -302,7 +283,7 @@ def load_predictor(name_or_path, *, subfolder: str = "", dtype="auto", **hub_opt
     if found != LengthPredictorConfig.model_type:
         where = f"{name_or_path}/{subfolder}" if subfolder else name_or_path
         what = "no known model" if found is None else f"a {found!r} model"
-        raise ValueError(f"{where} holds {what}, not a length predictor; train one with lenctrl train-predictor")
+        raise ValueError(f"{where} holds {what}, not a length predictor")
     predictor = LengthPredictor.from_pretrained(name_or_path, dtype=dtype, **options)
     return predictor.eval(), AutoTokenizer.from_pretrained(name_or_path, **options)
 
@@ -321,13 +302,6 @@ def _encoder_kind(config) -> tuple[Any, dict]:
     encoder_class = classes[0] if isinstance(classes, list | tuple) else classes
     takes = "add_pooling_layer" in inspect.signature(encoder_class).parameters
     return AutoModel, {"add_pooling_layer": False} if takes else {}
-
-
-def _mean_and_std(lengths: Sequence[int]) -> tuple[float, float]:
-    std, mean = (float(figure) for figure in torch.std_mean(torch.as_tensor(lengths).double(), correction=0))
-    if not std > 0:  # NaN of no lengths
-        raise ValueError(f"lengths of the training targets must differ, got {len(lengths)} of mean {mean}")
-    return mean, std
 
 
 # `save_pretrained` then ships this file and those it imports, for `trust_remote_code=True` without the package

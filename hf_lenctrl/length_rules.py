@@ -107,9 +107,8 @@ class Rules:
     def _best(self) -> tuple[torch.Tensor, int]:
         """
         The most units, up to each number, that can be written from each state and ended with EOS; `-_NEVER` for none.
-
-        Which numbers can be written repeats with a period (1 where all large ones can), so that a table of the first
-        ones serves all: `(S, N)`.
+        This repeats with a period (1 where all large numbers can be written), so a table of the first ones serves all:
+        `(S, N)`.
         """
         can, period = self._writable()
         count = len(self.weights)
@@ -144,11 +143,9 @@ class Rules:
 
     def _moves(self) -> tuple[dict[tuple[int, int], int], list[int], dict[int, int], int]:
         """
-        States are bits of an integer, and so are numbers of units: bit `w - 1` for `w`.
-
-        Returns:
-            For each state and the units of the entries that lead to it those it is led to from; for each state those
-            it leads to without units; for the units of an EOS the states that may end on it; the most units and 1.
+        For each state and the units of the entries that lead to it those it is led to from; for each state those it
+        leads to without units; for the units of an EOS the states that may end on it; the most units and 1. States are
+        bits of an integer, and so are numbers of units: bit `w - 1` for `w`.
         """
         usable = (self.weights >= 0) & (self.cost < _NEVER) & ~self._is_eos()
         moves: dict[tuple[int, int], int] = defaultdict(int)
@@ -204,14 +201,13 @@ class Rules:
 
     def fits_window(self, state, remaining, slack):
         """
-        `fits` for lengths from `slack` units below the remaining ones up to these.
+        `fits` for lengths from `slack` units below the remaining ones up to these, `(rows,)` each; None for no window.
 
         Which entries may follow depends on the slack only up to `spread`, so that windows share the rows of exact
         lengths; EOS depends on all of it.
-
-        Args:
-            state, remaining, slack (`torch.LongTensor` of shape `(rows,)`): Slack is from 0.
         """
+        if slack is None:
+            return self.fits(state, remaining)
         mask = self.fits(state + len(self.weights) * slack.clamp(max=self.spread), remaining)  # (rows, V)
         remaining = remaining.clamp(min=0)
         beyond = remaining >= self.best.shape[1]
@@ -244,7 +240,6 @@ class Rows:
         self.made = 0
         self.keys = self.slot = torch.empty(0, dtype=torch.long)  # of rows that are made, in order, and their places
 
-    @torch.inference_mode(False)  # a row made by a call in inference mode is read by others
     def __call__(self, state: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
         first = self.high - self.period + 1
         number = number.clamp(self.low, first) + (number - first).clamp(min=0) % self.period
@@ -264,6 +259,7 @@ class Rows:
         place = torch.searchsorted(self.keys, keys).clamp(max=self.made - 1)
         return self.slot[place] if torch.equal(self.keys[place], keys) else None
 
+    @torch.inference_mode(False)  # a row made by a call in inference mode is read by others
     def _add(self, keys: torch.Tensor) -> None:
         if self.made > _KEPT_ROWS:
             self.made = 0

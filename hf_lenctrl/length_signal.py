@@ -55,16 +55,11 @@ def init_length_weights(module: nn.Module, config) -> None:
         init.zeros_(module.weight)  # so that a pretrained model starts as it was
 
 
-def refuse_dora(module: nn.Module, config) -> None:
+def refuse_dora(module: Any) -> None:
     """Raise `ValueError` where DoRA adapts a module that is zero: it divides by the norm, and the loss is NaN."""
-    if not any(getattr(module, "use_dora", {}).values()) or bool(module.weight.any()):  # type: ignore[operator]
-        return
-    present = (config.length_projection, config.encoder_length_embedding, getattr(config, "length_head", False))
-    names = [name for name, here in zip(LENGTH_MODULES, present, strict=True) if here]
-    raise ValueError(
-        f"DoRA divides by the norm of {' and '.join(names)}, which start at zero; train them whole: "
-        f"LoraConfig(use_dora=True, exclude_modules={names}, modules_to_save={names})"
-    )
+    if any(getattr(module, "use_dora", {}).values()) and not bool(module.weight.any()):
+        names = f"exclude_modules={LENGTH_MODULES}, modules_to_save={LENGTH_MODULES}"
+        raise ValueError(f"DoRA divides by the norm of modules at zero; pass LoraConfig(use_dora=True, {names})")
 
 
 def warn_of_column(length: torch.Tensor, counted: torch.Tensor, unit: str) -> None:
@@ -86,14 +81,12 @@ def required_length(length, config, rows: torch.Tensor, training: bool) -> torch
     """
     if length is None and training:
         raise ValueError(
-            "training needs the length of each row, config.length does not stand in for it; pass labels or "
-            "decoder_input_ids to count it from, or model(..., length=[30, 75]), or make batches with "
-            "DataCollatorForLengthControl"
+            "training needs the length of each row; pass labels or decoder_input_ids to count it from, or length="
         )
-    if length is None and config.length is None and config.length_optional:
-        return torch.zeros(rows.shape[0], dtype=torch.long, device=rows.device)
-    length = given_or_default(length, config)
     least = 0 if config.length_optional else 1
+    if length is None:
+        plain = least == 0 and config.length is None
+        length = rows.new_zeros(rows.shape[0], dtype=torch.long) if plain else given_or_default(None, config)
     return as_length_tensor(length, rows.shape[0], rows.device, synchronize=False, least=least)
 
 
@@ -117,20 +110,13 @@ class LengthSignal:
 
     def count_progress(self: Any, input_ids: torch.Tensor | None, past_key_values=None) -> torch.Tensor:
         """
-        Units written before each prediction, from the whole sequence: `(batch_size, sequence_length)`.
-
-        Raises:
-            `ValueError`: without ids, and with the last ids of a cached sequence.
+        Units written before each prediction, from the whole sequence: `(batch_size, sequence_length)`. Raises
+        `ValueError` without ids, and with the last ids of a cached sequence.
         """
-        past = past_key_values is not None and past_key_values.get_seq_length() > 0
-        if input_ids is not None and not past:
+        if input_ids is not None and (past_key_values is None or past_key_values.get_seq_length() == 0):
             return self.units_written(input_ids)
-        call = "from the last token of a cached sequence; call generate()"
-        call = "from decoder_inputs_embeds; pass decoder_input_ids" if input_ids is None else call
-        raise ValueError(
-            f"progress cannot be counted {call}, or pass progress=(batch_size, sequence_length) with the units "
-            "written before each position"
-        )
+        given = "decoder_inputs_embeds" if input_ids is None else "the last token of a cached sequence"
+        raise ValueError(f"progress cannot be counted from {given}; pass progress=, or call generate()")
 
     def units_written(self: Any, input_ids: torch.Tensor) -> torch.Tensor:
         """`UnitTable.progress`, for a table that may have come to another device than the ids: as these."""
@@ -151,15 +137,14 @@ class LengthSignal:
         if self.config.length_encoding == "scale":
             factor = lengths.unsqueeze(2).float() / self.config.length_scale  # bfloat16 cannot tell 257 from 256
             return (embeds * factor).to(embeds.dtype)
-        optional = self.config.length_optional
-        asked = lengths.clamp(min=1) if optional else lengths
-        encoding = self.encode_length(progress, asked, embeds.shape[2])  # (B, T, d)
+        encoding = self.encode_length(progress, lengths.clamp(min=1), embeds.shape[2])  # (B, T, d)
         projection = getattr(self, "length_projection", None)
         if projection is not None:
-            refuse_dora(projection, self.config)
-            self._check_projection()
+            if self.training:
+                refuse_dora(projection)
+                self._check_projection()
             encoding = projection(encoding.to(projection.weight.dtype))
-        if optional:
+        if self.config.length_optional:
             encoding = encoding * (lengths > 0).unsqueeze(2)
         # Marian's decoder multiplies its `inputs_embeds` by embed_scale, BART's did so in embed_tokens
         return embeds + (encoding / getattr(self, "embed_scale", 1.0)).to(embeds)
@@ -173,14 +158,12 @@ class LengthSignal:
 
     def _check_projection(self: Any) -> None:
         """Refuse to train while the projection is frozen at zero, as by an adapter that leaves it out."""
-        if not self.training or any(p.requires_grad for p in self.length_projection.parameters()):
+        learns = any(p.requires_grad for p in self.length_projection.parameters())
+        if learns or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return
-        if not torch.is_grad_enabled() or torch.compiler.is_compiling() or bool(self.length_projection.weight.any()):
-            return
-        raise ValueError(
-            "the length projection is frozen at zero, so the model cannot learn the length; let the adapter train it: "
-            "LoraConfig(target_modules='all-linear'), or modules_to_save=['length_projection']"
-        )
+        if not bool(self.length_projection.weight.any()):
+            way = "LoraConfig(target_modules='all-linear'), or modules_to_save=['length_projection']"
+            raise ValueError(f"the length projection is frozen at zero; let the adapter train it: {way}")
 
 
 _OF_THE_HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code")
@@ -203,10 +186,8 @@ class StoresUnitTable:
     def set_unit_table(self, tokenizer, *, cost: Callable[[str], int] | None = None) -> None:
         """
         Fill the table of units for the decoder's vocabulary; it is saved with the model. `length_unit="cost"` needs a
-        `cost`, see `UnitTable.from_tokenizer`; a saved model counts it without the function.
-
-        Raises:
-            `ValueError`: when the tokenizer's vocabulary is not the decoder's, or cannot be counted in its unit.
+        `cost`, see `UnitTable.from_tokenizer`; a saved model counts it without the function. Raises `ValueError` when
+        the tokenizer's vocabulary is not the decoder's, or cannot be counted in its unit.
         """
         part, old = self._counting_part(), self.unit_table.weights  # as large as the embedding, or an adapter's of it
         table = UnitTable.from_tokenizer(tokenizer, self.config.length_unit, cost=cost).to(old.device)
@@ -215,11 +196,8 @@ class StoresUnitTable:
 
     def make_length_optional(self) -> None:
         """
-        Let a row have no length: the model is then plain. For a model that is trained on such rows
-        (`DataCollatorForLengthControl(no_length_share=...)`).
-
-        Raises:
-            `ValueError`: for a model that is given the length in another way than by its embeddings.
+        Let a row have no length, for a model that is trained on such rows (`no_length_share` of the collator). Raises
+        `ValueError` for a model that is given the length in another way than by its embeddings.
         """
         for config in (self.config, self._counting_part().config):  # T5's parts have copies
             config.length_optional = True
@@ -249,17 +227,14 @@ class StoresUnitTable:
             if counted != unit:
                 raise ValueError(
                     f"the configuration in {pretrained_model_name_or_path} has length_unit={unit!r}, but the table "
-                    f"there counts {counted}s; write {counted!r} there, and for another unit pass length_unit= to "
-                    "from_pretrained"
+                    f"there counts {counted}s; write {counted!r} there"
                 )
             return loaded
         try:
             tokenizer = AutoTokenizer.from_pretrained(pretrained_model_name_or_path, **where)
         except (OSError, ValueError, TypeError) as error:  # a TypeError of tokenizers that miss their files
-            raise ValueError(
-                f"{pretrained_model_name_or_path} counts {saved}s and has no tokenizer to count {unit}s with; leave "
-                f"length_unit={unit!r} out, or save the tokenizer there"
-            ) from error
+            name = f"{pretrained_model_name_or_path}, which counts {saved}s,"
+            raise ValueError(f"{name} has no tokenizer to count {unit}s with; save one there") from error
         model.set_unit_table(tokenizer)
         return loaded
 
@@ -267,8 +242,6 @@ class StoresUnitTable:
         """The base class's method; the configuration names the unit of the table that is saved."""
         counted, unit = self.unit_table.unit, self.config.length_unit
         if counted != unit:
-            raise ValueError(
-                f"config.length_unit={unit!r}, but the model's table counts {counted}s; call "
-                "model.set_unit_table(tokenizer) before saving"
-            )
+            call = "call model.set_unit_table(tokenizer) before saving"
+            raise ValueError(f"config.length_unit={unit!r}, but the model's table counts {counted}s; {call}")
         return super().save_pretrained(*args, **kwargs)  # type: ignore[misc]

@@ -55,15 +55,8 @@ class LengthTokens:
         cls, kind: str, source_lengths: Sequence[int], target_lengths: Sequence[int], *, bins: int = 10
     ) -> "LengthTokens":
         """
-        Thresholds from the lengths of training pairs, in one unit.
-
-        Args:
-            kind (`str`): `"ratio"`, whose limits are terciles, or `"bins"`.
-            source_lengths (`Sequence[int]`), target_lengths (`Sequence[int]`): Units of each pair.
-            bins (`int`, *optional*, defaults to 10): Ranges of length; fewer where many targets share a length.
-
-        Raises:
-            `ValueError`: for another kind, or pairs that are too alike to make classes of.
+        Thresholds from the lengths of training pairs, in one unit: terciles for `"ratio"`, `bins` ranges for `"bins"`,
+        fewer where many targets share a length. Raises `ValueError` for pairs that are too alike to make classes of.
         """
         values: list[float] = sorted(
             target / max(source, 1) if kind == "ratio" else target
@@ -105,9 +98,7 @@ class LengthTokens:
         if missing and getattr(tokenizer, "separate_vocabs", False):
             source, target = len(tokenizer), len(tokenizer.target_encoder)
             if source < target:  # their ids would be those of target entries
-                raise ValueError(
-                    f"length tokens need as many source entries as target entries, got {source} and {target}; use "
-                    "target_vocabulary=shared"
-                )
+                got = f"got {source} and {target}; use target_vocabulary=shared"
+                raise ValueError(f"length tokens need as many source entries as target entries, {got}")
         if missing:
             tokenizer.add_special_tokens({"additional_special_tokens": missing}, replace_extra_special_tokens=False)

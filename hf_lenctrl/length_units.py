@@ -28,16 +28,15 @@ NO_STATE = 255  # its next state
 
 def count_units(text: str, unit: str) -> int:
     """
-    Length of a text.
+    Length of a decoded text, without special tokens.
 
     Args:
-        text (`str`): Decoded text, without special tokens.
+        text (`str`): The text.
         unit (`str`): `"character"`, Unicode code points; `"word"`, what `str.split()` makes of the text; `"byte"`, its
             UTF-8; `"width"`, the columns it takes on a terminal. Tokens are counted from ids: `UnitTable.count`.
 
     Raises:
-        `ValueError`: for a unit that a text alone does not have.
-        `ImportError`: for `"width"` without the package `wcwidth`.
+        `ValueError`, `ImportError`: for another unit; for `"width"` without the package `wcwidth`.
 
     Example:
 
@@ -48,10 +47,7 @@ def count_units(text: str, unit: str) -> int:
 
     ```
     """
-    if unit not in _COUNTED:
-        raise ValueError(
-            f"count_units counts {', '.join(map(repr, _COUNTED))}, got {unit!r}; UnitTable.count(ids) counts tokens"
-        )
+    check_name("unit of a text", unit, _COUNTED)
     return _COUNTED[unit](text)
 
 
@@ -79,17 +75,10 @@ def check_sources(texts: Sequence[str]) -> None:
     """Raise `TypeError` for the first of `texts` that is no `str`, `ValueError` for one with half a character."""
     check_texts(texts)
     for i, text in enumerate(texts):
-        if not is_valid(text):
-            raise ValueError(f"every input must be valid Unicode, got {text!r} with a lone surrogate at position {i}")
-
-
-def is_valid(text: str) -> bool:
-    """Whether a text can be written as UTF-8: it has no half of a character (a lone surrogate)."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"every input must be valid Unicode, got a lone surrogate at position {i}") from error
 
 
 class UnitTable(nn.Module):
@@ -114,7 +103,7 @@ class UnitTable(nn.Module):
 
     def __init__(self, unit: str, weights: torch.Tensor, next_state: torch.Tensor | None = None):
         super().__init__()
-        self.unit = unit
+        self.unit, self.states = unit, len(weights)
         # int32: NCCL and gloo cannot broadcast the smaller int16
         self.register_buffer("weights", weights.to(torch.int32))
         next_state = torch.zeros(weights.shape) if next_state is None else next_state
@@ -178,28 +167,18 @@ class UnitTable(nn.Module):
             _check(table, vocabulary, _COUNTED[unit])
             return table
         costs: Any = columns() if cost is None else CharacterCost(cost)
-        costs.check_sum(vocabulary.texts())
+        if cost is not None:
+            costs.check_sum(vocabulary.texts())
         table = cls(unit, *CostVocabulary(vocabulary, costs).machine())
         if not bool((table.weights > 0).any()):
             raise ValueError(f"a {unit} must count something, but every entry of the vocabulary has 0; pass another")
         _check(table, vocabulary, costs.count)
         return table
 
-    @property
-    def states(self) -> int:
-        """Number of states."""
-        return self.weights.shape[0]
-
     def progress(self, ids: torch.Tensor) -> torch.Tensor:
         """
-        Units written up to and including each position, which a decoder that reads `ids` is given before it predicts.
-        A few gathers and cumulative sums for the batch, no loop over rows or positions.
-
-        Args:
-            ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Decoder input ids with special tokens.
-
-        Returns:
-            `torch.LongTensor` of shape `(batch_size, sequence_length)`; the last column is the count of the whole row.
+        Units written up to and including each position, which a decoder that reads `ids` is given before it predicts:
+        `(batch_size, sequence_length)` -> the same. The last column is the count of the whole row.
         """
         self.require_filled()
         if self.states == 1:
@@ -263,10 +242,8 @@ class UnitTable(nn.Module):
         """Raise `ValueError` if the table waits for a tokenizer."""
         if not self._filled and not torch.compiler.is_compiling():
             if bool((self.weights == NOT_FILLED).any() | (self.next_state == NO_STATE).any()):
-                raise ValueError(
-                    f"the model has no table of units and cannot count {self.unit}s; call "
-                    "model.set_unit_table(tokenizer)"
-                )
+                call = "call model.set_unit_table(tokenizer)"
+                raise ValueError(f"the model has no table of units and cannot count {self.unit}s; {call}")
             self._filled = True
 
     def resized(self, vocab_size: int, config) -> "UnitTable":
@@ -280,15 +257,12 @@ class UnitTable(nn.Module):
     def padded(self, vocab_size: int) -> "UnitTable":
         """
         The table for an embedding that is larger than the tokenizer's vocabulary; no output holds the entries beyond.
-
-        Raises:
-            `ValueError`: when the embedding is smaller, or larger by more than padding explains (Qwen's has 271 more).
+        Raises `ValueError` where it is smaller, or larger by more than padding explains (Qwen's has 271 more).
         """
         entries = self.weights.shape[1]
         if not entries <= vocab_size < entries + 512:
             raise ValueError(
-                f"the tokenizer's target vocabulary has {entries} entries, the decoder's embedding {vocab_size}; pass "
-                "the model's tokenizer"
+                f"the tokenizer's target vocabulary has {entries} entries, the decoder's embedding {vocab_size}"
             )
         weights = nn.functional.pad(self.weights, (0, vocab_size - entries), value=~0)
         own = torch.arange(self.states, dtype=torch.uint8, device=weights.device).unsqueeze(1)
@@ -325,8 +299,6 @@ def _check(table: UnitTable, vocabulary: UnitVocabulary, counted: Callable, rows
             continue  # ends within a character or on white space that is stripped
         text = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         if count != counted(text):
-            raise ValueError(
-                f"{table.unit}s of {type(tokenizer).__name__} cannot be counted piece by piece: "
-                f"{tokenizer.convert_ids_to_tokens(ids)} decodes to {text!r}, {counted(text)}"
-                f" {table.unit}s, not {count}; use length_unit='token'"
-            )
+            pieces = f"{tokenizer.convert_ids_to_tokens(ids)} decodes to {text!r}, {counted(text)} {table.unit}s"
+            rule = f"{table.unit}s of {type(tokenizer).__name__} cannot be counted piece by piece"
+            raise ValueError(f"{rule}: {pieces}, not {count}; use length_unit='token'")

@@ -53,19 +53,13 @@ def check_tolerance(tolerance, constraint) -> None:
     if tolerance is None:
         return
     if constraint != "exact":
-        raise ValueError(
-            f"length_tolerance={tolerance!r} is a window around an exact length, got "
-            f"length_constraint={constraint!r}; pass 'exact'"
-        )
+        raise ValueError(f"length_tolerance={tolerance!r} is a window around an exact length, got {constraint!r}")
     for item in tolerance if isinstance(tolerance, list) else [tolerance]:
-        sides = item if isinstance(item, tuple) and len(item) == 2 else (item,)
-        for side in sides:
+        for side in item if isinstance(item, tuple) and len(item) == 2 else (item,):
             units = isinstance(side, int) and not isinstance(side, bool) and 0 <= side < LONGEST
             if not units and not (isinstance(side, float) and 0 <= side < 1):
-                raise ValueError(
-                    "length_tolerance must be units (4), a share of the length from 0 to under 1 (0.1), or a pair of "
-                    f"these, got {item!r}"
-                )
+                rule = "units (4), a share of the length from 0 to under 1 (0.1), or a pair of these"
+                raise ValueError(f"length_tolerance must be {rule}, got {item!r}")
 
 
 def parse_tolerance(words: Sequence[str]):
@@ -84,20 +78,10 @@ def window_in(options) -> dict[str, Any]:
 
 def window_of(lengths: Sequence[int], tolerance) -> tuple[list[int], list[int]]:
     """
-    The lowest and the highest length of each window.
+    The lowest and the highest length of each window, in units. The tolerance is one that `check_tolerance` lets pass.
 
     Shares are rounded so that no window goes beyond them: 0.1 of 36 is 3 units, and the window is 33 to 39. No window
-    goes below 1.
-
-    Args:
-        lengths (`Sequence[int]`): Requested units.
-        tolerance (`int`, `float`, `tuple` or `list`): See `check_tolerance`.
-
-    Returns:
-        `list[int]` twice.
-
-    Raises:
-        `ValueError`: for a list of tolerances that has another size.
+    goes below 1. Raises `ValueError` for a list of tolerances that has another size.
 
     Example:
 
@@ -110,10 +94,7 @@ def window_of(lengths: Sequence[int], tolerance) -> tuple[list[int], list[int]]:
     """
     items = tolerance if isinstance(tolerance, list) else [tolerance] * len(lengths)
     if len(items) != len(lengths):
-        raise ValueError(
-            f"a list of tolerances has one for each of the {len(lengths)} lengths, got {len(items)}; a pair (below, "
-            "above) is a tuple"
-        )
+        raise ValueError(f"length_tolerance needs one item for each of {len(lengths)} lengths, got {tolerance}")
     lowest, highest = [], []
     for n, item in zip(lengths, items, strict=True):
         sides = item if isinstance(item, tuple) else (item, item)
@@ -126,12 +107,8 @@ def window_of(lengths: Sequence[int], tolerance) -> tuple[list[int], list[int]]:
 @dataclass(frozen=True)
 class Target:
     """
-    What is asked of each output of a batch.
-
-    Attributes:
-        length (`torch.LongTensor` of shape `(batch_size,)`): Units that the model plans for.
-        low, high (`torch.LongTensor` of shape `(batch_size,)`): Units between which an `"exact"` output ends; the
-            length itself without a window.
+    What is asked of each output of a batch, `torch.LongTensor` of shape `(batch_size,)`: the units that the model
+    plans for, and those between which an `"exact"` output ends; the length itself without a window.
     """
 
     length: torch.Tensor
@@ -141,16 +118,8 @@ class Target:
 
 def as_target(length, constraint, tolerance, batch_size: int, device: torch.device) -> Target:
     """
-    The target of a request, which is checked here and nowhere else.
-
-    Args:
-        length, batch_size, device: See `as_length_tensor`; a `Target` stays as it is.
-        constraint (`str`, *optional*): One of `LENGTH_CONSTRAINTS` or None.
-        tolerance (`int`, `float`, `tuple` or `list`, *optional*): See `check_tolerance`.
-
-    Raises:
-        `TypeError`, `ValueError`: for a length, constraint or tolerance that is none, a tolerance without `"exact"`,
-            or another number of lengths or tolerances than rows.
+    The target of a request, which is checked here and nowhere else; a `Target` stays as it is. Raises as
+    `as_length_tensor`, `check_constraint`, `check_tolerance` and `window_of` do.
     """
     if isinstance(length, Target):
         return length
@@ -164,20 +133,14 @@ def as_target(length, constraint, tolerance, batch_size: int, device: torch.devi
 
 def refuse_length() -> None:
     """Raise for a length that nothing would use."""
-    raise ValueError(
-        "length was given to a model with length_encoding='none', which cannot use it; leave it out, or constrain it "
-        "with length_constraint='max'"
-    )
+    raise ValueError("length was given to a model with length_encoding='none'; pass a length_constraint too")
 
 
 def given_or_default(length, config):
     """The length of a call, else `config.length`; raises `ValueError` where there is neither."""
     length = config.length if length is None else length
     if length is None:
-        raise ValueError(
-            "no length was given; pass it to the call, model.generate(**inputs, length=75), as batches of "
-            "DataCollatorForLengthControl do, or set a default: from_pretrained(path, length=75)"
-        )
+        raise ValueError("no length was given; pass it to the call (length=75), or a default to from_pretrained")
     return length
 
 
@@ -185,23 +148,12 @@ def as_length_tensor(
     length, batch_size: int, device: torch.device, *, synchronize: bool = True, least: int = 1
 ) -> torch.Tensor:
     """
-    Check a requested length and expand it to one for each row of the batch.
+    Check a requested length, one for all or for each in a list or tensor, and expand it to a `torch.LongTensor` of
+    shape `(batch_size,)`.
 
-    Args:
-        length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`): Requested units, each from 1 to
-            `LONGEST` - 1.
-        batch_size (`int`): Rows of the batch.
-        device (`torch.device`): Device of the result.
-        synchronize (`bool`, *optional*, defaults to `True`): Read the values of a tensor on an accelerator too. A
-            training step passes `False`, because reading them back stalls it.
-        least (`int`, *optional*, defaults to 1): 0 where a row may have no length (`length_optional`).
-
-    Returns:
-        `torch.LongTensor` of shape `(batch_size,)`.
-
-    Raises:
-        `TypeError`: for anything but integers (a `bool`, a float, NaN, a string).
-        `ValueError`: for a length under 1 or of `LONGEST` or more, or a list or tensor of another size than the batch.
+    Without `synchronize` the values of a tensor on an accelerator are not read: that would stall a training step.
+    Raises `TypeError` for anything but integers (a `bool`, a float, NaN, a string), `ValueError` for a length under
+    `least`, which is 0 where a row may have none (`length_optional`), or of `LONGEST` or more, or for another size.
     """
     if isinstance(length, torch.Tensor):
         if length.dtype.is_floating_point or length.dtype.is_complex or length.dtype == torch.bool:
@@ -213,10 +165,8 @@ def as_length_tensor(
     else:
         check_length(length)
         return torch.full((batch_size,), length, dtype=torch.long, device=device)
-    if length.shape != (batch_size,):
-        raise ValueError(
-            f"length must be one for all or for each of the {batch_size} examples, got shape {tuple(length.shape)}"
-        )
+    if (shape := tuple(length.shape)) != (batch_size,):
+        raise ValueError(f"length must be one for all or for each of the {batch_size} examples, got shape {shape}")
     length = length.long()  # an 8-bit integer cannot be compared with `LONGEST`
     # no graph of torch.compile or torch.export may depend on the values
     if (synchronize or length.device.type == "cpu") and not torch.compiler.is_compiling():

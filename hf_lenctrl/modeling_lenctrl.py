@@ -74,24 +74,19 @@ class _Whole(StoresUnitTable):
         ids = labels.masked_fill(labels == -100, self.config.pad_token_id)
         length = self.get_decoder().units_written(ids)[:, -1].contiguous()
         if not torch.compiler.is_compiling() and bool((length < 1).any()):
-            raise ValueError(
-                f"every row of labels must hold at least one {self.config.length_unit}, got {length.tolist()}; "
-                "drop the rows whose target is empty or all padding"
-            )
+            rule = f"every row of labels must hold at least one {self.config.length_unit}"
+            raise ValueError(f"{rule}, got {length.tolist()}; drop the rows whose target is empty")
         return length
 
-    def _length_of_rows(self: Any, length, labels, decoder_input_ids):
+    def _length_of_rows(self: Any, labels, decoder_input_ids):
         """
-        The length of a call; in training that of each row, counted from the labels (Takase & Okazaki 2019, section
-        3.1) or, where a Trainer with label smoothing keeps these to itself, from the decoder's ids.
+        The length of a call without one: that of each row, counted from the labels (Takase & Okazaki 2019, section
+        3.1) or, in training, where label smoothing takes these away, from the decoder's ids; else the default.
         """
-        if length is not None or not self.config.length_controlled:
-            return length
-        if labels is not None:
-            return self.count_labels(labels)
-        if self.training and decoder_input_ids is not None:
-            return self.count_labels(decoder_input_ids)
-        return None if self.training else self.config.length
+        ids = decoder_input_ids if labels is None and self.training else labels
+        if not self.config.length_controlled or ids is None and self.training:
+            return None
+        return self.config.length if ids is None else self.count_labels(ids)
 
     def _look_at_lengths(self: Any, length, ids: torch.Tensor | None) -> None:
         """Warn, once, of lengths in training far from those of the labels: the stock collator takes a column."""
@@ -112,7 +107,8 @@ class LengthControlledModel(_Whole):
 
     def forward(self, input_ids=None, attention_mask=None, decoder_input_ids=None, *args, length=None, **kwargs):
         """The base model's `forward`; `length` and `progress` as in `LengthControlledDecoder.forward`."""
-        length = self._length_of_rows(length, None, decoder_input_ids)
+        if length is None:
+            length = self._length_of_rows(None, decoder_input_ids)
         return super().forward(input_ids, attention_mask, decoder_input_ids, *args, length=length, **kwargs)
 
 
@@ -159,7 +155,9 @@ class LengthControlledForConditionalGeneration(CardOnPush, _Whole, LengthControl
             whole = decoder_input_ids
             ids = self.prepare_decoder_input_ids_from_labels(labels) if whole is None else whole
             progress = self.get_decoder().units_written(ids)
-        if self.training and self.config.length_controlled:
+        if length is None:
+            length = self._length_of_rows(labels, decoder_input_ids)
+        elif self.training and self.config.length_controlled:
             self._look_at_lengths(length, labels if decoder_input_ids is None else decoder_input_ids)
         return super().forward(
             input_ids,
@@ -172,7 +170,7 @@ class LengthControlledForConditionalGeneration(CardOnPush, _Whole, LengthControl
             decoder_inputs_embeds=decoder_inputs_embeds,
             labels=labels,
             use_cache=use_cache,
-            length=self._length_of_rows(length, labels, decoder_input_ids),
+            length=length,
             progress=progress,
             **kwargs,
         )

@@ -57,9 +57,8 @@ def answer_progress(table: UnitTable, labels: torch.Tensor, eos: list[int]) -> t
         eos (`list[int]`): Ids that end an answer.
 
     Returns:
-        Two `torch.LongTensor`: of shape `(batch_size, sequence_length)` the units written after each token of the
-        answer, 0 on the token before it, -1 elsewhere; and of shape `(batch_size,)` the length of each answer, 1 in a
-        row without one.
+        Two `torch.LongTensor`: `(batch_size, sequence_length)`, the units written after each token of the answer, 0 on
+        the token before it, -1 elsewhere; `(batch_size,)`, the length of each answer, 1 in a row without one.
 
     Raises:
         `ValueError`: for an answer without any unit, and for a row with several.
@@ -76,25 +75,18 @@ def answer_progress(table: UnitTable, labels: torch.Tensor, eos: list[int]) -> t
         ids = torch.where(ended, eos[0], ids)  # a template's new line behind EOS is no part of the text
     written = table.progress(ids.to(table.weights.device)).to(ids.device)  # (B, T)
     length = torch.where(has_answer, written.gather(1, (many - 1).clamp(min=0)), 1)  # (B, 1)
-    if not torch.compiler.is_compiling():
-        _check_answers(answer, length, table.unit)
     progress = torch.where(answer, written.gather(1, (column - start).clamp(min=0)), -1)  # (B, T)
-    return torch.where(has_answer & (column == start - 1), 0, progress), length.squeeze(1)
-
-
-def _check_answers(answer: torch.Tensor, length: torch.Tensor, unit: str) -> None:
-    """Refuse rows of `answer (batch_size, sequence_length)` with several answers, or with a length under 1."""
+    progress, length = torch.where(has_answer & (column == start - 1), 0, progress), length.squeeze(1)
+    if torch.compiler.is_compiling():
+        return progress, length
     answers = (answer[:, 1:] & ~answer[:, :-1]).sum(dim=1)  # (B,)
     if bool((answers > 1).any()):
         raise ValueError(
-            f"a row holds one answer, a run of labels that are not -100, got {answers.tolist()}; make a row for each "
-            "answer of a chat, -100 over what is before it"
+            f"a row holds one answer, labels that are not -100, got {answers.tolist()}; make a row for each answer"
         )
     if bool((length < 1).any()):
-        raise ValueError(
-            f"every answer (labels that are not -100) must hold at least one {unit}, got "
-            f"{length.squeeze(1).tolist()}; drop the rows without one"
-        )
+        raise ValueError(f"every answer must hold at least one {table.unit}, got {length.tolist()}; drop the others")
+    return progress, length
 
 
 class LenCtrlForCausalLM(  # type: ignore[misc, override]
@@ -201,16 +193,11 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
                 warn_of_column(as_length_tensor(length, rows, own.device), own, self.unit_table.unit)
         elif progress is None and self.training:
             raise ValueError(
-                "training needs labels, -100 over the prompt, to know where the answer is; pass labels, or progress= "
-                "and length= (a Trainer with label smoothing keeps the labels to itself: leave it out)"
+                "training needs labels, -100 over the prompt, or progress= and length=; leave label smoothing out"
             )
         elif progress is None:
-            seen = getattr(past_key_values, "get_seq_length", int)()
-            if seen:
-                raise ValueError(
-                    "progress cannot be counted from the last tokens of a cached sequence; call generate(), or pass "
-                    "progress=(batch_size, sequence_length) with the units written before each prediction"
-                )
+            if getattr(past_key_values, "get_seq_length", int)():
+                raise ValueError("progress cannot be counted from a cached sequence; call generate(), or pass it")
             mask = mask if mask is not None and mask.shape == (rows, columns) else None
             progress = first_progress(columns, rows, embeds.device, mask)  # all that came in is the prompt
         virtual = columns - progress.shape[1]
@@ -257,20 +244,16 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
             signal = self.add_signal(embeds, progress.clamp(min=0), lengths)
             inputs_embeds = torch.where((progress < 0).unsqueeze(2), embeds, signal)
             input_ids = None
-        kwargs |= {"past_key_values": past_key_values, "use_cache": use_cache, "logits_to_keep": logits_to_keep}
-        kwargs["position_ids"] = position_ids
+        kwargs["use_cache"] = use_cache
         for name in ("output_attentions", "output_hidden_states", "return_dict"):
             if kwargs.get(name) is None and getattr(self.config, name) != getattr(self.config.text_config, name):
                 kwargs[name] = getattr(self.config, name)
-        kwargs = {name: value for name, value in kwargs.items() if self._reads(name, value)}
+        some = {"past_key_values": past_key_values, "position_ids": position_ids, "logits_to_keep": logits_to_keep}
+        # which not every model knows
+        kwargs |= {name: x for name, x in some.items() if x is not None and name in self._read_by_inner}
         return self.language_model(
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, labels=labels, **kwargs
         )
-
-    def _reads(self, name: str, value) -> bool:
-        """Whether an argument goes to the inner model: not one that is empty, or that its `forward` does not know."""
-        optional = name in ("past_key_values", "position_ids", "logits_to_keep")
-        return not optional or (value is not None and name in self._read_by_inner)
 
     def generate(self, inputs=None, *args, **kwargs):
         """`LengthControlledGeneration.generate`; the length is that of the answer, behind the prompt that came in."""
@@ -320,8 +303,7 @@ def _without_answer(cache: Any, start: int, columns: int) -> Any:
         return cache
     if start > 0 or columns <= first:
         raise ValueError(
-            f"a cache from generate is read up to its answer, at token {first}, so all ids of the chat are needed, "
-            f"got {columns} ids; pass those before them as well"
+            f"a cache is read up to its answer, at token {first}, so all ids of the chat are needed, got {columns}"
         )
     try:
         cache.crop(min(first - cache.get_seq_length(), 0))
@@ -339,45 +321,28 @@ def is_plain_causal(model: Any) -> bool:
 @torch.no_grad()
 def _check_taken(plain: Any, model: LenCtrlForCausalLM) -> None:
     """Raise `ValueError` for an architecture that a length encoding cannot reach, or that would not load again."""
-    name, embed = type(plain).__name__, plain.get_input_embeddings()
+    reason, embed, ids = "", plain.get_input_embeddings(), torch.arange(4, device=plain.device).unsqueeze(0)
     if type(plain.config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not hasattr(plain.config, "auto_map"):
-        raise ValueError(
-            f"{name} cannot be saved with a length, because AutoModelForCausalLM does not build it from its "
-            f"{type(plain.config).__name__}; use another architecture"
-        )
-    if plain.config.model_type == "reformer":
-        raise ValueError(
-            f"{name} pads ids to its chunks but not embeddings, so a length encoding cannot reach it; use another "
-            "architecture"
-        )
-    ids = torch.arange(4, device=plain.device).unsqueeze(0)
-    expected = plain(ids, use_cache=False).logits
-    if expected.shape[-1] != embed.num_embeddings:
-        raise ValueError(
-            f"{name} has {embed.num_embeddings} embeddings and {expected.shape[-1]} outputs, a length needs as many "
-            "of one as of the other; use another architecture"
-        )
-    try:
-        same = torch.equal(expected, model(ids, use_cache=False, length=4).logits)
-        plain(inputs_embeds=2 * embed(ids), use_cache=False)  # no token's, as with a length
-    except Exception as error:
-        raise ValueError(
-            f"{name} does not take embeddings in the place of ids, so a length encoding cannot reach it; use another "
-            f"architecture ({type(error).__name__}: {error})"
-        ) from error
-    if not same:
-        raise ValueError(
-            f"{name} reads the ids beside their embeddings, so a length encoding cannot reach it alone; use another "
-            "architecture"
-        )
+        reason = "cannot be saved with a length, because AutoModelForCausalLM does not build it"
+    elif plain.config.model_type == "reformer":
+        reason = "pads ids to its chunks but not embeddings"
+    elif (expected := plain(ids, use_cache=False).logits).shape[-1] != embed.num_embeddings:
+        reason = f"has {embed.num_embeddings} embeddings and {expected.shape[-1]} outputs"
+    else:
+        try:
+            if not torch.equal(expected, model(ids, use_cache=False, length=4).logits):
+                reason = "reads the ids beside their embeddings"
+            plain(inputs_embeds=2 * embed(ids), use_cache=False)  # no token's, as with a length
+        except Exception as error:
+            reason = f"does not take embeddings in the place of ids ({type(error).__name__}: {error})"
+    if reason:
+        raise ValueError(f"{type(plain).__name__} {reason}, so it takes no length; use another architecture")
 
 
 def control_causal(plain: Any, **fields) -> LenCtrlForCausalLM:
     """
-    A length-controlled model around `plain`, in eval mode; `fields` are those of `LengthControlRules`.
-
-    Raises:
-        `ValueError`: for a model that does not take embeddings instead of ids, or whose outputs then differ.
+    A length-controlled model around `plain`, in eval mode; `fields` are those of `LengthControlRules`. Raises
+    `ValueError` for a model that does not take embeddings instead of ids, or whose outputs then differ.
     """
     # A composite configuration hands its own choice of attention down, and with None the causal mask is missing.
     # transformers 5.23 has no public name to read it by.

@@ -158,7 +158,7 @@ def test_a_predictor_fits_its_model_and_stays_inside_it(trained, tmp_path):
     predictor, add = write_predictor(tmp_path / "predictor"), commands_models.add_length_predictor
     model = hf_lenctrl.LenCtrlMarianMTModel.from_pretrained(trained)
     model.config.length_unit = "word"
-    with pytest.raises(ValueError, match="predicts characters, the model counts words; train one with length_unit=wo"):
+    with pytest.raises(ValueError, match="predicts characters, the model counts words; train another"):
         add(model, predictor, tmp_path / "none")
     with pytest.raises(ValueError, match="holds a 'lenctrl_marian' model, not a length predictor"):
         add(model, trained, tmp_path / "none")
@@ -189,7 +189,7 @@ def test_a_model_without_a_tokenizer_is_refused(family, tmp_path):
 
 def test_a_tokenizer_of_another_model_is_refused(shared_tokenizer):
     model = build_model("marian", vocab_size=60)
-    with pytest.raises(ValueError, match="tokenizer has 1[0-9]{2} entries, the model .*writes 60; pass the tokenizer"):
+    with pytest.raises(ValueError, match="tokenizer has 1[0-9]{2} entries, the model .*writes 60; pass"):
         hf_lenctrl.LengthControlledGenerationPipeline(model=model, tokenizer=shared_tokenizer, device="cpu")
 
 

@@ -155,7 +155,7 @@ def test_rows_train_on_their_own_lengths_with_the_stock_trainer(family, smoothin
 
 def test_training_without_anything_to_count_refuses_the_default(family):
     model = build_model_of(family, length=50).train()
-    call = "training needs the length of each row, config.length does not stand in for it; pass labels or"
+    call = "training needs the length of each row; pass labels or"
     embeds = torch.zeros(2, 4, 32)
     progress = torch.zeros(2, 4, dtype=torch.long)
     with pytest.raises(ValueError, match=call):

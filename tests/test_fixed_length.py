@@ -93,7 +93,7 @@ def test_one_text_is_one_output_order_is_kept_and_a_cut_is_told(exported, caplog
     assert write(TEXTS[::-1]) == outputs[::-1]
     assert write([]) == []
     assert write([" ".join(SOURCES * 30), TEXTS[0]])[1] == outputs[0]
-    assert "1 of 2 sources are longer than the model's limit of 256 tokens and were cut" in caplog.text
+    assert "1 of 2 sources are longer than 256 tokens and were cut" in caplog.text
 
 
 def test_the_folder_is_a_plain_model_with_a_card(exported, trained):
@@ -171,7 +171,7 @@ def test_what_cannot_be_exported_is_told_and_leaves_no_folder(trained, exported,
         with pytest.raises(ValueError, match=message):
             export.export(*arguments)
     frozen = freeze_length(controlled_model("bart", decoder_attention_heads=4), 5)
-    with pytest.raises(ValueError, match="as many heads in the encoder as in the decoder, got 2 and 4; use"):
+    with pytest.raises(ValueError, match=r"as many heads in the encoder as in the decoder, got \(2, 4\)"):
         export_ctranslate2(frozen, tokenizer_of("bart"), tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["plain"]
     monkeypatch.setitem(sys.modules, "ctranslate2", None)

@@ -75,7 +75,7 @@ def test_a_finished_folder_refuses_another_command(run, options, said):
     before = (run / "model.safetensors").read_bytes()
     with pytest.raises(ValueError, match="holds a run with other options") as refused:
         train(run, **{**AGAIN, "test_file": run.parent / "test_rows.jsonl", **options})
-    said = [*said, f"model_name_or_path={run}", "Name another output_dir", "max_steps"]
+    said = [*said, "Name another output_dir", "max_steps"]
     assert [words for words in said if words not in str(refused.value)] == []
     assert (run / "model.safetensors").read_bytes() == before
 

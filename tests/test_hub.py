@@ -362,7 +362,7 @@ def test_a_run_whose_upload_fails_is_whole_and_is_uploaded_by_the_same_command(u
     options = {"hub_model_id": "user/late", "hub_strategy": "end"}
     # as another run left it, so that the last commit is the first that fails
     hub.repos["user/late"] = {"private": False, "commits": [("0" * 40, {".gitignore": NOT_UPLOADED})]}
-    message = "(?s)late holds the model, which was not uploaded: .*; give the same command again"
+    message = "(?s)late holds the model, which was not uploaded: .*; repeat the command"
     user("import hf_lenctrl.training.upload as upload; upload.HUB_TIMEOUT = 3")
     found = []
     try:

@@ -89,9 +89,3 @@ def test_any_dtype_gives_the_same_float32(encoding, dtype):
     actual = encoding(progress.to(dtype), length.to(dtype), 6)
     assert actual.dtype == torch.float32
     torch.testing.assert_close(actual, encoding(progress.float(), length.float(), 6), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("encoding", LENGTH_ENCODINGS)
-def test_width_below_one_is_an_error(encoding):
-    with pytest.raises(ValueError, match="dim must be at least 1, got 0; pass the model's d_model"):
-        encoding(torch.tensor([[0, 1]]), torch.tensor([[2]]), 0)

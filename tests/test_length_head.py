@@ -149,7 +149,7 @@ def test_a_cache_of_a_model_without_a_head_is_refused():
     told = {"length": 9, "past_key_values": EncoderDecoderCache(DynamicCache(), DynamicCache()), "use_cache": True}
     with torch.no_grad():
         other(SOURCE, decoder_input_ids=IDS, **told)
-        with pytest.raises(ValueError, match="the cache holds 4 tokens, the length head's sums 0; use a cache"):
+        with pytest.raises(ValueError, match="the cache holds 4 tokens, the length head's sums 0; use a new cache"):
             model(SOURCE, decoder_input_ids=IDS[:, :1], progress=torch.tensor([[4], [4]]), **told)
 
 

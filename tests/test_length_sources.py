@@ -146,11 +146,11 @@ def test_the_predictor_comes_from_the_revision_of_the_generator(tokenizer, tmp_p
         ({"length": None}, ValueError, "no length was given"),
         *(({"length": rows}, ValueError, re.escape(f"got {rows}")) for rows in ([5], [[5], 7], [[5], []])),
         ({"length": "predict"}, ValueError, "needs a length predictor"),
-        ({"length": "reference"}, ValueError, "one reference for each of the 2 texts, got None"),
+        ({"length": "reference"}, ValueError, "one for each of 2 texts, got None"),
         ({"length": 5, "length_ratio": 0.5}, ValueError, "not both: got length=5, length_ratio=0.5"),
         *(({"length_ratio": n}, ValueError, f"above 0, got {n!r}") for n in (0, math.nan, True)),
         ({"length_ratio": 1e12}, ValueError, "length must be under 10000000, got "),
-        ({"length": "reference", "references": "text"}, ValueError, "each of the 2 texts, got 'text'"),
+        ({"length": "reference", "references": "text"}, ValueError, "each of 2 texts, got 'text'"),
         ({"length": 5, "predictor": "path"}, ValueError, "predictor gives the lengths with length='predict'"),
         ({"length": [[5], [6]], "references": ["a"]}, ValueError, "references gives the lengths with length='refere"),
     ],
@@ -162,7 +162,7 @@ def test_a_wrong_length_is_told(pipe, options, error, message):
 
 def test_what_the_predictor_cannot_do_is_told(pipe, plain_pipe, predictor):
     options = {"length": "predict", "predictor": predictor, "length_constraint": "max"}
-    message = "predicts characters, the generator counts bytes; use a predictor trained with length_unit='byte'"
+    message = "predicts characters, the generator counts bytes; train one for these"
     with pytest.raises(ValueError, match=message):
         plain_pipe(SOURCES[0], length_unit="byte", **options)
     with pytest.raises(ValueError, match="512"):

@@ -51,7 +51,7 @@ def test_a_request_becomes_a_target(length, constraint, tolerance, expected):
 
 
 def test_another_number_of_tolerances_than_lengths_is_told():
-    with pytest.raises(ValueError, match=r"each of the 2 lengths, got 1; a pair \(below, above\) is a tuple"):
+    with pytest.raises(ValueError, match=r"one item for each of 2 lengths, got \[4\]"):
         as_target(40, "exact", [4], 2, torch.device("cpu"))
 
 

@@ -71,11 +71,10 @@ def test_lora_without_targets_trains_and_saves_the_length(any_family, tmp_path):
 def test_dora_on_modules_that_are_zero_is_refused_with_what_works():
     fields, names = FULL, ["length_projection", "length_embedding", "length_out"]
     message = re.escape(f"LoraConfig(use_dora=True, exclude_modules={names}, modules_to_save={names})")
-    with pytest.raises(ValueError, match=f"DoRA divides by the norm of length_projection.* at zero; .*: {message}"):
+    with pytest.raises(ValueError, match=f"DoRA divides by the norm of modules at zero; pass {message}"):
         train(get_peft_model(controlled("bart", **fields), LoraConfig(use_dora=True)))
-    model = get_peft_model(
-        controlled("bart", **fields), LoraConfig(use_dora=True, exclude_modules=names, modules_to_save=names)
-    )
+    config = LoraConfig(use_dora=True, exclude_modules=names, modules_to_save=names)
+    model = get_peft_model(controlled("bart", **fields), config)
     assert torch.equal(logits(model.eval(), 3), logits(model, 9))  # as pretrained
     train(model)
     assert logits(model, 3).isfinite().all() and not torch.allclose(logits(model, 3), logits(model, 9), atol=1e-5)

@@ -110,7 +110,7 @@ def test_markdown_has_a_row_for_each_unit_bucket_and_example():
     wide = length_report(letters([4, 10, 19]), [4, 10, 19], bucket_width=10).markdown()
     assert [row[0] for row in table_rows(wide)][3:] == ["1–9", "10–19"]
     assert "Largest differences" not in wide and "ROUGE" not in wide
-    for text, cell in (("a|b *c* <unk>\n# d_e", r"a\|b \*c\* \<unk\> # d\_e"), ("x" * 101, "x" * 99 + "…")):
+    for text, cell in (("a|b *c* <unk>\n# d_e", r"a\|b \*c\* &lt;unk&gt; # d\_e"), ("x" * 101, "x" * 99 + "…")):
         assert table_rows(length_report([text], [500]).markdown())[-1][-1] == cell
     report.rouge = {"rouge1_recall": 12.345, "rouge1_f1": 50.0, "settings": "rouge_score 0.1.2"}
     assert table_rows(report.markdown())[-2:] == [["rouge1_recall", "rouge1_f1"], ["12.35", "50.00"]]

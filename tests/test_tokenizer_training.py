@@ -86,6 +86,6 @@ def test_text_may_hold_the_names_of_special_tokens(target_vocabulary, tmp_path):
 def test_no_text_and_an_unknown_vocabulary_are_errors(sources, targets, target_vocabulary, tmp_path):
     with pytest.raises(ValueError, match="no text to train a tokenizer on: every source or target is empty"):
         train_marian_tokenizer(sources, targets, tmp_path, vocab_size=80, target_vocabulary=target_vocabulary)
-    with pytest.raises(ValueError, match="must be 'character' or 'shared', got 'char'"):
+    with pytest.raises(ValueError, match="must be one of character, shared, got 'char'"):
         train_marian_tokenizer(SOURCES, TARGETS, tmp_path, target_vocabulary="char")
     assert not any(tmp_path.iterdir())

@@ -39,7 +39,7 @@ def test_the_stock_trainer_refuses_noise_and_names_ours(counting, pairs, shared_
     model, seen = counting
     collate = DataCollatorForLengthControl(shared_tokenizer, model=model, length_noise=2, overshoot_share=0.2)
     trainer = Seq2SeqTrainer(model, arguments(tmp_path), collate, train_dataset=pairs, eval_dataset=pairs)
-    refused = "for training, got a model in evaluation mode; use LengthControlTrainer, or in a loop of your own pass m"
+    refused = "are for training; use LengthControlTrainer, or pass model= and call model.train"
     for call in (trainer.evaluate, trainer.train):
         with pytest.raises(ValueError, match=refused):
             call()
@@ -66,7 +66,7 @@ def test_noise_is_drawn_in_a_plain_loop(counting, pairs, shared_tokenizer):
     assert {n - m for n, m in zip(drawn, exact, strict=True)} == {-2, -1, 0, 1, 2}
     assert drawn[:6] * 15 != drawn  # anew in each epoch
     model.eval()
-    with pytest.raises(ValueError, match="are for training, got a model in evaluation mode"):
+    with pytest.raises(ValueError, match="are for training; use LengthControlTrainer"):
         collate(pairs)
 
 

@@ -25,7 +25,7 @@ from .recipes import did_you_mean, find_recipe, model_name
 # options that name a folder or a model of the Hub
 MODELS = """model_name_or_path base_model tokenizer_name_or_path encoder_name_or_path target_tokenizer
     length_predictor""".split()
-FAMILIES = ["marian", "bart"]  # of new models; models.register_family adds to both
+FAMILIES = ["marian", "bart"]  # of new models; recipes/reproduce/baselines adds to both
 ENCODINGS = list(LENGTH_ENCODING_NAMES)
 
 
@@ -235,10 +235,8 @@ def _words_of(path: Path, parser: CommandParser, required: set[str]) -> list[str
         raise ValueError(f"{path} must hold `key: value` lines")
     options = {action.dest: action for action in parser._actions}
     if unknown := sorted(texts.keys() - options):
-        raise ValueError(
-            f"{path} has unknown keys: {', '.join(unknown)}{did_you_mean(unknown[0], options)}; take them out, or "
-            "give it to the command that it is for"
-        )
+        near = did_you_mean(unknown[0], options)
+        raise ValueError(f"{path} has unknown keys: {', '.join(unknown)}{near}; take them out")
     words: list[str] = []
     for (key, text), value in zip(texts.items(), values.values(), strict=True):
         action = options[key]

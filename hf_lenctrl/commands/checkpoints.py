@@ -32,10 +32,9 @@ def checkpoints_of(output_dir: str | Path) -> list[Path]:
     for folder in sorted(folders, key=lambda path: int(path.name.rpartition("-")[2])):
         try:
             trained_steps(folder)
+            complete.append(folder)
         except (OSError, ValueError):
             logger.warning("%s is incomplete and passed over: the run ended while it was saved", folder)
-        else:
-            complete.append(folder)
     return complete
 
 
@@ -46,10 +45,7 @@ def last_checkpoint(output_dir: str | Path) -> str | None:
 
 
 def check_checkpoint(folder: str | Path, weights_only: bool = False) -> None:
-    """
-    Raise `ValueError` where the optimizer's or the schedule's state is missing: Trainer would begin a new one. With
-    `save_only_model` there is none.
-    """
+    """Raise `ValueError` where the optimizer's or the schedule's state is missing: Trainer would begin a new one."""
     names = {path.name for path in Path(folder).iterdir()}
     sharded = any(name.startswith(("global_step", "optimizer_", "pytorch_model_fsdp")) for name in names)
     missing = {"optimizer.pt", "scheduler.pt"} - names
@@ -98,7 +94,7 @@ def is_worse(mean: dict[str, float], last: dict[str, float]) -> bool:
 def keep_better(trainer, count: int) -> str:
     """
     Load the mean of a run's last checkpoints, or the last alone where the mean is worse on the validation rows. Only
-    checkpoints of the run's second half and past the warm-up count. Returns a sentence on what was kept, and why.
+    those of the second half and past the warm-up count. Returns a sentence on what was kept, and why.
     """
     folders = checkpoints_of(str(trainer.args.output_dir))
     if not folders:

@@ -42,16 +42,13 @@ class RowReport:
 
 def load_splits(args: DataArguments) -> DatasetDict:
     """
-    Load train, validation and test rows with string columns `source` and `target`.
-
-    A split that is not given is cut from train: by a hash of the row's group (`args.group_column`), so that groups
-    never mix and the split is the same on every machine, or without groups by a hash of the source.
+    Train, validation and test rows with string columns `source` and `target`. A split that is not given is cut from
+    train: by a hash of the row's group (`args.group_column`), so that groups never mix and the split is the same on
+    every machine, or without groups by a hash of the source.
     """
     splits, files = _given_splits(args)
     if "train" not in splits:
-        raise ValueError(
-            "there is nothing to train on; give train_file=rows.jsonl, or dataset_name= with a train split"
-        )
+        raise ValueError("there is nothing to train on; give train_file=, or dataset_name= with a train split")
     # OPUS and WMT sets on the Hub hold {"en": ..., "ja": ...} in a column `translation`
     splits = {name: rows.flatten() for name, rows in splits.items()}
     for name, rows in splits.items():
@@ -72,10 +69,7 @@ def _given_splits(args: DataArguments) -> tuple[dict[str, Any], dict[str, str]]:
     """The splits that have rows of their own, and where each comes from, for messages."""
     given = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
     if args.dataset_name is not None and any(given.values()):
-        raise ValueError(
-            f"dataset_name={args.dataset_name} has its own splits, got {[name for name in given.values() if name]} "
-            "too; give a data set or files"
-        )
+        raise ValueError(f"dataset_name={args.dataset_name} has its own splits, got files too; give one of them")
     if args.dataset_name is None:
         files = {name: path for name, path in given.items() if path is not None}
         return {name: load_rows(path) for name, path in files.items()}, files
@@ -117,20 +111,13 @@ def _split(rows: Dataset, shares: dict[str, float], args: DataArguments) -> dict
             point -= share
         else:
             members["train"].append(i)
-    for name, indices in members.items():
-        if not indices:
-            raise ValueError(
-                f"cutting {shares} from {len(rows)} rows left no rows for {name}; give larger shares, more rows, or "
-                f"files of your own: {name}_file="
-            )
+    if empty := [name for name, indices in members.items() if not indices]:
+        raise ValueError(f"cutting {shares} from {len(rows)} rows left no rows for {empty[0]}; give {empty[0]}_file=")
     return {name: rows.select(indices) for name, indices in members.items()}
 
 
 def leave_out_lengths(rows, tokenizer, unit: str, lengths: Sequence[int]):
-    """
-    Rows whose target has none of the lengths, so that a test at these is one at unseen lengths (Takase & Okazaki 2019,
-    lower halves of Tables 1, 2 and 4).
-    """
+    """Rows whose target has none of the lengths, for a test at unseen ones (Takase & Okazaki 2019, Tables 1, 2, 4)."""
     table, unseen = UnitTable.from_tokenizer(tokenizer, unit), set(lengths)
 
     def found(targets) -> list[set[int]]:
@@ -138,9 +125,8 @@ def leave_out_lengths(rows, tokenizer, unit: str, lengths: Sequence[int]):
         texts = [(text or "").strip() for text in targets]
         ids = tokenizer(text_target=texts, verbose=False)["input_ids"]
         tokens = [int(table.count(torch.tensor([row]))) if row else 0 for row in ids]
-        return [
-            {*pair} & unseen for pair in zip(count_texts(tokenizer, texts, unit, target=True), tokens, strict=True)
-        ]
+        counts = count_texts(tokenizer, texts, unit, target=True)
+        return [{*pair} & unseen for pair in zip(counts, tokens, strict=True)]
 
     counts = found(rows["target"])
     kept = [i for i, own in enumerate(counts) if not own]
@@ -171,11 +157,9 @@ def tokenize(
     length: int | None = None,
 ) -> tuple[DatasetDict, list[RowReport]]:
     """
-    Columns `input_ids`, `attention_mask` and `labels`, and a report for each split.
-
-    Rows with an empty text or with a target over `args.max_target_length` tokens are dropped and counted; sources over
-    `args.max_source_length` are cut and counted. With `length_tokens` each source begins with the token of its
-    target's length in `unit`, or of `length`.
+    Columns `input_ids`, `attention_mask` and `labels`, and a report for each split. Rows with an empty text, or a
+    target over `args.max_target_length` tokens, are dropped, sources over `args.max_source_length` are cut. With
+    `length_tokens` each source begins with the token of its target's length in `unit`, or of `length`.
     """
     given = {"tokenizer": tokenizer, "args": args, "tokens": length_tokens, "unit": unit, "length": length}
     encode: dict[str, Any] = {"function": _encode, "batched": True, "fn_kwargs": given}

@@ -35,20 +35,16 @@ print(tokenizer.decode(ids[0], skip_special_tokens=True, clean_up_tokenization_s
 @torch.no_grad()
 def export_ctranslate2(frozen, tokenizer, output_dir: str | Path, quantization: str | None = None) -> None:
     """
-    Write what `freeze_length` returned in CTranslate2's format, into a folder that does not exist.
-
-    Its library's own converter reads what it needs from files and takes `<pad>` for the last entry of each Marian
-    vocabulary and its embedding for zero; here entries stay where they are, so that ids are those of the tokenizer.
+    Write what `freeze_length` returned in CTranslate2's format, into a folder that does not exist. Its library's own
+    converter takes `<pad>` for the last entry of each Marian vocabulary; here ids stay those of the tokenizer.
     """
     import_ctranslate2()
     from ctranslate2.converters.transformers import BartLoader, M2M100Loader
 
     config, settings = frozen.config, frozen.generation_config
-    if config.encoder_attention_heads != config.decoder_attention_heads:
-        raise ValueError(
-            f"CTranslate2 wants as many heads in the encoder as in the decoder, got {config.encoder_attention_heads} "
-            f"and {config.decoder_attention_heads}; use the frozen model in transformers"
-        )
+    heads = config.encoder_attention_heads, config.decoder_attention_heads
+    if heads[0] != heads[1]:
+        raise ValueError(f"CTranslate2 wants as many heads in the encoder as in the decoder, got {heads}")
     # all families are BART with norms in other places, as the configuration of a frozen model says
     loader = M2M100Loader() if config.model_type == "m2m_100" else BartLoader()
     spec = loader.get_model_spec(frozen)
@@ -91,12 +87,8 @@ def frozen_card(frozen, folder: str | Path) -> ModelCard:
         "requested length is part of the positions of its decoder. Made with `hf_lenctrl.freeze_length`; it needs "
         "nothing but transformers. It plans for its length, but no constraint guarantees it."
     )
-    copy = (
-        "Marian's class leaves positions out of what it saves: copy this folder. A model that was loaded from it and "
-        "saved again has lost its length."
-    )
-    loads = '`hf_lenctrl.FixedLengthTranslator(".")("...")` loads both'
-    fast = f"`{FOLDER}/` holds the same model for CTranslate2: {loads}."
+    copy = "Marian's class leaves positions out of what it saves: copy this folder instead of saving the model again."
+    fast = f'`{FOLDER}/` holds it for CTranslate2: `hf_lenctrl.FixedLengthTranslator(".")("...")` loads both.'
     data = ModelCardData(library_name="transformers", tags=["hf_lenctrl", "fixed-length"], **copied)
     title = f"{folder.resolve().name}, {length} {unit}"
     return write_card(data, title, about, USE, copy if config.model_type == "marian" else "", fast)

@@ -113,10 +113,8 @@ def parse(argv) -> argparse.Namespace:
     sampling = [name for name in ("temperature", "top_k", "top_p") if getattr(args, name) is not None]
     if sampling and not args.do_sample:
         parser.error(f"--{sampling[0]} is for sampling: add --do_sample")
-    if len({type(length) for length in args.length or []} & {int, tuple}) > 1:
-        parser.error(f"--length takes lengths or ranges, not both, got {args.length}")
-    if ways and len(args.length) > 1:
-        parser.error(f"--length takes numbers, or one of 'predict', 'source' and 'reference', got {args.length}")
+    if len({type(length) for length in args.length or []}) > 1 or len(ways) > 1:
+        parser.error(f"--length takes lengths or ranges, not both, or one word, got {args.length}")
     if (args.way == "reference") != (args.reference_column is not None):
         parser.error("--length reference and --reference_column go together")
     if args.predictor is not None and args.way != "predict":
@@ -155,13 +153,8 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
 def generate(model, tokenizer, sources: list[str], lengths: list | str, progress_bar=True, **options) -> list[dict]:
     """
     Rows `source`, `requested`, `output`, `length` and `score`, in the order given; several for a source with
-    `num_return_sequences`.
-
-    Args:
-        sources (`list[str]`): Texts.
-        lengths (`list` or `str`): Wanted units or ranges for each, or the way to them, `"predict"`, `"source"` or
-            `"reference"`; all `None` for the model's default, or for a plain model.
-        options: See `hf_lenctrl.LengthControlledGenerationPipeline`, e.g. `num_beams=4`, `batch_size=50`.
+    `num_return_sequences`. `lengths` are wanted units or ranges for each, all `None` for the model's default, or the
+    way to them, `"predict"`, `"source"` or `"reference"`; `options` are the pipeline's.
     """
     if isinstance(lengths, str) or lengths[0] is not None:
         options["length"] = lengths

@@ -12,13 +12,9 @@ PACKAGE = Path(__file__).resolve().parents[1]
 
 def run(name: str, module: str, argv: list[str], debug: bool = False) -> None:
     """
-    Run a command. What the user gave wrongly ends it with one line, and one for each point of a list, and status 1.
-
-    Args:
-        name (`str`): Of the command, `"train"`.
-        module (`str`): Whose `main()` it is, `"hf_lenctrl.commands.train"`.
-        argv (`list[str]`): Its options.
-        debug (`bool`, *optional*, defaults to `False`): Let every error pass, with its traceback.
+    Run the command `name` with the options `argv`: the `main()` of a module, `"hf_lenctrl.commands.train"`. What the
+    user gave wrongly ends it with one line, and one for each point of a list, and status 1; with `debug` every error
+    has its traceback.
     """
     sys.argv = [f"lenctrl {name}", *argv]  # argparse shows the first word
     try:

@@ -24,7 +24,5 @@ def locked(path: str | Path, writes: bool = True) -> Iterator[None]:
             try:
                 stack.enter_context(FileLock(name, timeout=0))
             except Timeout:
-                raise ValueError(
-                    f"another command is writing {path}; wait for its end, or name another output"
-                ) from None
+                raise ValueError(f"another command is writing {path}; wait for its end") from None
         yield

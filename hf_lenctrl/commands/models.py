@@ -23,7 +23,7 @@ from ..length_predictor import load_predictor
 from ..length_tokens import LengthTokens
 from ..modeling_lenctrl import LenCtrlBartForConditionalGeneration, LenCtrlMarianMTModel
 from ..training.tokenizer import train_marian_tokenizer
-from .arguments import ENCODINGS, FAMILIES, DataArguments, ModelArguments, RunArguments
+from .arguments import DataArguments, ModelArguments, RunArguments
 from .data import fit_length_tokens
 from .recipes import did_you_mean
 from .run import private, trained_tokenizer
@@ -31,28 +31,13 @@ from .run import private, trained_tokenizer
 
 logger = logging.getLogger(__name__)
 
-# (family, plain) -> what a new model is made of
-_CLASSES: dict[tuple[str, bool], tuple[type, type]] = {
+# (family, plain) -> what a new model is made of; recipes/reproduce/baselines adds to it
+CLASSES: dict[tuple[str, bool], tuple[type, type]] = {
     ("bart", False): (LenCtrlBartConfig, LenCtrlBartForConditionalGeneration),
     ("bart", True): (BartConfig, BartForConditionalGeneration),
     ("marian", False): (LenCtrlMarianConfig, LenCtrlMarianMTModel),
     ("marian", True): (MarianConfig, MarianMTModel),
 }
-
-
-def register_family(name: str, config_class: Any, model_class: Any) -> None:
-    """
-    Let `family` name an architecture from outside the package in this process; see `recipes/reproduce/baselines`. Its
-    configuration is made of the fields of `LenCtrlMarianConfig`, and its `encodings` are those of `length_encoding`.
-    Its sequence-to-sequence model has `set_unit_table`.
-    """
-    _CLASSES[name, False] = config_class, model_class
-    FAMILIES.append(name)
-    ENCODINGS.extend(encoding for encoding in config_class.encodings if encoding not in ENCODINGS)
-    AutoConfig.register(config_class.model_type, config_class)
-    AutoModelForSeq2SeqLM.register(config_class, model_class)
-
-
 # option -> names of a configuration's field, of most families and of T5
 _SHAPE = {
     "layers": ("encoder_layers", "num_layers"),
@@ -66,33 +51,36 @@ _SHAPE = {
 _METHOD = """length_encoding absolute_positions encoder_length_embedding length_head learned_lengths
     length_scale""".split()
 _TOKENIZER = ("vocab_size", "target_vocabulary", "byte_fallback")  # of one that is trained here
+DRAWS = ("length_noise", "overshoot_share", "no_length_share")
 
 
 def check_options(args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> None:
     """Refuse options that a run would ignore: a shape or a method that a checkpoint lacks, and those without a use."""
-    name = args.model_name_or_path or args.base_model
-    config: Any = None if name is None else AutoConfig.from_pretrained(name)
+    name, config = _checkpoint(args)
     controlled = hasattr(config, "length_encoding")
     if controlled and args.model_name_or_path is None:
         raise ValueError(f"base_model={name} has length control already; give it as model_name_or_path={name}")
     if name is not None and (args.model_name_or_path is None or controlled or _stays_plain(args)):
         _check_fixed(args, data_args, config)  # else it is refused as plain
-    tokens = args.length_encoding == "learned" or args.encoder_length_embedding
+    tables = name is not None or args.length_encoding == "learned" or args.encoder_length_embedding
     told = args.length_encoding != "none" or args.encoder_length_embedding or controlled
     told = told or name is not None and not _stays_plain(args)
-    new, given_length = "a tokenizer that is trained here", "a model that is given the length"
     used = {
-        "length_bins": (data_args.length_tokens == "bins" or name is not None, "length_tokens=bins"),
-        "learned_lengths": (tokens or name is not None, "length_encoding=learned or encoder_length_embedding"),
+        "length_bins": (name is not None or data_args.length_tokens == "bins", "length_tokens=bins"),
+        "learned_lengths": (tables, "length_encoding=learned or encoder_length_embedding"),
         "group_separator": (data_args.group_column is not None, "group_column="),
-        **dict.fromkeys(_TOKENIZER, (args.tokenizer_name_or_path is None, new)),
-        "length_noise": (told or run_args.length_noise == 0, given_length),
-        "overshoot_share": (told or run_args.overshoot_share == 0, given_length),
-        "no_length_share": (told or run_args.no_length_share == 0, given_length),
+        **dict.fromkeys(_TOKENIZER, (args.tokenizer_name_or_path is None, "a tokenizer that is trained here")),
+        **{draw: (told or not getattr(run_args, draw), "a model that is given the length") for draw in DRAWS},
     }
     for option, (is_used, needs) in used.items():
         if option in args.typed and not is_used:
             raise ValueError(f"{option} has no effect without {needs}; leave it out")
+
+
+def _checkpoint(args: ModelArguments) -> tuple[str | None, Any]:
+    """The name and the configuration of the checkpoint that a run starts from; `None` twice for a new model."""
+    name = args.model_name_or_path or args.base_model
+    return name, None if name is None else AutoConfig.from_pretrained(name)
 
 
 def _stays_plain(args: ModelArguments, length_tokens: LengthTokens | None = None) -> bool:
@@ -130,8 +118,7 @@ def limits(args: ModelArguments, data_args: DataArguments, tokenizer) -> tuple[i
     Tokens at which sources are cut, and tokens of the longest target that is kept: those of the arguments, by default
     no more than a checkpoint has positions for. Raises `ValueError` for more than it has.
     """
-    name = args.model_name_or_path or args.base_model
-    config: Any = None if name is None else AutoConfig.from_pretrained(name)
+    name, config = _checkpoint(args)
     positions = getattr(config, "max_position_embeddings", None)
     read, most = data_args.max_source_length, data_args.max_target_length
     if read is None:
@@ -141,9 +128,7 @@ def limits(args: ModelArguments, data_args: DataArguments, tokenizer) -> tuple[i
     if positions is None or most <= positions or not getattr(config, "absolute_positions", True):
         return read, most
     if "max_target_length" in args.given:
-        raise ValueError(
-            f"max_target_length={most}, but the decoder of {name} has {positions} positions; give at most {positions}"
-        )
+        raise ValueError(f"max_target_length={most}, but the decoder of {name} has {positions} positions; give less")
     return read, positions
 
 
@@ -153,9 +138,8 @@ def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], out
     if name is not None:
         given = {"src_lang": args.source_language, "tgt_lang": args.target_language}
         languages = {key: code for key, code in given.items() if code is not None}
-        known = tokenizer_of(name)
         for code in languages.values():
-            language_id(known, code)
+            language_id(tokenizer_of(name), code)
         return tokenizer_of(name, **languages)
 
     def train(folder: Path) -> None:
@@ -192,18 +176,11 @@ def unit_and_tokens(model_args: ModelArguments, data_args: DataArguments, rows: 
 def build_model(args: ModelArguments, tokenizer, max_positions: int, length_tokens: LengthTokens | None = None) -> Any:
     """
     The model of a run: of a plain checkpoint to start from (`base_model`), one to go on with (`model_name_or_path`),
-    or of a new shape. It is of the stock class where it is new or plain and is given no length in any way.
-
-    Args:
-        args (`ModelArguments`), tokenizer (`PreTrainedTokenizerBase`): The run's.
-        max_positions (`int`): Positions of a new model, in tokens.
-        length_tokens (`LengthTokens`, *optional*): Tokens before the source.
+    or of a new shape, with `max_positions`, in tokens. It is of the stock class where it is new or plain and is given
+    no length in any way.
     """
     if args.base_model is not None and args.model_name_or_path is not None:
-        raise ValueError(
-            f"base_model={args.base_model} starts a run and model_name_or_path={args.model_name_or_path} goes on with "
-            "one; give one of them"
-        )
+        raise ValueError("base_model starts a run and model_name_or_path goes on with one; give one of them")
     if (name := args.base_model or args.model_name_or_path) is None:
         model = _new_model(args, tokenizer, max_positions, length_tokens)
     else:
@@ -246,11 +223,8 @@ def _as_base(model, args: ModelArguments, tokenizer, length_tokens: LengthTokens
 def _as_saved(model, args: ModelArguments) -> Any:
     """A model to go on with: a length-controlled one, or with `length_encoding=none` a plain one."""
     if not hasattr(model.config, "length_encoding") and not _stays_plain(args):
-        name = args.model_name_or_path
-        raise ValueError(
-            f"{name} holds a {type(model).__name__}, which has no length control; give it as base_model={name} to add "
-            "it, or length_encoding=none to train it as it is"
-        )
+        holds = f"{args.model_name_or_path} holds a {type(model).__name__}, which has no length control"
+        raise ValueError(f"{holds}; give it as base_model, or length_encoding=none to train it as it is")
     if args.length_constraint is not None:
         model.config.update(args.constraint)
     return model
@@ -258,8 +232,8 @@ def _as_saved(model, args: ModelArguments) -> Any:
 
 def _new_model(args: ModelArguments, tokenizer, max_positions: int, length_tokens: LengthTokens | None) -> Any:
     """A model of the given shape with random weights."""
-    plain = _stays_plain(args, length_tokens) and (args.family, True) in _CLASSES
-    config_class, model_class = _CLASSES[args.family, plain]
+    plain = _stays_plain(args, length_tokens) and (args.family, True) in CLASSES
+    config_class, model_class = CLASSES[args.family, plain]
     control: dict[str, Any] = {} if plain else {name: getattr(args, name) for name in _METHOD} | args.constraint
     if not plain:  # without an encoding it has positions
         control["absolute_positions"] = args.absolute_positions or args.length_encoding == "none"
@@ -296,14 +270,8 @@ def _shape(args: ModelArguments, tokenizer, max_positions: int) -> dict[str, Any
 
 def add_length_predictor(model, name: str | None, output_dir, save: bool = True) -> None:
     """
-    Save a predictor in a model's folder, so that `length="predict"` works with the folder or its Hub name alone.
-
-    Args:
-        model (`PreTrainedModel`): Whose configuration names it from now on.
-        name (`str`, *optional*): Folder or Hub name of the predictor; by default the one inside the checkpoint that
-            the run continues, if there is one.
-        output_dir (`str` or `Path`): The model's folder.
-        save (`bool`, *optional*, defaults to `True`): Whether this process writes.
+    Save a predictor in the model's folder, so that `length="predict"` works with the folder or its Hub name alone: the
+    one of this name, or the one inside the checkpoint that the run continues, if there is one.
     """
     own, subfolder = getattr(model.config, "length_predictor", None), ""
     if name is None:
@@ -313,10 +281,7 @@ def add_length_predictor(model, name: str | None, output_dir, save: bool = True)
     predictor, tokenizer = load_predictor(name, subfolder=subfolder)
     predicts, unit = predictor.config.length_unit, model.config.length_unit
     if predicts != unit:
-        raise ValueError(
-            f"length_predictor={name} predicts {predicts}s, the model counts {unit}s; train one with "
-            f"length_unit={unit}"
-        )
+        raise ValueError(f"length_predictor={name} predicts {predicts}s, the model counts {unit}s; train another")
     folder = Path(output_dir, "length_predictor")
     if save:
         predictor.save_pretrained(folder)

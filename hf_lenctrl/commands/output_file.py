@@ -10,12 +10,8 @@ from .lenctrl import POINT
 
 class OutputFile:
     """
-    Lines of an output file and, beside it in `<path>.options.json`, the options that made them.
-
-    Args:
-        path (`str` or `Path`): JSON lines; `lines` are those that are in it, but for a last one that was cut off.
-        options (`Mapping[str, Any]`): What the lines depend on, as JSON; of the input a hash. A file that was begun
-            with others is refused.
+    The whole `lines` of an output file, JSON, and, beside it in `<path>.options.json`, the options that they depend
+    on; of the input a hash. A file that was begun with others is refused.
     """
 
     def __init__(self, path: str | Path, options: Mapping[str, Any]):
@@ -26,10 +22,8 @@ class OutputFile:
             before = json.loads(self.options_path.read_text("utf-8")) if self.options_path.is_file() else {}
             pairs = [(name, before.get(name), self.options.get(name)) for name in sorted(before | self.options)]
             if points := [f"{POINT}{name}={old}, now {new}" for name, old, new in pairs if old != new]:
-                raise ValueError(
-                    f"{self.path} exists, and no command with these options began it; remove it or name another file"
-                    + "".join(points if before else [])
-                )
+                told = f"{self.path} exists, and no command with these options began it; name another file"
+                raise ValueError(told + "".join(points if before else []))
             text = self.path.read_bytes()
             self.lines = text[: text.rfind(b"\n") + 1].decode().split("\n")[:-1]
 

@@ -40,9 +40,7 @@ CHARACTERS = 1000  # of a new tokenizer, the most frequent
 class PredictorArguments:
     """The predictor to train: a pretrained encoder, or the shape of a new one, and what is predicted."""
 
-    encoder_name_or_path: str | None = option(
-        None, "Pretrained encoder of the sources, e.g. google-bert/bert-base-uncased"
-    )
+    encoder_name_or_path: str | None = option(None, "Pretrained encoder of the sources, google-bert/bert-base-uncased")
     layers: int | None = option(None, "New encoder: layers")
     d_model: int | None = option(None, "New encoder: width")
     attention_heads: int | None = option(None, "New encoder: attention heads of each layer")
@@ -56,15 +54,11 @@ class PredictorArguments:
         shape = {name: getattr(self, name) for name in ("layers", "d_model", "attention_heads", "vocab_size")}
         given = [name for name, value in shape.items() if value is not None]
         if len(given) != (len(shape) if self.encoder_name_or_path is None else 0):
-            raise ValueError(
-                f"give encoder_name_or_path= a pretrained encoder, or all of {', '.join(shape)} of a new one; "
-                f"got encoder_name_or_path={self.encoder_name_or_path} with {', '.join(given) or 'no shape'}"
-            )
+            got = f"got encoder_name_or_path={self.encoder_name_or_path} with {', '.join(given) or 'no shape'}"
+            raise ValueError(f"give encoder_name_or_path, or all of {', '.join(shape)} of a new encoder; {got}")
         if (self.target_tokenizer is None) == (self.length_unit == "token"):
-            raise ValueError(
-                "target_tokenizer= the generator's folder goes with length_unit=token, and with it alone, got "
-                f"target_tokenizer={self.target_tokenizer} with length_unit={self.length_unit}"
-            )
+            got = f"got target_tokenizer={self.target_tokenizer} with length_unit={self.length_unit}"
+            raise ValueError(f"target_tokenizer, the generator's folder, goes with length_unit=token alone; {got}")
 
 
 class PredictorTrainer(HubTrainer):

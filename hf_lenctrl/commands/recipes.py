@@ -33,19 +33,14 @@ def named_recipes() -> dict[str, Path]:
 
 
 def find_recipe(name: str, group: str | None = None) -> Path:
-    """
-    The file of a recipe, by a path that ends in `.yaml` or `.yml`, or a name that `lenctrl recipes` lists; of a
-    `group`, also without it.
-    """
+    """The file of a recipe, by a path to a YAML, or a name that `lenctrl recipes` lists; of a `group`, without it."""
     if name.endswith((".yaml", ".yml")):
         return Path(name)
     named = named_recipes()
     full = name if group is None or "/" in name else f"{group}/{name}"
     if full in named:
         return named[full]
-    raise ValueError(
-        f"there is no recipe {name!r}{did_you_mean(full, named)}; `lenctrl recipes` lists them, your own end in .yaml"
-    )
+    raise ValueError(f"there is no recipe {name!r}{did_you_mean(full, named)}; `lenctrl recipes` lists them")
 
 
 def main(argv=None) -> None:

@@ -1,12 +1,13 @@
 """`_run/run.json`: the options that affect a run's result. They are compared on resume, and listed in the card."""
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+
+from huggingface_hub.utils.sha import sha_fileobj
 
 from .. import __version__
 from ..training.upload import check_upload
@@ -40,20 +41,14 @@ def identity(path: str | Path, names: Sequence[str] = WEIGHTS) -> dict[str, Any]
         return {"name": path.resolve().name, "files": parts}
     if not path.is_file():
         return str(path)
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return {"size": path.stat().st_size, "sha256": digest.hexdigest()}
+        return {"size": path.stat().st_size, "sha256": sha_fileobj(file).hex()}
 
 
 class RunRecord:
     """
-    The record of a run in its folder, `args.output_dir`. A folder that holds a run with other options is refused.
-
-    Args:
-        args (`TrainingArguments`): Those of the run.
-        others: The run's other arguments, dataclasses.
+    The record of a run in its folder, `args.output_dir`; `others` are its other arguments, dataclasses. A folder that
+    holds a run with other options is refused.
     """
 
     def __init__(self, args, *others):
@@ -84,25 +79,20 @@ class RunRecord:
 
     def _compare(self, saved: dict, steps: int) -> None:
         most = self.changeable["max_steps"]
-        now, before = self.decides | {"max_steps": most}, saved | {"max_steps": most}
+        pairs = {name: (saved.get(name), value) for name, value in self.decides.items()}
         if 0 < most < steps:  # what is trained cannot be untrained
-            before["max_steps"] = f"{steps} (trained)"
-        if other := [name for name in now if now[name] != before.get(name)]:
-            further = f"; to start from the model of this run, add model_name_or_path={self.output_dir}"
-            differences = [f"{POINT}{name}={_short(before.get(name))}, now {_short(now[name])}" for name in other]
+            pairs["max_steps"] = f"{steps} (trained)", most
+        if points := [f"{POINT}{k}={_short(old)}, now {_short(new)}" for k, (old, new) in pairs.items() if old != new]:
             raise ValueError(
-                f"{self.output_dir} holds a run with other options. Name another output_dir"
-                f"{further if 'model_name_or_path' in now else ''}. Options that may change: "
-                f"{', '.join(self.changeable)}. Those that differ:{''.join(differences)}"
+                f"{self.output_dir} holds a run with other options. Name another output_dir. Options that may change: "
+                f"{', '.join(self.changeable)}. Those that differ:{''.join(points)}"
             )
 
     def set_rows(self, rows: dict[str, int]) -> None:
         """The rows of each split. Raises `ValueError` where the run has been trained on another number of them."""
         trained, now = self.rows.get("train"), rows.get("train")
         if trained is not None and self.sittings and now != trained:
-            raise ValueError(
-                f"{self.output_dir} was trained on {trained} rows, now there are {now}; name another output_dir"
-            )
+            raise ValueError(f"{self.output_dir} was trained on {trained} rows, got {now}; name another output_dir")
         self.rows = rows
         self.save()
 
@@ -143,11 +133,10 @@ class RunRecord:
 
 def _short(value: Any) -> str:
     """A value of the record for a message."""
-    if isinstance(value, dict):
-        files = value.get("files", {"": value})
-        shown = [files["model.safetensors"]] if "model.safetensors" in files else files.values()
-        return " ".join(filter(None, [value.get("name"), "sha256", *(file["sha256"][:8] for file in shown)]))
-    return str(value)
+    if not isinstance(value, dict):
+        return str(value)
+    hashes = [file["sha256"][:8] for file in value.get("files", {"": value}).values()]
+    return " ".join(filter(None, [value.get("name"), "sha256", *hashes]))
 
 
 @contextmanager

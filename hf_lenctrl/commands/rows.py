@@ -44,15 +44,9 @@ def load_rows(path: str) -> Dataset:
 
 class Rows:
     """
-    The rows of a file as values, which nothing infers types for: a date stays the text that it is in the file.
-
-    Args:
-        path (`str`): json, jsonl, csv or parquet; with `plain_text` also txt, one text a line. Each may end in `.gz`.
-        plain_text (`bool`, *optional*, defaults to `False`): Read txt too.
-
-    Attributes:
-        columns (`list[str]`): Names of the columns; `["source"]` of plain text.
-        values (`list[dict]`): The rows; the cells of csv are strings.
+    The rows of a file as `values`, dictionaries, with the names of their `columns`. Nothing infers types: a date stays
+    the text that it is in the file. The file is json, jsonl, csv or parquet, with `plain_text` also txt, one `source`
+    a line; each may end in `.gz`.
     """
 
     def __init__(self, path: str, plain_text: bool = False):
@@ -136,11 +130,8 @@ def read_requests(
 ) -> list[Request]:
     """
     Texts to generate from, of a text file (one a line) or a file of rows: of each row one, at the length in
-    `length_column`, or without it one at each of `lengths`.
-
-    Args:
-        prefix (`str`, *optional*): Of the names of the columns that an output adds.
-        ranked (`bool`, *optional*, defaults to `False`): An output adds its rank, its score and its row's number too.
+    `length_column`, or without it one at each of `lengths`. An output adds columns, whose names begin with `prefix`;
+    where it is `ranked`, its rank, its score and its row's number too.
     """
     rows = Rows(path, plain_text=True)
     sources = rows.texts("source" if rows.kind == "txt" else source_column)
@@ -151,10 +142,7 @@ def read_requests(
     added = ["requested", "output", "length", *(["rank", "score", "row"] if ranked else [])]
     names = {name: prefix + name for name in added if prefix + name != length_column}  # the row has that
     if taken := [name for name in names.values() if name in rows.columns]:
-        raise ValueError(
-            f"{path} has columns {', '.join(taken)}, and so has the output; rename yours, or the output's by "
-            "--column_prefix generated_"
-        )
+        raise ValueError(f"{path} has columns {', '.join(taken)}, as the output; give --column_prefix generated_")
     if "source" not in rows.columns:
         names["source"] = "source"
     return [

@@ -43,8 +43,8 @@ def _tokenizer_of(output_dir: str | Path) -> tuple[Path, Path]:
 
 def trained_tokenizer(output_dir: str | Path, train: Callable[[Path], Any]) -> Path:
     """
-    The folder of the tokenizer that a run trains for itself: `train` saves it in the folder that it is given, where
-    there is none yet. It has its name only when it is whole. Call it in `main_process_first`.
+    The folder of the tokenizer that a run trains for itself: `train` saves one in the folder that it is given, where
+    there is none yet; it has its name only when it is whole. Call it in `main_process_first`.
     """
     folder, part = _tokenizer_of(output_dir)
     if not folder.is_dir():
@@ -63,15 +63,8 @@ def remove_tokenizer(output_dir: str | Path) -> None:
 
 def fit(trainer, record, settle: Callable[[Any], str | None] | None = None) -> tuple[dict[str, float], list[str]]:
     """
-    Train, or resume, or load what is trained; save the model.
-
-    Args:
-        trainer (`HubTrainer`), record (`RunRecord`): Of the run.
-        settle (`Callable`, *optional*): Called with the Trainer before the model is saved; may return a sentence for
-            the card.
-
-    Returns:
-        `tuple`: the figures of the training, and sentences on what was trained.
+    Train, or resume, or load what is trained; save the model. `settle` is called with the Trainer before, and may
+    return a sentence for the card. Returns the figures of the training, and sentences on what was trained.
     """
     args, metrics, done, trained = trainer.args, {}, 0, None
     checkpoint = args.resume_from_checkpoint or last_checkpoint(args.output_dir)

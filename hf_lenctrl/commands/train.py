@@ -28,7 +28,7 @@ from ..training.trainer import LengthControlTrainer
 from .arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
 from .checkpoints import keep_better
 from .data import leave_out_lengths, load_splits, tokenize
-from .models import add_length_predictor, build_model, check_options, limits, load_tokenizer, unit_and_tokens
+from .models import DRAWS, add_length_predictor, build_model, check_options, limits, load_tokenizer, unit_and_tokens
 from .quality import quality, warn_of_baselines
 from .record import begun
 from .run import fit, publish, set_up
@@ -86,10 +86,7 @@ def load_model(model_args: ModelArguments, data_args: DataArguments, run_args: R
 def check_before(run_args: RunArguments, args) -> None:
     """See before the first step that what comes after the last can be done: figures, and the mean of checkpoints."""
     if run_args.average_checkpoints > 1 and args.load_best_model_at_end:
-        raise ValueError(
-            f"average_checkpoints={run_args.average_checkpoints} takes the mean of checkpoints, "
-            "load_best_model_at_end one of them; leave one of these options out"
-        )
+        raise ValueError("average_checkpoints takes the mean, load_best_model_at_end one; leave one of them out")
     if run_args.bleu_tokenizer is not None:
         translation_metrics(["a"], ["a"], bleu_tokenizer=run_args.bleu_tokenizer)
     else:
@@ -112,20 +109,13 @@ def collator_and_metrics(model, run_args: RunArguments, data: Data, length: int 
 
 def make_trainer(model, run_args: RunArguments, args, data: Data, trainer_class) -> LengthControlTrainer:
     """The Trainer of a run, with noise on the lengths of training rows alone."""
+    draws: dict[str, Any] = {name: getattr(run_args, name) for name in DRAWS} | {"seed": args.seed}
     return trainer_class(
         model=model,
         args=args,
         train_dataset=data.tokenized["train"],
         eval_dataset=data.tokenized.get("validation"),
-        train_collator=DataCollatorForLengthControl(
-            data.tokenizer,
-            model=model,
-            length_unit=data.unit,
-            length_noise=run_args.length_noise,
-            overshoot_share=run_args.overshoot_share,
-            no_length_share=run_args.no_length_share,
-            seed=args.seed,
-        ),
+        train_collator=DataCollatorForLengthControl(data.tokenizer, model=model, length_unit=data.unit, **draws),
         projection_lr_factor=run_args.projection_lr_factor,
         weights_dtype=run_args.weights_dtype,
         processing_class=data.tokenizer,
@@ -155,8 +145,7 @@ def test_at(length: int | None, trainer: LengthControlTrainer, data: Data, model
             tokenizer.batch_decode(found, skip_special_tokens=True, clean_up_tokenization_spaces=False)
             for found in ids
         )
-        table = parts["data_collator"].unit_table
-        produced, own = (table.count(found).tolist() for found in ids)
+        produced, own = (parts["data_collator"].unit_table.count(found).tolist() for found in ids)
         requested = own if length is None else [length] * len(own)
         write_outputs(Path(str(trainer.args.output_dir), f"{name}_outputs.jsonl"), data, requested, outputs, produced)
         kept = [i for i in range(len(data.splits["test"])) if i not in data.dropped]
@@ -187,7 +176,7 @@ def write_outputs(path: Path, data: Data, requested: list[int], outputs: list[st
 
 def card_of(model_args, data_args, run_args: RunArguments, args, rows: dict, history=()) -> TrainingRun:
     """What the card says of a run before it is tested, from its arguments and the rows of each split."""
-    settings = {name: getattr(run_args, name) for name in ("length_noise", "overshoot_share", "no_length_share")}
+    settings = {name: getattr(run_args, name) for name in DRAWS}
     settings |= {name: args.to_dict()[name] for name in HYPERPARAMETERS} | {"processes": args.world_size}
     settings |= {"dropout": model_args.dropout, "average_checkpoints": run_args.average_checkpoints}
     del settings["num_train_epochs" if args.max_steps > 0 else "max_steps"]  # which the other overrides

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 from ..length_units import LENGTH_UNITS, UnitTable, count_texts, count_units
-from ..lengths import check_name, check_tolerance, window_of
+from ..lengths import check_counts, check_name, check_tolerance, window_of
 
 
 logger = logging.getLogger(__name__)
@@ -18,8 +18,7 @@ def length_metrics(produced: Sequence[int], requested: Sequence[int], *, toleran
     Compare produced with requested lengths, both in the same unit.
 
     Args:
-        produced (`Sequence[int]`): Units of each output.
-        requested (`Sequence[int]`): Requested units, one for each output.
+        produced (`Sequence[int]`), requested (`Sequence[int]`): One for each output.
         tolerance (`int`, `float`, `tuple` or `list`, *optional*): A window around each length, as `length_tolerance`
             of `generate`.
 
@@ -107,8 +106,8 @@ def rouge_metrics(
     Raises:
         `ValueError`: without predictions, when the two differ in number, for `max_bytes` under 1, or another unit.
     """
-    if max_bytes is not None and max_bytes < 1:
-        raise ValueError(f"max_bytes must be at least 1, got {max_bytes}")
+    if max_bytes is not None:
+        check_counts(max_bytes=max_bytes)
     _check_pairs(predictions, references, "each prediction needs one reference")
     names = ["rouge1", "rouge2", "rougeL"]
     scorer = rouge_scorer(names, unit, use_stemmer)
@@ -142,19 +141,15 @@ def build_compute_metrics(
     bleu_tokenizer: str | None = None,
 ) -> Callable:
     """
-    `compute_metrics` for a `Seq2SeqTrainer` with `predict_with_generate=True`.
+    `compute_metrics` for a `Seq2SeqTrainer` with `predict_with_generate=True`: from an `EvalPrediction` to the figures
+    of `length_metrics` and of quality, with their settings.
 
     Args:
-        tokenizer (`PreTrainedTokenizerBase`): Decodes predictions and labels.
-        length_unit (`str`): `"token"`, `"character"`, `"word"`, `"byte"` or `"width"`.
         length (`int` or `list[int]`, *optional*): The requested length of every example, or of each, in the order of
             the rows; by default that of its reference.
         tolerance (`int`, `float`, `tuple` or `list`, *optional*): See `length_metrics`; adds `within`.
         max_bytes (`int`, *optional*), rouge_unit (`str`, *optional*): See `rouge_metrics`.
-        bleu_tokenizer (`str`, *optional*): Measure BLEU and chrF (`hf_lenctrl.evaluation.metrics`) instead of ROUGE.
-
-    Returns:
-        `Callable`: From `EvalPrediction` to the figures of `length_metrics` and of quality, with their settings.
+        bleu_tokenizer (`str`, *optional*): Measure BLEU and chrF (`translation_metrics`) instead of ROUGE.
     """
     check_name("length_unit", length_unit, LENGTH_UNITS)
     table = UnitTable.from_tokenizer(tokenizer, "token") if length_unit == "token" else None
@@ -202,31 +197,21 @@ def translation_metrics(
     Raises:
         `ImportError`: where sacrebleu, or MeCab for Japanese, is not installed.
         `ValueError`: without outputs, for another number of references, or an unknown tokenizer.
-
-    Example:
-
-    ```python
-    >>> from hf_lenctrl.evaluation.metrics import translation_metrics
-    >>> translation_metrics(["the cat sat on the mat"], ["the cat sat on the mat"])["chrf"]
-    100.0
-
-    ```
     """
     _check_pairs(outputs, references, "each output needs one reference")
-    metrics = {"bleu": bleu_metric(bleu_tokenizer)}
+    bleu = bleu_metric(bleu_tokenizer)
     from sacrebleu.metrics.chrf import CHRF
 
-    metrics["chrf"] = CHRF()
+    metrics = {"bleu": bleu, "chrf": CHRF()}
     figures = {name: metric.corpus_score(outputs, [references]).score for name, metric in metrics.items()}
     return figures | {f"{name}_signature": str(metric.get_signature()) for name, metric in metrics.items()}
 
 
 def predictor_figures(predicted: Sequence[int], reference: Sequence[int]) -> dict[str, Any]:
     """`mae`, `variance`, and `pearson` or `None` where a side is constant (Oka et al. 2020, Table 2)."""
-    figures = length_metrics(predicted, reference)
     import numpy as np
 
-    varies = len(set(predicted)) > 1 and len(set(reference)) > 1
+    figures, varies = length_metrics(predicted, reference), len(set(predicted)) > 1 and len(set(reference)) > 1
     pearson = float(np.corrcoef(predicted, reference)[0, 1]) if varies else None
     return {"mae": figures["mae"], "variance": figures["variance"], "pearson": pearson}
 
@@ -263,11 +248,8 @@ def filled_end(text: str) -> bool:
 
 def text_quality(texts: Sequence[str]) -> dict[str, float]:
     """
-    What an exact length may hide.
-
-    Returns:
-        `dict`: shares of the texts, 0 to 1: `repeated`, a word or a pair of words twice in a row; `distinct`,
-        different texts; `filled_end`, see the function.
+    What an exact length may hide, as shares of the texts, 0 to 1: `repeated`, a word or a pair of words twice in a
+    row; `distinct`, different texts; `filled_end`, see the function.
 
     Example:
 

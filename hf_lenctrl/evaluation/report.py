@@ -1,5 +1,6 @@
 """A compliance report: texts and their requested lengths in, figures, tables and a plot out."""
 
+import html
 import json
 import logging
 import re
@@ -48,20 +49,16 @@ class LengthReport:
 
     def to_dict(self) -> dict[str, Any]:
         """`units`, and `rouge`, `baseline` and `text` where they are known: what `report.json` holds."""
-        others = {name: getattr(self, name) for name in ("rouge", "baseline", "text")}
-        return {"units": self.units} | {name: value for name, value in others.items() if value is not None}
+        parts = {name: getattr(self, name) for name in ("units", "rouge", "baseline", "text")}
+        return {name: value for name, value in parts.items() if value is not None}
 
     def markdown(self) -> str:
         """The report as Markdown tables; long texts are cut."""
         template = Template(TEMPLATE.read_text("utf-8"), trim_blocks=True, keep_trailing_newline=True)
-        known = {"units": self.units, "rouge": self.rouge, "baseline": self.baseline, "text": self.text}
-        return template.render(**known, cells=_cells, one_line=_one_line)
+        return template.render(**self.to_dict(), cells=_cells, escape=escape)
 
     def save(self, folder: str | Path) -> None:
-        """
-        Write `report.json`, `report.md` and, where matplotlib is there, `report.png`; the folder is made, older files
-        in it are replaced.
-        """
+        """Write `report.json`, `report.md` and, where matplotlib is there, `report.png`, in place of older ones."""
         folder, picture = Path(folder), "\n![Requested and produced lengths](report.png)\n"
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -77,13 +74,8 @@ class LengthReport:
 
     def plot(self, path: str | Path) -> None:
         """
-        Draw a row for each unit: produced against requested lengths, and a histogram of the differences.
-
-        Args:
-            path (`str` or `Path`): Image file, e.g. `report.png`; its folder is made.
-
-        Raises:
-            `ImportError`: without matplotlib.
+        Draw a row for each unit, into an image file whose folder is made: produced against requested lengths, and a
+        histogram of the differences. Raises `ImportError` without matplotlib.
         """
         try:
             import matplotlib
@@ -139,9 +131,8 @@ def length_report(
         `LengthReport`: with `.to_dict()`, `.markdown()`, `.plot(path)` and `.save(folder)`.
 
     Raises:
-        `TypeError`: for a prediction that is not a text, or a length that is not an int.
-        `ValueError`: without predictions, when lengths and predictions differ in number, for a length under 1, an
-            unknown unit, or a wrong window.
+        `TypeError`, `ValueError`: for a prediction that is no text, none at all, or another number of lengths; a wrong
+            length, unit or window.
 
     Example:
 
@@ -218,11 +209,11 @@ def _cells(figures: dict[str, Any]) -> str:
     return f"{figures['n']} | {figures['mae']:.2f} | {figures['variance']:.2f} | {' | '.join(_shares(figures))} |"
 
 
-def _one_line(text: str, most: int = 100) -> str:
-    """Text for a cell of a table: one line, cut, and shown as it is rather than read as Markdown or HTML."""
-    text = " ".join(text.split())
-    text = text if len(text) <= most else text[: most - 1] + "…"
-    return re.sub(r"([\\`*_\[\]<>|~&$])", r"\\\1", text)
+def escape(text: Any, most: int | None = None) -> str:
+    """A text in one line, at most `most` characters, that Markdown and HTML show as it is."""
+    text = " ".join(str(text).split())
+    text = text if most is None or len(text) <= most else f"{text[: most - 1]}…"
+    return re.sub(r"([\\`*_\[\]|~$])", r"\\\1", html.escape(text, quote=False))
 
 
 def _plot_lengths(axes, produced: list[int], requested: list[int], unit: str) -> None:

@@ -57,15 +57,12 @@ class FixedLengthTranslator:
 
     def __call__(self, texts: str | Sequence[str], *, num_beams: int | None = None, batch_size: int = 32) -> Any:
         """
-        Generate for each text.
+        A `dict` with `generated_text` and `length` (measured, in the model's unit) for each text, a list for a list.
 
         Args:
             texts (`str` or `list[str]`): Sources; what is longer than the encoder's positions is cut, with a warning.
             num_beams (`int`, *optional*): 1 is greedy; defaults to the generation configuration's.
             batch_size (`int`, *optional*, defaults to 32): Sources generated together; similar lengths share a batch.
-
-        Returns:
-            `dict` with `generated_text` and `length` (measured, in the model's unit), a list of them for a list.
         """
         rows = [texts] if isinstance(texts, str) else list(texts)
         settings = self.settings
@@ -92,9 +89,7 @@ class FixedLengthTranslator:
         limit = min(self.tokenizer.model_max_length, self.config.max_position_embeddings)
         ids = self.tokenizer(texts, verbose=False)["input_ids"] if texts else []
         if (long := sum(len(row) > limit for row in ids)) > 0:
-            logger.warning(
-                "%d of %d sources are longer than the model's limit of %d tokens and were cut", long, len(ids), limit
-            )
+            logger.warning("%d of %d sources are longer than %d tokens and were cut", long, len(ids), limit)
             ids = self.tokenizer(texts, truncation=True, max_length=limit)["input_ids"]
         return [[self.source[i] for i in row] for row in ids]
 

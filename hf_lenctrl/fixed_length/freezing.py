@@ -37,9 +37,8 @@ def freeze_length(model, length: int, *, tokenizer=None) -> Any:
     The positions before the text are the decoder start and, where the generation configuration has one, the forced
     BOS (BART, or a language code): set `model.generation_config.forced_bos_token_id` before. The generation
     configuration rules out the other entries that write nothing (`bad_words_ids`), because after one of them progress
-    is not the position. One remains: a character vocabulary's space at the start of a text, which decoding strips,
-    counts as a unit. Limits on new tokens are those that the controlled model's `generate` chooses, within the table.
-    A `length_constraint` is not carried over.
+    is not the position. One remains: a character vocabulary's space at the start of a text counts as a unit. A
+    `length_constraint` is not carried over.
 
     Args:
         model (`PreTrainedModel`): A length-controlled model with its head. With `length_encoding="none"` nothing
@@ -54,10 +53,9 @@ def freeze_length(model, length: int, *, tokenizer=None) -> Any:
         `normalize_embedding`), for tools that read it, such as CTranslate2.
 
     Raises:
-        `TypeError`, `ValueError`: for a length that is no integer, under 1 or beyond the positions; a model that is
-            not length-controlled, or whose control is no table of positions (subwords counted in characters, words or
-            bytes; `"scale"`, a length head, the encoder's length embedding, length tokens); targets that begin with an
-            entry that generation does not force.
+        `TypeError`, `ValueError`: for a wrong length; a model whose control is no table of positions (subwords counted
+            in characters, words or bytes; `"scale"`, a length head, the encoder's length embedding, length tokens);
+            targets that begin with an entry that generation does not force.
     """
     _check_kind(model)
     check_length(length)
@@ -75,11 +73,8 @@ def freeze_length(model, length: int, *, tokenizer=None) -> Any:
         if tokenizer is not None:
             _check_start(tokenizer, table, silent, len(starts) - 1)
         rows = config.max_position_embeddings
-        if length + len(starts) > rows:
-            raise ValueError(
-                f"length={length} and what stands before it need {length + len(starts)} positions, the model has "
-                f"{rows}; ask for {rows - len(starts)} at most"
-            )
+        if (needed := length + len(starts)) > rows:
+            raise ValueError(f"length={length} needs {needed} positions, the model has {rows}; ask for less")
         state[_DECODER_TABLE] = _decoder_table(decoder, _progress(table, starts, rows), length, plain)
         if stock is PegasusForConditionalGeneration and _ENCODER_TABLE not in state:
             state[_ENCODER_TABLE] = _own_positions(model.model.encoder.embed_positions, rows)
@@ -92,11 +87,7 @@ def freeze_length(model, length: int, *, tokenizer=None) -> Any:
         if plain._keys_to_ignore_on_save:  # transformers 5.23 has no public name for it
             plain._keys_to_ignore_on_save.discard(_DECODER_TABLE)  # of this model, not of Marian's class
     if config.length_constraint is not None:
-        logger.warning(
-            "length_constraint=%r is no part of a frozen model, which only plans its length; constrain it with "
-            "LengthConstraintLogitsProcessor",
-            config.length_constraint,
-        )
+        logger.warning("length_constraint=%r is no part of a frozen model; it only plans", config.length_constraint)
     plain.config.frozen_length = length if has_length else None
     plain.config.frozen_length_unit = config.length_unit
     family = plain.config.model_type
@@ -111,8 +102,7 @@ def _check_kind(model) -> None:
     decoder = getattr(getattr(model, "model", None), "decoder", None)
     if not isinstance(model, PreTrainedModel) or not hasattr(config, "length_encoding") or decoder is None:
         raise ValueError(
-            "freeze_length takes one length-controlled model with its language-model head and a table of positions, "
-            f"which T5 has not, got a {type(model).__name__}"
+            f"freeze_length takes one length-controlled model with head and positions, got a {type(model).__name__}"
         )
     for name in ("length_encoding", "encoder_length_embedding", "length_head", "length_tokens"):
         value = getattr(config, name)
@@ -128,8 +118,7 @@ def _silent_entries(table: UnitTable) -> list[int]:
     in_text = weights[min(1, table.states - 1) :, writes]
     if table.unit in ("word", "byte", "width", "cost") or table.states > len(_ALIKE) or bool((in_text != 1).any()):
         raise ValueError(
-            "only where every target entry writes one unit does progress equal position: in tokens, or in characters "
-            f"with a character vocabulary; this model has length_unit={table.unit!r}"
+            f"only where every target entry writes one unit does progress equal position; length_unit={table.unit!r}"
         )
     return (~writes).nonzero().squeeze(1).tolist()
 
@@ -154,10 +143,10 @@ def _check_start(tokenizer, table: UnitTable, silent: list[int], forced: int) ->
     progress = table.progress(torch.tensor([ids], device=table.weights.device))[0]
     before = int((progress == 0).sum())
     if before not in (forced, len(ids)):
+        first = f"begin with {tokenizer.convert_ids_to_tokens(ids[:before])}, which write nothing"
         raise ValueError(
-            f"targets of the {type(tokenizer).__name__} begin with {tokenizer.convert_ids_to_tokens(ids[:before])}, "
-            f"which write nothing, and generation forces {forced} such entries; set "
-            "model.generation_config.forced_bos_token_id to the same"
+            f"targets of the {type(tokenizer).__name__} {first}, and generation forces {forced} such entries; set "
+            "model.generation_config.forced_bos_token_id"
         )
 
 

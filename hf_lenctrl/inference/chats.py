@@ -16,22 +16,14 @@ def _is_chat(value) -> bool:
 
 def as_prompts(inputs, tokenizer) -> Any:
     """
-    Chats among the inputs of a pipeline, in the form of `messages`, as the text of a `Chat`.
-
-    Args:
-        inputs (`str`, `list[str]`, `list[dict]` or `list[list[dict]]`): A text or several, or a chat or several: lists
-            of messages, `{"role": "user", "content": "..."}`.
-        tokenizer (`PreTrainedTokenizerBase`): Its template writes them, up to where the answer begins.
-
-    Raises:
-        `ValueError`: for a chat and a tokenizer without a template.
+    Inputs of a pipeline: texts as they are; chats, lists of messages `{"role": "user", "content": "..."}`, as the text
+    of a `Chat` that the tokenizer's template writes, up to where the answer begins. Raises `ValueError` without one.
     """
 
     def write(messages) -> Chat:
         if getattr(tokenizer, "chat_template", None) is None:
             raise ValueError(
-                f"the tokenizer ({type(tokenizer).__name__}) has no chat template; set tokenizer.chat_template, or "
-                "pass a text"
+                f"the tokenizer ({type(tokenizer).__name__}) has no chat template; set one, or pass texts"
             )
         return Chat(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
 

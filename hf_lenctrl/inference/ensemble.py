@@ -64,26 +64,18 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
             if not model.config.is_encoder_decoder:
                 raise ValueError(f"an ensemble takes models with an encoder, got a {name}; generate with one of them")
             if not hasattr(model.config, "length_encoding"):
-                raise ValueError(
-                    f"an ensemble takes this package's models, got a {name}; load it with model = LenCtrl{name}."
-                    f"from_pretrained({model.name_or_path!r}, length_encoding='none', absolute_positions=True, "
-                    f"length_unit={unit!r}), then call model.set_unit_table(tokenizer)"
-                )
+                fields = f"length_encoding='none', absolute_positions=True, length_unit={unit!r}"
+                load = f"LenCtrl{name}.from_pretrained({model.name_or_path!r}, {fields})"
+                raise ValueError(f"an ensemble takes this package's models, got a {name}; load it with {load}")
         # its configuration speaks for all: whether encoders are given the length, whether there is a default length
         lead = max(models, key=lambda m: (m.config.encoder_length_embedding, m.config.length_controlled))
         for model in models:
             for name in ("eos_token_id", "pad_token_id", "decoder_start_token_id", "length_unit"):
                 value, other = getattr(lead.config, name), getattr(model.config, name)
                 if value != other:
-                    raise ValueError(
-                        f"the models of an ensemble must agree in {name}, got {value!r} and {other!r}; use "
-                        "checkpoints trained with one tokenizer and unit"
-                    )
+                    raise ValueError(f"the models of an ensemble must agree in {name}, got {value!r} and {other!r}")
             if not torch.equal(model.unit_table.weights.cpu(), lead.unit_table.weights.cpu()):
-                raise ValueError(
-                    "the models of an ensemble must have one vocabulary, their unit tables differ; use checkpoints "
-                    "trained with one tokenizer"
-                )
+                raise ValueError("the models of an ensemble must have one vocabulary, but their unit tables differ")
         super().__init__(lead.config)
         models = [lead, *(model for model in models if model is not lead)]
         self.models: Any = nn.ModuleList(models)

@@ -11,6 +11,7 @@ from transformers.generation import LogitsProcessor
 
 from ..length_rules import rules_of
 from ..length_units import COST, UnitTable
+from ..lengths import check_name
 from ..unit_vocabulary import UnitVocabulary, entries_of
 
 
@@ -43,17 +44,8 @@ def last_sentence_end(text: str) -> int:
 
 def finished(text: str, finish: str, enough: Callable[[str], bool], *, at_word: bool) -> tuple[str, str]:
     """
-    An output that the constraint cut, back to its last end.
-
-    Args:
-        text (`str`): The output.
-        finish (`str`): `"sentence"` or `"word"`.
-        enough (`Callable`): Whether a text is long enough to stand for the output.
-        at_word (`bool`): Whether a word ends where the text does.
-
-    Returns:
-        The text, and where it ends: `"sentence"`, `"word"`, or
-        `"cut"` where no white space is far enough to go back to.
+    An output that the constraint cut, back to its last end that leaves `enough`; `at_word` says that a word ends where
+    the text does. Returns the text, and where it ends: `"sentence"`, `"word"`, or `"cut"` where neither is possible.
     """
     text = text.rstrip()
     end = last_sentence_end(text)
@@ -71,28 +63,18 @@ def check_finish(finish: str | None, constraint: str | None, unit: str | None = 
     """Raise `ValueError` for a finish of another name, with another constraint than `"max"`, or with a cost."""
     if finish is None:
         return
-    if finish not in FINISHES:
-        raise ValueError(f"finish must be 'sentence', 'word' or None, got {finish!r}")
+    check_name("finish", finish, FINISHES)
     if constraint != "max":
         raise ValueError(f"finish={finish!r} goes with length_constraint='max', got {constraint!r}")
     if unit == COST:
-        raise ValueError(
-            f"finish={finish!r} counts the shortened text; a model that was saved with a cost cannot count a text; "
-            "leave finish out"
-        )
+        raise ValueError("a model that was saved with a cost cannot count a text; leave finish out")
 
 
 @lru_cache(maxsize=4)
 def _pieces(tokenizer, entries: int) -> list[str | None]:
     """What each entry writes behind text: `""` for nothing, `None` for bytes of a character that it does not begin."""
     size, special = entries_of(tokenizer)
-    try:
-        vocabulary = UnitVocabulary(tokenizer, size, special)
-    except ValueError as error:
-        raise ValueError(
-            f"finish needs a tokenizer that tells what a piece writes, {type(tokenizer).__name__} has no decoder; "
-            "leave finish out"
-        ) from error
+    vocabulary = UnitVocabulary(tokenizer, size, special)
     pieces = ["" if i in special else _text(data) for i, data in enumerate(vocabulary.later)]
     return [*pieces, *[""] * (entries - size)][:entries]
 
@@ -118,13 +100,8 @@ class FinishLogitsProcessor(LogitsProcessor):
     being filled with what still fits.
 
     With `finish="sentence"` only entries are allowed that leave room for a mark that ends the sentence; and where the
-    output has to end, such a mark is allowed if the model finds it likely. Made for one call of `generate`.
-
-    Args:
-        tokenizer (`PreTrainedTokenizerBase`): Of the model.
-        unit_table (`UnitTable`), length (`torch.LongTensor` of shape `(batch_size,)`), eos_token_id, prompt_length:
-            As for `LengthConstraintLogitsProcessor`.
-        finish (`str`): `"sentence"` or `"word"`.
+    output has to end, such a mark is allowed if the model finds it likely. Made for one call of `generate`, with the
+    model's tokenizer; `length (batch_size,)` and the others are those of `LengthConstraintLogitsProcessor`.
     """
 
     def __init__(self, tokenizer, unit_table: UnitTable, length, finish: str, *, eos_token_id, prompt_length: int = 0):
@@ -180,12 +157,8 @@ class FinishLogitsProcessor(LogitsProcessor):
 
     def ending(self, ids: list[int], text: str, enough: Callable[[str], bool]) -> tuple[str, str]:
         """
-        An output as `finished` leaves it, and where it ends; `"model"` where the model ended it.
-
-        Args:
-            ids (`list[int]`): Of the output, without the prompt.
-            text (`str`): What they decode to.
-            enough (`Callable`): See `finished`.
+        An output, `ids` without the prompt that decode to `text`, as `finished` leaves it, and where it ends:
+        `"model"` where the model ended it.
         """
         eos = self.eos.tolist()
         end = next((k for k, i in enumerate(ids) if i in eos), len(ids))

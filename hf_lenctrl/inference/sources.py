@@ -25,9 +25,7 @@ def is_ranged(lengths) -> bool:
 def check_range(length) -> None:
     """Raise `ValueError` unless `length` is a tuple of two lengths, the lowest and the highest."""
     if not isinstance(length, tuple) or len(length) != 2:
-        raise ValueError(
-            f"a range of lengths is a tuple (lowest, highest), got {length!r}; several lengths are a list, [30, 42]"
-        )
+        raise ValueError(f"a range of lengths is a tuple (lowest, highest), got {length!r}; several are a list")
     for end in length:
         check_length(end)
     if length[0] > length[1]:
@@ -36,17 +34,10 @@ def check_range(length) -> None:
 
 def ratio_ranges(counts: Sequence[int], ratio: tuple[float, float]) -> list[tuple[int, int]]:
     """
-    The range of each source: the whole numbers from the lowest to the highest ratio times its length.
+    The range of each source, given its units: the whole numbers from the lowest to the highest ratio times these.
 
     No range goes beyond its ratios. Where no whole number of at least 1 lies between them, the range is the one that
-    is nearest to their middle, which is logged.
-
-    Args:
-        counts (`Sequence[int]`): Units of each source.
-        ratio (`tuple[float, float]`): Lowest and highest, above 0.
-
-    Raises:
-        `ValueError`: for anything but two numbers above 0 in order.
+    is nearest to their middle, which is logged. Raises `ValueError` for anything but two numbers above 0 in order.
 
     Example:
 
@@ -109,14 +100,12 @@ def requested_lengths(
     A length for each text, or a range of lengths, `(lowest, highest)`.
 
     Args:
-        texts (`Sequence[str]`): Sources.
         length (`int`, `tuple`, `list`, `torch.LongTensor` or `str`): In units; one for all, an `int` or a range, a
             list of either with one for each text, or a name of `LENGTH_SOURCES`; `None` with a ratio.
-        unit (`str`): What is counted; tokens by the `tokenizer`.
         ratio (`float` or `tuple`, *optional*): Times the length of each source, rounded, at least 1; or a range of
             ratios, see `ratio_ranges`.
-        references (`Sequence[str]`, *optional*): One for each text, for `"reference"`.
-        predict (`Callable`, *optional*): From texts to lengths, for `"predict"`.
+        references (`Sequence[str]`, *optional*), predict (`Callable`, *optional*): A text for each, for `"reference"`;
+            from texts to lengths, for `"predict"`.
 
     Raises:
         `TypeError`, `ValueError`: for a length that is missing, given twice, no int or under 1, or another number of
@@ -130,20 +119,21 @@ def requested_lengths(
             return ratio_ranges(counts, ratio)
         if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < float("inf"):
             raise ValueError(f"length_ratio must be a number above 0, got {ratio!r}; pass length_ratio=0.5")
-        length = [max(1, round(ratio * count)) for count in counts]
-    if length is None:
-        raise ValueError("no length was given; pass length=40, a list with one for each text, or length_ratio=0.5")
+        return [max(1, round(ratio * count)) for count in counts]
     if isinstance(length, str):
         if length == "predict" and predict is not None:
             return predict(texts)
-        if length == "source":
-            return [max(1, count) for count in count_texts(tokenizer, texts, unit)]
-        if length == "reference":
-            known = _checked_references(references, len(texts))
-            return [max(1, count) for count in count_texts(tokenizer, known, unit, target=True)]
-        raise ValueError(
-            f"length must be an int, one for each text in a list, 'predict', 'source' or 'reference', got {length!r}"
-        )
+        counted = {"source": texts, "reference": references}
+        if length not in counted:
+            raise ValueError(f"length must be an int, a list, 'predict', 'source' or 'reference', got {length!r}")
+        known: Any = counted[length]
+        many = len(known) if isinstance(known, list | tuple) else repr(known)
+        if many != len(texts):
+            raise ValueError(f"length='reference' needs references=, one for each of {len(texts)} texts, got {many}")
+        check_texts(known, "reference")
+        return [max(1, count) for count in count_texts(tokenizer, known, unit, target=length == "reference")]
+    if length is None:
+        raise ValueError("no length was given; pass length=40, a list with one for each text, or length_ratio=0.5")
     lengths = length.tolist() if isinstance(length, torch.Tensor) else length
     lengths = list(lengths) if isinstance(lengths, list) else [lengths] * len(texts)
     if len(lengths) != len(texts):
@@ -153,24 +143,10 @@ def requested_lengths(
     return lengths
 
 
-def _checked_references(references, texts: int) -> list[str]:
-    many = len(references) if isinstance(references, list | tuple) else repr(references)
-    if many != texts:
-        raise ValueError(
-            f"length='reference' needs one reference for each of the {texts} texts, got {many}; pass references=[...]"
-        )
-    check_texts(references, "reference")
-    return list(references)
-
-
 class Predictors:
     """
-    The length predictors of a generator, each loaded once.
-
-    Args:
-        model (`PreTrainedModel`): The generator; its configuration names the default predictor, `"./folder"` for one
-            inside its own folder or repository.
-        hub_options (`dict`): `revision`, `token` and the like that the generator was loaded with.
+    The length predictors of a generator, each loaded once. Its configuration names the default one, `"./folder"` for
+    one inside its own folder or repository; `hub_options` are those that the generator was loaded with.
     """
 
     def __init__(self, model, hub_options: dict[str, Any]):
@@ -184,10 +160,7 @@ class Predictors:
         config, options = self.model.config, dict(self.hub_options)
         name = predictor or getattr(config, "length_predictor", None)
         if name is None:
-            raise ValueError(
-                "length='predict' needs a length predictor; pass predictor='path or Hub name', or save the model with "
-                "config.length_predictor"
-            )
+            raise ValueError("length='predict' needs a length predictor; pass predictor='path or Hub name'")
         if predictor is None and name.startswith("./"):
             where, options["subfolder"] = config.name_or_path, name[2:]
         else:
@@ -203,8 +176,6 @@ class Predictors:
         """Predicted lengths in `unit`; `options` are those of `LengthPredictor.predict_lengths`."""
         model, tokenizer = self.find(predictor)
         if model.config.length_unit != unit:
-            raise ValueError(
-                f"the predictor predicts {model.config.length_unit}s, the generator counts {unit}s; use a predictor "
-                f"trained with length_unit={unit!r}"
-            )
+            predicts = model.config.length_unit
+            raise ValueError(f"the predictor predicts {predicts}s, the generator counts {unit}s; train one for these")
         return model.predict_lengths(texts, tokenizer, **options)

@@ -57,9 +57,9 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
         no_length_share (`float`, *optional*, defaults to 0.0): Share of the examples, drawn anew each epoch, that are
             given no length, 0: the model learns to be a plain one where a call has none. For training alone; needs a
             `model` with `length_optional`.
-        seed (`int`, *optional*, defaults to 0): Of what is drawn once `set_epoch` is called (`LengthControlTrainer`
-            calls it). A draw then depends on the seed, the epoch and the example's ids alone, so it is the same in any
-            batch, worker or process, and after resuming. Without an epoch PyTorch's generator draws.
+        seed (`int`, *optional*, defaults to 0): Once `set_epoch` is called (`LengthControlTrainer` calls it) a draw
+            depends on the seed, the epoch and the example's ids alone, so it is the same in any batch, worker or
+            process, and after resuming. Without an epoch PyTorch's generator draws.
 
     Returns (when called):
         The parent's batch and `length (torch.LongTensor of shape (batch_size,))`. A model with
@@ -103,18 +103,10 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
         if self.length_noise < 0:
             raise ValueError(f"length_noise must be at least 0, got {self.length_noise}; pass length_noise=2")
         if self.length_noise and self.length is not None:
-            raise ValueError(
-                f"length={self.length} asks every example for one length, length_noise={self.length_noise} adds to "
-                "that of its target; give one of them"
-            )
-        for name in ("overshoot_share", "no_length_share"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 0 and under 1, got {getattr(self, name)}")
-        if self.overshoot_share + self.no_length_share > 1:
-            raise ValueError(
-                f"overshoot_share={self.overshoot_share} and no_length_share={self.no_length_share} must be at most 1 "
-                "together"
-            )
+            raise ValueError(f"length={self.length} leaves no place for length_noise={self.length_noise}; give one")
+        shares = {name: getattr(self, name) for name in ("overshoot_share", "no_length_share")}
+        if not all(0 <= share < 1 for share in shares.values()) or sum(shares.values()) > 1:
+            raise ValueError(f"shares must be at least 0, under 1, and at most 1 together, got {shares}")
         # a stock model's `forward` has no length
         self.controlled = getattr(config, "length_controlled", config is None)
         self.unit_table = UnitTable.from_tokenizer(self.tokenizer, self.length_unit)
@@ -143,11 +135,9 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
             elif getattr(self.model, "training", False):
                 draws = torch.rand(len(features), 3, dtype=torch.float64)
             else:  # the stock Seq2SeqTrainer evaluates with the collator of its training
-                got = "no model" if self.model is None else "a model in evaluation mode"
                 raise ValueError(
-                    f"length_noise={self.length_noise}, overshoot_share={self.overshoot_share} and no_length_share="
-                    f"{self.no_length_share} are for training, got {got}; use LengthControlTrainer, or in a loop of "
-                    "your own pass model= and call model.train()"
+                    "length_noise, overshoot_share and no_length_share are for training; use LengthControlTrainer, or "
+                    "pass model= and call model.train()"
                 )
         batch = super().__call__(features, return_tensors)
         if not self.controlled:
@@ -156,10 +146,7 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
         ids = labels.masked_fill(labels == self.label_pad_token_id, self.tokenizer.pad_token_id)
         length = self.unit_table.count(ids)  # (B,)
         if bool((length < 1).any()):
-            raise ValueError(
-                f"every target must hold at least one {self.length_unit}, got {length.tolist()}; drop empty targets "
-                "before training"
-            )
+            raise ValueError(f"every target must hold at least one {self.length_unit}, got {length.tolist()}")
         if column is not None:
             batch["length"] = length.new_tensor(column)
         else:

@@ -1,7 +1,5 @@
 """A model card from the run that made the model: what it does, how to ask it for a length, how well it meets it."""
 
-import html
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -10,9 +8,8 @@ from typing import Any
 from urllib.parse import quote
 
 from ..card import TEXT, bullets, kind_of, methods_of, usage, write_card
-from ..evaluation.report import length_report
+from ..evaluation.report import escape, length_report
 from ..length_units import count_units
-from ..lengths import window_in
 
 
 _TASKS = {"summarization": "writes texts", "translation": "translates into texts"}
@@ -25,52 +22,28 @@ _QUALITY = ("rouge1_f1", "rouge2_f1", "rougeL_f1", "bleu", "chrf")
 
 @dataclass
 class TrainingRun:
-    """
-    What a card says of a run, apart from what the model knows itself.
+    """What a card says of a run, apart from what the model knows itself."""
 
-    Args:
-        tests (`dict[str, dict]`): Requested length, `"reference"` or `"40"`, -> figures of
-            `hf_lenctrl.evaluation.metrics.build_compute_metrics`, with their `settings`.
-        outputs (`dict[int, list[str]]`): Requested length -> what was written for each test row.
-        sources (`Sequence[str]`), references (`Sequence[str]`): Of the test rows.
-        data (`str`): Name of the data, on the Hub or of a file.
-        on_hub (`bool`, *optional*, defaults to `False`): Whether `data` is a name on the Hub.
-        rows (`Mapping[str, int]`, *optional*): Split -> number of rows.
-        settings (`Mapping[str, Any]`, *optional*): Hyper-parameters, the noise on lengths among them.
-        task (`str`, *optional*, defaults to `"summarization"`): Or `"translation"`.
-        base_model (`str`, *optional*): Checkpoint that the run started from.
-        language (`str`, *optional*), license (`str`, *optional*): As the Hub writes them, `"en"`, `"apache-2.0"`. By
-            default the licence is that of the base model's card.
-        examples (`int`, *optional*, defaults to 0): Test rows to publish: their references and outputs, and the first
-            source.
-        history (`Sequence[str]`, *optional*): Sentences on what was trained, why it ended, which weights were kept.
-    """
-
-    tests: dict[str, dict[str, Any]]
-    outputs: dict[int, list[str]]
-    sources: Sequence[str]
+    tests: dict[str, dict[str, Any]]  # length, "reference" or "40" -> figures of `build_compute_metrics`
+    outputs: dict[int, list[str]]  # length -> what was written for each test row
+    sources: Sequence[str]  # of the test rows, as references
     references: Sequence[str]
-    data: str
+    data: str  # name on the Hub or of a file
     on_hub: bool = False
-    rows: Mapping[str, int] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    task: str = "summarization"
-    base_model: str | None = None
-    language: str | None = None
-    license: str | None = None
+    rows: Mapping[str, int] = field(default_factory=dict)  # of each split
+    settings: Mapping[str, Any] = field(default_factory=dict)  # hyper-parameters, the noise on lengths among them
+    task: str = "summarization"  # one of TASKS
+    base_model: str | None = None  # that the run started from
+    language: str | None = None  # "en"
+    license: str | None = None  # "apache-2.0"; by default that of the base model's card
     length_unit: str = "character"
-    examples: int = 0
-    history: Sequence[str] = ()
+    examples: int = 0  # test rows to publish: their references and outputs, and the first source
+    history: Sequence[str] = ()  # sentences on what was trained, why it ended, which weights were kept
 
     def save_picture(self, path: str | Path, unit: str, tokenizer=None) -> bool:
         """
-        Draw requested against produced lengths of `outputs`; without outputs nothing is drawn.
-
-        Returns:
-            `bool`: Whether there is a picture.
-
-        Raises:
-            `ImportError`: without matplotlib.
+        Draw requested against produced lengths of `outputs`. Returns whether there are any; raises `ImportError`
+        without matplotlib.
         """
         texts = [text for written in self.outputs.values() for text in written]
         if texts:
@@ -82,14 +55,12 @@ class TrainingRun:
 
 def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, revision: str | None = None):
     """
-    Write a card in the Hub's form.
+    A card in the Hub's form.
 
     Args:
-        model (`PreTrainedModel`): Length-controlled or plain.
-        run (`TrainingRun`): What was done and measured.
-        name (`str`): `"user/name"` on the Hub, or the name of a local folder; the usage snippet loads it.
+        model (`PreTrainedModel`), run (`TrainingRun`): What was trained, done and measured.
+        name (`str`), revision (`str`, *optional*): See `hf_lenctrl.card.usage`.
         picture (`bool`, *optional*, defaults to `False`): Whether `report.png` is beside the card.
-        revision (`str`, *optional*): Branch of the model on the Hub, where it is not `main`.
 
     Returns:
         `huggingface_hub.ModelCard`: `.save(folder / "README.md")` writes it; `.data.eval_results` hold the figures.
@@ -157,15 +128,12 @@ def _about(model, run: TrainingRun, methods: list[str], unit: str) -> str:
     kind = kind_of(config)
     if not methods:
         return f"A plain {kind} model ({size}), trained to compare with: only a constraint controls its length."
-    window = "".join(
-        f"By default an output ends within a window around its length, `length_{name}={value}`. "
-        for name, value in window_in(config).items()
-        if value
-    )
+    tolerance = getattr(config, "length_tolerance", None)
+    window = f"By default an output ends within a window around its length, `length_tolerance={tolerance}`. "
     return (
         f"A {kind} model ({size}) that {_TASKS[run.task]} of a requested length, in {unit}s. Made with "
         '`hf_lenctrl`, which also guarantees the length with `length_constraint="max"` or `"exact"`. '
-        f"{window}How it is given the length:\n\n{bullets(methods)}"
+        f"{window if tolerance else ''}How it is given the length:\n\n{bullets(methods)}"
     )
 
 
@@ -221,25 +189,16 @@ def _training(run: TrainingRun, base: str | None, unit: str, trained: Mapping[st
     rows = ", ".join(f"{n:,} {split} rows" for split, n in run.rows.items())
     started = f" Started from {escape(base)}." if base else ""
     about = f"Data: {data}{f': {rows}' if rows else ''}.{started}"
-    lengths = (
-        ""
-        if not trained
-        else (
+    lengths = ""
+    if trained:
+        lengths = (
             f"It was trained on lengths from {trained['1%']} to {trained['99%']} {unit}s (98 % of the targets; median "
             f"{trained['50%']}, longest {trained['max']}). Do not request lengths outside."
         )
-    )
     settings = bullets(f"`{option}`: {escape(value)}" for option, value in run.settings.items())
     versions = ", ".join(f"{package} {version(package)}" for package in ("hf_lenctrl", "transformers", "torch"))
     parts = ("## Training", about, lengths, "\n".join(run.history), settings, versions)
     return "\n\n".join(filter(None, parts))
-
-
-def escape(text: Any, most: int | None = None) -> str:
-    """A text in one line, at most `most` characters, that Markdown and HTML show as it is."""
-    text = " ".join(str(text).split())
-    text = text if most is None or len(text) <= most else f"{text[: most - 1]}…"
-    return re.sub(r"([\\`*_\[\]|~$])", r"\\\1", html.escape(text, quote=False))
 
 
 def _license_of(base_model: str | None) -> str | None:

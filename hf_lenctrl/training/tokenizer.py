@@ -10,6 +10,8 @@ from pathlib import Path
 import sentencepiece
 from transformers.models.marian.tokenization_marian import MarianTokenizer
 
+from ..lengths import check_name
+
 
 # The same ids on both sides: a model has one pad, EOS and unknown id for encoder and decoder.
 SPECIAL_TOKENS = {"</s>": 0, "<unk>": 1, "<pad>": 2}
@@ -48,8 +50,7 @@ def train_marian_tokenizer(
     Raises:
         `ValueError`: for an unknown `target_vocabulary` or without text.
     """
-    if target_vocabulary not in ("character", "shared"):
-        raise ValueError(f"target_vocabulary must be 'character' or 'shared', got {target_vocabulary!r}")
+    check_name("target_vocabulary", target_vocabulary, ("character", "shared"))
     separate = target_vocabulary == "character"
     source_spm = _train(
         sources if separate else itertools.chain(sources, targets),
@@ -59,13 +60,9 @@ def train_marian_tokenizer(
         hard_vocab_limit=False,
     )
     # Without the dummy prefix every target token is one character of the output, so that progress equals position.
-    target_spm = (
-        _train(
-            targets, model_type="char", vocab_size=2**15, character_coverage=character_coverage, add_dummy_prefix=False
-        )
-        if separate
-        else source_spm
-    )
+    characters: dict = {"model_type": "char", "vocab_size": 2**15, "add_dummy_prefix": False}
+    characters["character_coverage"] = character_coverage
+    target_spm = _train(targets, **characters) if separate else source_spm
     with tempfile.TemporaryDirectory() as folder:
         files = {}
         for side, spm in (("source", source_spm), ("target", target_spm)):

@@ -69,10 +69,7 @@ def check_upload(args) -> None:
             commit_message="Leave out data and arguments",
         )
     except Exception as error:  # the Hub's refusals, and those of the HTTP library below it
-        raise OSError(
-            f"cannot upload to {name}, so nothing was trained: {error}; sign in (hf auth login), or name a repository "
-            "of your own with hub_model_id="
-        ) from error
+        raise OSError(f"cannot upload to {name}, so nothing was trained: {error}; sign in by hf auth login") from error
 
 
 def only_at_the_end(args) -> None:
@@ -101,12 +98,7 @@ class HubTrainer(Trainer):
     def push_to_hub(
         self, commit_message="End of training", blocking=True, token=None, revision=None, private=None, **kwargs
     ):
-        """
-        As `Trainer.push_to_hub`.
-
-        Raises:
-            `OSError`: when the Hub refuses; the folder is complete.
-        """
+        """As `Trainer.push_to_hub`; raises `OSError` when the Hub refuses."""
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         if self.hub_model_id is None:
             self.init_hf_repo(token=token, private=private)
@@ -126,9 +118,7 @@ class HubTrainer(Trainer):
                 run_as_future=not blocking,
             )
         except Exception as error:  # the Hub's refusals, and those of the HTTP library below it
-            raise OSError(
-                f"{folder} holds the model, which was not uploaded: {error}; give the same command again"
-            ) from error
+            raise OSError(f"{folder} holds the model, which was not uploaded: {error}; repeat the command") from error
 
     def save_model(self, output_dir=None, _internal_call=False):
         backend = getattr(self.processing_class, "backend_tokenizer", None)

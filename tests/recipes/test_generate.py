@@ -197,7 +197,7 @@ def test_parquet_keeps_its_types(stub, tmp_path):
 
 def test_a_column_of_an_outputs_name_is_refused_with_the_way_out(stub, tmp_path):
     row = {"source": "ab", "id": 1, "output": "mine"}
-    with pytest.raises(ValueError, match="in.jsonl has columns output, and so has the output; rename yours, or"):
+    with pytest.raises(ValueError, match="in.jsonl has columns output, as the output; give --column_prefix"):
         refuse(tmp_path, [row], "--length", 4)
     file = write_rows(tmp_path / "in.jsonl", [row])
     written = json.loads(generated(file, "--length", 4, "--column_prefix", "new_"))
@@ -249,7 +249,7 @@ def test_an_input_that_cannot_be_used_is_told(tmp_path, rows, options, message):
         (("--length", 5, "--predictor", "path"), "--predictor goes with --length predict"),
         (("--length", "guess"), "must be an integer of at least 1, a range as 30-42, .* got 'guess'"),
         (("--length", 0), "must be an integer of at least 1, .* got '0'"),
-        (("--length", 5, "predict"), "--length takes numbers, or one of 'predict', 'source' and 'reference', got"),
+        (("--length", 5, "predict"), "--length takes lengths or ranges, not both, or one word, got"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(tmp_path, capsys, options, message):

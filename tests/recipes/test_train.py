@@ -204,8 +204,8 @@ REFUSED = [
     ({"length_bins": 5}, "length_bins has no effect without length_tokens=bins; leave it out"),
     ({"learned_lengths": 99}, "learned_lengths has no effect without length_encoding=learned or"),
     ({"source_column": "target"}, "source_column and target_column are both 'target'"),
-    ({"dataset_name": "some/name"}, "dataset_name=some/name has its own splits, got .*next.jsonl"),
-    ({"base_model": "STOCK", "model_name_or_path": "RUN"}, "starts a run and model_name_or_path=.* goes on with"),
+    ({"dataset_name": "some/name"}, "dataset_name=some/name has its own splits, got files too"),
+    ({"base_model": "STOCK", "model_name_or_path": "RUN"}, "starts a run and model_name_or_path goes on with"),
     ({"base_model": "RUN"}, "base_model=RUN has length control already; give it as model_name_or_path=RUN"),
     ({"model_name_or_path": "STOCK"}, "STOCK holds a MarianMTModel, which has no length control; give it as base"),
     ({"base_model": "STOCK", "length_encoding": "none"}, "keeps its shape and its method"),
@@ -215,7 +215,7 @@ REFUSED = [
     ({"model_name_or_path": "RUN", "max_source_length": 600}, "=600, but the encoder of .* reads 512 tokens"),
     (
         {"average_checkpoints": 2, "load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 2},
-        "average_checkpoints=2 takes the mean",
+        "average_checkpoints takes the mean",
     ),
     (
         {"length_encoding": "none", "absolute_positions": True, "length_noise": 2},

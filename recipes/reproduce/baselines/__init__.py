@@ -4,7 +4,10 @@ Systems that the papers compare with: plain PyTorch modules that recipes/reprodu
 They are not part of the package. run.py imports this folder, which registers each as a `family`.
 """
 
-from hf_lenctrl.commands.models import register_family
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
+
+from hf_lenctrl.commands.arguments import ENCODINGS, FAMILIES
+from hf_lenctrl.commands.models import CLASSES
 
 from .convs2s import ConvS2S, ConvS2SConfig
 from .length_attention import LengthAttentionConfig, LengthAttentionLstm
@@ -18,4 +21,9 @@ for _name, _config_class, _model_class in (
     ("convs2s", ConvS2SConfig, ConvS2S),
     ("lpas", LpasConfig, Lpas),
 ):
-    register_family(_name, _config_class, _model_class)
+    # a configuration has the fields of LenCtrlMarianConfig, and the names of `length_encoding` that it knows
+    CLASSES[_name, False] = _config_class, _model_class
+    FAMILIES.append(_name)
+    ENCODINGS.extend(encoding for encoding in _config_class.encodings if encoding not in ENCODINGS)
+    AutoConfig.register(_config_class.model_type, _config_class)
+    AutoModelForSeq2SeqLM.register(_config_class, _model_class)
