@@ -107,7 +107,7 @@ def test_a_target_that_counts_nothing_is_refused(byte_level_tokenizer, length):
         ({"length": 0}, "length must be .*at least 1, got 0"),
         ({"overshoot_share": -0.1}, "shares must be at least 0, .* got {'overshoot_share': -0.1"),
         ({"no_length_share": 1.0}, "shares must be at least 0, .* 'no_length_share': 1.0}"),
-        ({"overshoot_share": 0.6, "no_length_share": 0.5}, "at most 1 together, got {'overshoot_share': 0.6, 'no_length_share': 0.5}"),
+        ({"overshoot_share": 0.6, "no_length_share": 0.5}, "at most 1 together, got"),
         ({"length_noise": -1}, "length_noise must be at least 0, got -1"),
         ({"length": 7, "length_noise": 2}, "length=7 leaves no place for length_noise=2; give one"),
     ],
