@@ -193,7 +193,7 @@ def test_an_answer_is_counted_up_to_its_end_and_a_row_holds_one():
     with pytest.raises(ValueError, match=r"a row holds one answer.*got \[2, 1\]; make a row for each answer"):
         model(both.clamp(min=3), labels=both)
     # the first label of a row is never predicted: it is the prompt's; and a row may have no answer
-    progress, lengths = count(torch.tensor([[*second, 1, -100], [-100] * (len(second) + 2)]))
+    progress, lengths = count(torch.tensor([[5, *second, 1], [-100] * (len(second) + 2)]))
     assert progress[0, 0] == 0 and lengths.tolist() == [2, 1] and progress[1].tolist() == [-1] * (len(second) + 2)
     with pytest.raises(ValueError, match="every answer .* at least one character, got \\[0\\]"):
         count(torch.tensor([[-100, 1, -100]]))
