@@ -24,14 +24,11 @@ _LARGEST = 1_900_000_000  # bytes; a file of ONNX holds 2 GB, beyond which weigh
 
 
 def import_onnxruntime():
-    """The library; what exports needs `onnx` and `onnxscript` too."""
+    """The library."""
     try:
-        import onnx
         import onnxruntime
-        import onnxscript
     except ImportError as error:
         raise ImportError("ONNX needs onnx, onnxruntime and onnxscript: pip install '.[onnx]'") from error
-    assert onnx and onnxscript
     return onnxruntime
 
 
@@ -169,8 +166,7 @@ def export_onnx(model, tokenizer, output_dir: str | Path, quantization: str = "f
     write_rules(model, output_dir)
     config = copy.deepcopy(model.config)
     config.architectures, config.dtype = [type(model).__name__], "float32"
-    for name in ("auto_map",):  # its code is not in this folder
-        vars(config).pop(name, None)
+    vars(config).pop("auto_map", None)  # its code is not in this folder
     config.to_json_file(Path(output_dir, "config.json"), use_diff=False)
     model.generation_config.save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)
@@ -188,7 +184,8 @@ def _write(module: nn.Module, inputs: dict, outputs: list[str], path: Path) -> N
     size = sum(p.numel() * p.element_size() for p in module.parameters())
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it says that torchvision is missing
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of the exporter about itself
+        for kind in (FutureWarning, UserWarning):  # of the exporter about itself and about names of dimensions
+            warnings.simplefilter("ignore", kind)
         torch.onnx.export(
             module,
             tensors,
@@ -203,13 +200,38 @@ def _write(module: nn.Module, inputs: dict, outputs: list[str], path: Path) -> N
 
 
 def _quantize(path: Path) -> None:
-    """Weights of 8 bits in place of those of 32."""
+    """Weights of 8 bits in place of those of 32; unsigned ones, whose products no processor saturates."""
+    import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    whole = path.with_suffix(".float32")
-    path.rename(whole)
-    quantize_dynamic(whole, path, weight_type=QuantType.QInt8)
-    whole.unlink()
+    model = onnx.load(path)
+    _transpose_tied(model.graph, onnx)
+    quantize_dynamic(model, path, weight_type=QuantType.QUInt8)
+
+
+def _transpose_tied(graph, onnx) -> None:
+    """
+    Save an embedding that is the head's weight too as the head reads it. Behind a `Transpose` it would be made float32
+    anew at each step; saved twice it would take twice the space.
+    """
+    weights = {weight.name: weight for weight in graph.initializer}
+    for node in [node for node in graph.node if node.op_type == "Transpose" and node.input[0] in weights]:
+        weight, name = weights[node.input[0]], node.output[0]
+        readers = [other for other in graph.node if weight.name in other.input and other is not node]
+        if len(weight.dims) != 2 or any(other.op_type != "Gather" for other in readers):
+            continue
+        weight.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight).T.copy(), name))
+        for reader in readers:
+            rows, columns = reader.output[0], f"{reader.output[0]}_columns"
+            place = next(i for i, other in enumerate(graph.node) if other is reader)
+            turned = [
+                onnx.helper.make_node("Gather", [name, reader.input[1]], [columns], axis=1),  # (d, B, T)
+                onnx.helper.make_node("Transpose", [columns], [rows], perm=[1, 2, 0]),
+            ]
+            graph.node.remove(reader)
+            for new in reversed(turned):
+                graph.node.insert(place, new)
+        graph.node.remove(node)
 
 
 class _MarianConverter(SpmConverter):
