@@ -16,10 +16,10 @@ export class Translator {
   }
 
   /**
-   * The best text, or null where `stopped()` became true. length: units that the model plans for, 0 for none;
+   * The best text, or null where `await stopped()` became true. length: units that the model plans for, 0 for none;
    * target: null or `{constraint, low, high}`, see `Lengths.allowed`.
    */
-  async translate(text, { length = 0, target = null, beams = 4, stopped = () => false } = {}) {
+  async translate(text, { length = 0, target = null, beams = 4, stopped = async () => false } = {}) {
     const ids = this.tokenizer.encode(text).ids.slice(0, this.config.max_position_embeddings);
     const source = this.ints(ids, [1, ids.length]);
     const mask = this.ints(ids.map(() => 1), [1, ids.length]);
@@ -44,7 +44,7 @@ export class Translator {
     let finished = []; // best first
     let cache = this.emptyCache();
     for (let positions = start.length; positions < limit && running.length > 0; positions++) {
-      if (stopped()) return null;
+      if (await stopped()) return null;
       const first = positions === start.length;
       const { logits, present } = await this.step(running, states, mask, length, cache, first);
       const scores = running.map((beam, row) => this.scores(logits, row, beam, positions, target, limit));
