@@ -26,16 +26,16 @@ async function read(name, kind = "json") {
 
 async function load() {
   const names = ["config", "generation_config", "lenctrl", "tokenizer", "tokenizer_config"];
-  const [encoder, decoder, config, generation, rules, tokenizer, settings] = await Promise.all([
-    read("onnx/encoder_model.onnx", "arrayBuffer"),
-    read("onnx/decoder_model_merged.onnx", "arrayBuffer"),
-    ...names.map((name) => read(`${name}.json`)),
+  const session = async (bytes) => ort.InferenceSession.create(new Uint8Array(await bytes));
+  const graphs = ["encoder_model", "decoder_model_merged"].map((name) => read(`onnx/${name}.onnx`, "arrayBuffer"));
+  const [sessions, [config, generation, rules, tokenizer, settings]] = await Promise.all([
+    Promise.all(graphs.map(session)),
+    Promise.all(names.map((name) => read(`${name}.json`))),
   ]);
-  const session = (bytes) => ort.InferenceSession.create(new Uint8Array(bytes));
   const translator = new Translator({
     ort,
-    encoder: await session(encoder),
-    decoder: await session(decoder),
+    encoder: sessions[0],
+    decoder: sessions[1],
     tokenizer: new Tokenizer(tokenizer, settings),
     rules,
     generation,

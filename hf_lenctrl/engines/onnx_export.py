@@ -104,7 +104,8 @@ def cache_names(layers: int) -> list[str]:
 
 def _graphs(model) -> Iterator[tuple[str, nn.Module, dict[str, tuple[torch.Tensor, dict]], list[str]]]:
     """File, module, inputs with an example and the names of their free dimensions, and outputs of each graph."""
-    batch, source, new, before = 2, 5, 3, 4  # no two inputs may be one tensor, or they become one input
+    # no two inputs may be one tensor, or they become one input; a size of 0 or 1 would become fixed
+    batch, source, new, before, known = 2, 9, 3, 4, 5
 
     def ids(columns):
         return torch.ones(batch, columns, dtype=torch.long)
@@ -131,8 +132,8 @@ def _graphs(model) -> Iterator[tuple[str, nn.Module, dict[str, tuple[torch.Tenso
         "progress": (ids(new), steps),
     }
     for name, tensor in zip(names, tensors, strict=True):
-        side = "decoder" if "decoder" in name else "encoder"  # a state that is missing, so that none is not special
-        kept = tensor if side == "decoder" else tensor[:, :, :-1].clone()
+        side = "decoder" if "decoder" in name else "encoder"
+        kept = tensor if side == "decoder" else tensor[:, :, :known].clone()  # so that some are missing
         inputs[f"past_key_values.{name}"] = kept, rows | {2: f"past_{side}_sequence_length"}
     yield DECODER, _Decoder(model), inputs, ["logits", *(f"present.{name}" for name in names)]
 

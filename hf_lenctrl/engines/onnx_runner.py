@@ -120,6 +120,10 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
         """The encoder's graph."""
         return self.encoder
 
+    def get_output_embeddings(self):
+        """The head's shape, which the pipeline compares with the tokenizer; its weights are in the graph."""
+        return nn.Linear(self.config.d_model, self.table.weights.shape[1], bias=False, device="meta")
+
     def forward(
         self,
         input_ids=None,
@@ -129,9 +133,14 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
         past_key_values=None,
         length=None,
         progress=None,
+        labels=None,
         **kwargs,
     ) -> Any:
-        """Logits of a step: `(batch_size, sequence_length, vocab_size)`."""
+        """Logits of a step, or of whole `labels`: `(batch_size, sequence_length, vocab_size)`."""
+        if decoder_input_ids is None:
+            start = torch.full_like(labels[:, :1], self.generation_config.decoder_start_token_id)
+            before = labels[:, :-1].masked_fill(labels[:, :-1] == -100, self.config.pad_token_id)
+            decoder_input_ids = torch.cat([start, before], dim=1)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask=attention_mask, length=length)
         states, rows = encoder_outputs[0], len(decoder_input_ids)
