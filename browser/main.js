@@ -20,6 +20,7 @@ function ask() {
   const target = targetOf(constraint.value, length);
   asked = { length, target };
   number += 1;
+  document.body.dataset.asked = number;
   find("status").textContent = text ? "…" : "Type a sentence.";
   if (text) worker.postMessage({ number, text, options: { length, target } });
 }
