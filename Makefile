@@ -7,7 +7,7 @@ CONSTRAINTS ?= -c constraints.txt
 MAKE_VENV = test -x $(BIN)/python || $(PYTHON) -m venv .venv
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e
 
-.PHONY: demo finetune-demo test quality bench docs clean
+.PHONY: demo finetune-demo test quality bench docs browser clean
 
 # one stamp for each set of packages: made again when the dependencies change
 .venv/demo: pyproject.toml constraints.txt
@@ -48,5 +48,15 @@ bench: .venv/ready
 docs: .venv/ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+.venv/onnx: pyproject.toml constraints.txt
+	$(MAKE_VENV)
+	$(INSTALL) '.[onnx]'
+	touch $@
+
+# the page without a server, into browser/dist/; needs Node.js for npm
+browser: .venv/onnx
+	cd browser && npm ci --ignore-scripts --no-fund --no-audit
+	$(BIN)/python browser/build.py
+
 clean:
-	rm -rf .venv demo runs build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv demo runs build dist site browser/dist browser/node_modules *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -38,7 +38,7 @@ from hf_lenctrl.commands.recipes import find_recipe
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "hf_lenctrl"
 # in the order in which a reader makes what the later ones use; results/ is a record of measurements
-ORDER = ["train", "finetune", "quickstart", "generate", "units", "causal", "predict", "evaluate", "share", "serve"]
+ORDER = ["train", "finetune", "quickstart", "generate", "units", "causal", "predict", "evaluate", "share", "serve", "onnx"]
 ORDER += ["methods", "subtitles", "strings", "service"]
 ORDER += ["architecture", "index", "commands"]
 REFERENCE = [f"reference/{path.stem}" for path in (DOCS / "reference").glob("*.md")]
@@ -157,7 +157,7 @@ def run_example(code: str, claimed: str | None) -> None:
 
 @pytest.mark.slow
 def test_commands_and_examples_of_the_pages_run(reader, monkeypatch):
-    assert sum(len(commands(name)) for name in ORDER) == 15
+    assert sum(len(commands(name)) for name in ORDER) == 16
     for name in ORDER:
         for command in commands(name):
             run_command(command, monkeypatch)

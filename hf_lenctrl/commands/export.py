@@ -1,10 +1,16 @@
-"""Freeze a length into a model, and export it for CTranslate2.
+"""Export a model: one length for CTranslate2, or any length for ONNX Runtime.
 
     lenctrl export runs/ldpe --length 75 --output_dir runs/ldpe-75
     lenctrl export runs/ldpe --length 75 --output_dir runs/ldpe-75-int8 --quantization int8
+    lenctrl export runs/ldpe --format onnx --output_dir runs/ldpe-onnx --quantization int8
 
-The folder receives a plain transformers model with its tokenizer and a card, and in `ctranslate2/` the same model for
-CTranslate2. `hf_lenctrl.FixedLengthTranslator(folder)(texts)` generates with it. Needs `pip install ctranslate2`.
+The first two freeze a length. The folder receives a plain transformers model with its tokenizer and a card, and in
+`ctranslate2/` the same model for CTranslate2. `hf_lenctrl.FixedLengthTranslator(folder)(texts)` generates with it.
+Needs `pip install ctranslate2`.
+
+The third keeps the length as an input, in every unit and encoding. The folder receives `onnx/`, `lenctrl.json`, the
+configurations, the tokenizer and a card. `hf_lenctrl.engines.onnx_runner.OnnxModel(folder)` generates with it. Needs
+`pip install '.[onnx]'`.
 """
 
 import tempfile
@@ -18,6 +24,7 @@ import hf_lenctrl
 
 from ..card import write_card
 from ..conversion import tokenizer_of
+from ..engines.onnx_export import export_onnx, import_onnxruntime
 from ..fixed_length.ctranslate2 import FOLDER, import_ctranslate2
 from .arguments import CommandParser
 from .recipes import model_name
@@ -30,6 +37,13 @@ model, tokenizer = (kind.from_pretrained(".") for kind in (AutoModelForSeq2SeqLM
 ids = model.generate(**tokenizer("...", return_tensors="pt"), num_beams=4)
 print(tokenizer.decode(ids[0], skip_special_tokens=True, clean_up_tokenization_spaces=False))
 ```"""
+
+ONNX_USE = """from hf_lenctrl.engines.onnx_runner import OnnxModel
+from transformers import AutoTokenizer
+
+model, tokenizer = OnnxModel("."), AutoTokenizer.from_pretrained(".")
+ids = model.generate(**tokenizer("...", return_tensors="pt"), length=40, length_constraint="exact", num_beams=4)
+print(tokenizer.decode(ids[0], skip_special_tokens=True, clean_up_tokenization_spaces=False))"""
 
 
 @torch.no_grad()
@@ -94,35 +108,62 @@ def frozen_card(frozen, folder: str | Path) -> ModelCard:
     return write_card(data, title, about, USE, copy if config.model_type == "marian" else "", fast)
 
 
-def export(model_folder: str | Path, length: int, output_dir: str | Path, quantization: str | None = None) -> Path:
-    """Freeze a length into a model, in a folder that does not exist, and export it; a failure leaves no folder."""
+def onnx_card(model, name: str) -> ModelCard:
+    """A card for an exported model."""
+    use = (
+        "`onnx/` holds this model for ONNX Runtime, `lenctrl.json` what a program without `hf_lenctrl` needs to keep "
+        f"a constraint.\n\n```python\n{ONNX_USE}\n```"
+    )
+    about = f"A model that writes texts of a requested length, in {model.config.length_unit}s, exported to ONNX."
+    return write_card(ModelCardData(library_name="onnx", tags=["hf_lenctrl", "length-control"]), name, about, use)
+
+
+def export(
+    model_folder: str | Path,
+    length: int | None,
+    output_dir: str | Path,
+    quantization: str | None = None,
+    format: str = "ctranslate2",
+) -> Path:
+    """Export a model into a folder that does not exist; a failure leaves no folder."""
     output_dir = Path(output_dir)
     if output_dir.exists():
         raise ValueError(f"{output_dir} exists; remove it or name another folder: --output_dir")
-    import_ctranslate2()  # before a large model is loaded
+    if (length is None) != (format == "onnx"):
+        raise ValueError(f"--length is for CTranslate2, of onnx it is an input; got {format=} and {length=}")
+    import_onnxruntime() if format == "onnx" else import_ctranslate2()  # before a large model is loaded
     model = AutoModelForSeq2SeqLM.from_pretrained(model_folder)
     tokenizer = tokenizer_of(model_folder)
-    frozen = hf_lenctrl.freeze_length(model, length, tokenizer=tokenizer)
-    if frozen.config.frozen_length is None:
-        raise ValueError(f"{model_folder} holds a model with length_encoding='none', which has no length to freeze")
     output_dir.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output_dir.parent) as folder:
         part = Path(folder, output_dir.name)
-        frozen.save_pretrained(part)
-        tokenizer.save_pretrained(part)
-        frozen_card(frozen, model_folder).save(part / "README.md")
-        export_ctranslate2(frozen, tokenizer, part / FOLDER, quantization)
+        if format == "onnx":
+            export_onnx(model, tokenizer, part, quantization or "float32")
+            onnx_card(model, Path(model_folder).resolve().name).save(part / "README.md")
+        else:
+            _export_frozen(model, tokenizer, length, part, model_folder, quantization)
         part.rename(output_dir)
     return output_dir
+
+
+def _export_frozen(model, tokenizer, length, part: Path, model_folder, quantization) -> None:
+    frozen = hf_lenctrl.freeze_length(model, length, tokenizer=tokenizer)
+    if frozen.config.frozen_length is None:
+        raise ValueError(f"{model_folder} holds a model with length_encoding='none', which has no length to freeze")
+    frozen.save_pretrained(part)
+    tokenizer.save_pretrained(part)
+    frozen_card(frozen, model_folder).save(part / "README.md")
+    export_ctranslate2(frozen, tokenizer, part / FOLDER, quantization)
 
 
 def make_parser() -> CommandParser:
     """The options."""
     parser = CommandParser(description=__doc__)
     parser.add_argument("model_folder", type=model_name, help="folder or Hub name of a controlled model")
-    parser.add_argument("--length", required=True, type=int, help="length of every text, in units")
+    parser.add_argument("--format", default="ctranslate2", choices=["ctranslate2", "onnx"], help="what runs it")
+    parser.add_argument("--length", type=int, help="for CTranslate2: length of every text, in units")
     parser.add_argument("--output_dir", required=True, help="a folder that does not exist")
-    parser.add_argument("--quantization", help="of CTranslate2's weights: float32, int8, ...; by default as they are")
+    parser.add_argument("--quantization", help="of the weights: float32, int8, ...; by default as they are")
     return parser
 
 

@@ -1,0 +1,167 @@
+"""Runs an exported model in ONNX Runtime: `generate` with lengths, constraints, beams and sampling."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+
+from ..generation import LengthControlledGeneration
+from ..length_units import UnitTable
+from .onnx_export import DECODER, ENCODER, FOLDER, import_onnxruntime
+from .rules_file import read_table
+
+
+class _Session:
+    """A graph: tensors in by name, tensors out by name, both without a copy."""
+
+    def __init__(self, path: Path, threads: int):
+        library = import_onnxruntime()
+        options = library.SessionOptions()
+        options.intra_op_num_threads = threads
+        self.session = library.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        self.inputs = {each.name: each.shape for each in self.session.get_inputs()}
+        self.outputs = [each.name for each in self.session.get_outputs()]
+
+    def __call__(self, **tensors: torch.Tensor) -> dict[str, torch.Tensor]:
+        # a graph has no input that its model does not read, such as the length in an encoder without one
+        feeds = {name: tensors[name].contiguous().numpy() for name in self.inputs}
+        return dict(zip(self.outputs, map(torch.from_numpy, self.session.run(None, feeds)), strict=True))
+
+
+class _Encoder(nn.Module):
+    """The encoder's graph, as `generate` calls an encoder."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self, session: _Session):
+        super().__init__()
+        self.session = session
+
+    def forward(self, input_ids=None, attention_mask=None, length=None, **kwargs):
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        length = torch.zeros_like(input_ids[:, 0]) if length is None else length
+        outputs = self.session(input_ids=input_ids, attention_mask=mask, length=length)
+        return BaseModelOutput(last_hidden_state=outputs["last_hidden_state"])
+
+
+class _Past:
+    """The decoder's cache, as the graph returns it: `(rows, heads, positions, width)` each, by the name of its input."""
+
+    is_compileable = False
+
+    def __init__(self, inputs: dict[str, list], rows: int):
+        shapes = {name: shape for name, shape in inputs.items() if name.startswith("past_key_values.")}
+        self.tensors = {name: torch.zeros(rows, shape[1], 0, shape[3]) for name, shape in shapes.items()}
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Positions so far."""
+        return next(tensor.shape[2] for name, tensor in self.tensors.items() if ".decoder." in name)
+
+    def update(self, outputs: dict[str, torch.Tensor]) -> None:
+        """Take the cache of a step's outputs."""
+        self.tensors = {name: outputs[name.replace("past_key_values", "present")] for name in self.tensors}
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Beams of one text share its encoder states, so that only the decoder's part is reordered."""
+        for name, tensor in self.tensors.items():
+            if ".decoder." in name:
+                self.tensors[name] = tensor.index_select(0, beam_idx)
+
+
+class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  # type: ignore[misc]
+    """
+    `OnnxModel(folder).generate(**inputs, length=75, length_constraint="exact", num_beams=4)`: an exported model on a
+    CPU, with `generate` of transformers around it. The pipeline takes it as a model.
+
+    Args:
+        folder (`str` or `Path`): What `lenctrl export --format onnx` made.
+        threads (`int`, *optional*, defaults to 0): Threads of a step; 0 lets ONNX Runtime choose.
+
+    Raises:
+        `ImportError`: without onnxruntime.
+
+    Example:
+
+        model = OnnxModel("runs/onnx")
+        tokenizer = AutoTokenizer.from_pretrained("runs/onnx")
+        ids = model.generate(**tokenizer("Wo ist die Apotheke?", return_tensors="pt"), length=24)
+    """
+
+    main_input_name = "input_ids"
+
+    def __init__(self, folder: str | Path, threads: int = 0):
+        config = AutoConfig.from_pretrained(folder)
+        super().__init__(config)
+        self.generation_config = GenerationConfig.from_pretrained(folder)
+        self.table = read_table(folder)
+        self.encoder = _Encoder(_Session(Path(folder, FOLDER, ENCODER), threads))
+        self.step = _Session(Path(folder, FOLDER, DECODER), threads)
+        self.eval()
+
+    @property
+    def unit_table(self) -> UnitTable:
+        """What each entry of the vocabulary writes, from `lenctrl.json`."""
+        return self.table
+
+    @property
+    def device(self) -> torch.device:
+        """The CPU; there are no parameters to ask."""
+        return torch.device("cpu")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of logits and cache."""
+        return torch.float32
+
+    def get_encoder(self, modality=None):
+        """The encoder's graph."""
+        return self.encoder
+
+    def get_output_embeddings(self):
+        """The head's shape, which the pipeline compares with the tokenizer; its weights are in the graph."""
+        return nn.Linear(self.config.d_model, self.table.weights.shape[1], bias=False, device="meta")
+
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        decoder_input_ids=None,
+        encoder_outputs=None,
+        past_key_values=None,
+        length=None,
+        progress=None,
+        labels=None,
+        **kwargs,
+    ) -> Any:
+        """Logits of a step, or of whole `labels`: `(batch_size, sequence_length, vocab_size)`."""
+        if decoder_input_ids is None:
+            start = torch.full_like(labels[:, :1], self.generation_config.decoder_start_token_id)
+            before = labels[:, :-1].masked_fill(labels[:, :-1] == -100, self.config.pad_token_id)
+            decoder_input_ids = torch.cat([start, before], dim=1)
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(input_ids, attention_mask=attention_mask, length=length)
+        states, rows = encoder_outputs[0], len(decoder_input_ids)
+        mask = torch.ones(states.shape[:2], dtype=torch.long) if attention_mask is None else attention_mask
+        past = _Past(self.step.inputs, rows) if past_key_values is None else past_key_values
+        outputs = self.step(
+            encoder_attention_mask=mask,
+            input_ids=decoder_input_ids,
+            encoder_hidden_states=states,
+            length=torch.zeros(rows, dtype=torch.long) if length is None else length,
+            progress=self.table.progress(decoder_input_ids) if progress is None else progress,
+            **past.tensors,
+        )
+        past.update(outputs)
+        return Seq2SeqLMOutput(logits=outputs["logits"], past_key_values=past)
+
+    def prepare_inputs_for_generation(self, input_ids, **kwargs):
+        """Add progress, counted over the whole running sequence, which beam search has already reordered."""
+        inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
+        progress = self.table.progress(input_ids)  # (rows, T)
+        return inputs | {"progress": progress[:, -inputs["decoder_input_ids"].shape[1] :]}
+
+    def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs):
+        """The first step makes the cache."""

@@ -1,0 +1,98 @@
+"""`lenctrl.json`: what an engine without this package needs to count progress and to keep a constraint."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..generation import token_limit
+from ..length_rules import rules_of
+from ..length_units import UnitTable
+from ..lengths import LONGEST, as_target
+
+
+RULES = "lenctrl.json"  # beside the exported model
+VERSION = 1
+
+
+def describe(model) -> dict[str, Any]:
+    """
+    The unit table and the rules of a length-controlled model, as values for JSON; `docs/onnx.md` explains each.
+
+    Entries that are alike in all states share a class: a vocabulary of thousands has some dozens. A number that does
+    not exist (a cost of what may not be written) is None.
+
+    Args:
+        model (`PreTrainedModel`): With a filled table.
+
+    Raises:
+        `ValueError`: for a table that waits for a tokenizer.
+    """
+    table, settings = model.unit_table, model.generation_config
+    table.require_filled()
+    eos = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
+    rules = rules_of(table, tuple(eos), "exact")  # "max" needs the costs alone, which are the same
+    columns = [table.weights, table.next_state, rules.cost, rules.gain]  # (S, V) each
+    entries = torch.cat([column.long() for column in columns]).T  # (V, 4 S)
+    kinds, class_of = entries.unique(dim=0, return_inverse=True)  # (C, 4 S), (V,)
+    names = ("units", "next", "cost", "gain")
+    parts = [row.split(table.states) for row in kinds]
+    forced = settings.forced_bos_token_id
+    return {
+        "version": VERSION,
+        "unit": table.unit,
+        "states": table.states,
+        "start": [settings.decoder_start_token_id, *([] if forced is None else [forced])],
+        "end": eos,
+        "limit": _limit(model),
+        "pace": rules.pace,
+        "reach": rules.reach,
+        "steps": _numbers(rules.steps),
+        "last": _numbers(rules.last),
+        "best": _numbers(rules.best),
+        "period": rules.period,
+        "grows": rules.grows.tolist(),
+        "silent": rules.silent.tolist(),
+        "classes": [dict(zip(names, map(_numbers, part), strict=True)) for part in parts],
+        "class_of": class_of.tolist(),
+    }
+
+
+def _numbers(values: torch.Tensor) -> Any:
+    """Nested lists; None for the numbers beyond every length that stand for none."""
+    if values.dim() > 1:
+        return [_numbers(row) for row in values]
+    return [None if abs(value) >= LONGEST else int(value) for value in values.tolist()]
+
+
+def _limit(model) -> dict[str, Any]:
+    """How `token_limit` grows with the length: positions for each unit, those for any text, and those of the model."""
+    table = model.unit_table
+    many, more = (
+        int(token_limit(table, as_target(length, None, None, 1, table.weights.device), 0, None))
+        for length in (10**6, 2 * 10**6)
+    )
+    return {"per_unit": (more - many) / 10**6, "more": 2 * many - more, "positions": model._positions}
+
+
+def write_rules(model, folder: str | Path) -> None:
+    """Write `describe(model)` into a folder."""
+    Path(folder, RULES).write_text(json.dumps(describe(model), separators=(",", ":")), encoding="utf-8")
+
+
+def read_table(folder: str | Path) -> UnitTable:
+    """
+    The unit table that `write_rules` wrote.
+
+    Raises:
+        `ValueError`: for a file of another version.
+    """
+    rules = json.loads(Path(folder, RULES).read_text(encoding="utf-8"))
+    if rules["version"] != VERSION:
+        raise ValueError(f"{RULES} must be of version {VERSION}, got {rules['version']}; export the model again")
+    class_of = torch.tensor(rules["class_of"])
+    weights, following = (
+        torch.tensor([kind[name] for kind in rules["classes"]])[class_of].T.contiguous() for name in ("units", "next")
+    )
+    return UnitTable(rules["unit"], weights, following)

@@ -1,0 +1,168 @@
+"""Models in ONNX Runtime: the same texts as in PyTorch, in every family, and what the export refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import build_model
+from family_models import controlled_model, stock_model, tokenizer_of
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
+
+from hf_lenctrl.commands import export
+from hf_lenctrl.engines.onnx_export import DECODER, ENCODER, FOLDER, export_onnx
+from hf_lenctrl.engines.rules_file import RULES, describe, read_table
+
+
+pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
+pytest.importorskip("onnxscript", reason="the extra 'onnx' is not installed")
+
+ROOT = Path(__file__).resolve().parents[1]
+EVERYDAY = ROOT / "models" / "everyday_to_english"
+TEXTS = ["small text editor", "image reading and writing library", "measure disk speed"]
+
+
+def runner(folder):
+    from hf_lenctrl.engines.onnx_runner import OnnxModel
+
+    return OnnxModel(folder, threads=1)
+
+
+@pytest.fixture(scope="module")
+def everyday(tmp_path_factory):
+    """The shipped translator, exported by the command."""
+    output = tmp_path_factory.mktemp("onnx") / "everyday"
+    export.main([str(EVERYDAY), "--format", "onnx", "--output_dir", str(output)])
+    return output
+
+
+@pytest.mark.slow
+def test_the_runner_writes_what_the_model_writes(everyday):
+    files = [ROOT / "recipes" / "translation" / f"{name}.txt" for name in ("german", "french")]
+    texts = [text for path in files for text in path.read_text("utf-8").splitlines()[:15]]
+    lengths = [max(8, round(len(text) * (0.8 + 0.1 * (i % 5)))) for i, text in enumerate(texts)]
+    model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(EVERYDAY).float(), AutoTokenizer.from_pretrained(everyday)
+    batch, other = tokenizer(texts, return_tensors="pt", padding=True), runner(everyday)
+    for options in (
+        {"length": lengths, "length_constraint": "exact"},
+        {"length": lengths, "length_constraint": "exact", "length_tolerance": 0.1},
+        {"length": lengths, "length_constraint": "max", "num_beams": 1},
+        {},
+    ):
+        ours, theirs = (
+            tokenizer.batch_decode(m.generate(**batch, **options), skip_special_tokens=True) for m in (other, model)
+        )
+        assert ours == theirs, options
+        if options.get("length_constraint") == "exact" and "length_tolerance" not in options:
+            assert list(map(len, ours)) == lengths
+    assert len(set(ours)) > 25
+
+
+@pytest.mark.slow
+def test_the_folder_has_what_other_engines_look_for(everyday):
+    import onnxruntime
+
+    names = {path.relative_to(everyday).as_posix() for path in everyday.rglob("*") if path.is_file()}
+    wanted = {f"{FOLDER}/encoder_model.onnx", f"{FOLDER}/decoder_model_merged.onnx", "config.json", "tokenizer.json"}
+    assert wanted | {RULES, "generation_config.json", "README.md", "source.spm"} <= names
+    assert not any(name.endswith((".py", ".safetensors")) for name in names)
+    decoder = onnxruntime.InferenceSession(everyday / FOLDER / DECODER)
+    inputs = [each.name for each in decoder.get_inputs()]
+    cache = [f"{i}.{side}.{kind}" for i in range(3) for side in ("decoder", "encoder") for kind in ("key", "value")]
+    first = ["encoder_attention_mask", "input_ids", "encoder_hidden_states", "length", "progress"]
+    layers = json.loads((everyday / "config.json").read_text())["decoder_layers"]
+    assert inputs[:5] == first and len(inputs) == 5 + 4 * layers
+    assert set(inputs[5:]) >= {f"past_key_values.{name}" for name in cache}
+    outputs = [each.name for each in decoder.get_outputs()]
+    assert outputs == ["logits", *(name.replace("past_key_values", "present") for name in inputs[5:])]
+    # JavaScript's tokenizer gives the ids of Python's
+    from tokenizers import Tokenizer
+
+    fast, slow = Tokenizer.from_file(str(everyday / "tokenizer.json")), AutoTokenizer.from_pretrained(everyday)
+    texts = (ROOT / "recipes" / "translation" / "german.txt").read_text("utf-8").splitlines()
+    assert [fast.encode(text).ids for text in texts] == [slow(text)["input_ids"] for text in texts]
+
+
+@pytest.mark.slow
+def test_the_pipeline_takes_the_runner(everyday):
+    write = pipeline(
+        "length-controlled-generation", model=runner(everyday), tokenizer=AutoTokenizer.from_pretrained(everyday)
+    )
+    out = write("Wo ist die Apotheke?", length=22, length_constraint="exact", num_beams=4)
+    assert (out["generated_text"], out["length"]) == ("Where is the pharmacy?", 22)
+
+
+FAMILIES = [
+    ("bart", {"length_encoding": "lrpe", "encoder_length_embedding": True, "absolute_positions": True}, "float32"),
+    ("m2m_100", {"length_encoding": "pre", "absolute_positions": True}, "float32"),
+    ("t5", {"length_encoding": "scale", "length_unit": "word"}, "float32"),
+    ("marian", {"length_projection": True, "length_unit": "character"}, "int8"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "fields", "quantization"), FAMILIES, ids=[row[0] for row in FAMILIES])
+def test_every_family_runs(family, fields, quantization, tmp_path):
+    model, tokenizer = controlled_model(family, **fields), tokenizer_of(family)
+    if family == "bart":
+        torch.nn.init.normal_(model.get_encoder().length_embedding.weight)  # zero says nothing of the length
+    export_onnx(model, tokenizer, tmp_path, quantization)
+    other, batch = runner(tmp_path), tokenizer(TEXTS, return_tensors="pt", padding=True)
+    batch.pop("token_type_ids", None)
+    for number in (7, 23):
+        options = {"length": number, "num_beams": 3, "length_constraint": "exact"}
+        ours, theirs = other.generate(**batch, **options), model.generate(**batch, **options)
+        if quantization == "float32":
+            assert ours.tolist() == theirs.tolist()
+        assert other.unit_table.count(ours).tolist() == [number] * len(TEXTS)
+    if quantization == "int8":
+        one = torch.tensor([[2, 5, 9, 20]])
+        given = {**tokenizer(TEXTS[:1], return_tensors="pt"), "decoder_input_ids": one, "length": torch.tensor([12])}
+        logits = [m(**given).logits for m in (model, other)]
+        apart = (logits[0] - logits[1]).detach().abs().mean() / logits[0].std()
+        assert 0 < apart < 0.1
+        import onnx
+
+        saved = {weight.data_type for weight in onnx.load(tmp_path / FOLDER / ENCODER).graph.initializer}
+        assert onnx.TensorProto.UINT8 in saved
+
+
+def test_the_table_is_read_as_it_was_written(tmp_path):
+    for family, unit in (("bart", "character"), ("marian", "word"), ("t5", "byte")):
+        model = controlled_model(family, length_unit=unit)
+        (tmp_path / RULES).write_text(json.dumps(describe(model)))
+        table = read_table(tmp_path)
+        assert table.unit == unit
+        assert torch.equal(table.weights, model.unit_table.weights)
+        assert torch.equal(table.next_state, model.unit_table.next_state)
+    (tmp_path / RULES).write_text(json.dumps({**describe(model), "version": 2}))
+    with pytest.raises(ValueError, match="must be of version 1, got 2; export the model again"):
+        read_table(tmp_path)
+
+
+def test_the_rules_say_what_a_small_vocabulary_costs():
+    """Marian's three states: at the start, in a word, after a space, in which no text ends."""
+    tokenizer, model = tokenizer_of("marian"), controlled_model("marian", length_unit="character")
+    rules = describe(model)
+    assert (rules["unit"], rules["states"], rules["start"], rules["end"]) == ("character", 3, [2], [0])
+    assert rules["last"] == [[0], [0], [None]]
+    entries = tokenizer.get_vocab()
+    kind = rules["classes"][rules["class_of"][entries["▁a"]]]
+    # the first word has no space before it; after a space of its own there are two
+    assert (kind["units"], kind["next"], kind["cost"]) == ([1, 2, 2], [1, 1, 1], [1, 2, 2])
+    assert rules["limit"] == {"per_unit": 2.0, "more": 32, "positions": None}
+    assert rules["silent"] == sorted({entries["<unk>"], entries["<pad>"]})
+
+
+def test_what_the_export_does_not_take_is_told(tmp_path):
+    tokenizer = tokenizer_of("marian")
+    with pytest.raises(ValueError, match="takes a length-controlled model with an encoder, got a MarianMTModel"):
+        export_onnx(stock_model("marian"), tokenizer, tmp_path)
+    with pytest.raises(ValueError, match="without a length head, .* got length_head=True"):
+        export_onnx(build_model("marian", length_head=True), tokenizer, tmp_path)
+    with pytest.raises(ValueError, match="must be one of float32, int8, got 'int4'"):
+        export_onnx(controlled_model("marian"), tokenizer, tmp_path, "int4")
+    for options in (["--format", "onnx", "--length", "5"], []):
+        with pytest.raises(ValueError, match="--length is for CTranslate2, of onnx it is an input"):
+            export.main([str(EVERYDAY), "--output_dir", str(tmp_path / "out"), *options])
+    assert not (tmp_path / "out").exists()
