@@ -226,7 +226,7 @@ def test_an_overshoot_is_inside_the_target_whatever_the_noise(shared_tokenizer):
 
 
 def test_noise_is_for_training(byte_level_tokenizer):
-    with pytest.raises(ValueError, match="are for training, got no model"):
+    with pytest.raises(ValueError, match="are for training; use LengthControlTrainer"):
         DataCollatorForLengthControl(byte_level_tokenizer, length_unit="token", length_noise=2)(FEATURES)
 
 
