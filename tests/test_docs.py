@@ -36,7 +36,6 @@ from hf_lenctrl.commands.recipes import find_recipe
 
 
 DOCS = ROOT / "docs"
-PACKAGE = ROOT / "hf_lenctrl"
 # in the order in which a reader makes what the later ones use; results/ is a record of measurements
 ORDER = ["train", "finetune", "quickstart", "generate", "units", "causal", "predict", "evaluate", "share", "serve"]
 ORDER += ["onnx", "methods", "subtitles", "strings", "service"]
