@@ -1,7 +1,5 @@
 """The predictor of output lengths: its values, its files, its errors, and the recipe that trains it."""
 
-from pathlib import Path
-
 import pytest
 import torch
 import transformers
@@ -26,7 +24,6 @@ from hf_lenctrl.length_predictor import LengthPredictor, LengthPredictorConfig, 
 
 register()
 
-ROOT = Path(__file__).resolve().parents[1]
 LENGTHS = [2, 4, 4, 4, 5, 5, 7, 9]  # mean 5, standard deviation 2
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["a", "small", "text", "editor", "opens", "large", "files", "fast", "and", "keeps", "them"]
