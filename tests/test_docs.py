@@ -38,8 +38,8 @@ from hf_lenctrl.commands.recipes import find_recipe
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "hf_lenctrl"
 # in the order in which a reader makes what the later ones use; results/ is a record of measurements
-ORDER = ["train", "finetune", "quickstart", "generate", "units", "causal", "predict", "evaluate", "share", "serve", "onnx"]
-ORDER += ["methods", "subtitles", "strings", "service"]
+ORDER = ["train", "finetune", "quickstart", "generate", "units", "causal", "predict", "evaluate", "share", "serve"]
+ORDER += ["onnx", "methods", "subtitles", "strings", "service"]
 ORDER += ["architecture", "index", "commands"]
 REFERENCE = [f"reference/{path.stem}" for path in (DOCS / "reference").glob("*.md")]
 RESULTS = sorted(f"results/{path.stem}" for path in (DOCS / "results").glob("*.md"))
