@@ -72,7 +72,9 @@ def main(argv=None) -> None:
         base = AutoModelForSeq2SeqLM.from_pretrained(args.base).float().eval()
         base.config.normalize_before = base.config.normalize_embedding = False
         timed, at = texts[:: max(1, len(texts) // args.timed_rows)], lengths[:: max(1, len(texts) // args.timed_rows)]
-        runs = {name: partial(generate, m, tokenizer, timed, at, args.batch_size, **options) for name, m in models.items()}
+        runs = {
+            name: partial(generate, m, tokenizer, timed, at, args.batch_size, **options) for name, m in models.items()
+        }
         sources = [tokenizer.convert_ids_to_tokens(ids) for ids in tokenizer(timed)["input_ids"]]
         for kind in ("float32", "int8"):
             export_ctranslate2(base, tokenizer, Path(folder, f"ctranslate2-{kind}"), kind)
@@ -83,7 +85,9 @@ def main(argv=None) -> None:
             )
         for name, seconds in alternate(runs, args.rounds).items():
             median = statistics.median(seconds)
-            print(json.dumps({"by": name, "seconds": round(median, 2), "texts": len(timed), "all": seconds}), flush=True)
+            print(
+                json.dumps({"by": name, "seconds": round(median, 2), "texts": len(timed), "all": seconds}), flush=True
+            )
 
 
 if __name__ == "__main__":

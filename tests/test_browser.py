@@ -30,7 +30,7 @@ WAIT = 120_000  # milliseconds; the cores may be busy
 
 
 def draw_cases(model, start: list[int], rows: int) -> list[dict]:
-    """Prefixes that the table allows, of all lengths up to past the target, with targets and limits, some too small."""
+    """Random prefixes, with lengths around what they have written and limits, some of which are too small."""
     draw, table = random.Random(0), model.unit_table
     weights, following = table.weights.tolist(), table.next_state.tolist()
     cases = []

@@ -52,9 +52,9 @@ class _Encoder(nn.Module):
 
 class _Decoder(nn.Module):
     """
-    The decoder with its head, `T` ids after `P` earlier ones, `P` from 0. Of the encoder's states those are projected
-    that are not in the cache yet: all at the first step, none later, whether the caller gives them again or not. So one
-    graph serves every step, without a branch.
+    The decoder with its head, `T` ids after `P` earlier ones, `P` from 0. It projects the encoder's states that are
+    not in the cache yet: all at the first step, none later, whether the caller gives them again or not. So one graph
+    serves every step, without a branch.
     """
 
     def __init__(self, model):
@@ -62,7 +62,9 @@ class _Decoder(nn.Module):
         self.model = model
 
     def forward(self, encoder_attention_mask, input_ids, encoder_hidden_states, length, progress, *past):
-        cache = EncoderDecoderCache(*(DynamicCache(list(zip(past[i::4], past[i + 1 :: 4], strict=True))) for i in (0, 2)))
+        cache = EncoderDecoderCache(
+            *(DynamicCache(list(zip(past[i::4], past[i + 1 :: 4], strict=True))) for i in (0, 2))
+        )
         cache.is_updated = dict.fromkeys(cache.is_updated, False)  # the cross-attention appends what is new
         new, before, known = input_ids.shape[1], past[0].shape[2], past[2].shape[2]
         query = torch.arange(new).unsqueeze(1) + before  # (T, 1)
@@ -99,7 +101,9 @@ def _check_kind(model) -> None:
 
 def cache_names(layers: int) -> list[str]:
     """What stands behind `past_key_values.` and `present.`, in the order of the inputs."""
-    return [f"{i}.{side}.{kind}" for i in range(layers) for side in ("decoder", "encoder") for kind in ("key", "value")]
+    return [
+        f"{i}.{side}.{kind}" for i in range(layers) for side in ("decoder", "encoder") for kind in ("key", "value")
+    ]
 
 
 def _graphs(model) -> Iterator[tuple[str, nn.Module, dict[str, tuple[torch.Tensor, dict]], list[str]]]:
@@ -116,7 +120,7 @@ def _graphs(model) -> Iterator[tuple[str, nn.Module, dict[str, tuple[torch.Tenso
     inputs = {"input_ids": (ids(source), columns), "attention_mask": (ids(source), columns), "length": (length, rows)}
     yield ENCODER, _Encoder(model), inputs, ["last_hidden_state"]
 
-    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    cache: Any = EncoderDecoderCache(DynamicCache(), DynamicCache())
     model(
         encoder_outputs=(states,), decoder_input_ids=ids(before), past_key_values=cache, use_cache=True, length=length
     )

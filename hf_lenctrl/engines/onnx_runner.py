@@ -48,7 +48,7 @@ class _Encoder(nn.Module):
 
 
 class _Past:
-    """The decoder's cache, as the graph returns it: `(rows, heads, positions, width)` each, by the name of its input."""
+    """The decoder's cache, as the graph returns it: by the name of its input, `(rows, heads, positions, width)`."""
 
     is_compileable = False
 
@@ -145,7 +145,7 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
             encoder_outputs = self.encoder(input_ids, attention_mask=attention_mask, length=length)
         states, rows = encoder_outputs[0], len(decoder_input_ids)
         mask = torch.ones(states.shape[:2], dtype=torch.long) if attention_mask is None else attention_mask
-        past = _Past(self.step.inputs, rows) if past_key_values is None else past_key_values
+        past: Any = _Past(self.step.inputs, rows) if past_key_values is None else past_key_values
         outputs = self.step(
             encoder_attention_mask=mask,
             input_ids=decoder_input_ids,
