@@ -14,7 +14,7 @@ import pytest
 from conftest import SOURCES
 from hub_server import Hub
 from huggingface_hub import ModelCard
-from recipe_runs import ROOT, ROWS, TINY, as_options, steps_of, write_predictor, write_rows
+from recipe_runs import ROOT, ROWS, TINY, as_options, steps_of, weights, write_predictor, write_rows
 from test_causal import build as controlled_causal_model
 from test_causal import make_tokenizer as causal_tokenizer
 from transformers import TrainingArguments
@@ -222,6 +222,20 @@ def test_all_that_a_reader_needs_is_there_and_nothing_else(hub, short):
     assert b'model="user/short"' in files["README.md"] and b"report.png" in files["README.md"]
 
 
+@pytest.mark.slow
+def test_a_run_that_has_ended_is_uploaded_by_its_command_in_one_commit_for_its_owner(user, stranger, hub, tmp_path):
+    user.train(tmp_path / "run", push_to_hub=False)
+    before = weights(tmp_path / "run")
+    log = user.train(tmp_path / "run", hub_model_id="user/later", hub_private_repo=True, hub_strategy="end")
+    assert "training is finished" in log and steps_of(tmp_path / "run") == 2
+    assert all((value == before[name]).all() for name, value in weights(tmp_path / "run").items())
+    assert [len(files) > 5 for _, files in hub.repos["user/later"]["commits"]] == [False, False, True]
+    assert hub.repos["user/later"]["private"]
+    assert user(LOAD, "user/later", SOURCES[:2], {}) == load(tmp_path / "run")
+    with pytest.raises(RuntimeError, match="OSError: user/later is not a local folder and is not a valid model"):
+        stranger(LOAD, "user/later", SOURCES[:2], {"trust_remote_code": True})
+
+
 MARKERS = [b"zebra quagga okapi", b"jinx quiz vortex"]  # of sources and of targets
 PREDICTOR = {"layers": 1, "d_model": 8, "attention_heads": 2, "vocab_size": 60, "length_unit": "character"}
 SEQ2SEQ_ONLY = ("ffn_dim", "predict_with_generate", "group_column", "group_separator")
@@ -308,6 +322,18 @@ def test_a_strategy_that_keeps_checkpoints_on_the_hub_is_refused(tmp_path):
     args = TrainingArguments(str(tmp_path), use_cpu=True, push_to_hub=True, hub_strategy="all_checkpoints")
     with pytest.raises(ValueError, match="hub_strategy=all_checkpoints .* use hub_strategy=end"):
         check_upload(args)
+
+
+@pytest.mark.slow
+def test_a_model_that_is_pushed_by_its_own_code_has_a_card_too(stranger, hub, short):
+    code = """
+from transformers import AutoModelForSeq2SeqLM
+AutoModelForSeq2SeqLM.from_pretrained(given[0], trust_remote_code=True).push_to_hub("user/remote")
+"""
+    with signed_in(stranger, hub.token):
+        stranger(code, short)
+    assert 'model="user/remote"' in hub.files("user/remote")["README.md"].decode()
+    assert {path.name for path in short.glob("*.py")} <= hub.files("user/remote").keys()
 
 
 CAUSAL = """

@@ -1,6 +1,7 @@
 """Tests of the encodings against independent values of the papers' equations and against their properties."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from hf_lenctrl.length_encoding import ldpe, lrpe, pre, sinusoidal
 
 
 LENGTH_ENCODINGS = [ldpe, lrpe, pre]
+GOLDEN_FILE = Path(__file__).parents[2] / "shared" / "golden" / "paper_equations.npz"
 
 # Whole vectors from paper_equations.npz: key, encoding, progress (or position), length, values in float64
 CORNERS = [
@@ -89,3 +91,21 @@ def test_any_dtype_gives_the_same_float32(encoding, dtype):
     actual = encoding(progress.to(dtype), length.to(dtype), 6)
     assert actual.dtype == torch.float32
     torch.testing.assert_close(actual, encoding(progress.float(), length.float(), 6), rtol=0, atol=0)
+
+
+@pytest.mark.skipif(not GOLDEN_FILE.is_file(), reason="shared/golden/paper_equations.npz is not beside the repository")
+@pytest.mark.parametrize("dim", [8, 64, 512])
+def test_every_golden_value_is_matched(dim):
+    np = pytest.importorskip("numpy")
+    golden = np.load(GOLDEN_FILE)
+    position = torch.from_numpy(golden[f"pos_d{dim}"])  # (P,)
+    length = torch.from_numpy(golden[f"len_d{dim}"])  # (L,)
+    progress = position.expand(len(length), -1)  # (L, P)
+    for name, actual, reach in [
+        ("PE", sinusoidal(position, dim), position),
+        ("LDPE", ldpe(progress, length.unsqueeze(1), dim), torch.maximum(progress, length.unsqueeze(1))),
+        ("LRPE", lrpe(progress, length.unsqueeze(1), dim), torch.maximum(progress, length.unsqueeze(1))),
+    ]:
+        difference = (actual.double() - torch.from_numpy(golden[f"{name}_d{dim}"])).abs()  # (..., dim)
+        assert difference.shape[-1] == dim
+        assert bool((difference <= 5e-7 * (1 + reach).unsqueeze(-1)).all()), name
