@@ -142,9 +142,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         slack = (self.high - self.low).repeat_interleave(copies) if self.window else None  # (rows,)
         masked = self._fits(state, remaining, slack).to(scores.dtype).add_(scores)  # (rows, V)
         if start is not None:
-            masked[:, rules.silent] = torch.where(
-                start.unsqueeze(1), scores[:, rules.silent], masked[:, rules.silent]
-            )
+            masked[:, rules.silent] = torch.where(start.unsqueeze(1), scores[:, rules.silent], masked[:, rules.silent])
         if left is not None:
             if int(left.min()) < rules.most_steps:
                 ends = masked[:, rules.eos]

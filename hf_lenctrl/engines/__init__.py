@@ -1,0 +1,1 @@
+"""The length constraint in other people's engines."""
