@@ -103,19 +103,37 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
             own = f"{examples} lengths and a unit table of {rules.cost.shape[1]} entries"
             raise ValueError(f"scores for {rows} rows and {vocab_size} entries do not go with {own}")
         copies = rows // examples
-        high = self.high.repeat_interleave(copies)  # (rows,)
         written = input_ids[:, self.prompt_length :]
         count, state = self.table.count_and_state(written)  # (rows,) each
-        remaining = high - count  # (rows,)
-        slack = (self.high - self.low).repeat_interleave(copies) if self.window else None  # (rows,)
-        masked = rules.fits_window(state, remaining, slack).to(scores.dtype).add_(scores)  # (rows, V)
-        if written.shape[1] <= 2:  # BOS, a language code: at the start or not at all
-            start = (count == 0).unsqueeze(1)
-            masked[:, rules.silent] = torch.where(start, scores[:, rules.silent], masked[:, rules.silent])
+        # BOS, a language code: at the start or not at all
+        start = count == 0 if written.shape[1] <= 2 else None  # (rows,)
         left = None
         if (limit := self.max_length) is not None:
             limit = limit.repeat_interleave(copies) if isinstance(limit, torch.Tensor) else limit
-            left = limit - input_ids.shape[1] - 2 + torch.zeros_like(high)  # (rows,) after this entry, before EOS
+            left = limit - input_ids.shape[1] - 2 + torch.zeros_like(count)  # (rows,) after this entry, before EOS
+        return self.constrain(scores, count, state, left, start)
+
+    def constrain(self, scores, count, state, left=None, start=None):
+        """
+        The same for texts that were counted before.
+
+        Args:
+            scores (`torch.FloatTensor` of shape `(rows, vocab_size)`): As in a call.
+            count, state (`torch.LongTensor` of shape `(rows,)`): Units of each text and its state in the unit table.
+            left (`torch.LongTensor` of shape `(rows,)`, *optional*): Entries that may follow the next one before EOS.
+            start (`torch.BoolTensor` of shape `(rows,)`, *optional*): Where entries that write nothing may stand.
+
+        Returns:
+            `torch.FloatTensor` of shape `(rows, vocab_size)`, `-inf` for what the constraint forbids.
+        """
+        rules, copies = self.rules, len(scores) // len(self.high)
+        high = self.high.repeat_interleave(copies)  # (rows,)
+        remaining = high - count  # (rows,)
+        slack = (self.high - self.low).repeat_interleave(copies) if self.window else None  # (rows,)
+        masked = rules.fits_window(state, remaining, slack).to(scores.dtype).add_(scores)  # (rows, V)
+        if start is not None:
+            masked[:, rules.silent] = torch.where(start.unsqueeze(1), scores[:, rules.silent], masked[:, rules.silent])
+        if left is not None:
             if int(left.min()) < rules.most_steps:
                 ends = masked[:, rules.eos]
                 masked += rules.ends_within(state, left)

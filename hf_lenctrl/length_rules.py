@@ -12,7 +12,8 @@ from .lengths import LONGEST
 
 
 _NEVER = LONGEST  # units that no entry costs and no state needs
-_KEPT_ROWS = 1024  # masks of the vocabulary that are kept
+_KEPT_ROWS = 1024  # masks of the vocabulary that are kept, fewer where they would take more than 256 MiB
+_KEPT_ENTRIES = 2**26
 _LOCK = threading.RLock()  # a server's threads fill the same rows; of the module, so that processors can be copied
 # what constraints made of a table: not in the table, which is part of the model and is pickled with it
 _KNOWN: WeakKeyDictionary = WeakKeyDictionary()
@@ -261,7 +262,7 @@ class Rows:
 
     @torch.inference_mode(False)  # a row made by a call in inference mode is read by others
     def _add(self, keys: torch.Tensor) -> None:
-        if self.made > _KEPT_ROWS:
+        if self.kept is not None and self.made > min(_KEPT_ROWS, _KEPT_ENTRIES // self.kept.shape[1]):
             self.made = 0
         keys = keys.unique()
         if self.made:

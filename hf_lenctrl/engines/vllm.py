@@ -1,0 +1,185 @@
+"""The length constraint as a plugin of vLLM, for its model runner V2 and for V1; see `docs/vllm.md`."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from vllm.config import VllmConfig
+from vllm.logger import init_logger
+from vllm.sampling_params import SamplingParams
+from vllm.tokenizers import cached_tokenizer_from_config
+from vllm.v1.sample.logits_processor import BatchUpdate
+from vllm.v1.sample.logits_processor import LogitsProcessor as V1LogitsProcessor
+from vllm.v1.sample.logits_processor.builtin import process_dict_updates
+from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor, LogitsProcRequestState
+
+from ..length_units import UnitTable
+from .requests import Asked, Counter, Point, Row, mask
+
+
+logger = init_logger("vllm.hf_lenctrl")
+
+
+class Request:
+    """A request with a length that runs; without a counter where its unit cannot be counted."""
+
+    def __init__(self, asked: Asked, params: SamplingParams, counter: Counter | None):
+        self.asked, self.counter = asked, counter
+        self.eos = tuple(sorted(params.all_stop_token_ids))
+        self.most = params.max_tokens or math.inf
+        self.points: dict[int, Point] = {}  # V2: the text up to each position of the last step
+        self.prompt: Sequence[int] = ()  # V1: its tokens, and those that were generated, to which vLLM appends
+        self.tokens: Sequence[int] = ()
+        self.point: Point | None = None  # V1: the text that was counted
+
+    def row(self, index: int, point: Point, longest: int) -> Row:
+        """The row of logits that follows a text."""
+        return Row(index, self.asked, point, self.eos, int(min(self.most, longest)))
+
+
+class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
+    """
+    Keeps outputs within the lengths that their requests name, or at them, in any unit, by masking logits.
+
+    One class for both interfaces, because vLLM loads each entry point of `vllm.logits_processors` in both. V2 makes it
+    with the states of its requests, V1 with a device.
+    """
+
+    def __init__(self, vllm_config: VllmConfig, where: Any, is_pin_memory: bool = False):
+        self.model_config = vllm_config.model_config
+        self.states = where if isinstance(where, LogitsProcRequestState) else None
+        self.device = torch.device(where.device if self.states else where)
+        self.vocab_size = self.states.vocab_size if self.states else self.model_config.get_vocab_size()
+        self.requests: dict[int, Request] = {}  # by slot, in V1 by row
+        self.counters: dict[str, Counter | None] = {}
+        config = vllm_config.additional_config
+        for unit in config.get("length_units", []) if isinstance(config, dict) else []:
+            self.counters[unit] = self._count(unit)
+
+    @classmethod
+    def validate_params(cls, sampling_params: SamplingParams) -> None:
+        """Raise `ValueError` for a length that is none, or that other options of the request would break."""
+        params, asked = sampling_params, Asked.of(sampling_params.extra_args)
+        if asked is None:
+            return
+        breaks = ["ignore_eos", "structured_outputs", "thinking_token_budget"]
+        breaks += ["stop", "stop_token_ids"] if asked.constraint == "exact" else []
+        for name in breaks:
+            if (value := getattr(params, name, None)) not in (None, False, []):
+                raise ValueError(f"a length goes without {name}, which may end or continue a text, got {value!r}")
+        least = asked.low + 1
+        if (asked.unit, asked.constraint) == ("token", "exact") and params.max_tokens and params.max_tokens < least:
+            raise ValueError(
+                f"exactly {asked.low} tokens need {least} with EOS, got max_tokens={params.max_tokens}; pass "
+                f"max_tokens={least}"
+            )
+
+    def _count(self, unit: str) -> Counter:
+        tokenizer = cached_tokenizer_from_config(self.model_config)
+        return Counter(UnitTable.from_tokenizer(tokenizer, unit).padded(self.vocab_size), self.device)
+
+    def _request(self, params: SamplingParams) -> Request | None:
+        asked = Asked.of(params.extra_args)
+        if asked is None:
+            return None
+        if asked.unit not in self.counters:
+            try:
+                self.counters[asked.unit] = self._count(asked.unit)
+            except Exception as error:  # whatever a tokenizer raises: the engine must not end with one request
+                logger.error("hf_lenctrl cannot count %ss, so outputs in them are empty: %s", asked.unit, error)
+                self.counters[asked.unit] = None
+        return Request(asked, params, self.counters[asked.unit])
+
+    def _mask(self, logits: torch.Tensor, rows: list[Row], ended: list[tuple[int, Request]]) -> torch.Tensor:
+        if rows:
+            logits = mask(logits, rows, {unit: counter for unit, counter in self.counters.items() if counter})
+        for index, request in ended:
+            logits[index] = -math.inf
+            logits[index, list(request.eos)] = 0.0
+        return logits
+
+    def apply(self, logits: torch.Tensor, ctx: LogitsContext | None = None) -> torch.Tensor:
+        """
+        Forbid what the constraints forbid.
+
+        Args:
+            logits (`torch.FloatTensor` of shape `(rows, vocab_size)`): Changed in place.
+            ctx (`LogitsContext`, *optional*): The rows of this step, from V2.
+        """
+        if ctx is None:
+            return self._mask(logits, *self._listed())
+        if self.states is not None and any(slot in self.requests for slot in ctx.idx_mapping_np.tolist()):
+            return self._mask(logits, *self._drafted(ctx, self.states))
+        return logits
+
+    # Model runner V2
+
+    def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
+        """Take a request into a slot; returns whether it asks for a length."""
+        self.requests.pop(req_idx, None)
+        if (request := self._request(sampling_params)) is not None:
+            self.requests[req_idx] = request
+        return request is not None
+
+    def _drafted(self, ctx: LogitsContext, states: LogitsProcRequestState):
+        """
+        Rows that ask for a length. A row's token follows that of the row before, if this is of the same request, else
+        one of the last step: whatever drafts were accepted there, the text up to them was counted.
+        """
+        rows: list[Row] = []
+        ended: list[tuple[int, Request]] = []
+        facts = (ctx.expanded_idx_mapping, ctx.expanded_local_pos, ctx.pos, ctx.input_ids)
+        for index, (slot, local, position, token) in enumerate(torch.stack([f.long() for f in facts]).T.tolist()):
+            request, prompt = self.requests.get(slot), int(states.prompt_len.np[slot])
+            if request is None or position < prompt - 1:  # a part of a prompt, after which nothing is sampled
+                continue
+            if request.counter is None:
+                ended.append((index, request))
+                continue
+            point = request.points.get(position - 1)
+            if local == 0:
+                request.points = {}
+            if point is None:  # the first token, or the first after the request was interrupted
+                tokens = states.all_token_ids.gpu[slot, : position + 1].tolist()
+                point, new = request.counter.start(tokens[:prompt]), tokens[prompt:]
+            else:
+                new = [token]
+            request.points[position] = point = request.counter.after(point, new)
+            rows.append(request.row(index, point, self.model_config.max_model_len - prompt))
+        return rows, ended
+
+    # Model runner V1
+
+    def is_argmax_invariant(self) -> bool:
+        """`False`: greedy search is constrained too."""
+        return False
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        """Follow the requests that came, ended and moved."""
+        process_dict_updates(self.requests, batch_update, self._listed_request)
+
+    def _listed_request(self, params, prompt, tokens) -> Request | None:
+        if (request := self._request(params)) is not None:
+            request.prompt, request.tokens = prompt or (), tokens
+        return request
+
+    def _listed(self):
+        """Rows that ask for a length, and rows of which vLLM hides the last token."""
+        rows: list[Row] = []
+        ended: list[tuple[int, Request]] = []
+        for index, request in sorted(self.requests.items()):
+            counter, tokens, point = request.counter, request.tokens, request.point
+            if counter is None or -1 in tokens[-1:]:
+                if counter is not None:
+                    logger.error_once(
+                        "vLLM hides the tokens of its V1 runner from an entry point, so outputs with a length end; "
+                        "serve with --logits-processors hf_lenctrl.engines.vllm:LengthConstraint"
+                    )
+                ended.append((index, request))
+                continue
+            if point is None or len(tokens) < point.tokens:  # new, or vLLM took tokens back
+                point = counter.start(request.prompt)
+            request.point = point = counter.after(point, tokens[point.tokens :])
+            rows.append(request.row(index, point, self.model_config.max_model_len - len(request.prompt)))
+        return rows, ended
