@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from hf_lenctrl.commands.export import export
+from hf_lenctrl.engines.onnx_export import import_onnxruntime
 
 
 HERE = Path(__file__).resolve().parent
@@ -41,10 +42,21 @@ def build(model: str, output_dir: Path, exported: Path | None = None) -> int:
         exported = exported or export(model, None, Path(folder, "model"), "int8", format="onnx")
         if not (exported / "tokenizer.json").is_file():
             raise SystemExit(f"{model} has no tokenizer.json; the page takes a model of one vocabulary")
-        shutil.copytree(exported / "onnx", output_dir / "model" / "onnx", dirs_exist_ok=True)
+        for path in (exported / "onnx").glob("*.onnx"):
+            _optimize(path, output_dir / "model" / "onnx" / path.name)
         for name in OF_MODEL:
             shutil.copy(exported / name, output_dir / "model")
     return sum(path.stat().st_size for path in output_dir.rglob("*") if path.is_file())
+
+
+def _optimize(source: Path, target: Path) -> None:
+    """Fuse the nodes of a graph now, so that no visitor waits for it; the page then leaves the graph as it is."""
+    library = import_onnxruntime()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    options = library.SessionOptions()
+    options.graph_optimization_level = library.GraphOptimizationLevel.ORT_ENABLE_EXTENDED  # not for one processor
+    options.optimized_model_filepath = str(target)
+    library.InferenceSession(str(source), options, providers=["CPUExecutionProvider"])
 
 
 def main(argv=None) -> None:

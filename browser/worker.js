@@ -26,7 +26,8 @@ async function read(name, kind = "json") {
 
 async function load() {
   const names = ["config", "generation_config", "lenctrl", "tokenizer", "tokenizer_config"];
-  const session = async (bytes) => ort.InferenceSession.create(new Uint8Array(await bytes));
+  const asBuilt = { graphOptimizationLevel: "disabled" }; // build.py has optimized the graphs
+  const session = async (bytes) => ort.InferenceSession.create(new Uint8Array(await bytes), asBuilt);
   const graphs = ["encoder_model", "decoder_model_merged"].map((name) => read(`onnx/${name}.onnx`, "arrayBuffer"));
   const [sessions, [config, generation, rules, tokenizer, settings]] = await Promise.all([
     Promise.all(graphs.map(session)),
