@@ -7,6 +7,7 @@ import pytest
 import torch
 from conftest import build_model
 from family_models import controlled_model, stock_model, tokenizer_of
+from huggingface_hub import ModelCard
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from hf_lenctrl.commands import export
@@ -66,6 +67,9 @@ def test_the_folder_has_what_other_engines_look_for(everyday):
     wanted = {f"{FOLDER}/encoder_model.onnx", f"{FOLDER}/decoder_model_merged.onnx", "config.json", "tokenizer.json"}
     assert wanted | {RULES, "generation_config.json", "README.md", "source.spm"} <= names
     assert not any(name.endswith((".py", ".safetensors")) for name in names)
+    card = ModelCard.load(everyday / "README.md")
+    assert card.data.license_name == ModelCard.load(EVERYDAY / "README.md").data.license_name
+    assert "OnnxModel(" in card.text
     decoder = onnxruntime.InferenceSession(everyday / FOLDER / DECODER)
     inputs = [each.name for each in decoder.get_inputs()]
     cache = [f"{i}.{side}.{kind}" for i in range(3) for side in ("decoder", "encoder") for kind in ("key", "value")]

@@ -89,12 +89,17 @@ def _entries(tokenizer, vocabulary: dict[str, int], size: int) -> list[str]:
     return names
 
 
+def _copied(folder: Path) -> dict:
+    """What the card of the exported model says of it: its license above all."""
+    known = ModelCard.load(folder / "README.md").data.to_dict() if (folder / "README.md").is_file() else {}
+    names = ("language", "license", "license_name", "license_link", "datasets", "pipeline_tag", "base_model")
+    return {name: known[name] for name in names if known.get(name) is not None}
+
+
 def frozen_card(frozen, folder: str | Path) -> ModelCard:
     """A card for a frozen model, with what the card of the model in `folder`, which it was made from, says of it."""
     config, folder = frozen.config, Path(folder)
-    known = ModelCard.load(folder / "README.md").data.to_dict() if (folder / "README.md").is_file() else {}
-    names = ("language", "license", "datasets", "pipeline_tag", "base_model")
-    copied = {name: known[name] for name in names if known.get(name) is not None}
+    copied = _copied(folder)
     length, unit = config.frozen_length, f"{config.frozen_length_unit}s"
     about = (
         f"A plain {config.model_type} model that writes texts of **{length} {unit}**, and of no other length: the "
@@ -108,14 +113,16 @@ def frozen_card(frozen, folder: str | Path) -> ModelCard:
     return write_card(data, title, about, USE, copy if config.model_type == "marian" else "", fast)
 
 
-def onnx_card(model, name: str) -> ModelCard:
-    """A card for an exported model."""
+def onnx_card(model, folder: str | Path) -> ModelCard:
+    """A card for an exported model, with what the card of the model in `folder` says of it."""
+    folder = Path(folder)
     use = (
         "`onnx/` holds this model for ONNX Runtime, `lenctrl.json` what a program without `hf_lenctrl` needs to keep "
         f"a constraint.\n\n```python\n{ONNX_USE}\n```"
     )
     about = f"A model that writes texts of a requested length, in {model.config.length_unit}s, exported to ONNX."
-    return write_card(ModelCardData(library_name="onnx", tags=["hf_lenctrl", "length-control"]), name, about, use)
+    data = ModelCardData(library_name="onnx", tags=["hf_lenctrl", "length-control"], **_copied(folder))
+    return write_card(data, folder.resolve().name, about, use)
 
 
 def export(
@@ -139,7 +146,7 @@ def export(
         part = Path(folder, output_dir.name)
         if format == "onnx":
             export_onnx(model, tokenizer, part, quantization or "float32")
-            onnx_card(model, Path(model_folder).resolve().name).save(part / "README.md")
+            onnx_card(model, model_folder).save(part / "README.md")
         else:
             _export_frozen(model, tokenizer, length, part, model_folder, quantization)
         part.rename(output_dir)
