@@ -127,4 +127,4 @@ def test_the_everyday_card_prints_what_it_says(capsys, monkeypatch):
     monkeypatch.chdir(MODELS.parent)
     exec(code, {})
     assert capsys.readouterr().out == printed
-    assert sum(path.stat().st_size for path in EVERYDAY.rglob("*") if path.is_file()) < 25 * 2**20
+    assert sum(path.stat().st_size for path in EVERYDAY.rglob("*") if path.is_file()) < 50e6
