@@ -38,13 +38,13 @@ def _mask(allowed: torch.Tensor) -> torch.Tensor:
 
 
 class _Encoder(nn.Module):
-    """`input_ids` and `attention_mask`, each `(B, S)`, and `length (B,)` to `last_hidden_state (B, S, d)`."""
+    """`input_ids` and `attention_mask`, each `(B, S)`, to `last_hidden_state (B, S, d)`; some read `length (B,)`."""
 
     def __init__(self, model):
         super().__init__()
         self.encoder = model.get_encoder()
 
-    def forward(self, input_ids, attention_mask, length):
+    def forward(self, input_ids, attention_mask, length=None):
         seen = _mask(attention_mask[:, None, None, :] != 0)  # made here, so that no branch depends on its values
         seen = seen.expand(-1, -1, input_ids.shape[1], -1)
         return self.encoder(input_ids, attention_mask=seen, length=length)[0]
@@ -117,7 +117,9 @@ def _graphs(model) -> Iterator[tuple[str, nn.Module, dict[str, tuple[torch.Tenso
     states = model.get_encoder()(ids(source), attention_mask=ids(source), length=ids(1)[:, 0])[0]
     rows, length = {0: "batch_size"}, torch.full((batch,), 20)
     columns = rows | {1: "encoder_sequence_length"}
-    inputs = {"input_ids": (ids(source), columns), "attention_mask": (ids(source), columns), "length": (length, rows)}
+    inputs = {"input_ids": (ids(source), columns), "attention_mask": (ids(source), columns)}
+    if model.config.encoder_length_embedding:  # transformers.js gives an encoder nothing else
+        inputs["length"] = (length, rows)
     yield ENCODER, _Encoder(model), inputs, ["last_hidden_state"]
 
     cache: Any = EncoderDecoderCache(DynamicCache(), DynamicCache())
@@ -176,7 +178,9 @@ def export_onnx(model, tokenizer, output_dir: str | Path, quantization: str = "f
     model.generation_config.save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)
     if isinstance(tokenizer, MarianTokenizer) and not tokenizer.separate_vocabs:
-        _MarianConverter(tokenizer).converted().save(str(Path(output_dir, "tokenizer.json")))
+        fast = _MarianConverter(tokenizer).converted()
+        fast.add_special_tokens(tokenizer.all_special_tokens)
+        fast.save(str(Path(output_dir, "tokenizer.json")))
     model = copy.deepcopy(model).float().eval()
     for name, module, inputs, outputs in _graphs(model):
         _write(module.eval(), inputs, outputs, folder / name)
