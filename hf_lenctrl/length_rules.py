@@ -262,7 +262,8 @@ class Rows:
 
     @torch.inference_mode(False)  # a row made by a call in inference mode is read by others
     def _add(self, keys: torch.Tensor) -> None:
-        if self.kept is not None and self.made > min(_KEPT_ROWS, _KEPT_ENTRIES // self.kept.shape[1]):
+        most = 0 if self.kept is None else min(_KEPT_ROWS, _KEPT_ENTRIES // self.kept.shape[1])
+        if self.made > most:
             self.made = 0
         keys = keys.unique()
         if self.made:
@@ -271,7 +272,7 @@ class Rows:
         new = self.make(keys // width, keys % width + self.low)
         end = self.made + len(keys)
         if self.kept is None or end > len(self.kept):  # room for twice as many, so that few copies are made
-            room = new.new_empty((2 * end, new.shape[1]))
+            room = new.new_empty((max(end, min(2 * end, most)), new.shape[1]))
             if self.kept is not None:
                 room[: self.made] = self.kept[: self.made]
             self.kept = room

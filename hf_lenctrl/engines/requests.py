@@ -129,7 +129,8 @@ def mask(logits: torch.Tensor, rows: list[Row], counters: dict[str, Counter]) ->
             for r in group
         ]
         index, low, high, units, state, left = torch.tensor(facts, device=logits.device).T
-        start = torch.tensor([r.point.tokens <= 2 and r.point.units == 0 for r in group], device=logits.device)
+        begun = [r.point.tokens > 2 or r.point.units > 0 for r in group]
+        start = None if all(begun) else ~torch.tensor(begun, device=logits.device)
         process = LengthConstraintLogitsProcessor(
             counters[unit].table, Target(high, low, high), constraint, eos_token_id=list(eos)
         )
