@@ -3,6 +3,7 @@
 The one place of export and of registration: with this import the Auto classes and `pipeline` know the models.
 """
 
+import sys
 from typing import TYPE_CHECKING
 
 from transformers import (
@@ -77,6 +78,19 @@ def __getattr__(name: str):
 
     return LengthControlTrainer
 
+
+# where public names stood before 0.2
+for _old, _new in {
+    "data_collator": "training.collator",
+    "ensemble": "inference.ensemble",
+    "freezing": "fixed_length.freezing",
+    "metrics": "evaluation.metrics",
+    "pipeline": "inference.pipeline",
+    "report": "evaluation.report",
+    "reranking": "inference.ranking",
+    "tokenizer_training": "training.tokenizer",
+}.items():
+    sys.modules[f"{__name__}.{_old}"] = sys.modules[f"{__name__}.{_new}"]
 
 # for checkpoints that do not name their tokenizer; MBart, M2M100 and Pegasus have several, so theirs must
 _TOKENIZERS = {"bart": BartTokenizer, "marian": MarianTokenizer, **dict.fromkeys(("t5", "mt5", "umt5"), T5Tokenizer)}

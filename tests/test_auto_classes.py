@@ -1,5 +1,6 @@
 """Registration, saving and loading, code that ships with a checkpoint. What ships runs in a process of its own."""
 
+import importlib
 import json
 import os
 import shutil
@@ -217,3 +218,9 @@ def test_a_base_model_names_its_own_auto_class(any_family, tmp_path):
     name = FAMILIES[any_family].model_class.__name__
     assert auto_map["AutoModel"] == f"modeling_lenctrl.{name}"
     assert type(AutoModel.from_pretrained(tmp_path)).__name__ == name
+
+
+@pytest.mark.parametrize("old", ["data_collator.DataCollatorForLengthControl", "reranking.rerank"])
+def test_a_public_name_is_still_found_where_it_stood(old):
+    module, name = old.split(".")
+    assert getattr(importlib.import_module(f"hf_lenctrl.{module}"), name) is getattr(hf_lenctrl, name)

@@ -180,7 +180,7 @@ def build_model(args: ModelArguments, tokenizer, max_positions: int, length_toke
     no length in any way.
     """
     if args.base_model is not None and args.model_name_or_path is not None:
-        raise ValueError("base_model starts a run and model_name_or_path goes on with one; give one of them")
+        raise ValueError("base_model starts a new run, model_name_or_path continues one; give one of them")
     if (name := args.base_model or args.model_name_or_path) is None:
         model = _new_model(args, tokenizer, max_positions, length_tokens)
     else:

@@ -269,7 +269,7 @@ class LengthControlledGenerationPipeline(Pipeline):
             outputs += [out for row in rows if not row.natural for out in row.outputs or []]
             pools.append({out["generated_text"]: out for out in outputs})
         pairs = {(rows[0].text, text) for rows, pool in zip(requests, pools, strict=True) for text in pool}
-        order = sorted(pairs, key=lambda pair: (len(pair[0]) + len(pair[1]), pair))  # alike lengths, little padding
+        order = sorted(pairs, key=lambda pair: (len(pair[0]) + len(pair[1]), pair))  # little padding
         sources, texts = [list(side) for side in zip(*order, strict=True)]
         plain = dict(zip(order, log_probabilities(self.model, self.tokenizer, sources, texts), strict=True))
         results = []

@@ -1,4 +1,4 @@
-"""A trained plain translator with a new vocabulary and a deeper encoder, for a training that goes on with it.
+"""Gives a trained plain translator a new vocabulary and a deeper encoder, to train it further.
 
     python recipes/translation/grow.py models/translate_to_english_base --rows data/everyday/train.jsonl \\
         --output_dir runs/translation/grown
