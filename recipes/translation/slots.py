@@ -3,12 +3,14 @@ Names, places, numbers and times for training pairs, German or French to English
 
 Sentence collections know a handful of names (in Tatoeba: Tom, Mary and Boston), so a small model that is trained on
 them writes these for every other name. `replace` puts others into a pair, on both sides; `sentence` writes a pair with
-several of them. Both draw from lists below. `HELD_OUT` names never enter training; they test whether a model copies.
+several of them. Both draw from lists below, and half of the time make a name of the parts of two, because a model
+learns some hundred names by heart but must copy thousands. `HELD_OUT` names never enter training; they test whether a
+model copies.
 """
 
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 
@@ -120,6 +122,7 @@ for _name in "John Jim Bill Bob Jack Ken Mike Tony Johnny Jackson".split():
     _KNOWN["de"][_name] = _KNOWN["fr"][_name] = (_name, MEN)
 for _name in "Alice Jane Nancy Emily Kate Lucy Linda Betty Ann Judy Susan Layla".split():
     _KNOWN["de"][_name] = _KNOWN["fr"][_name] = (_name, WOMEN)
+_PARTS = re.compile(r"([^\W\d_]+?[aeiouyäöüéèêëïôœ]+)([^\W\d_]+)")  # "Lu" and "kas"
 _VOWELS = "AEIOUÉÈÊÀÂÎÔÛ"
 _NUMBER = re.compile(r"(?<![\w.,:])\d{1,4}(?![\w.,:]*\w)")
 
@@ -128,6 +131,23 @@ def _elide(text: str) -> str:
     """French "de" and "que" before a name or a place, with a vowel or without."""
     text = re.sub(rf"\b([dD]|[qQ]u)e (?=[{_VOWELS}]\w*)", r"\1'", text)
     return re.sub(rf"\b([dD]|[qQ]u)['’](?=[A-ZÀ-Ü])(?![{_VOWELS}H])", r"\1e ", text)
+
+
+def _name(names: Sequence[str], draw: random.Random) -> str:
+    """One of the names, or half of the time the first part of one and the second of another."""
+    name = draw.choice(names)
+    first, second = _PARTS.fullmatch(name), _PARTS.fullmatch(draw.choice(names))
+    if draw.randrange(2) != 1 or first is None or second is None:
+        return name
+    made = first[1] + second[2]
+    return name if any(made in held for held in HELD_OUT.values()) else made
+
+
+def _city(cities: Sequence[tuple[str, ...]], draw: random.Random) -> tuple[str, ...]:
+    """The same for a city; one that is made is the same in the three languages."""
+    city = draw.choice([city for city in cities if not city[1].startswith("Le ")])
+    name = _name([city[2]] + [other[2] for other in cities if other[0] == other[1]], draw)
+    return city if name in (other[2] for other in cities) else (name,) * 3
 
 
 def _swap(text: str, old: str, new: str) -> tuple[str, int]:
@@ -160,13 +180,13 @@ def replace(source: str, target: str, code: str, draw: random.Random) -> tuple[s
         if re.search(rf"(?<!\w){name}", pair[0]):
             genitive = re.search(rf"(?<!\w){name}s", pair[0])
             fits = [other for other in others if other not in taken and not (genitive and other[-1] in "sxzß")]
-            new = draw.choice(fits)
+            new = _name(fits, draw)
             pair = _both(*pair, (name, english), (new, new)) or pair
             taken.add(new)
     for places in (CITIES, COUNTRIES):
         for place in places:
             if place[2] in taken or all(part in taken for part in place[2].split()):
-                new_place = draw.choice([other for other in places if not other[1].startswith("Le ")])
+                new_place = _city(places, draw) if places is CITIES else draw.choice(places)
                 pair = _both(*pair, (place[side], place[2]), (new_place[side], new_place[2])) or pair
                 break
     numbers = [n for n in dict.fromkeys(_NUMBER.findall(pair[0])) if int(n) > 12 and n in _NUMBER.findall(pair[1])]
@@ -251,13 +271,17 @@ def sentence(code: str, draw: random.Random, held_out: bool = False) -> tuple[st
     templates = [lines for lines in SENTENCES if not held_out or any(slot in lines[2] for slot in named)]
     template = draw.choice(templates)
     country = draw.choice(COUNTRIES)
-    city, city2 = draw.sample([city for city in cities if not city[1].startswith("Le ")], 2)
-    man, woman = draw.choice(men), draw.choice(women)
+    if held_out:
+        city, city2 = draw.sample(cities, 2)
+        man, woman, surname = draw.choice(men), draw.choice(women), draw.choice(SURNAMES)
+    else:
+        city, city2 = _city(cities, draw), _city(cities, draw)
+        man, woman, surname = _name(men, draw), _name(women, draw), _name(SURNAMES, draw)
     anyone = draw.choice([man, woman])
     if "né le" in template[1] and code == "fr":
         anyone = man  # the participle agrees
     words = {
-        "man": (man,) * 3, "woman": (woman,) * 3, "name": (anyone,) * 3, "surname": (draw.choice(SURNAMES),) * 3,
+        "man": (man,) * 3, "woman": (woman,) * 3, "name": (anyone,) * 3, "surname": (surname,) * 3,
         "city": city, "city2": city2, "country": country, "month": draw.choice(MONTHS), "day": draw.choice(DAYS),
         "place": (country[2] if code == "de" else city[2],) * 3,
         "time": clock(draw), "date": date(draw), "amount": amount(draw),
