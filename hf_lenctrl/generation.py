@@ -273,7 +273,7 @@ class LengthControlledGeneration:
                 give as many outputs, and its encoder runs once.
             length_constraint (`str`, *optional*): `"max"`, never longer than `length`; `"exact"`, this length
                 wherever the vocabulary allows it, with a warning where it did not; `None`, unconstrained. Defaults to
-                `config.length_constraint`. See `LengthConstraintLogitsProcessor`.
+                `config.length_constraint`, without a length to `None`. See `LengthConstraintLogitsProcessor`.
             length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window: the model plans
                 for `length`, an output may end so far from it and nowhere else. Units (4), a share of the length
                 (0.1), a pair of these below and above, `(0, 4)`, or a list with one of these for each example. Shares
@@ -284,22 +284,23 @@ class LengthControlledGeneration:
                 batch or more than the decoder's positions can hold; for a constraint of another name, or one that
                 `max_new_tokens` leaves no room for; for a tolerance without `"exact"`; for a `guidance_scale`.
         """
+        controlled = self.config.length_controlled
+        unasked = length is None and self.config.length is None or type(length) is int and length == 0
+        plain = unasked and controlled and self.config.length_optional
         if length_constraint is FROM_CONFIG:
-            length_constraint = self.config.length_constraint
+            length_constraint = None if plain else self.config.length_constraint
         if length_tolerance is None and length_constraint == "exact":
             length_tolerance = self.config.length_tolerance
         generate: Any = super().generate
         # the positional arguments behind `inputs`, by the names of the base method
         kwargs |= dict(zip(list(inspect.signature(generate).parameters)[1:], args, strict=False))
-        controlled = self.config.length_controlled
         if controlled:
             self._refuse_guidance(kwargs)
         if not controlled and length_constraint is None and length_tolerance is None:
             if length is not None:
                 refuse_length()
             return generate(inputs, **kwargs)
-        unasked = length is None and self.config.length is None or type(length) is int and length == 0
-        if unasked and controlled and self.config.length_optional and length_constraint is None:
+        if plain and length_constraint is None:
             rows = self._rows(inputs, kwargs)
             none = torch.zeros(1 if rows is None else len(rows), dtype=torch.long, device=self.device)
             return generate(inputs, **kwargs, length=none)

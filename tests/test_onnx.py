@@ -19,7 +19,7 @@ pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
 pytest.importorskip("onnxscript", reason="the extra 'onnx' is not installed")
 
 ROOT = Path(__file__).resolve().parents[1]
-EVERYDAY = ROOT / "models" / "everyday_to_english"
+EVERYDAY = ROOT / "models" / "translate_to_english"
 TEXTS = ["small text editor", "image reading and writing library", "measure disk speed"]
 
 

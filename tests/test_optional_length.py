@@ -82,6 +82,8 @@ def test_overlap_counts_each_word_as_often_as_it_is_there():
         (["Open", "Open it"], [-9.0, -1.0], "Open file", 1),  # where the natural text is
         (["She went.", "He came."], [-5.0, -4.0], "She went home.", 0),  # content before likelihood
         (["She went.", "He came."], [-25.0, -4.0], "She went home.", 1),  # but not at any price
+        (["It starts tonight..", "It starts now."], [-1.0, -3.0], "It starts tonight.", 1),  # no mark too many
+        (["It starts tonight. Im.", "It starts now."], [-1.0, -3.0], "It starts tonight.", 1),  # no second sentence
     ],
 )
 def test_the_best_is_finished_likely_and_says_what_the_natural_text_says(candidates, plain, natural, best):
@@ -126,6 +128,19 @@ def test_without_a_length_the_pipeline_writes_the_natural_text(chooser):
     ids = chooser.model.generate(**{name: inputs[name] for name in ("input_ids", "attention_mask")})[0, prompt:]
     assert out["generated_text"] == chooser.tokenizer.decode(ids, skip_special_tokens=True)
     assert out["requested_length"] is None and "score" not in out
+
+
+def test_the_models_own_constraint_is_for_calls_with_a_length(chooser):
+    natural = chooser("one more text")
+    chooser.model.config.length_constraint = "exact"
+    try:
+        assert chooser("one more text") == natural
+        assert chooser("one more text", length=9)["length"] == 9
+        inputs = {name: value for name, value in chooser.preprocess(["one more text"], tokens=[None]).items()}
+        inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+        assert torch.equal(chooser.model.generate(**inputs), chooser.model.generate(**inputs, length=0))
+    finally:
+        chooser.model.config.length_constraint = None
 
 
 def test_a_choice_that_cannot_be_made_is_refused(chooser):

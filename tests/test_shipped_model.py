@@ -117,7 +117,7 @@ def test_its_card_says_how_to_load_it():
     assert "trust_remote_code" not in CARD and not re.search(r"/(tmp|home|root|work)/", CARD)
 
 
-EVERYDAY = MODELS / "everyday_to_english"
+EVERYDAY = MODELS / "translate_to_english"
 
 
 def test_the_everyday_card_prints_what_it_says(capsys, monkeypatch):

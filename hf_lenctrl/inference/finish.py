@@ -38,8 +38,12 @@ def last_sentence_end(text: str) -> int:
 
     ```
     """
-    ends = [match for match in _END.finditer(text) if not _ABBREVIATION.search(text[: match.end()])]
-    return ends[-1].end() if ends else 0
+    return max(sentence_ends(text), default=0)
+
+
+def sentence_ends(text: str) -> list[int]:
+    """Positions behind the ends of sentences."""
+    return [match.end() for match in _END.finditer(text) if not _ABBREVIATION.search(text[: match.end()])]
 
 
 def finished(text: str, finish: str, enough: Callable[[str], bool], *, at_word: bool) -> tuple[str, str]:

@@ -86,7 +86,9 @@ class Call:
                 )
             constraint = "exact"
         if constraint is FROM_CONFIG:
-            constraint = getattr(config, "length_constraint", None)
+            unasked = self.length is None and self.length_ratio is None and getattr(config, "length", None) is None
+            plain = unasked and getattr(config, "length_optional", False)
+            constraint = None if plain else getattr(config, "length_constraint", None)
         check_constraint(constraint)
         if tolerance is None and constraint == "exact" and not self.ranged:
             tolerance = getattr(config, "length_tolerance", None)

@@ -12,9 +12,11 @@ from torch.nn.utils.rnn import pad_sequence
 from ..conversion import auto_class, tokenizer_of
 from ..length_units import UnitTable
 from .chats import prompt_ids
-from .finish import last_sentence_end
+from .finish import last_sentence_end, sentence_ends
 
 
+# in the last word: "now..", "now?.", and a mark inside of it that is not of "p.m." or "3.5"
+_TWO_MARKS = re.compile(r"(?<!\.)\.\.(?!\.)|[?!]\.|(?<!\d)(?<!\b\w)[.!?…][^\s.!?…]+[.!?…]")
 OVERLAP_WEIGHT = 20.0  # of the share of natural words, in nats; chosen on validation rows
 _AT_ONCE = 16  # outputs: their logits take more memory than a step of generation
 
@@ -250,9 +252,10 @@ def choose(candidates: Sequence[str], plain: Sequence[float], natural: str) -> t
     """
     The best of several texts of about one length, for a source.
 
-    Where the natural text ends a sentence, a candidate that does so comes before one that does not. Among these the
-    highest log-probability counts, plus `OVERLAP_WEIGHT` times the overlap with the natural text: log-probability
-    alone prefers texts that leave words out.
+    Where the natural text ends a sentence, a candidate that does so, with no more sentences than it has, comes before
+    one that does not: a piece of a second sentence is what fills a length. Among these the highest log-probability
+    counts, plus `OVERLAP_WEIGHT` times the overlap with the natural text: log-probability alone prefers texts that
+    leave words out.
 
     Args:
         candidates (`Sequence[str]`): At least one.
@@ -263,13 +266,28 @@ def choose(candidates: Sequence[str], plain: Sequence[float], natural: str) -> t
         The index of the best, and its log-probability.
     """
 
+    most = len(sentence_ends(natural))
+
     def rank(k: int) -> tuple[bool, float]:
-        return ends(candidates[k]) or not ends(natural), plain[k] + OVERLAP_WEIGHT * overlap(candidates[k], natural)
+        whole = ends(candidates[k]) and len(sentence_ends(candidates[k])) <= most
+        return whole or not ends(natural), plain[k] + OVERLAP_WEIGHT * overlap(candidates[k], natural)
 
     best = max(range(len(candidates)), key=rank)
     return best, plain[best]
 
 
 def ends(text: str) -> bool:
-    """Whether a text ends as a sentence does."""
-    return 0 < len(text.rstrip()) == last_sentence_end(text.rstrip())
+    """
+    Whether a text ends as a sentence does, and with one mark.
+
+    Example:
+
+    ```python
+    >>> from hf_lenctrl.inference.ranking import ends
+    >>> [ends(text) for text in ("Not at 3 p.m.", "Not now", "Not now..", "Not now.s.")]
+    [True, False, False, False]
+
+    ```
+    """
+    text = text.rstrip()
+    return 0 < len(text) == last_sentence_end(text) and not _TWO_MARKS.search(text.split()[-1])
