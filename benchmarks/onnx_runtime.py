@@ -1,6 +1,6 @@
 """An exported model in ONNX Runtime against PyTorch and CTranslate2: the same texts, size, speed.
 
-    python benchmarks/onnx_runtime.py --model models/everyday_to_english --base models/translate_to_english_base \\
+    python benchmarks/onnx_runtime.py --model models/translate_to_english --base models/translate_to_english_base \\
         --input_file recipes/translation/german.txt recipes/translation/french.txt --rows 500
 
 The model is exported in float32 and int8. Every text is generated with beam 4 at a length around its natural one,

@@ -1,6 +1,6 @@
 """Texts of a length: the pipeline's default beside what a user can do with a plain model.
 
-    python benchmarks/texts.py --model models/everyday_to_english --base_model runs/translation/everyday \\
+    python benchmarks/texts.py --model models/translate_to_english --base_model runs/translation/everyday \\
         --test_files data/everyday/test_tatoeba_de_en.jsonl data/everyday/test_tatoeba_fr_en.jsonl \\
         --max_rows 150 --output_dir out
 

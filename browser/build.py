@@ -1,6 +1,6 @@
 """Build the page without a server: a folder of files that any web server, or a page host, can give.
 
-    python browser/build.py [--model models/everyday_to_english] [--output_dir browser/dist]
+    python browser/build.py [--model models/translate_to_english] [--output_dir browser/dist]
 
 `npm ci` in `browser/` comes first (`make browser` runs both). The model is exported to ONNX in int8; the libraries are
 copied from `node_modules/`, so that the page loads nothing from elsewhere.
@@ -62,7 +62,7 @@ def _optimize(source: Path, target: Path) -> None:
 def main(argv=None) -> None:
     """Build, and say how large the page is."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=str(HERE.parent / "models" / "everyday_to_english"))
+    parser.add_argument("--model", default=str(HERE.parent / "models" / "translate_to_english"))
     parser.add_argument("--output_dir", type=Path, default=HERE / "dist")
     parser.add_argument("--exported", type=Path, help="what `lenctrl export --format onnx` made of the model already")
     args = parser.parse_args(argv)

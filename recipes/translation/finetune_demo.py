@@ -101,11 +101,8 @@ def main(argv=None) -> None:
     task: Any = "length-controlled-generation"
     controlled = pipeline(task, model=str(out / "model"), device="cpu", num_beams=4, progress_bar=False)
     own = plain(sources[-4:])
-    demo.show(
-        plain,
-        controlled,
-        {out_of: [out["length"] - 3, out["length"] + 3] for out_of, out in zip(sources[-4:], own, strict=True)},
-    )
+    requests = {text: [out["length"] - 3, out["length"] + 3] for text, out in zip(sources[-4:], own, strict=True)}
+    demo.show(controlled, requests, plain, rerank=16, rerank_model=(plain.model, plain.tokenizer))
     points = errors(out / "model")
     plot(points, out / "error.png")
     print(f"\nMean length error on {HELD_OUT} sentences: {points[0][1]:.1f} characters -> {points[-1][1]:.1f}")

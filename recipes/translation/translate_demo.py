@@ -1,4 +1,4 @@
-"""`make demo`: ten sentences translated at four lengths each, and a picture of 300 lengths.
+"""`make demo`: ten sentences translated at four lengths each, and a picture of 100 lengths.
 
     python recipes/translation/translate_demo.py --output_dir demo
 
@@ -18,6 +18,7 @@ from transformers.utils import logging as transformers_logging
 
 import hf_lenctrl  # noqa: F401, registers the models and the pipeline
 from hf_lenctrl import length_metrics
+from hf_lenctrl.inference.ranking import ends
 
 
 HERE = Path(__file__).resolve().parent
@@ -35,7 +36,8 @@ SHOWN = {
     "Vergiss nicht, das Licht auszumachen, wenn du gehst.": [47, 50, 51, 52],
     "Peux-tu marcher un peu plus lentement, s'il te plaît ?": [37, 39, 44, 46],
 }
-LENGTHS = range(15, 81)  # of the picture, in characters
+DRAWN = 100  # sentences of the picture
+SHARES = (0.8, 1.2)  # of the natural length, for the picture
 
 
 def load(name: str):
@@ -51,29 +53,29 @@ def sentences() -> list[str]:
     return [sentence for pair in zip(*files, strict=True) for sentence in pair]
 
 
-def show(plain, controlled, requests: dict[str, list[int]]) -> None:
-    """Each sentence, the plain model's translation, and the controlled model's at exact lengths."""
-    sources, ranked = list(requests), {"rerank": 16, "rerank_model": (plain.model, plain.tokenizer)}
-    outputs = controlled(sources, length=list(requests.values()), length_constraint="exact", **ranked)
-    for source, base, rows in zip(sources, plain(sources), outputs, strict=True):
-        print(f"\n{source}\n  plain  {base['length']:>3}  {base['generated_text']}")
+def show(translate, requests: dict[str, list[int]], plain=None, **options) -> None:
+    """Each sentence, the text that `plain` (by default the same model) writes without a length, and exact lengths."""
+    sources = list(requests)
+    outputs = translate(sources, length=list(requests.values()), length_constraint="exact", **options)
+    for source, natural, rows in zip(sources, (plain or translate)(sources), outputs, strict=True):
+        print(f"\n{source}\n  natural {natural['length']:>3}  {natural['generated_text']}")
         for out in rows:
-            print(f"  {out['requested_length']:>5}  {out['length']:>3}  {out['generated_text']}")
+            print(f"  {out['requested_length']:>7} {out['length']:>3}  {out['generated_text']}")
 
 
-def measure(plain, controlled, sources: list[str]) -> list[dict]:
-    """A row for each sentence: its requested length, drawn from `LENGTHS`, and the lengths that both models write."""
-    requested = [LENGTHS[i % len(LENGTHS)] for i in range(len(sources))]
-    random.Random(1).shuffle(requested)
-    both = zip(sources, requested, plain(sources), controlled(sources, length=requested), strict=True)
+def measure(translate, sources: list[str]) -> list[dict]:
+    """A row for each sentence: a length drawn around the natural one, and the texts without and with it."""
+    draw, natural = random.Random(1), translate(sources)
+    requested = [round(draw.uniform(*SHARES) * out["length"]) for out in natural]
+    outputs = translate(sources, length=requested)
     return [
-        {"source": source, "requested": n, "plain": base["length"], "controlled": out["length"]}
-        for source, n, base, out in both
+        {"source": source, "requested": n, "natural": out["generated_text"], "text": of_length["generated_text"]}
+        for source, n, out, of_length in zip(sources, requested, natural, outputs, strict=True)
     ]
 
 
 def plot(rows: list[dict], path: Path) -> None:
-    """Produced against requested length of both models, for `measure`'s rows."""
+    """Produced against requested length, without and with the length, for `measure`'s rows."""
     import matplotlib
 
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
@@ -81,14 +83,11 @@ def plot(rows: list[dict], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(figsize=(6, 4.2), layout="constrained")
-    ends = [LENGTHS[0], LENGTHS[-1]]
-    axes.fill_between(ends, [0.9 * n for n in ends], [1.1 * n for n in ends], color="#0072B2", alpha=0.15, lw=0)
     asked = [row["requested"] for row in rows]
     style: dict[str, Any] = {"s": 16, "linewidths": 0}
-    axes.scatter(asked, [row["plain"] for row in rows], color="0.65", label="plain model", **style)
-    axes.scatter(asked, [row["controlled"] for row in rows], color="#0072B2", label="with length control", **style)
-    axes.set(xlabel="requested characters", ylabel="produced characters", ylim=(0, 100))
-    axes.text(54, 64, "± 10 %", color="#0072B2", ha="center", rotation=36)
+    axes.scatter(asked, [len(row["natural"]) for row in rows], color="0.65", label="no length given", **style)
+    axes.scatter(asked, [len(row["text"]) for row in rows], color="#0072B2", label="length given", **style)
+    axes.set(xlabel="requested characters", ylabel="produced characters")
     axes.legend(frameon=False, loc="upper left")
     figure.savefig(path, dpi=150)
     plt.close(figure)
@@ -110,19 +109,20 @@ def main(argv=None) -> None:
     out = Path(args.output_dir)
     out.mkdir(parents=True, exist_ok=True)
 
-    plain, controlled = load("translate_to_english_base"), load("translate_to_english")
-    sources = sentences()
-    print("Requested and produced characters, length_constraint='exact', the best of 16 by the plain model")
-    show(plain, controlled, SHOWN)
+    translate = load("translate_to_english")
+    print("Requested and produced characters; natural: without a length")
+    show(translate, SHOWN)
     print("\nSentences and lengths were chosen by hand: English has a good sentence of each.")
 
-    rows = measure(plain, controlled, sources)
-    print(f"\n{len(rows)} sentences, a length from {LENGTHS[0]} to {LENGTHS[-1]} requested for each, no constraint")
-    print(f"{'model':<20} {'mean error':>10} {'exact':>6} {'within 10 %':>12}")
-    for label, name in (("plain", "plain"), ("with length control", "controlled")):
-        figures = length_metrics([row[name] for row in rows], [row["requested"] for row in rows])
-        near = sum(abs(row[name] - row["requested"]) <= 0.1 * row["requested"] for row in rows) / len(rows)
-        print(f"{label:<20} {figures['mae']:>10.2f} {figures['exact']:>6.0%} {near:>12.0%}")
+    rows = measure(translate, sentences()[:DRAWN])
+    print(
+        f"\n{len(rows)} sentences, not chosen, for each a length of {SHARES[0]} to {SHARES[1]} times its natural one"
+    )
+    print(f"{'length':<10} {'mean error':>10} {'exact':>6} {'final mark':>11}")
+    for label, name in (("not given", "natural"), ("given", "text")):
+        figures = length_metrics([len(row[name]) for row in rows], [row["requested"] for row in rows])
+        whole = sum(ends(row[name]) for row in rows) / len(rows)
+        print(f"{label:<10} {figures['mae']:>10.2f} {figures['exact']:>6.0%} {whole:>11.0%}")
     (out / "lengths.json").write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     plot(rows, out / "lengths.png")
     print(f"\nPicture: {out / 'lengths.png'}")
