@@ -1,4 +1,4 @@
-"""A page to try a translator: a sentence and a length in, a translation of this length out, the base's beside it.
+"""A page to try a translator: a sentence and a length in, a translation of this length out, the natural one beside it.
 
     python app/app.py
     LENCTRL_MODEL=path/or/name LENCTRL_BASE_MODEL=path/or/name python app/app.py
@@ -67,6 +67,11 @@ def is_controlled(pipe: LengthControlledGenerationPipeline) -> bool:
     """Whether the model is given the length; any other has the constraint alone, and needs one."""
     config = pipe.model.config
     return getattr(config, "length_controlled", False) or getattr(config, "length_tokens", None) is not None
+
+
+def is_optional(pipe: LengthControlledGenerationPipeline) -> bool:
+    """Whether the model also writes without a length, and so needs no base."""
+    return getattr(pipe.model.config, "length_optional", False)
 
 
 def unit_of(pipe: LengthControlledGenerationPipeline) -> str:
@@ -139,14 +144,16 @@ def translate(pipe: Writer, base: Writer | None, text: str, length: float, choic
     if choice not in CONSTRAINTS:
         raise ValueError(f"the constraint must be one of {', '.join(CONSTRAINTS)}, got {choice!r}")
     unit, requested = unit_of(pipe), int(length)
-    # a plain model knows which of the candidates ends like a sentence
-    ranked = {"rerank": CANDIDATES, "rerank_model": (base.model, base.tokenizer)} if base and choice == "exact" else {}
+    natural = pipe if is_optional(pipe) else base  # writes without a length
+    ranked: dict[str, Any] = {}  # a plain model knows which of the candidates ends like a sentence
+    if natural is base and base is not None and choice == "exact":
+        ranked = {"rerank": CANDIDATES, "rerank_model": (base.model, base.tokenizer)}
     out = pipe(text, length=requested, length_unit=unit, length_constraint=CONSTRAINTS[choice], **ranked)
     produced, kind = out["length"], kind_of(out["length"], requested, choice)
     parts = [row(f"{choice}, {requested} {unit}s", out["generated_text"], f"{produced} of {requested}", kind)]
-    if base is not None:
-        plain = base(text, length_unit=unit)
-        parts.append(row("without length control", plain["generated_text"], str(plain["length"]), "base"))
+    if natural is not None:
+        plain = natural(text, length_unit=unit)
+        parts.append(row("no length given", plain["generated_text"], str(plain["length"]), "base"))
     return "".join([*parts, tokens(pipe, out)])
 
 
@@ -201,7 +208,8 @@ def find_models() -> tuple[str, str | None]:
 def main() -> None:
     """Serve `find_models()`."""
     model, base = find_models()
-    build(load(model), None if base is None else load(base)).launch()
+    pipe = load(model)
+    build(pipe, None if base is None or is_optional(pipe) else load(base)).launch()
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def test_the_answer_has_the_translation_its_count_and_the_bases(writer, plain_wr
     assert plain == base["generated_text"]
     assert texts(html, "count met") == ["25 of 25"]
     assert texts(html, "count base") == [str(len(plain))]
-    assert html.index("exact, 25 characters") < html.index("without length control")
+    assert html.index("exact, 25 characters") < html.index("no length given")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_counts_are_coloured(produced, choice, kind):
 
 def test_without_a_base_there_is_one_text_with_the_remaining_length_under_each_token(writer):
     html = app.translate(writer, None, SENTENCE, 25, "exact")
-    assert "without length control" not in html
+    assert "no length given" not in html
     [text] = texts(html, "text")
     *pieces, end = re.findall(r'class="token"><div>([^<]*)</div>', html)
     assert end == "end"
@@ -104,6 +104,13 @@ def test_a_sentence_may_hold_marks():
     assert all(map(app.NEXT_SENTENCE.search, ("Tu viens ? Je pars.", "Er rief: „Halt!“ Dann war es still.")))
     pairs = [f"{one} {two}" for one, two in pairwise(sentences[:300]) if len(one.split()[-1]) > 3]
     assert len(pairs) > 200 and all(map(app.NEXT_SENTENCE.search, pairs))
+
+
+def test_the_shipped_model_writes_the_natural_text_too():
+    pipe = app.load(str(ROOT / "models" / "translate_to_english"))
+    html = app.translate(pipe, None, "Wo ist die Apotheke?", 22, "exact")
+    assert "no length given" in html and texts(html, "count met") == ["22 of 22"]
+    assert texts(html, "text")[1] == pipe("Wo ist die Apotheke?")["generated_text"]
 
 
 def test_the_slider_has_the_trained_lengths(writer, monkeypatch):
@@ -227,7 +234,7 @@ def test_a_visitor_gets_the_length_asked_for_and_is_told_of_faults(browser_page)
     wait = {"timeout": WAIT * 1000}
 
     sentence = page.get_by_label("Sentence")
-    expect(page.get_by_text("a small model for everyday sentences")).to_be_visible()
+    expect(page.get_by_text("a small model for everyday sentences")).to_be_visible(**wait)
 
     # Enter runs the example that the page starts with
     expect(sentence).to_have_value(app.EXAMPLES[0][0])

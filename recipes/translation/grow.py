@@ -1,6 +1,6 @@
 """Gives a trained plain translator a new vocabulary and a deeper encoder, to train it further.
 
-    python recipes/translation/grow.py models/translate_to_english_base --rows data/everyday/train.jsonl \\
+    python recipes/translation/grow.py runs/translation/base --rows data/everyday/train.jsonl \\
         --output_dir runs/translation/grown
     lenctrl train translation/everyday --train_file data/everyday/train.jsonl \\
         --validation_file data/everyday/validation.jsonl
