@@ -421,8 +421,7 @@ def test_a_missing_or_wrong_file_ends_a_recipe_with_one_line(recipe, name, conte
 @pytest.mark.slow
 def test_a_file_is_filled_within_its_limits(tmp_path, capsys):
     (tmp_path / "en.po").write_text(PO, encoding="utf-8")
-    options = ["--plain_model", str(MODELS / "translate_to_english_base"), "--report_dir", str(tmp_path)]
-    options += ["--model", str(MODELS / "translate_to_english")]
+    options = ["--model", str(MODELS / "translate_to_english"), "--report_dir", str(tmp_path)]
     strings.main(["--input_file", str(tmp_path / "en.po"), "--output_file", str(tmp_path / "out.po"), *options])
     filled = {entry.msgid: entry for entry in polib.pofile(str(tmp_path / "out.po"))}
     game = filled["Das Spiel ist vorbei."]

@@ -1,7 +1,7 @@
 """The natural translation where it fits, else the best one within the limit: what both recipes share.
 
-A plain model translates. What does not fit is written again, at several shorter lengths, by the length-controlled
-model, and by the plain model under a maximum. The plain model scores all candidates.
+A plain model translates, or the length-controlled one without a length. What does not fit is written again, at several
+shorter lengths, by the length-controlled model, and by the plain one under a maximum. The plain one scores all.
 """
 
 import argparse
@@ -83,8 +83,8 @@ class Fitter:
     Translations within limits.
 
     Args:
-        plain_model (`str`): Path or Hub name of a plain model of the task. It writes the natural translation and
-            scores the candidates.
+        plain_model (`str`, *optional*): Path or Hub name of a plain model of the task. It writes the natural
+            translation and scores the candidates. Without it, `model` does, which must have `length_optional`.
         model (`str`, *optional*): The length-controlled one, of the same task. Without it, only the plain model
             writes shorter texts.
         length_unit (`str`, *optional*): Of the limits; defaults to that of `model`, else `"character"`.
@@ -92,11 +92,15 @@ class Fitter:
         shorten (`bool`): The models shorten text of one language: the natural text is the source itself.
     """
 
-    def __init__(self, plain_model, model=None, *, length_unit=None, min_score=-1.0, shorten=False, batch_size=16):
+    def __init__(self, plain_model=None, model=None, *, length_unit=None, min_score=-1.0, shorten=False, batch_size=16):
         task: Any = "length-controlled-generation"  # the stubs of Transformers know its own tasks alone
         options: dict[str, Any] = {"batch_size": batch_size, "progress_bar": False}
-        self.plain = pipeline(task, model=plain_model, **options)
+        if plain_model is None and model is None:
+            raise ValueError("a model must be named, got none; pass --model, --plain_model or both")
         self.controlled = None if model is None else pipeline(task, model=model, **options)
+        self.plain: Any = self.controlled if plain_model is None else pipeline(task, model=plain_model, **options)
+        if plain_model is None and not getattr(self.plain.model.config, "length_optional", False):
+            raise ValueError(f"--model {model} needs a length for each text; pass --plain_model too")
         own = None if self.controlled is None else getattr(self.controlled.model.config, "length_unit", None)
         self.unit = length_unit or own or "character"
         self.min_score, self.shorten = min_score, shorten
@@ -299,8 +303,8 @@ def add_options(parser: argparse.ArgumentParser, min_score: float) -> None:
     add("--input_file", required=True, help="the file with the texts to translate")
     add("--output_file", required=True, help="where the translated file goes")
     add("--report_dir", required=True, help="folder for report.md and report.json")
-    add("--plain_model", required=True, help="a plain model: natural translations, and the score of each candidate")
-    add("--model", help="the length-controlled model, for what does not fit; without it the plain model writes these")
+    add("--model", help="a length-controlled model, for what does not fit")
+    add("--plain_model", help="natural texts, and the score of each; by default --model, if it has length_optional")
     add("--length_unit", help="of the limits; default: the model's")
     add("--min_score", type=float, default=min_score, help="least mean log-probability of a token of a used text")
     add("--shorten", action="store_true", help="the models shorten text of one language, they do not translate")

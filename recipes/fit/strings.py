@@ -1,8 +1,7 @@
 """Translate interface strings within their maximum lengths; placeholders come back whole.
 
     python recipes/fit/strings.py --input_file docs/samples/de.json --output_file en.json \\
-        --report_dir strings_report --plain_model models/translate_to_english_base \\
-        --model models/translate_to_english
+        --report_dir strings_report --model models/translate_to_english
 
 Reads gettext .po, Android strings.xml and JSON. Only what has no translation, or a too long one, is touched, and each
 new text is marked. What the models cannot write within the limit, with every placeholder, and what is doubtful, is

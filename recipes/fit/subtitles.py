@@ -1,8 +1,7 @@
 """Translate subtitles into the time and the room that each cue has.
 
     python recipes/fit/subtitles.py --input_file docs/samples/film.de.srt --output_file film.en.srt \\
-        --report_dir film_report --plain_model models/translate_to_english_base \\
-        --model models/translate_to_english
+        --report_dir film_report --model models/translate_to_english
 
 Times, number and order of the cues stay. A text that cannot fit is written whole, and the report lists it. A sentence
 that goes over several cues is translated as one and divided again.
