@@ -16,19 +16,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # one thread for each of pytest's
 import pytest
 import sentencepiece
 import torch
+import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import (
-    BartTokenizer,
-    BertTokenizer,
-    M2M100Tokenizer,
-    MarianConfig,
-    MarianMTModel,
-    MBartTokenizer,
-    NllbTokenizer,
-    PegasusTokenizer,
-    PreTrainedTokenizerFast,
-    T5Tokenizer,
-)
 from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES
 
 import hf_lenctrl
@@ -98,14 +87,14 @@ def character_tokenizer(tmp_path_factory):
     )
 
 
-def word_tokenizer(*words: str) -> PreTrainedTokenizerFast:
+def word_tokenizer(*words: str) -> transformers.PreTrainedTokenizerFast:
     """One id a word, from 3 on, and EOS, 0, at the end; an unknown word is 1."""
     vocabulary = {word: i for i, word in enumerate(("</s>", "<unk>", "<pad>", *words))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 0)])
     names = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
 
 
 FAMILIES = hf_lenctrl.modeling_lenctrl.FAMILIES
@@ -230,12 +219,12 @@ def make_tokenizers():
         MULTILINGUAL * 3, MULTILINGUAL * 3, folder / "marian", vocab_size=150, target_vocabulary="shared"
     )
     return {
-        "bart": BartTokenizer(vocab=byte_level["vocab"], merges=merges(byte_level)),
-        "bert": BertTokenizer(vocab=word_piece["vocab"]),
-        "byte fallback": PreTrainedTokenizerFast(
+        "bart": transformers.BartTokenizer(vocab=byte_level["vocab"], merges=merges(byte_level)),
+        "bert": transformers.BertTokenizer(vocab=word_piece["vocab"]),
+        "byte fallback": transformers.PreTrainedTokenizerFast(
             tokenizer_object=fallback, bos_token="<s>", pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
         ),
-        "m2m_100": M2M100Tokenizer(
+        "m2m_100": transformers.M2M100Tokenizer(
             str(folder / "vocab.json"),
             str(folder / "spm.model"),
             tgt_lang="en",
@@ -243,10 +232,10 @@ def make_tokenizers():
             additional_special_tokens=[f"__{code}__" for code in FAIRSEQ_LANGUAGE_CODES["m2m100"]],
         ),
         "marian": marian,
-        "mbart": MBartTokenizer(vocab=scores),
-        "nllb": NllbTokenizer(vocab=metaspace["vocab"], merges=merges(metaspace)),
-        "pegasus": PegasusTokenizer(vocab=own_special),
-        **dict.fromkeys(RELATIVE, T5Tokenizer(vocab=own_special)),
+        "mbart": transformers.MBartTokenizer(vocab=scores),
+        "nllb": transformers.NllbTokenizer(vocab=metaspace["vocab"], merges=merges(metaspace)),
+        "pegasus": transformers.PegasusTokenizer(vocab=own_special),
+        **dict.fromkeys(RELATIVE, transformers.T5Tokenizer(vocab=own_special)),
     }
 
 
@@ -274,7 +263,7 @@ def plain_pipe(pipe):
     """The same of a stock Marian model."""
     torch.manual_seed(3)
     shape = {**SHAPE, **MARIAN, "vocab_size": len(pipe.tokenizer), "max_position_embeddings": 512, "init_std": 0.5}
-    model = MarianMTModel(MarianConfig(**shape)).eval()
+    model = transformers.MarianMTModel(transformers.MarianConfig(**shape)).eval()
     return hf_lenctrl.LengthControlledGenerationPipeline(model=model, tokenizer=pipe.tokenizer, device="cpu")
 
 

@@ -1,11 +1,15 @@
-"""A Hub on loopback: the routes of huggingface.co that `huggingface_hub` calls to create, upload and download."""
+"""A Hub on loopback: the routes that `huggingface_hub` calls to create, upload and download; and its users."""
 
 import base64
 import hashlib
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 
@@ -199,3 +203,52 @@ class _Routes(BaseHTTPRequestHandler):
         commits.append((sha, files))
         url = f"{self.server.url}/{repo}/commit/{sha}"
         return self.answer(200, {"success": True, "commitOid": sha, "commitUrl": url, "hookOutput": ""})
+
+
+# Runs what it is told, so that several tests share the seconds that an import takes. huggingface_hub reads its
+# environment once, so each environment is a process.
+WORKER = """
+import io, json, sys
+answers, sys.stdout = sys.stdout, sys.stderr
+known = {}
+for line in sys.stdin:
+    code, known["given"] = json.loads(line)
+    known["result"] = None
+    try:
+        exec(code, known)
+        answer = {"result": known["result"]}
+    except BaseException as error:
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    print(json.dumps(answer, default=str), file=answers, flush=True)
+"""
+
+
+class Worker:
+    """A process that runs code; an error in it is raised here as `RuntimeError`."""
+
+    def __init__(self, log: Path, **environment):
+        kept = {name: value for name, value in os.environ.items() if name not in ("HF_TOKEN", "HF_HOME")}
+        common = {"HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0", "OMP_NUM_THREADS": "1", "NO_PROXY": "127.0.0.1"}
+        self.log = log
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-c", WORKER],
+            env={**kept, **common, "CUDA_VISIBLE_DEVICES": "", **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log.open("w"),
+            text=True,
+        )
+
+    def __call__(self, code: str, *given):
+        self.process.stdin.write(json.dumps([code, given], default=str) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        assert line, self.log.read_text()[-3000:]
+        answer = json.loads(line)
+        if "error" in answer:
+            raise RuntimeError(answer["error"])
+        return answer["result"]
+
+    def end(self):
+        self.process.kill()  # it has nothing left to write
+        self.process.wait()

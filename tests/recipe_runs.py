@@ -8,17 +8,9 @@ import sys
 from pathlib import Path
 
 import torch
+import transformers
 from conftest import MARIAN, SHAPE, SOURCES, TARGETS, build_model
 from safetensors.torch import load_file
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    BertConfig,
-    BertModel,
-    BertTokenizer,
-    MarianConfig,
-    MarianMTModel,
-)
 
 import hf_lenctrl
 import lenctrl
@@ -27,6 +19,11 @@ from hf_lenctrl.commands import train as train_seq2seq
 
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def options_of(text: str) -> dict[str, str]:
+    """`"layers=1 dropout=0"` as a dictionary."""
+    return dict(word.split("=") for word in text.split())
 
 
 # 120 rows of 60 packages, about 12 of them to be cut for each of validation and test
@@ -39,24 +36,11 @@ ROWS = [
     for i in range(20)
     for source, target in zip(SOURCES, TARGETS, strict=True)
 ]
-TINY = {
-    "d_model": 32,
-    "layers": 1,
-    "attention_heads": 2,
-    "ffn_dim": 32,
-    "vocab_size": 150,
-    "group_column": "package",
-    "group_separator": "-",
-    "validation_share": 0.1,
-    "test_share": 0.1,
-    "per_device_train_batch_size": 8,
-    "learning_rate": 1e-3,
-    "lr_scheduler_type": "constant",
-    "predict_with_generate": True,
-    "report_to": "none",
-    "disable_tqdm": True,
-    "use_cpu": True,
-}
+TINY = options_of(
+    "d_model=32 layers=1 attention_heads=2 ffn_dim=32 vocab_size=150 group_column=package group_separator=- "
+    "validation_share=0.1 test_share=0.1 per_device_train_batch_size=8 learning_rate=1e-3 lr_scheduler_type=constant "
+    "predict_with_generate=true report_to=none disable_tqdm=true use_cpu=true"
+)
 FIGURES = {"variance", "mae", "exact", "over", "settings"} | {
     f"{rouge}_{part}" for rouge in ("rouge1", "rouge2", "rougeL") for part in ("recall", "f1")
 }
@@ -91,7 +75,9 @@ def assert_same_weights(one: Path, two: Path):
 
 
 def load(folder: Path):
-    return AutoModelForSeq2SeqLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    return transformers.AutoModelForSeq2SeqLM.from_pretrained(
+        folder
+    ).eval(), transformers.AutoTokenizer.from_pretrained(folder)
 
 
 def steps_of(folder: Path) -> int:
@@ -120,20 +106,22 @@ def save_stock(folder: Path, tokenizer) -> Path:
     """A stock Marian checkpoint."""
     torch.manual_seed(4)
     shape = {**SHAPE, **MARIAN, "vocab_size": len(tokenizer), "max_position_embeddings": 512}
-    MarianMTModel(MarianConfig(**shape, init_std=0.5)).save_pretrained(folder)
+    transformers.MarianMTModel(transformers.MarianConfig(**shape, init_std=0.5)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
 
 def write_predictor(folder: Path) -> Path:
     """A length predictor that says 12 characters for every text; with files beside it that are none of a model."""
-    encoder = BertModel(BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=2))
+    encoder = transformers.BertModel(
+        transformers.BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
+    )
     model = hf_lenctrl.LengthPredictor.from_encoder(encoder, [6, 8], length_unit="character")
     model.output.weight.data.zero_()
     model.output.bias.data.fill_(5.0)  # standard deviations of 1 above the mean of 7
     model.save_pretrained(folder)
     words = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])}
-    BertTokenizer(vocab=words).save_pretrained(folder)
+    transformers.BertTokenizer(vocab=words).save_pretrained(folder)
     (folder / "training_args.bin").write_bytes(b"pickle")
     (folder / "checkpoint-1").mkdir()
     return folder
@@ -144,7 +132,9 @@ def save_translators(folder: Path, tokenizer, model: str = "model", base: str = 
     fields = {"vocab_size": len(tokenizer), "max_position_embeddings": 512}
     controlled = build_model("marian", length_encoding="ldpe", length_unit="character", **fields)
     torch.manual_seed(3)
-    plain = MarianMTModel(MarianConfig(**{**SHAPE, **MARIAN, **fields, "init_std": 0.5})).eval()
+    plain = transformers.MarianMTModel(
+        transformers.MarianConfig(**{**SHAPE, **MARIAN, **fields, "init_std": 0.5})
+    ).eval()
     controlled.set_unit_table(tokenizer)
     for name, made in ((model, controlled), (base, plain)):
         tokenizer.save_pretrained(folder / name)

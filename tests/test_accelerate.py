@@ -14,7 +14,19 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from accelerate.utils.launch import prepare_multi_gpu_env
 from conftest import SOURCES, build_model_of
-from recipe_runs import ROOT, ROWS, TINY, assert_same_weights, load, steps_of, train, weights, write_rows, write_texts
+from recipe_runs import (
+    ROOT,
+    ROWS,
+    TINY,
+    assert_same_weights,
+    load,
+    options_of,
+    steps_of,
+    train,
+    weights,
+    write_rows,
+    write_texts,
+)
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from hf_lenctrl.training.collator import DataCollatorForLengthControl
@@ -22,32 +34,17 @@ from hf_lenctrl.training.collator import DataCollatorForLengthControl
 
 CONFIGURATIONS = ROOT / "recipes" / "accelerate"
 FEW = ROWS[:38]
-ALL_AT_ONCE = {
-    # plain steps: Adam would make of the smallest difference between two gradients around zero a whole step
-    "optim": "sgd",
-    "learning_rate": 0.1,
-    "max_grad_norm": 0.0,
-    "dropout": 0,
-    "max_steps": 1,
-    "target_vocabulary": "shared",
-    "label_smoothing_factor": 0.1,
-    "validation_share": 0,
-    "test_share": 0,
-}
+# plain steps: Adam would make of the smallest difference between two gradients around zero a whole step
+ALL_AT_ONCE = options_of(
+    "optim=sgd learning_rate=0.1 max_grad_norm=0.0 dropout=0 max_steps=1 target_vocabulary=shared "
+    "label_smoothing_factor=0.1 validation_share=0 test_share=0"
+)
 NOISE = {"length_noise": 4, "num_train_epochs": 2, "save_strategy": "no", "validation_share": 0, "test_share": 0}
-TESTED = {
-    "seed": 1,  # with others the untrained model writes nothing for some rows
-    "save_steps": 1,
-    "average_checkpoints": 2,
-    "eval_strategy": "steps",
-    "eval_steps": 2,
-    "max_validation_rows": 5,
-    "max_test_rows": 7,  # of which the last batch is not full
-    "per_device_eval_batch_size": 2,
-    "length_noise": 2,
-    "validation_share": 0.2,
-    "test_share": 0.2,
-}
+# with other seeds the untrained model writes nothing for some rows; of the test rows the last batch is not full
+TESTED = options_of(
+    "seed=1 save_steps=1 average_checkpoints=2 eval_strategy=steps eval_steps=2 max_validation_rows=5 max_test_rows=7 "
+    "per_device_eval_batch_size=2 length_noise=2 validation_share=0.2 test_share=0.2"
+)
 REQUESTS = [{"source": f"{source} {i}", "budget": 5 + i % 7} for i, source in enumerate(SOURCES * 7)]
 GENERATED = ["--length_column", "budget", "--batch_size", "1", "--length_constraint", "max"]  # two blocks
 

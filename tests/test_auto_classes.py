@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from conftest import (
     FAMILIES,
     RELATIVE,
@@ -21,12 +22,6 @@ from conftest import (
 )
 from recipe_runs import isolated
 from safetensors.torch import load_file, save_file
-from transformers import (
-    AutoModel,
-    AutoModelForSeq2SeqLM,
-    AutoTokenizer,
-    BartTokenizer,
-)
 
 import hf_lenctrl
 from hf_lenctrl.length_units import NOT_FILLED
@@ -44,7 +39,7 @@ TABLES = ["model.decoder.unit_table.weights", "model.decoder.unit_table.next_sta
 def checkpoints(tmp_path_factory, shared_tokenizer):
     """A saved character model with its tokenizer for each family, loaded from nowhere but its folder."""
     letters = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "Ġ", *string.ascii_lowercase]
-    bart_tokenizer = BartTokenizer(vocab={piece: i for i, piece in enumerate(letters)}, merges=[])
+    bart_tokenizer = transformers.BartTokenizer(vocab={piece: i for i, piece in enumerate(letters)}, merges=[])
     folders = {}
     for family, tokenizer in (("bart", bart_tokenizer), ("marian", shared_tokenizer), ("t5", make_tokenizers()["t5"])):
         fields = {"vocab_size": len(tokenizer), "length_unit": "character", "length_encoding": "lrpe"}
@@ -103,7 +98,7 @@ def test_a_saved_model_comes_back_as_it_was(any_family, tokenizers_of_every_kind
     model = build_model_of(any_family, **fields, init_std=0.2, vocab_size=len(tokenizer))
     model.set_unit_table(tokenizer)
     model.save_pretrained(tmp_path)
-    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    loaded = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     assert type(loaded) is type(model)
     assert loaded.config.unit_states == model.unit_table.states > 1
     labels = tokenizer(text_target="small text editor", return_tensors="pt")["input_ids"]
@@ -127,13 +122,15 @@ def without_table(folder: Path) -> None:
 
 
 def test_a_checkpoint_that_lost_its_character_table_asks_for_the_tokenizer(checkpoint):
-    expected = AutoModelForSeq2SeqLM.from_pretrained(checkpoint).generate(torch.tensor([[7, 8]]), length=9)
+    expected = transformers.AutoModelForSeq2SeqLM.from_pretrained(checkpoint).generate(
+        torch.tensor([[7, 8]]), length=9
+    )
     without_table(checkpoint)
-    model = AutoModelForSeq2SeqLM.from_pretrained(checkpoint)
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(checkpoint)
     assert (model.unit_table.weights == NOT_FILLED).all()
     with pytest.raises(ValueError, match=r"no table of units.*set_unit_table\(tokenizer\)"):
         model.generate(torch.tensor([[7, 8]]), length=9)
-    model.set_unit_table(AutoTokenizer.from_pretrained(checkpoint))
+    model.set_unit_table(transformers.AutoTokenizer.from_pretrained(checkpoint))
     assert torch.equal(model.generate(torch.tensor([[7, 8]]), length=9), expected)
 
 
@@ -141,7 +138,7 @@ def test_a_checkpoint_that_lost_its_token_table_gets_the_default_one(family, tmp
     model = build_model(family)
     model.save_pretrained(tmp_path)
     without_table(tmp_path)
-    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    loaded = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     special = {"bart": {0, 1, 2}, "marian": {0, 2}}[family]
     assert loaded.unit_table.weights.tolist() == [[int(i not in special) for i in range(60)]]
 
@@ -180,8 +177,8 @@ def test_a_checkpoint_runs_with_its_own_code_where_the_package_is_not_installed(
     source = TARGETS[:2]
     answer = isolated(REMOTE, source, {family: str(folder) for family, folder in moved.items()}, folder=tmp_path)
     for family, folder in checkpoints.items():
-        model = AutoModelForSeq2SeqLM.from_pretrained(folder)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
+        model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
         inputs = tokenizer(source, padding=True, return_tensors="pt")
         options = {"length": [15, 30], "max_new_tokens": 20}
         config_name, _, model_name, tokenizer_name = CLASSES[family]
@@ -217,7 +214,7 @@ def test_a_base_model_names_its_own_auto_class(any_family, tmp_path):
     auto_map = json.loads((tmp_path / "config.json").read_text())["auto_map"]
     name = FAMILIES[any_family].model_class.__name__
     assert auto_map["AutoModel"] == f"modeling_lenctrl.{name}"
-    assert type(AutoModel.from_pretrained(tmp_path)).__name__ == name
+    assert type(transformers.AutoModel.from_pretrained(tmp_path)).__name__ == name
 
 
 @pytest.mark.parametrize("old", ["data_collator.DataCollatorForLengthControl", "reranking.rerank"])

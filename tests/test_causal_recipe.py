@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from hub_server import Hub
+from hub_server import Hub, Worker
 from peft import PeftModel
 from recipe_runs import as_options, write_rows
 from test_causal import make_tokenizer
-from test_hub import Worker
 from transformers import AutoModelForCausalLM
 
 import hf_lenctrl

@@ -7,19 +7,10 @@ from types import SimpleNamespace
 import pytest
 import recipe_runs
 import torch
+import transformers
 from conftest import SOURCES, TARGETS, build_model, build_model_of
 from recipe_runs import ROWS, assert_same_weights, train, write_predictor
 from safetensors.torch import save_file
-from transformers import (
-    BartForConditionalGeneration,
-    M2M100Config,
-    M2M100ForConditionalGeneration,
-    MarianMTModel,
-    MarianTokenizer,
-    T5Config,
-    T5ForConditionalGeneration,
-    pipeline,
-)
 from transformers.trainer_callback import TrainerState
 
 import hf_lenctrl
@@ -132,7 +123,7 @@ def test_a_language_is_forced_by_its_token(tokenizers_of_every_kind, tmp_path):
     tokenizer = tokenizers_of_every_kind["m2m_100"]
     size = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
     size |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "vocab_size": 108 + tokenizer.encoder_size}
-    M2M100ForConditionalGeneration(M2M100Config(**size)).save_pretrained(tmp_path)
+    transformers.M2M100ForConditionalGeneration(transformers.M2M100Config(**size)).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     args = ModelArguments(base_model=str(tmp_path), source_language="en", target_language="ja")
     tokenizer = commands_models.load_tokenizer(args, {}, str(tmp_path))
@@ -149,7 +140,7 @@ def test_a_language_is_forced_by_its_token(tokenizers_of_every_kind, tmp_path):
 def test_the_dropout_of_t5_is_the_runs(tokenizers_of_every_kind, tmp_path):
     tokenizer = tokenizers_of_every_kind["t5"]
     size = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "vocab_size": len(tokenizer)}
-    T5ForConditionalGeneration(T5Config(**size)).save_pretrained(tmp_path)
+    transformers.T5ForConditionalGeneration(transformers.T5Config(**size)).save_pretrained(tmp_path)
     model = commands_models.build_model(ModelArguments(base_model=str(tmp_path), dropout=0.0), tokenizer, 64)
     assert {part.p for part in model.modules() if isinstance(part, torch.nn.Dropout)} == {0.0}
 
@@ -179,7 +170,7 @@ def test_a_model_without_a_tokenizer_is_refused(family, tmp_path):
     build_model_of(family).save_pretrained(tmp_path)
     args = ModelArguments(model_name_or_path=str(tmp_path))
     for load in (
-        lambda: pipeline("length-controlled-generation", model=str(tmp_path)),
+        lambda: transformers.pipeline("length-controlled-generation", model=str(tmp_path)),
         lambda: generate.load([str(tmp_path)]),
         lambda: commands_models.load_tokenizer(args, {}, str(tmp_path)),
     ):
@@ -211,7 +202,9 @@ def test_a_new_model_has_the_shape_of_the_arguments(family, shared_tokenizer):
     assert model.count_labels(torch.tensor([shared_tokenizer(text_target=TARGETS[0])["input_ids"]])).tolist() == [17]
 
 
-@pytest.mark.parametrize(("family", "stock"), [("marian", MarianMTModel), ("bart", BartForConditionalGeneration)])
+@pytest.mark.parametrize(
+    ("family", "stock"), [("marian", transformers.MarianMTModel), ("bart", transformers.BartForConditionalGeneration)]
+)
 def test_a_new_model_that_is_given_no_length_is_a_stock_model(family, stock, shared_tokenizer):
     shape = {"layers": 1, "d_model": 32, "attention_heads": 2, "ffn_dim": 32}
     args = ModelArguments(family=family, length_encoding="none", **shape)
@@ -249,7 +242,7 @@ def test_a_run_keeps_a_tokenizer_only_when_it_is_whole(tmp_path, monkeypatch):
         return [path.name for path in own.iterdir()]
 
     with monkeypatch.context() as patch:
-        patch.setattr(MarianTokenizer, "save_vocabulary", killed)
+        patch.setattr(transformers.MarianTokenizer, "save_vocabulary", killed)
         with pytest.raises(KeyboardInterrupt):
             train_seq2seq.load_tokenizer(args, TEXTS, str(tmp_path))
     assert names() == ["tokenizer.part"]

@@ -19,6 +19,7 @@ from family_models import (
     stock_model,
     tokenizer_of,
 )
+from test_length_units import pieces_of
 from transformers import AutoModelForSeq2SeqLM
 
 from hf_lenctrl import UnitTable
@@ -197,6 +198,18 @@ def test_a_bound_samples_with_invalid_values_removed():
     options = {"remove_invalid_values": True, "do_sample": True, "temperature": 0.5, "forced_bos_token_id": 0}
     output = model.generate(SOURCE, length=[1, 7, 23], length_constraint="exact", min_new_tokens=9, **options)
     assert model.unit_table.count(output).tolist() == [1, 7, 23]
+
+
+def test_an_ngram_ban_cuts_no_character_of_several_bytes():
+    """The text so far has every byte that continues a character, and none may stand a second time."""
+    tokenizer, model = tokenizer_of("bart"), controlled_model("bart", length_unit="character")
+    text = "".join(bytes([0xE4, 0x80 + i, 0x81 + i]).decode() for i in range(0, 64, 2))
+    model.final_logits_bias[0, tokenizer.convert_tokens_to_ids(pieces_of("日")[0])] = 1e3  # begins one all the same
+    prompt = torch.tensor([[2, *tokenizer.convert_tokens_to_ids(pieces_of(text))]])
+    options = {"length": 34, "length_constraint": "exact", "no_repeat_ngram_size": 1}
+    output = model.generate(SOURCE[:1], decoder_input_ids=prompt, **options)
+    written = tokenizer.decode(output[0], skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    assert written.startswith(text) and len(written) == 34 and "\ufffd" not in written
 
 
 DRAFTS = {

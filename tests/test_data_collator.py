@@ -1,5 +1,7 @@
 """Batches with lengths: ids and counts written out."""
 
+from multiprocessing.reduction import ForkingPickler
+
 import pytest
 import torch
 from conftest import build_model
@@ -212,6 +214,14 @@ def test_workers_that_outlive_an_epoch_draw_anew(byte_level_tokenizer):
         alone = noisy(byte_level_tokenizer)
         alone.set_epoch(epoch)
         assert drawn == alone(rows_of([20] * 32))["length"].tolist()
+
+
+def test_a_spawned_worker_sees_the_epoch_change_too(byte_level_tokenizer):
+    collate = noisy(byte_level_tokenizer)
+    sent = ForkingPickler.loads(ForkingPickler.dumps(collate))  # as it comes to a spawned process
+    for epoch in (0, 1):
+        collate.set_epoch(epoch)
+        assert sent(rows_of([20] * 32))["length"].tolist() == collate(rows_of([20] * 32))["length"].tolist()
 
 
 def test_an_overshoot_is_inside_the_target_whatever_the_noise(shared_tokenizer):

@@ -9,7 +9,7 @@ import torch
 from conftest import SOURCES, TARGETS, build_model
 from family_models import controlled_model, tokenizer_of
 from huggingface_hub import ModelCard
-from recipe_runs import ROWS, load, train
+from recipe_runs import ROWS, load, options_of, train
 
 from hf_lenctrl import FixedLengthTranslator, freeze_length
 from hf_lenctrl.commands import export
@@ -27,6 +27,12 @@ OF_MANY_LENGTHS = [
 ]
 
 
+SHORT = options_of(
+    "max_steps=120 per_device_train_batch_size=16 learning_rate=5e-3 dropout=0 save_steps=120 validation_share=0 "
+    "test_share=0 predict_with_generate=false"
+)
+
+
 @pytest.fixture
 def ctranslate2():
     return pytest.importorskip("ctranslate2", reason="the extra 'fast' is not installed")
@@ -39,19 +45,8 @@ def trained(request, tmp_path_factory):
     bart = {"family": "bart", "target_vocabulary": "shared", "length_unit": "token"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder.parent / "datasets_cache")
-        train(
-            folder,
-            rows=ROWS if request.param == "bart" else OF_MANY_LENGTHS,
-            max_steps=120,
-            per_device_train_batch_size=16,
-            learning_rate=5e-3,
-            dropout=0,
-            save_steps=120,
-            validation_share=0,
-            test_share=0,
-            predict_with_generate=False,
-            **(bart if request.param == "bart" else {}),
-        )
+        options = {"rows": ROWS, **bart} if request.param == "bart" else {"rows": OF_MANY_LENGTHS}
+        train(folder, **SHORT, **options)
     return folder, LENGTH if request.param == "marian" else LENGTH // 2
 
 

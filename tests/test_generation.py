@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import itertools
 
 import pytest
 import torch
@@ -94,6 +95,25 @@ def test_the_length_of_the_config_is_a_default_and_a_call_changes_no_configurati
     assert speller.generate(**inputs).tolist() == expected(speller, [7, 7, 7])
     assert speller.generate(**inputs, length=[2, 3, 4], num_beams=2).tolist() == expected(speller, [2, 3, 4])
     assert (speller.config.to_dict(), speller.generation_config.to_dict()) == before
+
+
+@pytest.mark.parametrize("constraint", ["max", "exact"])
+@torch.no_grad()
+def test_enough_beams_find_the_likeliest_of_all_outputs(constraint):
+    """Of four letters, at most three or exactly three; each output is scored by a forward pass of its own."""
+    model = build_model("bart", vocab_size=7, init_std=0.5, tie_word_embeddings=False).double()
+    model.final_logits_bias[0, :2] = -1e4  # BOS and padding, which write nothing
+    source, scored = torch.tensor([[4, 6]]), []
+    for letters in range(4) if constraint == "max" else (3,):
+        for text in itertools.product(range(3, 7), repeat=letters):
+            logits = model(source, decoder_input_ids=torch.tensor([[2, *text]]), length=3).logits[0]
+            steps = logits.log_softmax(-1)[range(letters + 1), [*text, 2]]
+            scored.append((float(steps.sum()), [2, *text, 2]))
+    best = sorted(scored, reverse=True)[:20]
+    options = {"num_beams": 100, "num_return_sequences": 20, "length_penalty": 0.0, "output_scores": True}
+    out = model.generate(source, length=3, length_constraint=constraint, return_dict_in_generate=True, **options)
+    assert [row[: row.index(2, 1) + 1] for row in out.sequences.tolist()] == [text for _, text in best]
+    assert out.sequences_scores.tolist() == pytest.approx([score for score, _ in best], abs=1e-6)
 
 
 @pytest.mark.parametrize(("num_beams", "chunk"), [(1, None), (4, None), (1, 2)])
@@ -278,7 +298,7 @@ def test_limit_of_the_caller_counts_after_a_prompt(endless):
 
 def test_length_beyond_the_positions_is_refused_with_absolute_positions():
     model = make_endless(absolute_positions=True, max_position_embeddings=16)
-    model.generate(SOURCE, length=15)
+    assert model.generate(SOURCE, length=15).shape == (2, 17)  # twice the length, but for the positions
     for length in (16, [3, 16], torch.tensor([16, 3])):
         with pytest.raises(ValueError, match=r"length=16 needs at least 17 decoder positions, the model has 16"):
             model.generate(SOURCE, length=length)

@@ -34,17 +34,10 @@ def test_the_risk_is_the_weighted_mean_of_the_losses():
 
 
 def trainer_of(tokenizer, tmp_path, **options):
-    model = build_model(
-        "marian",
-        vocab_size=len(tokenizer),
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        decoder_start_token_id=tokenizer.pad_token_id,
-        forced_eos_token_id=tokenizer.eos_token_id,
-        length_unit="character",
-        length_encoding="ldpe",
-        dropout=0.0,
-    )
+    fields = {name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id")}
+    fields |= {"decoder_start_token_id": tokenizer.pad_token_id, "forced_eos_token_id": tokenizer.eos_token_id}
+    fields |= {"length_unit": "character", "length_encoding": "ldpe", "dropout": 0.0}
+    model = build_model("marian", vocab_size=len(tokenizer), **fields)
     model.set_unit_table(tokenizer)
     rows = [dict(tokenizer(s, text_target=t)) for s, t in zip(SOURCES, TARGETS, strict=True)]
     args = Seq2SeqTrainingArguments(

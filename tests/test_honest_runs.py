@@ -27,15 +27,10 @@ def read_rows(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-SMALL = {
-    "target_vocabulary": "shared",
-    "group_column": "source",
-    "group_separator": "",
-    "max_steps": 6,
-    "save_steps": 2,
-    "train_sampling_strategy": "group_by_length",
-    "max_test_rows": 8,
-}
+SMALL = recipe_runs.options_of(
+    "target_vocabulary=shared group_column=source max_steps=6 save_steps=2 max_test_rows=8 "
+    "train_sampling_strategy=group_by_length"
+) | {"group_separator": ""}
 
 
 def train(folder: Path, **options) -> dict:

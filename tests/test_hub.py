@@ -1,18 +1,14 @@
 """Uploads to a Hub on loopback and loads from it by the real client: what comes back, what stays, what is refused."""
 
 import copy
-import json
-import os
 import pickle
-import subprocess
-import sys
 from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 from conftest import SOURCES
-from hub_server import Hub
+from hub_server import Hub, Worker
 from huggingface_hub import ModelCard
 from recipe_runs import ROOT, ROWS, TINY, as_options, steps_of, weights, write_predictor, write_rows
 from test_causal import build as controlled_causal_model
@@ -22,22 +18,6 @@ from transformers import TrainingArguments
 from hf_lenctrl.training.upload import NOT_UPLOADED, check_upload, hide_token
 
 
-# Runs what it is told, so that several tests share the seconds that an import takes. huggingface_hub reads its
-# environment once, so each environment is a process.
-WORKER = """
-import io, json, sys
-answers, sys.stdout = sys.stdout, sys.stderr
-known = {}
-for line in sys.stdin:
-    code, known["given"] = json.loads(line)
-    known["result"] = None
-    try:
-        exec(code, known)
-        answer = {"result": known["result"]}
-    except BaseException as error:
-        answer = {"error": f"{type(error).__name__}: {error}"}
-    print(json.dumps(answer, default=str), file=answers, flush=True)
-"""
 WITH_PACKAGE = """
 import os, sys
 sys.path[:0] = given
@@ -73,46 +53,13 @@ result = {
 TRAIN = "train_seq2seq.main(given)"
 
 
-class Worker:
-    """A process that runs code; an error in it is raised here as `RuntimeError`."""
-
-    def __init__(self, log: Path, **environment):
-        kept = {name: value for name, value in os.environ.items() if name not in ("HF_TOKEN", "HF_HOME")}
-        common = {"HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0", "OMP_NUM_THREADS": "1", "NO_PROXY": "127.0.0.1"}
-        self.log = log
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", "-c", WORKER],
-            env={**kept, **common, "CUDA_VISIBLE_DEVICES": "", **environment},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log.open("w"),
-            text=True,
-        )
-
-    def __call__(self, code: str, *given):
-        self.process.stdin.write(json.dumps([code, given], default=str) + "\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        assert line, self.log.read_text()[-3000:]
-        answer = json.loads(line)
-        if "error" in answer:
-            raise RuntimeError(answer["error"])
-        return answer["result"]
-
-    def train(self, output_dir: Path, **options):
-        """Run the training recipe; returns what it logged."""
-        before = len(self.log.read_text())
-        file = write_rows(output_dir.with_suffix(".jsonl"), ROWS[:60])
-        small = {"max_steps": 2, "save_steps": 1, "max_test_rows": 3, "test_lengths": [20], "push_to_hub": True}
-        options = {"train_file": file, "output_dir": output_dir, **TINY, **small, **options}
-        words = [f"--{k}={v}" for k, v in options.items() if not isinstance(v, list)]
-        words += [w for k, v in options.items() if isinstance(v, list) for w in (f"--{k}", *map(str, v))]
-        self(TRAIN, *words)
-        return self.log.read_text()[before:]
-
-    def end(self):
-        self.process.kill()  # it has nothing left to write
-        self.process.wait()
+def train(worker: Worker, output_dir: Path, **options):
+    """Run the training recipe in a worker; returns what it logged."""
+    before = len(worker.log.read_text())
+    file = write_rows(output_dir.with_suffix(".jsonl"), ROWS[:60])
+    small = {"max_steps": 2, "save_steps": 1, "max_test_rows": 3, "test_lengths": [20], "push_to_hub": True}
+    worker(TRAIN, *as_options({"train_file": file, "output_dir": output_dir, **TINY, **small, **options}))
+    return worker.log.read_text()[before:]
 
 
 SECRET = "hf_5ecretOfTheTest"
@@ -181,7 +128,7 @@ def predictor(tmp_path_factory):
 def short(user, predictor, tmp_path_factory):
     """The folder of a run that uploaded `user/short`."""
     folder = tmp_path_factory.mktemp("run") / "short"
-    user.train(folder, hub_model_id="user/short", length_predictor=predictor, save_total_limit=1, seed=1)
+    train(user, folder, hub_model_id="user/short", length_predictor=predictor, save_total_limit=1, seed=1)
     return folder
 
 
@@ -224,9 +171,9 @@ def test_all_that_a_reader_needs_is_there_and_nothing_else(hub, short):
 
 @pytest.mark.slow
 def test_a_run_that_has_ended_is_uploaded_by_its_command_in_one_commit_for_its_owner(user, stranger, hub, tmp_path):
-    user.train(tmp_path / "run", push_to_hub=False)
+    train(user, tmp_path / "run", push_to_hub=False)
     before = weights(tmp_path / "run")
-    log = user.train(tmp_path / "run", hub_model_id="user/later", hub_private_repo=True, hub_strategy="end")
+    log = train(user, tmp_path / "run", hub_model_id="user/later", hub_private_repo=True, hub_strategy="end")
     assert "training is finished" in log and steps_of(tmp_path / "run") == 2
     assert all((value == before[name]).all() for name, value in weights(tmp_path / "run").items())
     assert [len(files) > 5 for _, files in hub.repos["user/later"]["commits"]] == [False, False, True]
@@ -363,7 +310,7 @@ def test_a_causal_model_is_pushed_with_a_card_and_loads_without_the_package(user
 
 @pytest.mark.slow
 def test_an_upload_that_is_not_allowed_is_told_before_training(user, hub, tmp_path):
-    user.train(tmp_path / "run", push_to_hub=False)
+    train(user, tmp_path / "run", push_to_hub=False)
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     hub.repos["other/model"] = {"private": False, "commits": [("0" * 40, {"README.md": b"theirs"})]}
     wrong = {"hub_model_id": "user/wrong", "hub_token": "hf_wrong"}
@@ -375,9 +322,9 @@ def test_an_upload_that_is_not_allowed_is_told_before_training(user, hub, tmp_pa
     ]
     for i, (options, message) in enumerate(refused):
         with pytest.raises(RuntimeError, match=f"(?s)OSError: cannot upload to {message}"):
-            user.train(tmp_path / ("run", "new")[i % 2], max_steps=3, **options)  # goes on with one, starts one
+            train(user, tmp_path / ("run", "new")[i % 2], max_steps=3, **options)  # goes on with one, starts one
     with signed_in(user, None), pytest.raises(RuntimeError, match="(?s)nothing was trained: .*hf auth login"):
-        user.train(tmp_path / "new", hub_model_id="user/none")
+        train(user, tmp_path / "new", hub_model_id="user/none")
     assert on_disk(tmp_path / "new").keys() == {"_run/lock"}
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
     assert hub.files("other/model") == {"README.md": b"theirs"}
@@ -394,12 +341,12 @@ def test_a_run_whose_upload_fails_is_whole_and_is_uploaded_by_the_same_command(u
     try:
         for hub.fail["/commit/"] in (500, "hang"):
             with pytest.raises(RuntimeError, match=message):
-                user.train(tmp_path / "late", **options)
+                train(user, tmp_path / "late", **options)
             found.append(load(tmp_path / "late"))
             assert (tmp_path / "late" / "README.md").is_file() and list(hub.files("user/late")) == [".gitignore"]
     finally:
         hub.fail.clear()
         user("upload.HUB_TIMEOUT = 300")
-    log = user.train(tmp_path / "late", **options)
+    log = train(user, tmp_path / "late", **options)
     assert "training is finished" in log and steps_of(tmp_path / "late") == 2
     assert [user(LOAD, "user/late", SOURCES[:2], {})] * 2 == found

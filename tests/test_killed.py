@@ -1,6 +1,5 @@
 """Training that is killed at random, again and again, ends with the weights of training that was not."""
 
-import json
 import multiprocessing
 import os
 import random
@@ -11,6 +10,7 @@ import pytest
 import torch
 import transformers.modeling_utils
 from conftest import SOURCES, TARGETS
+from recipe_runs import as_options, options_of, write_rows
 from transformers import Trainer
 from transformers.trainer_callback import TrainerState
 
@@ -56,45 +56,24 @@ def run(options: list[str], log: str, phase: str | None = None, step: int = 0) -
 
 
 MAX_STEPS, SAVE_STEPS = 16, 3  # in two epochs of 9 steps
-OPTIONS = {
-    "length_encoding": "ldpe",
-    "target_vocabulary": "shared",
-    "vocab_size": 120,
-    "layers": 1,
-    "d_model": 16,
-    "attention_heads": 2,
-    "ffn_dim": 16,
-    "dropout": 0.1,
-    "validation_share": 0,
-    "test_share": 0,
-    "length_noise": 2,
-    "overshoot_share": 0.2,
-    "max_steps": MAX_STEPS,
-    "save_steps": SAVE_STEPS,
-    "save_total_limit": 3,
-    "average_checkpoints": 3,
-    "per_device_train_batch_size": 4,
-    "train_sampling_strategy": "group_by_length",
-    "learning_rate": 1e-2,
-    "report_to": "none",
-    "disable_tqdm": "true",
-    "use_cpu": "true",
-    "seed": 3,
-}
+OPTIONS = options_of(
+    "length_encoding=ldpe target_vocabulary=shared vocab_size=120 layers=1 d_model=16 attention_heads=2 ffn_dim=16 "
+    "dropout=0.1 validation_share=0 test_share=0 length_noise=2 overshoot_share=0.2 save_total_limit=3 "
+    "average_checkpoints=3 per_device_train_batch_size=4 train_sampling_strategy=group_by_length learning_rate=1e-2 "
+    "report_to=none disable_tqdm=true use_cpu=true seed=3"
+) | {"max_steps": MAX_STEPS, "save_steps": SAVE_STEPS}
 
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
     """Trains in a folder, in a process of its own that has imported all it needs; returns how it ended."""
     file = tmp_path_factory.mktemp("rows") / "rows.jsonl"
-    rows = [
-        {"source": f"{s} {i}", "target": f"{t} {i}"} for i in range(6) for s, t in zip(SOURCES, TARGETS, strict=True)
-    ]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pairs = [(f"{s} {i}", f"{t} {i}") for i in range(6) for s, t in zip(SOURCES, TARGETS, strict=True)]
+    write_rows(file, [{"source": source, "target": target} for source, target in pairs])
     context = multiprocessing.get_context("fork")
 
     def start(folder, *where):
-        options = [f"--{k}={v}" for k, v in {**OPTIONS, "train_file": file, "output_dir": folder}.items()]
+        options = as_options({**OPTIONS, "train_file": file, "output_dir": folder})
         process = context.Process(target=run, args=(options, str(folder.with_suffix(".log")), *where))
         process.start()
         process.join()

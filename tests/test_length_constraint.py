@@ -114,13 +114,13 @@ def test_another_processor_may_force_a_token_that_writes_nothing(constraint):
 BYTE_PIECES = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "a", "Ġ", "æ", "Ĺ", "¥", "ðŁ", "ĺĢ"]
 
 
-def byte_names(length, constraint, unit, written, pieces=BYTE_PIECES, **options):
+def byte_names(length, constraint, unit, written, pieces=BYTE_PIECES, banned=(), **options):
     tokenizer = transformers.BartTokenizer(vocab={piece: i for i, piece in enumerate(pieces)}, merges=[])
     eos = tokenizer.eos_token_id
     units = UnitTable.from_tokenizer(tokenizer, unit)
     process = LengthConstraintLogitsProcessor(units, length, constraint, eos_token_id=eos, **options)
     ids = torch.tensor([[eos, 0, *map(BYTE_PIECES.index, written)]])
-    masked = process(ids, torch.zeros(1, len(pieces)))
+    masked = process(ids, torch.tensor([[NO if piece in banned else 0.0 for piece in pieces]]))
     return {piece for piece, score in zip(pieces, masked[0].tolist(), strict=True) if score > NO} - {"<s>", "<pad>"}
 
 
@@ -131,6 +131,9 @@ def test_after_a_lead_byte_only_bytes_that_finish_the_character_get_through(unit
     assert byte_names(length, constraint, unit, ["æ"]) == {"Ĺ", "¥", "ĺĢ"}  # two bytes are open
     assert byte_names(length, constraint, unit, ["æ", "Ĺ"]) == {"Ĺ", "¥"}  # one is
     assert byte_names(length, constraint, unit, ["ðŁ"]) == {"Ĺ", "¥", "ĺĢ"}
+    # a ban of n-grams holds as far as the character can be finished
+    assert byte_names(length, constraint, unit, ["æ"], banned=["Ĺ"]) == {"¥", "ĺĢ"}
+    assert byte_names(length, constraint, unit, ["æ", "Ĺ"], banned=["Ĺ", "¥"]) == {"Ĺ", "¥"}
 
 
 def test_a_character_is_begun_only_where_its_bytes_fit():
@@ -223,13 +226,27 @@ def test_a_wrong_call_is_told(given, scores, message):
         process(torch.tensor([[1]] * scores[0]), torch.zeros(scores))
 
 
-def test_a_max_length_too_small_for_an_exact_length_is_told():
-    for length, needed in ((6, 4), (7, 5), ([1, 7], 5)):
-        LengthConstraintLogitsProcessor(table(), length, "exact", eos_token_id=0, max_length=needed)
-        message = rf"exactly [67] tokens may need {needed} positions .* max_length leaves {needed - 1}; raise"
-        with pytest.raises(ValueError, match=message):
-            LengthConstraintLogitsProcessor(table(), length, "exact", eos_token_id=0, max_length=needed - 1)
-    LengthConstraintLogitsProcessor(table(), 6, "max", eos_token_id=0, max_length=2)
+@pytest.mark.parametrize(
+    ("weights", "length", "needed"),
+    [
+        *((ONE_TO_THREE, length, needed) for length, needed in ((6, 4), (7, 5), ([1, 7], 5))),
+        ([[0, 0, 1, 3]], 5, 7),  # without an entry of two it may take five of one
+        (TWOS, 6, 4),  # without one of one the largest tells how many
+    ],
+)
+def test_a_max_length_too_small_for_an_exact_length_is_told(weights, length, needed):
+    units = table(weights)
+    LengthConstraintLogitsProcessor(units, length, "exact", eos_token_id=0, max_length=needed)
+    message = rf"exactly [567] tokens may need {needed} positions .* max_length leaves {needed - 1}; raise"
+    with pytest.raises(ValueError, match=message):
+        LengthConstraintLogitsProcessor(units, length, "exact", eos_token_id=0, max_length=needed - 1)
+    LengthConstraintLogitsProcessor(units, 6, "max", eos_token_id=0, max_length=2)
+
+
+def test_a_word_takes_two_entries_where_white_space_is_one_of_its_own():
+    byte_names(3, "exact", "word", [], max_length=8)
+    with pytest.raises(ValueError, match="exactly 3 words may need 8 positions"):
+        byte_names(3, "exact", "word", [], max_length=7)
 
 
 def test_threads_share_the_masks_that_they_make():

@@ -5,19 +5,6 @@ import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
 from recipe_runs import isolated
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    BartConfig,
-    BertConfig,
-    BertModel,
-    BertTokenizer,
-    DistilBertConfig,
-    GPT2Config,
-    GPT2Model,
-    RobertaConfig,
-    XLMRobertaConfig,
-)
 
 from hf_lenctrl.length_predictor import LengthPredictor, LengthPredictorConfig, load_predictor, register, round_lengths
 
@@ -39,15 +26,19 @@ POSITIONS = 20
 
 @pytest.fixture
 def tokenizer():
-    return BertTokenizer(vocab={piece: i for i, piece in enumerate([*SPECIAL, *WORDS])})
+    return transformers.BertTokenizer(vocab={piece: i for i, piece in enumerate([*SPECIAL, *WORDS])})
 
 
 def encoder_config(family: str = "bert", **fields):
     """A tiny encoder; weights are wide, so that the first state differs from text to text."""
     common = {"vocab_size": 16, "max_position_embeddings": POSITIONS, "pad_token_id": 0, "initializer_range": 0.5}
     if family == "distilbert":
-        return DistilBertConfig(dim=8, n_layers=1, n_heads=2, hidden_dim=16, **common, **fields)
-    config_class = {"bert": BertConfig, "roberta": RobertaConfig, "xlm-roberta": XLMRobertaConfig}[family]
+        return transformers.DistilBertConfig(dim=8, n_layers=1, n_heads=2, hidden_dim=16, **common, **fields)
+    config_class = {
+        "bert": transformers.BertConfig,
+        "roberta": transformers.RobertaConfig,
+        "xlm-roberta": transformers.XLMRobertaConfig,
+    }[family]
     shape = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     return config_class(**shape, **common, **fields)
 
@@ -55,7 +46,7 @@ def encoder_config(family: str = "bert", **fields):
 def build(family: str = "bert", lengths=LENGTHS, **fields) -> LengthPredictor:
     """A tiny predictor whose lengths spread over several units, in eval mode."""
     torch.manual_seed(0)
-    encoder = AutoModel.from_config(encoder_config(family))
+    encoder = transformers.AutoModel.from_config(encoder_config(family))
     predictor = LengthPredictor.from_encoder(encoder, lengths, length_unit="token", **fields).eval()
     torch.nn.init.normal_(predictor.output.weight)
     return predictor
@@ -76,7 +67,7 @@ MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0]])
 
 def test_the_length_is_a_linear_layer_on_the_first_state_back_in_units():
     predictor = build()
-    encoder = BertModel(encoder_config(), add_pooling_layer=False).eval()
+    encoder = transformers.BertModel(encoder_config(), add_pooling_layer=False).eval()
     encoder.load_state_dict(predictor.encoder.state_dict())
     weight, bias = predictor.output.weight[0].tolist(), predictor.output.bias.item()
     expected = []
@@ -144,7 +135,7 @@ def test_every_family_learns_and_takes_token_type_ids(family):
 
 def test_an_encoder_is_loaded_without_its_pooler_and_in_float32(tmp_path):
     torch.manual_seed(1)
-    encoder = BertModel(encoder_config()).to(torch.bfloat16)
+    encoder = transformers.BertModel(encoder_config()).to(torch.bfloat16)
     encoder.save_pretrained(tmp_path)
     predictor = LengthPredictor.from_encoder(str(tmp_path), LENGTHS, length_unit="byte", dropout=0.3)
     weights = predictor.encoder.state_dict()
@@ -164,10 +155,18 @@ def of_encoder(encoder, lengths):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: of_encoder(BertModel(encoder_config()), [7, 7, 7]), "must differ, got 3 of mean"),
-        (lambda: of_encoder(BertModel(encoder_config()), []), "must differ, got 0 of mean"),
-        (lambda: of_encoder(GPT2Model(GPT2Config(n_embd=8, n_layer=1, n_head=2)), LENGTHS), "'gpt2' reads from left"),
-        (lambda: LengthPredictorConfig(encoder=BartConfig()), "encoder must be an encoder alone, got 'bart'"),
+        (lambda: of_encoder(transformers.BertModel(encoder_config()), [7, 7, 7]), "must differ, got 3 of mean"),
+        (lambda: of_encoder(transformers.BertModel(encoder_config()), []), "must differ, got 0 of mean"),
+        (
+            lambda: of_encoder(
+                transformers.GPT2Model(transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2)), LENGTHS
+            ),
+            "'gpt2' reads from left",
+        ),
+        (
+            lambda: LengthPredictorConfig(encoder=transformers.BartConfig()),
+            "encoder must be an encoder alone, got 'bart'",
+        ),
         (lambda: build().predict_lengths("files", None), "texts must be a list of str, got a single one"),
         (lambda: build().predict_lengths(TEXTS, None, batch_size=-1), "batch_size must be .* at least 1, got -1"),
     ],
@@ -203,12 +202,12 @@ def test_a_saved_predictor_comes_back_as_it_was(family, tmp_path):
     predictor = build(family)
     predictor.save_pretrained(tmp_path)
     assert [path.name for path in tmp_path.glob("*.safetensors")] == ["model.safetensors"]
-    for loaded in (LengthPredictor.from_pretrained(tmp_path), AutoModel.from_pretrained(tmp_path)):
+    for loaded in (LengthPredictor.from_pretrained(tmp_path), transformers.AutoModel.from_pretrained(tmp_path)):
         assert type(loaded) is LengthPredictor
         assert loaded.state_dict().keys() == predictor.state_dict().keys()
         expected = predictor(IDS, attention_mask=MASK).logits
         assert torch.equal(loaded(IDS, attention_mask=MASK).logits, expected)
-    config = AutoConfig.from_pretrained(tmp_path)
+    config = transformers.AutoConfig.from_pretrained(tmp_path)
     assert (config.target_mean, config.target_std, config.length_unit) == (5.0, 2.0, "token")
     assert type(config.encoder) is type(encoder_config(family))
     assert config.encoder.pad_token_id == 0  # BERT's default, not RoBERTa's

@@ -9,12 +9,7 @@ from recipe_runs import save, write_rows, write_texts
 from test_causal import PROMPTS, build, make_tokenizer
 from transformers import Seq2SeqTrainingArguments
 
-from hf_lenctrl import (
-    DataCollatorForLengthControl,
-    LengthControlEnsemble,
-    LengthControlTrainer,
-    add_length_control,
-)
+import hf_lenctrl
 from hf_lenctrl import LengthControlledGenerationPipeline as Pipeline
 from hf_lenctrl.evaluation.metrics import build_compute_metrics
 from hf_lenctrl.inference.sources import plans_of, ratio_ranges
@@ -116,7 +111,9 @@ def test_a_plain_model_an_ensemble_and_a_causal_model_keep_a_range(pipe, plain_p
     for unit in ("token", "character", "word", "byte"):
         outputs = plain_pipe(SOURCES[:3], length=(3, 6), length_unit=unit, num_beams=2, max_new_tokens=40)
         assert all(3 <= out["length"] <= 6 for out in outputs)
-    ensemble = Pipeline(model=LengthControlEnsemble([pipe.model, pipe.model]), tokenizer=pipe.tokenizer, device="cpu")
+    ensemble = Pipeline(
+        model=hf_lenctrl.LengthControlEnsemble([pipe.model, pipe.model]), tokenizer=pipe.tokenizer, device="cpu"
+    )
     assert ensemble(SOURCES[:2], length=(9, 20)) == pipe(SOURCES[:2], length=(9, 20))
     _, model = build("llama")
     write = Pipeline(model=model, tokenizer=make_tokenizer(), device="cpu")
@@ -129,7 +126,7 @@ def test_a_plain_model_an_ensemble_and_a_causal_model_keep_a_range(pipe, plain_p
 def test_a_range_that_no_text_can_have_is_left_empty():
     plain, _ = build("llama")
     options = {"length_encoding": "ldpe", "length_unit": "cost", "cost": lambda text: 3 * len(text)}
-    model = add_length_control(plain, tokenizer=make_tokenizer(), **options)
+    model = hf_lenctrl.add_length_control(plain, tokenizer=make_tokenizer(), **options)
     outputs = Pipeline(model=model, tokenizer=make_tokenizer(), device="cpu")(PROMPTS, length=(1, 2), do_sample=False)
     assert [(out["generated_text"], out["length"]) for out in outputs] == [("", 0)] * len(PROMPTS)
 
@@ -208,11 +205,11 @@ def test_a_trainer_evaluates_each_row_at_its_own_length(shared_tokenizer, tmp_pa
     args = Seq2SeqTrainingArguments(
         output_dir=str(tmp_path), predict_with_generate=True, use_cpu=True, disable_tqdm=True, report_to="none"
     )
-    trainer = LengthControlTrainer(
+    trainer = hf_lenctrl.LengthControlTrainer(
         model=model,
         args=args,
         eval_dataset=datasets.Dataset.from_list(rows),
-        data_collator=DataCollatorForLengthControl(shared_tokenizer, model=model, length="column"),
+        data_collator=hf_lenctrl.DataCollatorForLengthControl(shared_tokenizer, model=model, length="column"),
         processing_class=shared_tokenizer,
         compute_metrics=build_compute_metrics(shared_tokenizer, "token", length=lengths, tolerance=(0, 1)),
     )

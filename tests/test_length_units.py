@@ -7,16 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
 from conftest import MARIAN, build_model
 from safetensors.torch import load_file, save_file
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForSeq2SeqLM,
-    BartTokenizer,
-    MarianTokenizer,
-    T5Tokenizer,
-)
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from hf_lenctrl import LenCtrlMarianConfig, UnitTable, count_units, train_marian_tokenizer
@@ -66,7 +59,7 @@ def marian_of(vocabulary: dict[str, int], folder):
     train_marian_tokenizer(["a b"], ["a b"], folder, target_vocabulary="shared")  # for the .spm, which joins pieces
     (folder / "handmade.json").write_text(json.dumps(vocabulary), encoding="utf-8")
     spm = str(folder / "source.spm")
-    return MarianTokenizer(spm, spm, str(folder / "handmade.json"), clean_up_tokenization_spaces=False)
+    return transformers.MarianTokenizer(spm, spm, str(folder / "handmade.json"), clean_up_tokenization_spaces=False)
 
 
 @pytest.fixture(scope="module")
@@ -79,14 +72,14 @@ def handmade_bart():
     """All bytes and a few pieces, some of which end or begin within a character."""
     more = ["small", "Ġtext", "æĹ", "¥æ", "ľ¬", "ðŁ", "ĺĢ"]
     tokens = [*BART_SPECIAL, *BYTES.values(), *more]
-    return BartTokenizer(vocab={token: i for i, token in enumerate(tokens)}, merges=[])
+    return transformers.BartTokenizer(vocab={token: i for i, token in enumerate(tokens)}, merges=[])
 
 
 @pytest.fixture(scope="module")
 def handmade_t5():
     """Metaspace: the spaces of a text's first piece are dropped, others are kept."""
     pieces = ["<pad>", "</s>", "<unk>", "▁small", "▁", "ed", "▁▁", "s▁a", "日本", "\u3000", "▁\n"]
-    return T5Tokenizer(vocab=[(piece, 0.0) for piece in pieces], extra_ids=0)
+    return transformers.T5Tokenizer(vocab=[(piece, 0.0) for piece in pieces], extra_ids=0)
 
 
 def decode(tokenizer, ids: list[int]) -> str:
@@ -295,15 +288,15 @@ def test_a_checkpoint_of_another_unit_is_counted_anew(character_checkpoint, shar
     folder, _ = character_checkpoint
     how = {"length_unit": unit}
     if by == "config":
-        config = AutoConfig.from_pretrained(folder)
+        config = transformers.AutoConfig.from_pretrained(folder)
         config.length_unit = unit
         how = {"config": config}
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder, **how)
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, **how)
     expected = UnitTable.from_tokenizer(shared_tokenizer, unit)
     assert (model.unit_table.unit, model.config.unit_states) == (unit, expected.states)
     assert torch.equal(model.unit_table.weights, expected.weights)
     assert torch.equal(model.unit_table.next_state, expected.next_state)
-    base = AutoModel.from_pretrained(folder, **how)
+    base = transformers.AutoModel.from_pretrained(folder, **how)
     assert torch.equal(base.decoder.unit_table.weights, expected.weights)
 
 
@@ -311,7 +304,7 @@ def test_a_checkpoint_of_another_unit_without_its_tokenizer_is_refused(character
     with pytest.raises(
         ValueError, match="which counts characters, has no tokenizer to count words with; save one there"
     ):
-        AutoModelForSeq2SeqLM.from_pretrained(character_checkpoint[1], length_unit="word")
+        transformers.AutoModelForSeq2SeqLM.from_pretrained(character_checkpoint[1], length_unit="word")
 
 
 def test_a_unit_that_was_edited_in_the_configuration_is_refused(character_checkpoint, tmp_path):
@@ -319,10 +312,10 @@ def test_a_unit_that_was_edited_in_the_configuration_is_refused(character_checkp
     config = (folder / "config.json").read_text(encoding="utf-8")
     (folder / "config.json").write_text(config.replace('"character"', '"byte"'), encoding="utf-8")
     message = "has length_unit='byte', but the table there counts characters; write 'character' there"
-    for auto_class in (AutoModelForSeq2SeqLM, AutoModel):
+    for auto_class in (transformers.AutoModelForSeq2SeqLM, transformers.AutoModel):
         with pytest.raises(ValueError, match=message):
             auto_class.from_pretrained(folder)
-    assert AutoModelForSeq2SeqLM.from_pretrained(folder, length_unit="word").unit_table.unit == "word"
+    assert transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, length_unit="word").unit_table.unit == "word"
 
 
 def test_a_table_that_was_saved_without_its_unit_still_loads(character_checkpoint, tmp_path):
@@ -330,14 +323,14 @@ def test_a_table_that_was_saved_without_its_unit_still_loads(character_checkpoin
     weights = load_file(folder / "model.safetensors")
     del weights["model.decoder.unit_table.unit_code"]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    model, report = AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True)
+    model, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True)
     assert not report["missing_keys"] and model.unit_table.loaded_unit == "character"
     model.save_pretrained(tmp_path / "again")
     assert int(load_file(tmp_path / "again" / "model.safetensors")["model.decoder.unit_table.unit_code"]) == 1
 
 
 def test_a_table_of_another_unit_than_the_configuration_names_is_not_saved(character_checkpoint, tmp_path):
-    model = AutoModelForSeq2SeqLM.from_pretrained(character_checkpoint[1])
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(character_checkpoint[1])
     model.config.length_unit = "word"
     with pytest.raises(ValueError, match="config.length_unit='word', but the model's table counts characters; call"):
         model.save_pretrained(tmp_path)

@@ -2,19 +2,10 @@
 
 import re
 
+import peft
 import pytest
 import torch
 from conftest import build_model_of
-from peft import (
-    IA3Config,
-    LoraConfig,
-    PeftModel,
-    PrefixTuningConfig,
-    PromptEncoderConfig,
-    PromptTuningConfig,
-    TaskType,
-    get_peft_model,
-)
 from test_causal import LENGTHS, PROMPTS, answers, build, encode
 from torch import nn
 
@@ -55,7 +46,7 @@ def logits(model, length):
 
 
 def test_lora_without_targets_trains_and_saves_the_length(any_family, tmp_path):
-    model = get_peft_model(controlled(any_family, **FULL), LoraConfig(init_lora_weights=True))
+    model = peft.get_peft_model(controlled(any_family, **FULL), peft.LoraConfig(init_lora_weights=True))
     assert torch.equal(logits(model.eval(), 3), logits(model, 9))  # as pretrained
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     for module in ("length_projection", "length_embedding", "length_out"):
@@ -64,7 +55,7 @@ def test_lora_without_targets_trains_and_saves_the_length(any_family, tmp_path):
     expected = logits(model, 3)
     assert not torch.allclose(expected, logits(model, 9), atol=1e-5)
     model.save_pretrained(tmp_path)
-    again = PeftModel.from_pretrained(controlled(any_family, **FULL), tmp_path)
+    again = peft.PeftModel.from_pretrained(controlled(any_family, **FULL), tmp_path)
     assert torch.equal(logits(again, 3), expected)
 
 
@@ -72,9 +63,9 @@ def test_dora_on_modules_that_are_zero_is_refused_with_what_works():
     fields, names = FULL, ["length_projection", "length_embedding", "length_out"]
     message = re.escape(f"LoraConfig(use_dora=True, exclude_modules={names}, modules_to_save={names})")
     with pytest.raises(ValueError, match=f"DoRA divides by the norm of modules at zero; pass {message}"):
-        train(get_peft_model(controlled("bart", **fields), LoraConfig(use_dora=True)))
-    config = LoraConfig(use_dora=True, exclude_modules=names, modules_to_save=names)
-    model = get_peft_model(controlled("bart", **fields), config)
+        train(peft.get_peft_model(controlled("bart", **fields), peft.LoraConfig(use_dora=True)))
+    config = peft.LoraConfig(use_dora=True, exclude_modules=names, modules_to_save=names)
+    model = peft.get_peft_model(controlled("bart", **fields), config)
     assert torch.equal(logits(model.eval(), 3), logits(model, 9))  # as pretrained
     train(model)
     assert logits(model, 3).isfinite().all() and not torch.allclose(logits(model, 3), logits(model, 9), atol=1e-5)
@@ -83,7 +74,7 @@ def test_dora_on_modules_that_are_zero_is_refused_with_what_works():
 def test_lora_on_the_output_projections_leaves_the_length_head_whole(any_family):
     model = heard(any_family)
     expected = logits(model, 3)
-    adapted = get_peft_model(model, LoraConfig(target_modules=["out_proj", "o", "length_projection"])).eval()
+    adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["out_proj", "o", "length_projection"])).eval()
     assert torch.equal(logits(adapted, 3), expected)  # an adapter starts as nothing
     train(adapted, 1)
     assert not torch.allclose(logits(adapted, 3), expected, atol=1e-5)
@@ -97,8 +88,8 @@ def test_prefix_tuning_counts_the_text_and_not_its_virtual_tokens(any_family):
     model.get_decoder().register_forward_pre_hook(
         lambda module, args, kwargs: seen.append(kwargs["progress"]), with_kwargs=True
     )
-    config = PrefixTuningConfig(task_type=TaskType.SEQ_2_SEQ_LM, num_virtual_tokens=4)
-    tuned = get_peft_model(model, config)
+    config = peft.PrefixTuningConfig(task_type=peft.TaskType.SEQ_2_SEQ_LM, num_virtual_tokens=4)
+    tuned = peft.get_peft_model(model, config)
     assert torch.isfinite(train(tuned, 1)(input_ids=SOURCE, labels=LABELS).loss)
     assert seen[0].tolist() == [[0, 1, 2], [0, 1, 2]]
     ids = tuned.generate(input_ids=SOURCE, length=5, max_new_tokens=6)
@@ -115,7 +106,7 @@ ON_EMBEDDINGS = {
 def test_an_adapter_may_train_token_embeddings(any_family, fields):
     expected = logits(controlled(any_family), 3)
     options = fields | {"modules_to_save": ["length_projection"]}
-    model = get_peft_model(controlled(any_family), LoraConfig(**options))
+    model = peft.get_peft_model(controlled(any_family), peft.LoraConfig(**options))
     assert torch.equal(logits(model.eval(), 3), expected)
     train(model)
     assert not torch.allclose(logits(model, 3), logits(model, 9), atol=1e-5)
@@ -123,18 +114,20 @@ def test_an_adapter_may_train_token_embeddings(any_family, fields):
 
 def test_an_adapter_that_leaves_a_new_projection_out_is_told_the_setting_that_works():
     message = r"frozen at zero.*LoraConfig\(target_modules='all-linear'\), or modules_to_save=\['length_projection'\]"
-    model = get_peft_model(controlled("bart"), LoraConfig(target_modules=["q_proj"])).train()
+    model = peft.get_peft_model(controlled("bart"), peft.LoraConfig(target_modules=["q_proj"])).train()
     with pytest.raises(ValueError, match=message):
         model(input_ids=SOURCE, labels=LABELS)  # that it works is test_an_adapter_may_train_token_embeddings
 
 
 CAUSAL = {
-    "prompt tuning": PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4),
-    "p-tuning": PromptEncoderConfig(task_type="CAUSAL_LM", num_virtual_tokens=4, encoder_hidden_size=8),
-    "prefix tuning": PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4),
-    "lora": LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear"),
-    "lora of tokens": LoraConfig(task_type="CAUSAL_LM", target_modules=["embed_tokens", "q_proj"]),
-    "ia3": IA3Config(task_type="CAUSAL_LM", target_modules=["k_proj", "up_proj"], feedforward_modules=["up_proj"]),
+    "prompt tuning": peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4),
+    "p-tuning": peft.PromptEncoderConfig(task_type="CAUSAL_LM", num_virtual_tokens=4, encoder_hidden_size=8),
+    "prefix tuning": peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4),
+    "lora": peft.LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear"),
+    "lora of tokens": peft.LoraConfig(task_type="CAUSAL_LM", target_modules=["embed_tokens", "q_proj"]),
+    "ia3": peft.IA3Config(
+        task_type="CAUSAL_LM", target_modules=["k_proj", "up_proj"], feedforward_modules=["up_proj"]
+    ),
 }
 
 
@@ -142,7 +135,7 @@ CAUSAL = {
 def test_a_causal_model_generates_with_an_adapter(adapter, tmp_path):
     def adapted(model):
         torch.manual_seed(5)  # of the virtual tokens
-        return get_peft_model(model.train(), CAUSAL[adapter]).eval()
+        return peft.get_peft_model(model.train(), CAUSAL[adapter]).eval()
 
     prompt, options = encode(PROMPTS), {"num_beams": 3, "do_sample": False}
     plain, model = build("llama", zero=True)
@@ -155,5 +148,5 @@ def test_a_causal_model_generates_with_an_adapter(adapter, tmp_path):
     exact = tuned.generate(**prompt, **options, length=LENGTHS, length_constraint="exact")
     assert answers(tuned.get_base_model(), exact, prompt) == LENGTHS
     tuned.save_pretrained(tmp_path)
-    again = PeftModel.from_pretrained(build("llama")[1], tmp_path)
+    again = peft.PeftModel.from_pretrained(build("llama")[1], tmp_path)
     assert torch.equal(again.generate(**prompt, **options, length=LENGTHS, length_constraint="exact"), exact)

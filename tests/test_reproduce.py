@@ -28,24 +28,11 @@ TABLE = {
         "more": {"start": "ldpe", "length_encoding": "ldpe", "max_steps": 1},
     },
     "unseen": ["ldpe"],
-    "options": {
-        "length_unit": "character",
-        "target_vocabulary": "shared",
-        "vocab_size": 120,
-        "layers": 1,
-        "d_model": 32,
-        "attention_heads": 2,
-        "ffn_dim": 32,
-        "validation_share": 0.2,
-        "test_share": 0.2,
-        "max_steps": 2,
-        "save_steps": 2,
-        "predict_with_generate": True,
-        "generation_num_beams": 1,
-        "per_device_eval_batch_size": 8,
-        "use_cpu": True,
-        "report_to": "none",
-    },
+    "options": yaml.safe_load(
+        "{length_unit: character, target_vocabulary: shared, vocab_size: 120, layers: 1, d_model: 32, ffn_dim: 32, "
+        "attention_heads: 2, validation_share: 0.2, test_share: 0.2, max_steps: 2, save_steps: 2, use_cpu: true, "
+        "predict_with_generate: true, generation_num_beams: 1, per_device_eval_batch_size: 8, report_to: none}"
+    ),
     "paper": {"ldpe": {"variance": [0.015, 0.012], "rouge1_recall": [47.0, 48.0]}},
 }
 

@@ -7,6 +7,7 @@ import baselines
 import lengths as figure
 import pytest
 import torch
+import yaml
 from conftest import SOURCES
 from recipe_runs import write_rows
 
@@ -23,21 +24,11 @@ SYSTEMS = {
     "lpas": (baselines.Lpas, {"length_encoding": "prototype"}),
 }
 RECURRENT = ("lstm", "leninit", "lenemb", "la")
-SIZE = {
-    "d_model": 32,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 64,
-    "decoder_ffn_dim": 64,
-    "max_position_embeddings": 128,
-    "learned_lengths": 64,
-    "length_unit": "character",
-    "scale_embedding": True,
-    "absolute_positions": True,
-    "dropout": 0.0,
-}
+SIZE = yaml.safe_load(
+    "{d_model: 32, encoder_layers: 1, decoder_layers: 1, encoder_attention_heads: 2, decoder_attention_heads: 2, "
+    "encoder_ffn_dim: 64, decoder_ffn_dim: 64, max_position_embeddings: 128, learned_lengths: 64, "
+    "length_unit: character, scale_embedding: true, absolute_positions: true, dropout: 0.0}"
+)
 
 
 def build(name, tokenizer, **fields):

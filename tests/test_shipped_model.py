@@ -1,4 +1,4 @@
-"""The translator with length control in the repository: loaded as any other, and as good as its card says."""
+"""The models in the repository: loaded as any other, and as good as their cards say."""
 
 import gzip
 import json
@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from huggingface_hub import ModelCard
 from recipe_runs import load_script
 from safetensors.torch import load_file
-from transformers import MarianTokenizer, pipeline
 
 import hf_lenctrl
 from hf_lenctrl.evaluation.metrics import translation_metrics
@@ -28,13 +28,21 @@ SENTENCES = load_script("recipes/translation/translate_demo.py").sentences()[20:
 
 @pytest.fixture(scope="module")
 def pipe():
-    return pipeline("length-controlled-generation", model=str(FOLDER), length_unit="character", num_beams=4)
+    return transformers.pipeline(
+        "length-controlled-generation", model=str(FOLDER), length_unit="character", num_beams=4
+    )
 
 
 @pytest.fixture(scope="module")
-def own_lengths():
+def plain():
+    return transformers.pipeline(
+        "length-controlled-generation", model=str(FOLDER) + "_base", length_unit="character", num_beams=4
+    )
+
+
+@pytest.fixture(scope="module")
+def own_lengths(plain):
     """Of the plain model's translations."""
-    plain = pipeline("length-controlled-generation", model=str(FOLDER) + "_base", length_unit="character", num_beams=4)
     return [out["length"] for out in plain(SENTENCES)]
 
 
@@ -50,7 +58,9 @@ def test_it_is_small_and_safe():
 
 
 def test_it_is_loaded_in_single_precision(pipe):
-    assert type(pipe.model) is hf_lenctrl.LenCtrlMarianMTModel and isinstance(pipe.tokenizer, MarianTokenizer)
+    assert type(pipe.model) is hf_lenctrl.LenCtrlMarianMTModel and isinstance(
+        pipe.tokenizer, transformers.MarianTokenizer
+    )
     assert pipe.model.dtype == torch.float32  # half precision would be slow on CPUs
     assert (pipe.model.config.length_encoding, pipe.model.config.length_unit) == ("ldpe", "character")
 
@@ -128,3 +138,35 @@ def test_the_everyday_card_prints_what_it_says(capsys, monkeypatch):
     exec(code, {})
     assert capsys.readouterr().out == printed
     assert sum(path.stat().st_size for path in EVERYDAY.rglob("*") if path.is_file()) < 50e6
+
+
+PLAIN = {"translate_to_english_base": (transformers.AutoModelForSeq2SeqLM, transformers.MarianMTModel)}
+PLAIN["write_titles_base"] = (transformers.AutoModelForCausalLM, transformers.LlamaForCausalLM)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_plain_model_is_a_stock_class_of_the_size_on_its_card(name):
+    auto, stock = PLAIN[name]
+    model, tokenizer = auto.from_pretrained(MODELS / name), transformers.AutoTokenizer.from_pretrained(MODELS / name)
+    card = (MODELS / name / "README.md").read_text(encoding="utf-8")
+    assert type(model) is stock and len(tokenizer) == model.config.vocab_size
+    assert re.search(r"([\d.]+) million parameters", card)[1] == f"{model.num_parameters() / 1e6:.1f}"
+    if stock is transformers.LlamaForCausalLM:
+        assert {path.suffix for path in (MODELS / name).iterdir()} == {".json", ".md", ".safetensors"}
+    else:
+        assert "CC BY 2.0 FR" in card and "tatoeba.org" in card and "manythings.org/anki" in card
+
+
+def test_the_plain_translator_translates_german_and_french(plain):
+    sources = ["Ich möchte in den Park gehen.", "Faites-moi savoir où vous restez."]
+    translations = ["I want to go to the park.", "Let me know where you're staying."]
+    for source, translation in zip(sources, translations, strict=True):  # as it is by itself, without a pipeline
+        ids = plain.model.generate(**plain.tokenizer(source, return_tensors="pt"))
+        assert plain.tokenizer.decode(ids[0], skip_special_tokens=True) == translation
+
+
+def test_the_example_of_the_title_models_card_writes_a_title(monkeypatch, capsys):
+    card = (MODELS / "write_titles_base" / "README.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(MODELS.parent)
+    exec(re.search(r"```python\n(.*?)```", card, flags=re.S)[1], {})
+    assert capsys.readouterr().out == "Sarcasm Detection in Social Media Text\n"

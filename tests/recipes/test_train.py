@@ -14,6 +14,7 @@ from recipe_runs import (
     as_options,
     assert_same_weights,
     load,
+    options_of,
     save_stock,
     train,
     weights,
@@ -26,33 +27,23 @@ from hf_lenctrl.commands import checkpoints
 from hf_lenctrl.commands import train as train_seq2seq
 
 
+# 200 steps are two seconds, and enough to learn to count to 36; the last ones are small, and end alike on every
+# machine; without overshoot a text that steps over its length may run away, on one machine or another
+OPTIONS = options_of(
+    "max_steps=200 per_device_train_batch_size=16 learning_rate=5e-3 lr_scheduler_type=cosine warmup_steps=20 "
+    "dropout=0 overshoot_share=0.1 label_smoothing_factor=0.1 eval_strategy=steps eval_steps=200 save_steps=50 "
+    "save_total_limit=2 average_checkpoints=2 max_validation_rows=3 max_test_rows=5 generation_num_beams=2 "
+    "rouge_max_bytes=20"
+)
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """One run with all that a YAML of recipes/headline asks for, small; its folder and the metrics it returned."""
     folder = tmp_path_factory.mktemp("run") / "ldpe"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoints, "is_worse", lambda mean, last: False)  # the mean is looked at below
-        metrics = train(
-            folder,
-            max_steps=200,  # two seconds, and enough to learn to count to 36
-            per_device_train_batch_size=16,
-            learning_rate=5e-3,
-            lr_scheduler_type="cosine",  # the last steps are small, and end alike on every machine
-            warmup_steps=20,
-            dropout=0,
-            overshoot_share=0.1,  # else a text that steps over its length may run away, on one machine or another
-            label_smoothing_factor=0.1,
-            eval_strategy="steps",
-            eval_steps=200,
-            save_steps=50,
-            save_total_limit=2,
-            average_checkpoints=2,
-            max_validation_rows=3,
-            max_test_rows=5,
-            generation_num_beams=2,
-            test_lengths=[24, 30],
-            rouge_max_bytes=20,
-        )
+        metrics = train(folder, **OPTIONS, test_lengths=[24, 30])
     return folder, metrics
 
 
