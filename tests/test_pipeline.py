@@ -141,7 +141,7 @@ def test_what_is_returned_is_what_rerank_picks_among_all_candidates(
         asked.append((source, texts))
         return list(range(len(texts)))[::-1]
 
-    monkeypatch.setattr("hf_lenctrl.inference.ranking.rerank", last_first)
+    monkeypatch.setattr("hf_lenctrl.inference.pipeline.rerank", last_first)
     result = pipe(SOURCES[0], length=6, length_constraint="max", **options)
     written = tokenizer.batch_decode(calls[0]["ids"], skip_special_tokens=True)
     assert calls[0]["num_return_sequences"] == len(written) == candidates
@@ -204,7 +204,7 @@ def test_a_source_longer_than_the_encoder_is_cut_and_told(tokenizer, caplog):
         ),
         (5, {}, TypeError, "a text or a list of texts"),
         (["a", ["b"]], {}, TypeError, r"\['b'\] at position 1"),
-        (["a", "\ud83d b"], {}, ValueError, "a lone surrogate at position 1"),
+        (["a", "\ud83d b"], {}, ValueError, "surrogates not allowed"),
         (["a", "\t\n"], {}, ValueError, "the text at position 1 is empty"),
         *((SOURCES[0], {name: 5}, ValueError, name) for name in ("lenght", "reference")),
         (SOURCES[0], {"length_unit": "word"}, ValueError, "length_unit='word', but the model was trained to count"),
