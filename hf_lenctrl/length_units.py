@@ -71,6 +71,16 @@ def check_texts(texts: Sequence[str], name: str = "input") -> None:
             raise TypeError(f"every {name} must be a text, got {text!r} at position {i}")
 
 
+def check_sources(texts: Sequence[str]) -> None:
+    """Raise `TypeError` for the first of `texts` that is no `str`, `ValueError` for one with half a character."""
+    check_texts(texts)
+    for i, text in enumerate(texts):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"every input must be valid Unicode, got a lone surrogate at position {i}") from error
+
+
 class UnitTable(nn.Module):
     """
     Units that each vocabulary entry writes, kept as buffers so that they are saved, loaded and moved with a model.

@@ -204,7 +204,7 @@ def test_a_source_longer_than_the_encoder_is_cut_and_told(tokenizer, caplog):
         ),
         (5, {}, TypeError, "a text or a list of texts"),
         (["a", ["b"]], {}, TypeError, r"\['b'\] at position 1"),
-        (["a", "\ud83d b"], {}, ValueError, "surrogates not allowed"),
+        (["a", "\ud83d b"], {}, ValueError, "a lone surrogate at position 1"),
         (["a", "\t\n"], {}, ValueError, "the text at position 1 is empty"),
         *((SOURCES[0], {name: 5}, ValueError, name) for name in ("lenght", "reference")),
         (SOURCES[0], {"length_unit": "word"}, ValueError, "length_unit='word', but the model was trained to count"),

@@ -13,7 +13,7 @@ from transformers import Pipeline
 from ..conversion import HUB_OPTIONS, auto_class, check_tokenizer, tokenizer_of
 from ..generation import encode_once, eos_of, generate_for, prompt_of
 from ..length_tokens import LengthTokens
-from ..length_units import COST, UnitTable, check_texts, count_texts
+from ..length_units import COST, UnitTable, check_sources, count_texts
 from .chats import as_prompts, check_length_source, encode_prompts
 from .finish import FinishLogitsProcessor
 from .pipeline_call import Call, Row, batches
@@ -123,8 +123,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         if isinstance(inputs, Mapping) or not isinstance(inputs, Iterable):
             raise TypeError(f"inputs must be a text or a list of texts, got {inputs!r}")
         texts = [inputs] if isinstance(inputs, str) else list(inputs)
-        check_texts(texts)
-        "".join(texts).encode()  # raises for half a character, a lone surrogate
+        check_sources(texts)
         if not texts:
             return []
         call = self._read(texts, {**self._forward_params, **kwargs}, isinstance(inputs, str))
