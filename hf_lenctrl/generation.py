@@ -40,6 +40,13 @@ def prompt_of(model, kwargs: dict) -> tuple[int, int]:
     return length, length
 
 
+def eos_of(model) -> list[int]:
+    """Ids that end an output: of the generation configuration, else of the model's own."""
+    eos = model.generation_config.eos_token_id
+    eos = model.config.eos_token_id if eos is None else eos
+    return [] if eos is None else list(eos) if isinstance(eos, list | tuple) else [int(eos)]
+
+
 def token_limit(
     table: UnitTable, target: Target, prompt_length: int, positions: int | None, apart: int = 0
 ) -> torch.Tensor:
@@ -112,57 +119,24 @@ def generate_within(
     override; `positions` are those of the decoder, `None` where they have no end. Raises `ValueError` for a length
     that these cannot hold, or an exact one beyond the call's own limit.
     """
-    config = arguments.get("generation_config")
-    complete = _limited(model, table, target, constraint, arguments, positions)
-    outputs = generate(**complete)
-    ids = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
-    before, prompt = prompt_of(model, arguments)
-    produced, new = table.count(ids[:, prompt:]), complete.get("max_new_tokens")
-    most: Any = complete.get("max_length") if new is None else before + new
-    most = most or getattr(config, "max_length", None) or getattr(config, "max_new_tokens", None) or math.inf
-    warn_of_cuts(ids, produced, target, most, model.config.pad_token_id)
-    if constraint == "exact":
-        _warn_of_misses(produced, target, table.unit)
-    return outputs
-
-
-def generate_for(model, table: UnitTable, length, constraint: str | None, tolerance, arguments: dict):
-    """
-    `model.generate` with a length, for a model with or without length control: a call without length and constraint
-    is the model's own. The `table` is of the model's vocabulary, in the unit of `length`; `length`, `constraint` and
-    `tolerance` are those of `LengthControlledGeneration.generate`, `arguments` the others.
-    """
-    if getattr(model.config, "length_controlled", False):
-        options = {"length": length, "length_constraint": constraint, "length_tolerance": tolerance}
-        return model.generate(**arguments, **options)
-    own = {"length_constraint": None} if hasattr(model, "unit_table") else {}  # a model of this package
-    if constraint is None and tolerance is None:
-        return model.generate(**arguments, **own)
-    target = as_target(length, constraint, tolerance, len(arguments["attention_mask"]), table.weights.device)
-    positions = getattr(model.config, "max_position_embeddings", None)
-    return generate_within(model.generate, model, table, target, constraint, {**arguments, **own}, positions=positions)
-
-
-def _limited(model, table: UnitTable, target: Target, constraint, arguments: dict, positions) -> dict:
-    """The arguments of `generate` with room for the target and, for a constraint, its logits processor."""
-    kwargs, generation_config = dict(arguments), arguments.get("generation_config")
+    kwargs, config = dict(arguments), arguments.get("generation_config")
 
     def given(name):
         """Of the call; `generate` fills what it leaves out from the checkpoint."""
-        return kwargs[name] if kwargs.get(name) is not None else getattr(generation_config, name, None)
+        return kwargs[name] if kwargs.get(name) is not None else getattr(config, name, None)
 
     def in_force(name):
         return getattr(model.generation_config, name) if given(name) is None else given(name)
 
-    prompt_length, apart = prompt_of(model, kwargs)
+    before, prompt = prompt_of(model, kwargs)
     # made even where the call sets its own, because it raises for what the model cannot hold
-    own = limit = token_limit(table, target, prompt_length, positions, apart)  # (B,)
-    processors = list(kwargs.get("logits_processor") or [])
+    own = limit = token_limit(table, target, before, positions, prompt)  # (B,)
+    processors = list(kwargs.pop("logits_processor", None) or [])
     eos = in_force("eos_token_id")
     if eos is None:
         eos = kwargs["eos_token_id"] = model.config.eos_token_id
     if given("max_new_tokens") is not None:
-        limit = prompt_length + given("max_new_tokens")
+        limit = before + given("max_new_tokens")
     elif given("max_length") is not None:
         limit = given("max_length")
     else:  # the model's own limit was not made for this length
@@ -175,10 +149,33 @@ def _limited(model, table: UnitTable, target: Target, constraint, arguments: dic
     if given("min_new_tokens") is None:  # the checkpoint's was not made for this length either
         kwargs |= {"min_new_tokens": None, "min_length": given("min_length") or 0}
     if constraint is not None:
-        start_length = 0 if apart else 1 + (in_force("forced_bos_token_id") is not None)
-        options = {"eos_token_id": eos, "max_length": limit, "prompt_length": apart, "start_length": start_length}
+        start_length = 0 if prompt else 1 + (in_force("forced_bos_token_id") is not None)
+        options = {"eos_token_id": eos, "max_length": limit, "prompt_length": prompt, "start_length": start_length}
         processors.append(LengthConstraintLogitsProcessor(table, target, constraint, **options))
-    return kwargs | {"logits_processor": LogitsProcessorList(processors)}
+    outputs = generate(**kwargs, logits_processor=LogitsProcessorList(processors))
+    ids = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
+    produced, new = table.count(ids[:, prompt:]), kwargs.get("max_new_tokens")
+    most: Any = kwargs.get("max_length") if new is None else before + new
+    most = most or getattr(config, "max_length", None) or getattr(config, "max_new_tokens", None) or math.inf
+    warn_of_cuts(ids, produced, target, most, model.config.pad_token_id)
+    if constraint == "exact":
+        _warn_of_misses(produced, target, table.unit)
+    return outputs
+
+
+def generate_for(model, table: UnitTable, target: Target | None, constraint: str | None, arguments: dict):
+    """
+    `model.generate` with a target, for a model with or without length control; without one the call is the model's
+    own. The `table` is of the model's vocabulary, in the unit of the `target`.
+    """
+    if getattr(model.config, "length_controlled", False):
+        return model.generate(**arguments, length=target, length_constraint=constraint)
+    if hasattr(model, "unit_table"):  # a model of this package
+        arguments = {**arguments, "length_constraint": None}
+    if target is None:
+        return model.generate(**arguments)
+    positions = getattr(model.config, "max_position_embeddings", None)
+    return generate_within(model.generate, model, table, target, constraint, arguments, positions=positions)
 
 
 def warn_once(key: Any, message: str, *values) -> None:
@@ -282,7 +279,7 @@ class LengthControlledGeneration:
         Raises:
             `TypeError`, `ValueError`: for a length that is missing, no integer, under 1, of another size than the
                 batch or more than the decoder's positions can hold; for a constraint of another name, or one that
-                `max_new_tokens` leaves no room for; for a tolerance without `"exact"`; for a `guidance_scale`.
+                `max_new_tokens` leaves no room for; for a tolerance without `"exact"`.
         """
         controlled = self.config.length_controlled
         unasked = length is None and self.config.length is None or type(length) is int and length == 0
@@ -294,8 +291,6 @@ class LengthControlledGeneration:
         generate: Any = super().generate
         # the positional arguments behind `inputs`, by the names of the base method
         kwargs |= dict(zip(list(inspect.signature(generate).parameters)[1:], args, strict=False))
-        if controlled:
-            self._refuse_guidance(kwargs)
         if not controlled and length_constraint is None and length_tolerance is None:
             if length is not None:
                 refuse_length()
@@ -320,15 +315,6 @@ class LengthControlledGeneration:
         if controlled and self.config.is_encoder_decoder:
             kwargs["prefill_chunk_size"] = None  # a decoder's prompt is short, and progress needs all of it
         return generate_within(generate, self, table, target, length_constraint, kwargs, positions=self._positions)
-
-    def _refuse_guidance(self, kwargs: dict) -> None:
-        configs = (kwargs.get("generation_config"), self.generation_config)
-        scales = [kwargs.get("guidance_scale"), *(getattr(config, "guidance_scale", None) for config in configs)]
-        scale = next((scale for scale in scales if scale is not None), 1)
-        if scale != 1:
-            raise ValueError(
-                f"guidance_scale must be left out or 1, got {scale}: it needs a second run without length"
-            )
 
     def save_pretrained(self, *args, **kwargs):
         """The base class's method, without the library's default `max_length` that `Seq2SeqTrainer` writes down."""

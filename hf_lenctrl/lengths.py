@@ -76,12 +76,20 @@ def window_in(options) -> dict[str, Any]:
     return {} if tolerance is None else {"tolerance": tolerance}
 
 
+def tolerances_of(tolerance, count: int) -> list:
+    """The tolerance of each of `count` lengths. Raises `ValueError` for a list of another size."""
+    items = tolerance if isinstance(tolerance, list) else [tolerance] * count
+    if len(items) != count:
+        raise ValueError(f"length_tolerance needs one item for each of {count} lengths, got {tolerance}")
+    return items
+
+
 def window_of(lengths: Sequence[int], tolerance) -> tuple[list[int], list[int]]:
     """
     The lowest and the highest length of each window, in units. The tolerance is one that `check_tolerance` lets pass.
 
     Shares are rounded so that no window goes beyond them: 0.1 of 36 is 3 units, and the window is 33 to 39. No window
-    goes below 1. Raises `ValueError` for a list of tolerances that has another size.
+    goes below 1.
 
     Example:
 
@@ -92,11 +100,8 @@ def window_of(lengths: Sequence[int], tolerance) -> tuple[list[int], list[int]]:
 
     ```
     """
-    items = tolerance if isinstance(tolerance, list) else [tolerance] * len(lengths)
-    if len(items) != len(lengths):
-        raise ValueError(f"length_tolerance needs one item for each of {len(lengths)} lengths, got {tolerance}")
     lowest, highest = [], []
-    for n, item in zip(lengths, items, strict=True):
+    for n, item in zip(lengths, tolerances_of(tolerance, len(lengths)), strict=True):
         sides = item if isinstance(item, tuple) else (item, item)
         below, above = (math.floor(share_of(n, side)) if isinstance(side, float) else side for side in sides)
         lowest.append(max(1, n - below))

@@ -9,7 +9,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, Gene
 
 from .card import CardOnPush
 from .configuration_lenctrl import LenCtrlCausalLMConfig
-from .generation import LengthControlledGeneration, prompt_of
+from .generation import LengthControlledGeneration, eos_of, prompt_of
 from .length_signal import (
     LengthSignal,
     StoresUnitTable,
@@ -176,16 +176,11 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
         self.resize_unit_table()
         return embeddings
 
-    def _eos(self) -> list[int]:
-        eos = self.generation_config.eos_token_id
-        eos = self.config.eos_token_id if eos is None else eos
-        return [] if eos is None else list(eos) if isinstance(eos, list | tuple) else [int(eos)]
-
     def _progress_and_length(self, labels, length, progress, past_key_values, embeds, mask):
         """Progress `(batch_size, sequence_length)` and lengths `(batch_size,)`."""
         rows, columns = embeds.shape[:2]
         if labels is not None and progress is None:
-            progress, own = answer_progress(self.unit_table, labels, self._eos())
+            progress, own = answer_progress(self.unit_table, labels, eos_of(self))
             if length is None:
                 return progress, own
             if self.training and not self._looked and not torch.compiler.is_compiling():

@@ -2,13 +2,14 @@
 
 
 def spy(monkeypatch, model) -> list[dict]:
-    """The keyword arguments of each call to `generate`, with the ids that it gave."""
+    """The keyword arguments of each call to `generate`, the length as a list, with the ids that it gave."""
     calls: list[dict] = []
     original = model.generate
 
     def generate(*args, **kwargs):
         ids = original(*args, **kwargs)
-        calls.append({**kwargs, "ids": ids})
+        target = kwargs.get("length")
+        calls.append({**kwargs, "length": target and target.length.tolist(), "ids": ids})
         return ids
 
     monkeypatch.setattr(model, "generate", generate)

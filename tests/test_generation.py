@@ -341,9 +341,3 @@ def test_the_default_limit_of_the_library_is_not_saved(tmp_path):
     model.generation_config.max_length = 21
     model.save_pretrained(tmp_path)
     assert GenerationConfig.from_pretrained(tmp_path).max_length == 21
-
-
-def test_a_guidance_scale_is_refused(speller, inputs):
-    for options in ({"guidance_scale": 1.5}, {"generation_config": GenerationConfig(guidance_scale=1.5)}):
-        with pytest.raises(ValueError, match="guidance_scale must be left out or 1, got 1.5: it needs a second run"):
-            speller.generate(**inputs, length=9, **options)

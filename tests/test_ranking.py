@@ -35,18 +35,6 @@ def test_words_of_other_scripts_count():
     assert rerank("новости из Осло", ["погода", "Новости"]) == [1, 0]
 
 
-@pytest.mark.parametrize(
-    ("candidates", "scores", "message"),
-    [
-        ([], None, "got 0 and no scores"),
-        (["a", "b"], [0.5], "got 2 and 1 scores"),
-    ],
-)
-def test_missing_candidates_or_scores_are_told(candidates, scores, message):
-    with pytest.raises(ValueError, match=message):
-        rerank("source", candidates, scores)
-
-
 @pytest.fixture(scope="module")
 def plain(shared_tokenizer):
     torch.manual_seed(3)

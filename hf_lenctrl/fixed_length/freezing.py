@@ -8,7 +8,7 @@ import torch
 from transformers import PegasusForConditionalGeneration, PreTrainedModel
 
 from ..configuration_lenctrl import LengthControlRules
-from ..generation import token_limit
+from ..generation import eos_of, token_limit
 from ..length_units import UnitTable
 from ..lengths import as_target, check_length
 
@@ -83,7 +83,7 @@ def freeze_length(model, length: int, *, tokenizer=None) -> Any:
     plain.to(model.device)
     plain.generation_config = copy.deepcopy(model.generation_config)
     if has_length:
-        _limit(plain.generation_config, table, length, rows, silent)
+        _limit(plain, table, length, rows, silent)
         if plain._keys_to_ignore_on_save:  # transformers 5.23 has no public name for it
             plain._keys_to_ignore_on_save.discard(_DECODER_TABLE)  # of this model, not of Marian's class
     if config.length_constraint is not None:
@@ -191,13 +191,13 @@ def _stock_model(stock: type, model) -> Any:
     return kind(kind.config_class(**fields)).to(model.dtype)
 
 
-def _limit(settings, table: UnitTable, length: int, rows: int, silent: list[int]) -> None:
+def _limit(plain, table: UnitTable, length: int, rows: int, silent: list[int]) -> None:
     """Room for the length, as `LengthControlledGeneration.generate` makes it, and nothing that counts no unit."""
+    settings = plain.generation_config
     target = as_target(length, None, None, 1, table.weights.device)
     settings.max_new_tokens = int(token_limit(table, target, 1, rows)) - 1  # the limit counts the start
     settings.max_length, settings.min_length = None, 0
-    ends = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
     # not suppress_tokens, which would take back a forced BOS
-    known = settings.bad_words_ids or []
+    known, ends = settings.bad_words_ids or [], eos_of(plain)
     new = [[i] for i in silent if i not in ends and [i] not in known]
     settings.bad_words_ids = [*known, *new] or None

@@ -63,7 +63,7 @@ def finished(text: str, finish: str, enough: Callable[[str], bool], *, at_word: 
     return (words[0], "word") if len(words) == 2 and enough(words[0]) else (text, "cut")
 
 
-def check_finish(finish: str | None, constraint: str | None, unit: str | None = None) -> None:
+def check_finish(finish: str | None, constraint: str | None, unit: str) -> None:
     """Raise `ValueError` for a finish of another name, with another constraint than `"max"`, or with a cost."""
     if finish is None:
         return
@@ -109,7 +109,6 @@ class FinishLogitsProcessor(LogitsProcessor):
     """
 
     def __init__(self, tokenizer, unit_table: UnitTable, length, finish: str, *, eos_token_id, prompt_length: int = 0):
-        check_finish(finish, "max")
         self.finish, self.prompt_length = finish, prompt_length
         device, entries = unit_table.weights.device, unit_table.weights.shape[1]
         self.pieces = _pieces(tokenizer, entries)

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -11,15 +10,14 @@ import torch
 from tqdm.auto import tqdm
 from transformers import Pipeline
 
-from ..conversion import HUB_OPTIONS, check_tokenizer
-from ..generation import encode_once, generate_for, prompt_of
+from ..conversion import HUB_OPTIONS, auto_class, check_tokenizer, tokenizer_of
+from ..generation import encode_once, eos_of, generate_for, prompt_of
 from ..length_tokens import LengthTokens
 from ..length_units import COST, UnitTable, check_sources, count_texts
-from ..lengths import as_target
 from .chats import as_prompts, check_length_source, encode_prompts
 from .finish import FinishLogitsProcessor
 from .pipeline_call import Call, Row, batches
-from .ranking import Chooser, choose, log_probabilities, token_log_probabilities
+from .ranking import choose, log_probabilities, rerank, token_log_probabilities
 from .sources import Predictors, requested_lengths
 
 
@@ -103,7 +101,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         given = {"revision": revision, "token": token}
         given = {name: value for name, value in given.items() if value is not None}
         self._predictors = Predictors(self.model, {**HUB_OPTIONS.get(self.model, {}), **given})
-        self._chooser = Chooser(self.device)
+        self._rankers: dict[str, tuple] = {}
         tokens = getattr(self.model.config, "length_tokens", None)
         self._length_tokens = None if tokens is None else LengthTokens(**tokens)
         self._controlled = getattr(self.model.config, "length_controlled", False)
@@ -284,8 +282,11 @@ class LengthControlledGenerationPipeline(Pipeline):
         outputs = [out for row in rows for out in row.outputs or []]
         scores = [out.pop("of_a_token") for out in outputs] if "of_a_token" in outputs[0] else None
         order, texts = list(range(len(outputs))), [out["generated_text"] for out in outputs]
-        if call.rerank > 1:
-            order = self._chooser.order(rows[0].text, texts, call.rerank_model, scores)
+        if call.rerank > 1 and call.rerank_model is None:
+            order = rerank(rows[0].text, texts, scores)
+        elif call.rerank > 1:
+            ranks = log_probabilities(*self._ranker(call.rerank_model), [rows[0].text] * len(texts), texts)
+            order.sort(key=lambda k: -ranks[k])
         elif scores is not None:
             order.sort(key=lambda k: -scores[k])
         if call.ranged:  # lengths that were planned for may lead to one text; what differs comes first
@@ -293,6 +294,15 @@ class LengthControlledGenerationPipeline(Pipeline):
             order.sort(key=lambda k: first[texts[k]] != k)
         outputs = [outputs[k] for k in order[: call.num_return_sequences]]
         return outputs[0] if call.num_return_sequences == 1 else outputs
+
+    def _ranker(self, given) -> tuple[Any, Any]:
+        """The plain model that ranks candidates, and its tokenizer; a name is loaded once."""
+        if not isinstance(given, str):
+            return given
+        if given not in self._rankers:
+            model = auto_class(given).from_pretrained(given).eval().to(self.device)
+            self._rankers[given] = model, tokenizer_of(given)
+        return self._rankers[given]
 
     def preprocess(self, texts, *, tokens: list, **_) -> Any:
         if self._causal:
@@ -319,34 +329,25 @@ class LengthControlledGenerationPipeline(Pipeline):
         batch.pop("token_type_ids", None)
         if text_rows is not None:
             batch = encode_once(self.model, batch, text_rows.to(self.device))
-        candidates, lengths = rows[0].candidates, [row.length for row in rows]
-        arguments, encoded = {**batch, **call.options_for(candidates)}, batch.get("encoder_outputs")
+        arguments, encoded = {**batch, **call.options_for(rows[0].candidates)}, batch.get("encoder_outputs")
         inputs = {name: batch.get(name) for name in ("input_ids", "attention_mask")}
         # `generate` puts others in the place of these
         inputs["encoder_outputs"] = None if encoded is None else type(encoded)(**encoded)
         prompt = prompt_of(self.model, arguments)[1]
         finish = None
         if call.finish is not None:
-            eos = self.model.generation_config.eos_token_id
-            options = {"eos_token_id": self.model.config.eos_token_id if eos is None else eos}
-            options["prompt_length"] = prompt = prompt or 1  # the decoder's start
-            limits = torch.tensor(lengths, device=table.weights.device)
+            prompt = prompt or 1  # the decoder's start
+            limits = torch.tensor([row.length for row in rows], device=table.weights.device)
+            options: dict[str, Any] = {"eos_token_id": eos_of(self.model), "prompt_length": prompt}
             finish = FinishLogitsProcessor(self.tokenizer, table, limits, call.finish, **options)
             arguments["logits_processor"] = [*(call.options.get("logits_processor") or []), finish]
-        tolerances = [row.tolerance for row in rows]
-        tolerance = None if set(tolerances) == {None} else tolerances
-        length: Any = None if lengths[0] is None else lengths
-        if call.choose and length is not None:
-            tolerance = None if tolerance is None else [0 if each is None else each for each in tolerances]
-            target = as_target(lengths, call.length_constraint, tolerance, len(rows), table.weights.device)
-            told = [row.length if row.told is None else row.told for row in rows]
-            length, tolerance = replace(target, length=target.length.new_tensor(told)), None
-        ids = generate_for(self.model, table, length, call.length_constraint, tolerance, arguments)
+        target = call.target(rows, table.weights.device)
+        ids = generate_for(self.model, table, target, call.length_constraint, arguments)
         figures = {}
         if getattr(ids, "sequences_scores", None) is not None:
             figures["score"] = ids.sequences_scores.tolist()
         ids = ids if isinstance(ids, torch.Tensor) else ids.sequences
-        if call.ranged and not call.choose and call.length_plans * candidates > 1:
+        if call.ranged and not call.choose and call.length_plans * rows[0].candidates > 1:
             figures["of_a_token"] = token_log_probabilities(
                 self.model, table, ids, inputs, self._causal * prompt, controlled=self._controlled
             )

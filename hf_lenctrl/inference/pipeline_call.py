@@ -5,8 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+import torch
+
 from ..generation import FROM_CONFIG
-from ..lengths import check_constraint, check_counts, window_of
+from ..lengths import Target, as_target, check_counts, tolerances_of, window_of
 from .finish import check_finish
 from .sources import is_ranged, plans_of
 
@@ -89,7 +91,6 @@ class Call:
             unasked = self.length is None and self.length_ratio is None and getattr(config, "length", None) is None
             plain = unasked and getattr(config, "length_optional", False)
             constraint = None if plain else getattr(config, "length_constraint", None)
-        check_constraint(constraint)
         if tolerance is None and constraint == "exact" and not self.ranged:
             tolerance = getattr(config, "length_tolerance", None)
         check_finish(self.finish, constraint, self.length_unit)
@@ -98,11 +99,8 @@ class Call:
     def set_candidates(self, plans: bool) -> None:
         """How many outputs are wanted, checked; with `plans` a range is generated at several lengths."""
         self.rerank = 20 if self.rerank is True or self.rerank_model and not self.rerank else self.rerank or 1
-        sizes = {"batch_size": self.batch_size, "batch_tokens": self.batch_tokens}
-        check_counts(
-            num_return_sequences=self.num_return_sequences, rerank=self.rerank, length_plans=self.length_plans
-        )
-        check_counts(**{name: size for name, size in sizes.items() if size is not None})
+        names = ("num_return_sequences", "rerank", "length_plans", "batch_size", "batch_tokens")
+        check_counts(**{name: getattr(self, name) for name in names if getattr(self, name) is not None})
         self.length_plans = self.length_plans if self.ranged and plans else 1
 
     def set_choice(self, optional: bool) -> None:
@@ -144,14 +142,7 @@ class Call:
                     f"length must hold a list of lengths for each of the {len(texts)} texts or for none, got {lengths}"
                 )
             self.length = [n for several in lengths for n in several]
-        tolerance = self.length_tolerance if isinstance(self.length_tolerance, list) else None
-        if tolerance is not None and len(tolerance) != len(texts):
-            raise ValueError(
-                f"length_tolerance must be one for all or a list with one for each of the {len(texts)} texts, got "
-                f"{len(tolerance)}; a pair (below, above) is a tuple"
-            )
-        for i, text in enumerate(texts):
-            own = self.length_tolerance if tolerance is None else tolerance[i]
+        for i, (text, own) in enumerate(zip(texts, tolerances_of(self.length_tolerance, len(texts)), strict=True)):
             for _ in lengths[i] if self.lists else [None]:
                 self.rows.append(Row(text, i, len(self.rows), own, self.wanted))
 
@@ -195,6 +186,16 @@ class Call:
             tolerance = None if self.length_constraint == "max" else (room, 0)
             rows.append(replace(row, length=room, tolerance=tolerance, told=0, natural=True))
         return rows
+
+    def target(self, rows: list[Row], device: torch.device) -> Target | None:
+        """What is asked of the rows of a batch; `None` where nothing is."""
+        windows = any(row.tolerance is not None for row in rows)
+        if rows[0].length is None and not windows:
+            return None
+        tolerance = [row.tolerance or 0 for row in rows] if windows else None
+        target = as_target([row.length for row in rows], self.length_constraint, tolerance, len(rows), device)
+        told = [row.length if row.told is None else row.told for row in rows]
+        return replace(target, length=target.length.new_tensor(told))
 
     def window(self, row: Row) -> tuple[int, int]:
         """The lowest and the highest length that a row may have."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from ..conversion import auto_class, tokenizer_of
+from ..generation import eos_of
 from ..length_units import UnitTable
 from .chats import prompt_ids
 from .finish import last_sentence_end, sentence_ends
@@ -36,9 +36,6 @@ def rerank(source: str, candidates: Sequence[str], scores: Sequence[float] | Non
     Returns:
         `list[int]`: Indices of `candidates`, the chosen one first.
 
-    Raises:
-        `ValueError`: without candidates, or with another number of scores.
-
     Example:
 
     ```python
@@ -48,9 +45,6 @@ def rerank(source: str, candidates: Sequence[str], scores: Sequence[float] | Non
 
     ```
     """
-    if not candidates or (scores is not None and len(scores) != len(candidates)):
-        given = "no" if scores is None else len(scores)
-        raise ValueError(f"rerank needs candidates and a score for each, got {len(candidates)} and {given} scores")
     known = _stems(source)
     overlap = [len(_stems(candidate) & known) for candidate in candidates]
     rank = [-i for i in range(len(candidates))] if scores is None else list(scores)
@@ -140,38 +134,6 @@ def _stems(text: str) -> set[str]:
     return {PorterStemmer().stem(word) for word in re.findall(r"\w+", text.lower())}
 
 
-class Chooser:
-    """The models that rank candidates, each loaded once; `device` is where they run."""
-
-    def __init__(self, device: torch.device):
-        self.device = device
-        self.loaded: dict[str, tuple] = {}
-
-    def order(self, source: str, candidates: Sequence[str], ranker: Any, scores: Sequence[float] | None) -> list[int]:
-        """
-        The candidates of a source, the best first.
-
-        Args:
-            source (`str`): The text of the candidates.
-            candidates (`Sequence[str]`): Texts.
-            ranker (`str` or `tuple`, *optional*): A plain model, see `rerank_model` of the pipeline; by default the
-                words of the source rank.
-            scores (`Sequence[float]`, *optional*): For candidates of several lengths, to break ties among the words
-                of the source; higher is better.
-        """
-        if ranker is None:
-            return rerank(source, candidates, scores)
-        model, tokenizer = self._load(ranker) if isinstance(ranker, str) else ranker
-        ranks = log_probabilities(model, tokenizer, [source] * len(candidates), candidates)
-        return sorted(range(len(candidates)), key=lambda k: -ranks[k])
-
-    def _load(self, name: str) -> tuple:
-        if name not in self.loaded:
-            model = auto_class(name).from_pretrained(name).eval().to(self.device)
-            self.loaded[name] = model, tokenizer_of(name)
-        return self.loaded[name]
-
-
 def _each(value, change):
     """A tensor, or each of an encoder's outputs, changed."""
     if isinstance(value, torch.Tensor):
@@ -186,23 +148,14 @@ def token_log_probabilities(
     """
     Mean log-probability of a token of each output, EOS among them, under the model that wrote it.
 
-    A length-controlled model gets the output's own length, not the planned one. It expects EOS there and nowhere else,
-    so that the means of texts of different lengths can be compared.
+    A length-controlled model (`controlled`) gets the output's own length, not the planned one. It expects EOS there
+    and nowhere else, so that the means of texts of different lengths can be compared.
 
-    Args:
-        model (`PreTrainedModel`): Of the outputs.
-        table (`UnitTable`): Of the model's vocabulary.
-        ids (`torch.LongTensor` of shape `(outputs, sequence_length)`): As `generate` gives them.
-        inputs (`dict`): What it was given for each row; the outputs of a row follow each other.
-        prompt (`int`): First positions of a causal model's `ids`, 0 for other models.
-        controlled (`bool`): Whether the model is given the length.
-
-    Returns:
-        `list[float]`: one for each output; higher is better.
+    `ids (outputs, sequence_length)` are those of `generate`, whose first `prompt` positions are a causal model's
+    prompt; `inputs` is what it was given for each row, whose outputs follow each other.
     """
     given = {name: value for name, value in inputs.items() if value is not None}
-    copies, eos = len(ids) // len(inputs["attention_mask"]), model.generation_config.eos_token_id
-    eos = torch.as_tensor(model.config.eos_token_id if eos is None else eos, device=ids.device).reshape(-1)
+    copies, eos = len(ids) // len(inputs["attention_mask"]), torch.tensor(eos_of(model), device=ids.device)
     targets = ids[:, 1:]  # (outputs, T - 1)
     written = torch.arange(1, ids.shape[1], device=ids.device) >= prompt
     ends = torch.isin(targets, eos) & written
@@ -257,13 +210,8 @@ def choose(candidates: Sequence[str], plain: Sequence[float], natural: str) -> t
     counts, plus `OVERLAP_WEIGHT` times the overlap with the natural text: log-probability alone prefers texts that
     leave words out.
 
-    Args:
-        candidates (`Sequence[str]`): At least one.
-        plain (`Sequence[float]`): The log-probability of each without a length, see `log_probabilities`.
-        natural (`str`): What the model writes without a length.
-
-    Returns:
-        The index of the best, and its log-probability.
+    `plain` has the log-probability of each candidate without a length, see `log_probabilities`; `natural` is what the
+    model writes without a length. Returns the index of the best, and its log-probability.
     """
 
     most = len(sentence_ends(natural))

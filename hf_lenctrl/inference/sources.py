@@ -37,7 +37,7 @@ def ratio_ranges(counts: Sequence[int], ratio: tuple[float, float]) -> list[tupl
     The range of each source, given its units: the whole numbers from the lowest to the highest ratio times these.
 
     No range goes beyond its ratios. Where no whole number of at least 1 lies between them, the range is the one that
-    is nearest to their middle, which is logged. Raises `ValueError` for anything but two numbers above 0 in order.
+    is nearest to their middle, which is logged.
 
     Example:
 
@@ -48,9 +48,6 @@ def ratio_ranges(counts: Sequence[int], ratio: tuple[float, float]) -> list[tupl
 
     ```
     """
-    numbers = len(ratio) == 2 and all(isinstance(r, int | float) and not isinstance(r, bool) for r in ratio)
-    if not numbers or not 0 < ratio[0] <= ratio[1] < math.inf:
-        raise ValueError(f"length_ratio must be a number above 0 or a tuple (lowest, highest) of them, got {ratio!r}")
     ranges, empty = [], 0
     for count in counts:
         low, high = (share_of(count, end) for end in ratio)
@@ -114,11 +111,13 @@ def requested_lengths(
     if ratio is not None:
         if length is not None:
             raise ValueError(f"give length or length_ratio, not both: got length={length!r}, length_ratio={ratio!r}")
+        ends = ratio if isinstance(ratio, tuple) and len(ratio) == 2 else (ratio, ratio)
+        numbers = all(isinstance(end, int | float) and not isinstance(end, bool) for end in ends)
+        if not numbers or not 0 < ends[0] <= ends[1] < math.inf:
+            raise ValueError(f"length_ratio must be a number above 0 or a tuple (lowest, highest), got {ratio!r}")
         counts = count_texts(tokenizer, texts, unit)
         if isinstance(ratio, tuple):
             return ratio_ranges(counts, ratio)
-        if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio < float("inf"):
-            raise ValueError(f"length_ratio must be a number above 0, got {ratio!r}; pass length_ratio=0.5")
         return [max(1, round(ratio * count)) for count in counts]
     if isinstance(length, str):
         if length == "predict" and predict is not None:

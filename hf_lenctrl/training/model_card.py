@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from jinja2 import Template
+
 from ..card import TEXT, bullets, kind_of, methods_of, usage, write_card
 from ..evaluation.report import escape, length_report
 from ..length_units import count_units
 
 
+TEMPLATE = Path(__file__).with_name("model_card.md")  # what follows the use of a model
 _TASKS = {"summarization": "writes texts", "translation": "translates into texts"}
 TASKS = tuple(_TASKS)  # of the Hub
 _LENGTHS, _TEXTS = ("mae", "variance", "exact", "within", "over"), ("repeated", "distinct", "filled_end")
@@ -55,15 +58,8 @@ class TrainingRun:
 
 def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, revision: str | None = None):
     """
-    A card in the Hub's form.
-
-    Args:
-        model (`PreTrainedModel`), run (`TrainingRun`): What was trained, done and measured.
-        name (`str`), revision (`str`, *optional*): See `hf_lenctrl.card.usage`.
-        picture (`bool`, *optional*, defaults to `False`): Whether `report.png` is beside the card.
-
-    Returns:
-        `huggingface_hub.ModelCard`: `.save(folder / "README.md")` writes it; `.data.eval_results` hold the figures.
+    The `huggingface_hub.ModelCard` of a run; `.data.eval_results` hold its figures. For `name` and `revision` see
+    `hf_lenctrl.card.usage`; `picture` says whether `report.png` is beside the card.
     """
     from huggingface_hub import EvalResult, ModelCardData
 
@@ -113,13 +109,8 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
             f"length.** Load it with `import hf_lenctrl`{elsewhere if type(config)._auto_class else ''}."
         )
     base = Path(str(run.base_model)).name if base_is_local else run.base_model
-    sections = (
-        _measured(run, config, unit, shown) if run.tests else "",
-        "![Requested and produced lengths](report.png)" if picture else "",
-        _examples(run) if run.examples and run.outputs else "",
-        _training(run, base, unit, getattr(config, "trained_lengths", None)),
-    )
-    return write_card(data, escape(title), _about(model, run, methods, unit), use, *sections)
+    sections = _sections(run, config, unit, shown, base, picture)
+    return write_card(data, escape(title), _about(model, run, methods, unit), use, sections)
 
 
 def _about(model, run: TrainingRun, methods: list[str], unit: str) -> str:
@@ -137,68 +128,21 @@ def _about(model, run: TrainingRun, methods: list[str], unit: str) -> str:
     )
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    first, *rest = (f"| {' | '.join(line)} |" for line in (head, *rows))
-    return "\n".join([first, "|" + "---|" * len(head), *rest])
-
-
-def _measured(run: TrainingRun, config, unit: str, shown: list[str]) -> str:
-    """The figures of the tests, and what they mean."""
-    bound = getattr(config, "length_constraint", None)
-    settings = next(iter(run.tests.values())).get("settings") or ""
-    notes = {
-        "within": "Within: inside the window around the length.",
-        "variance": "Variance is the mean squared difference from the requested length (Takase & Okazaki 2019, "
-        "eq. 8).",
-        "lead_rouge1_f1": "`lead` is the source, cut at the requested length.",
-        "base_bleu": "`base` is the base model as it was, without a length.",
-        "distinct": "Repeated: a word or a pair of words twice in a row. Distinct: different outputs, as a share of "
-        "all. Filled end: punctuation after punctuation.",
-    }
-
-    def figure(figures, name):
-        return f"{figures[name] * (100 if name in _SHARES else 1):.2f}" if name in figures else ""
-
-    table = _table(
-        [f"requested {unit}s", *(f"{name} %" if name in _SHARES else name for name in shown)],
-        [
-            [asked if asked.isdecimal() else f"the {asked}'s length", *(figure(figures, name) for name in shown)]
-            for asked, figures in run.tests.items()
-        ],
+def _sections(run: TrainingRun, config, unit: str, shown: list[str], base: str | None, picture: bool) -> str:
+    """The figures of the tests and what they mean, examples, and the training."""
+    bound, data = getattr(config, "length_constraint", None), escape(run.data)
+    versions = (f"{package} {version(package)}" for package in ("hf_lenctrl", "transformers", "torch"))
+    template = Template(TEMPLATE.read_text("utf-8"), trim_blocks=True)
+    return template.render(
+        **{"run": run, "unit": unit, "shown": shown, "base": base, "picture": picture},
+        shares=_SHARES,
+        escape=escape,
+        how=f'with `length_constraint="{bound}"`' if bound else "unconstrained",
+        settings=(next(iter(run.tests.values()), {}).get("settings") or "").partition("; ")[2],
+        data=f"[{data}](https://huggingface.co/datasets/{quote(run.data)})" if run.on_hub else data,
+        trained=getattr(config, "trained_lengths", None),
+        versions=", ".join(versions),
     )
-    how = f'with `length_constraint="{bound}"`' if bound else "unconstrained"
-    return (
-        f"## Measured\n\n{len(run.sources):,} test rows, {how}. {escape(settings.partition('; ')[2])}\n\n{table}\n\n"
-        + " ".join(note for name, note in notes.items() if name in shown)
-    )
-
-
-def _examples(run: TrainingRun) -> str:
-    """References, and the outputs at each length."""
-    rows = [
-        [escape(reference, 120), *(escape(outputs[i], 120) for outputs in run.outputs.values())]
-        for i, reference in enumerate(run.references[: run.examples])
-    ]
-    return f"## What it writes\n\n{_table(['reference', *map(str, run.outputs)], rows)}"
-
-
-def _training(run: TrainingRun, base: str | None, unit: str, trained: Mapping[str, int] | None) -> str:
-    """Data, lengths, history and settings."""
-    name = escape(run.data)
-    data = f"[{name}](https://huggingface.co/datasets/{quote(run.data)})" if run.on_hub else name
-    rows = ", ".join(f"{n:,} {split} rows" for split, n in run.rows.items())
-    started = f" Started from {escape(base)}." if base else ""
-    about = f"Data: {data}{f': {rows}' if rows else ''}.{started}"
-    lengths = ""
-    if trained:
-        lengths = (
-            f"It was trained on lengths from {trained['1%']} to {trained['99%']} {unit}s (98 % of the targets; median "
-            f"{trained['50%']}, longest {trained['max']}). Do not request lengths outside."
-        )
-    settings = bullets(f"`{option}`: {escape(value)}" for option, value in run.settings.items())
-    versions = ", ".join(f"{package} {version(package)}" for package in ("hf_lenctrl", "transformers", "torch"))
-    parts = ("## Training", about, lengths, "\n".join(run.history), settings, versions)
-    return "\n\n".join(filter(None, parts))
 
 
 def _license_of(base_model: str | None) -> str | None:

@@ -172,10 +172,7 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         # PEFT keeps a copy of a module that it saves, under a longer name
         new = [p for name, p in names.items() if "length_projection" in name.split(".") and p.requires_grad]
         if not new:
-            raise ValueError(
-                f"projection_lr_factor={self.projection_lr_factor} needs a model with a length projection; start from "
-                "a plain checkpoint (base_model=), or leave it out"
-            )
+            raise ValueError("projection_lr_factor needs a length projection; give a base_model, or leave it out")
         for group in optimizer.param_groups:
             group["params"] = [p for p in group["params"] if not any(p is q for q in new)]
         rate = self.projection_lr_factor * self.args.learning_rate

@@ -92,7 +92,9 @@ class Fitter:
         shorten (`bool`): The models shorten text of one language: the natural text is the source itself.
     """
 
-    def __init__(self, plain_model=None, model=None, *, length_unit=None, min_score=-1.0, shorten=False, batch_size=16):
+    def __init__(
+        self, plain_model=None, model=None, *, length_unit=None, min_score=-1.0, shorten=False, batch_size=16
+    ):
         task: Any = "length-controlled-generation"  # the stubs of Transformers know its own tasks alone
         options: dict[str, Any] = {"batch_size": batch_size, "progress_bar": False}
         if plain_model is None and model is None:

@@ -133,7 +133,7 @@ def _elide(text: str) -> str:
     return re.sub(rf"\b([dD]|[qQ]u)['’](?=[A-ZÀ-Ü])(?![{_VOWELS}H])", r"\1e ", text)
 
 
-def _name(names: Sequence[str], draw: random.Random) -> str:
+def _new_name(names: Sequence[str], draw: random.Random) -> str:
     """One of the names, or half of the time the first part of one and the second of another."""
     name = draw.choice(names)
     first, second = _PARTS.fullmatch(name), _PARTS.fullmatch(draw.choice(names))
@@ -146,7 +146,7 @@ def _name(names: Sequence[str], draw: random.Random) -> str:
 def _city(cities: Sequence[tuple[str, ...]], draw: random.Random) -> tuple[str, ...]:
     """The same for a city; one that is made is the same in the three languages."""
     city = draw.choice([city for city in cities if not city[1].startswith("Le ")])
-    name = _name([city[2]] + [other[2] for other in cities if other[0] == other[1]], draw)
+    name = _new_name([city[2]] + [other[2] for other in cities if other[0] == other[1]], draw)
     return city if name in (other[2] for other in cities) else (name,) * 3
 
 
@@ -180,7 +180,7 @@ def replace(source: str, target: str, code: str, draw: random.Random) -> tuple[s
         if re.search(rf"(?<!\w){name}", pair[0]):
             genitive = re.search(rf"(?<!\w){name}s", pair[0])
             fits = [other for other in others if other not in taken and not (genitive and other[-1] in "sxzß")]
-            new = _name(fits, draw)
+            new = _new_name(fits, draw)
             pair = _both(*pair, (name, english), (new, new)) or pair
             taken.add(new)
     for places in (CITIES, COUNTRIES):
@@ -276,7 +276,7 @@ def sentence(code: str, draw: random.Random, held_out: bool = False) -> tuple[st
         man, woman, surname = draw.choice(men), draw.choice(women), draw.choice(SURNAMES)
     else:
         city, city2 = _city(cities, draw), _city(cities, draw)
-        man, woman, surname = _name(men, draw), _name(women, draw), _name(SURNAMES, draw)
+        man, woman, surname = _new_name(men, draw), _new_name(women, draw), _new_name(SURNAMES, draw)
     anyone = draw.choice([man, woman])
     if "né le" in template[1] and code == "fr":
         anyone = man  # the participle agrees
