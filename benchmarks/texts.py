@@ -218,7 +218,7 @@ def main(argv=None) -> None:
         ways: list[tuple[Any, list[int]]] = [
             (ratio, [max(1, round(ratio * n)) for n in own]) for ratio in args.ratios or RATIOS[mode]
         ]
-        if mode == "exact" and not args.ratios:
+        if mode == "exact":
             ways.append(("reference", [len(row["target"]) for row in rows]))
         for way, lengths in ways:
             outputs = {}
