@@ -14,12 +14,12 @@ demo = load_script("recipes/translation/translate_demo.py")
 
 @pytest.mark.slow
 def test_the_demo_prints_and_draws_what_the_docs_show(tmp_path, capsys, monkeypatch):
-    """Three of its ten sentences, and 66 of the 300 of its picture."""
+    """Three of its ten sentences, and six of the hundred of its picture."""
     sentences = demo.sentences()
     assert len(sentences) == len(set(sentences)) == 300
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(demo, "SHOWN", dict(list(demo.SHOWN.items())[:3]))
-    monkeypatch.setattr(demo, "sentences", lambda: sentences[:66])
+    monkeypatch.setattr(demo, "DRAWN", 6)
     demo.main([])
     shown = capsys.readouterr().out.split("\n\n")
     page = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
@@ -28,6 +28,7 @@ def test_the_demo_prints_and_draws_what_the_docs_show(tmp_path, capsys, monkeypa
     rows = re.findall(r"^ +(\d+) +(\d+)  (.+)$", "\n".join(shown), flags=re.M)
     assert len(rows) == 12 and all(requested == produced == str(len(text)) for requested, produced, text in rows)
     lengths = json.loads((tmp_path / "demo" / "lengths.json").read_text(encoding="utf-8"))
-    assert sorted(row["requested"] for row in lengths) == list(range(15, 81))
+    assert [row["requested"] for row in lengths] == [len(row["text"]) for row in lengths] and len(lengths) == 6
+    assert all(0.79 < row["requested"] / len(row["natural"]) < 1.21 for row in lengths)
     picture = (tmp_path / "demo" / "lengths.png").read_bytes()
     assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
