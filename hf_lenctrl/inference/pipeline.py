@@ -285,7 +285,8 @@ class LengthControlledGenerationPipeline(Pipeline):
         if call.rerank > 1 and call.rerank_model is None:
             order = rerank(rows[0].text, texts, scores)
         elif call.rerank > 1:
-            ranks = log_probabilities(*self._ranker(call.rerank_model), [rows[0].text] * len(texts), texts)
+            model, tokenizer = self._ranker(call.rerank_model)
+            ranks = log_probabilities(model, tokenizer, [rows[0].text] * len(texts), texts)
             order.sort(key=lambda k: -ranks[k])
         elif scores is not None:
             order.sort(key=lambda k: -scores[k])
@@ -338,7 +339,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         if call.finish is not None:
             prompt = prompt or 1  # the decoder's start
             limits = torch.tensor([row.length for row in rows], device=table.weights.device)
-            options = {"eos_token_id": eos_of(self.model), "prompt_length": prompt}
+            options: dict[str, Any] = {"eos_token_id": eos_of(self.model), "prompt_length": prompt}
             finish = FinishLogitsProcessor(self.tokenizer, table, limits, call.finish, **options)
             arguments["logits_processor"] = [*(call.options.get("logits_processor") or []), finish]
         target = call.target(rows, table.weights.device)
