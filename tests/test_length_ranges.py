@@ -138,12 +138,12 @@ def test_a_range_that_no_text_can_have_is_left_empty():
         ({"length": (10, 20, 30)}, r"got \(10, 20, 30\)"),
         ({"length": [(10, 20), 30]}, "got 30"),
         ({"length": (0, 5)}, "at least 1, got 0"),
-        ({"length_ratio": (1.1, 0.9)}, "of them, got"),
+        ({"length_ratio": (1.1, 0.9)}, "above 0, got"),
         ({"length": (5, 9), "length_constraint": None}, "leave length_constraint out"),
         ({"length": (5, 9), "length_tolerance": 2}, "leave length_tolerance out"),
         ({"length": (5, 9), "length_plans": 0}, "at least 1, got 0"),
         ({"length": (5, 9), "length_ratio": 0.5}, "not both"),
-        ({"length": 5, "length_tolerance": [1, 2], "length_constraint": "exact"}, "each of the 1 texts, got 2"),
+        ({"length": 5, "length_tolerance": [1, 2], "length_constraint": "exact"}, r"each of 1 lengths, got \[1, 2\]"),
     ],
 )
 def test_a_wrong_range_is_told(pipe, options, message):

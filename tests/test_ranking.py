@@ -98,7 +98,7 @@ def test_a_wrong_list_of_candidates_is_told(plain, shared_tokenizer):
 def test_without_rerank_there_are_20_candidates(pipe, plain, shared_tokenizer, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        "hf_lenctrl.inference.ranking.log_probabilities",
+        "hf_lenctrl.inference.pipeline.log_probabilities",
         lambda model, tokenizer, sources, texts: asked.append(len(texts)) or [0] * len(texts),
     )
     pipe(SOURCES[0], length=10, rerank_model=(plain, shared_tokenizer))

@@ -285,7 +285,8 @@ class LengthControlledGenerationPipeline(Pipeline):
         if call.rerank > 1 and call.rerank_model is None:
             order = rerank(rows[0].text, texts, scores)
         elif call.rerank > 1:
-            ranks = log_probabilities(*self._ranker(call.rerank_model), [rows[0].text] * len(texts), texts)
+            model, tokenizer = self._ranker(call.rerank_model)
+            ranks = log_probabilities(model, tokenizer, [rows[0].text] * len(texts), texts)
             order.sort(key=lambda k: -ranks[k])
         elif scores is not None:
             order.sort(key=lambda k: -scores[k])

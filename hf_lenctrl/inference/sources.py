@@ -114,7 +114,7 @@ def requested_lengths(
         ends = ratio if isinstance(ratio, tuple) and len(ratio) == 2 else (ratio, ratio)
         numbers = all(isinstance(end, int | float) and not isinstance(end, bool) for end in ends)
         if not numbers or not 0 < ends[0] <= ends[1] < math.inf:
-            raise ValueError(f"length_ratio must be a number above 0 or a tuple (lowest, highest), got {ratio!r}")
+            raise ValueError(f"length_ratio must be a number, or a tuple (lowest, highest), above 0, got {ratio!r}")
         counts = count_texts(tokenizer, texts, unit)
         if isinstance(ratio, tuple):
             return ratio_ranges(counts, ratio)
