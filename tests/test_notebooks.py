@@ -76,12 +76,12 @@ def hub():
 @pytest.fixture(scope="module")
 def execute(tmp_path_factory, shared_tokenizer, hub):
     """Runs a notebook on a tiny budget, in a copy of the repository's layout with small models; all in one kernel."""
-    folder = tmp_path_factory.mktemp("clone")
-    (folder / "recipes").symlink_to(ROOT / "recipes")
-    (folder / "notebooks").mkdir()
-    (folder / "models").mkdir()
-    (folder / "models" / "write_titles_base").symlink_to(ROOT / "models" / "write_titles_base")
-    controlled = folder / "models" / "translate_to_english"
+    tmp_path = tmp_path_factory.mktemp("clone")
+    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "write_titles_base").symlink_to(ROOT / "models" / "write_titles_base")
+    controlled = tmp_path / "models" / "translate_to_english"
     names = {"model": controlled.name, "base": f"{controlled.name}_base"}
     model, _ = save_translators(controlled.parent, shared_tokenizer, **names)
     model.config.length_predictor = "./predictor"
@@ -96,8 +96,8 @@ def execute(tmp_path_factory, shared_tokenizer, hub):
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     environment |= {"LENCTRL_NOTEBOOK_STEPS": "2", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     environment |= {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
-    environment |= {"HF_HOME": str(folder / "home"), "NO_PROXY": "127.0.0.1"}
-    kernel, where = AsyncKernelManager(kernel_name="python3"), {"metadata": {"path": str(folder / "notebooks")}}
+    environment |= {"HF_HOME": str(tmp_path / "home"), "NO_PROXY": "127.0.0.1"}
+    kernel, where = AsyncKernelManager(kernel_name="python3"), {"metadata": {"path": str(tmp_path / "notebooks")}}
 
     def execute(name: str):
         notebook = copy.deepcopy(NOTEBOOKS[name])
