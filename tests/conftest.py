@@ -282,6 +282,14 @@ def plain(plain_pipe):
     return plain_pipe.model
 
 
+LONGEST = ("test_notebooks", "test_docs", "test_wheel", "test_hub", "test_accelerate", "test_reproduce")
+
+
+def pytest_collection_modifyitems(items):
+    """The longest files first, so that no worker waits for another at the end."""
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
+
+
 @pytest.fixture(autouse=True)
 def nothing_was_said(monkeypatch):
     """A warning that is logged once in a process is logged in each test that causes it."""

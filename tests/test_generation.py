@@ -25,10 +25,10 @@ def spelled(letter: int, count: int) -> list[int]:
 @functools.cache
 def trained_speller(family, **fields):
     model = build_model(family, vocab_size=FIRST + LETTERS, encoder_layers=1, dropout=0.0, **fields).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 5e-3, total_steps=300)
+    optimizer = torch.optim.AdamW(model.parameters())
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-2, total_steps=120)
     draw = torch.Generator().manual_seed(0)
-    for _ in range(300):
+    for _ in range(120):
         source = torch.randint(FIRST, FIRST + LETTERS, (32, 4), generator=draw)
         mask = (torch.arange(4) < torch.randint(1, 5, (32, 1), generator=draw)).long()
         length = torch.randint(1, LONGEST + 1, (32, 1), generator=draw)

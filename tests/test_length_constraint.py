@@ -227,17 +227,19 @@ def test_a_wrong_call_is_told(given, scores, message):
 
 
 @pytest.mark.parametrize(
-    ("weights", "length", "needed"),
+    ("of", "length", "needed"),
     [
-        *((ONE_TO_THREE, length, needed) for length, needed in ((6, 4), (7, 5), ([1, 7], 5))),
-        ([[0, 0, 1, 3]], 5, 7),  # without an entry of two it may take five of one
-        (TWOS, 6, 4),  # without one of one the largest tells how many
+        *(([ONE_TO_THREE], length, needed) for length, needed in ((6, 4), (7, 5), ([1, 7], 5))),
+        ([[[0, 0, 1, 3]]], 5, 7),  # without an entry of two it may take five of one
+        ([TWOS], 6, 4),  # without one of one the largest tells how many
+        # an entry of two writes three after the first, and a space, which is dropped there, one
+        ([[[0, 0, 2, 0], [0, 0, 3, 1]], "character", [[0, 0, 1, 1], [1, 1, 1, 1]]], 5, 7),
     ],
 )
-def test_a_max_length_too_small_for_an_exact_length_is_told(weights, length, needed):
-    units = table(weights)
+def test_a_max_length_too_small_for_an_exact_length_is_told(of, length, needed):
+    units = table(*of)
     LengthConstraintLogitsProcessor(units, length, "exact", eos_token_id=0, max_length=needed)
-    message = rf"exactly [567] tokens may need {needed} positions .* max_length leaves {needed - 1}; raise"
+    message = rf"exactly [567] \w+ may need {needed} positions .* max_length leaves {needed - 1}; raise"
     with pytest.raises(ValueError, match=message):
         LengthConstraintLogitsProcessor(units, length, "exact", eos_token_id=0, max_length=needed - 1)
     LengthConstraintLogitsProcessor(units, 6, "max", eos_token_id=0, max_length=2)

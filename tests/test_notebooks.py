@@ -12,6 +12,8 @@ from pathlib import Path
 import nbformat
 import pytest
 from hub_server import Hub
+from jupyter_client import AsyncKernelManager
+from jupyter_core.utils import run_sync
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell
 from recipe_runs import save_translators
@@ -65,9 +67,16 @@ SMALLER = {"(60, 1)": "(6, 1)", "num_return_sequences=8": "num_return_sequences=
 SMALLER |= {'"num_beams": 16': '"num_beams": 2', '"rerank": 16': '"rerank": 2', "(30, 40, 50, 60, 70)": "(30, 50)"}
 
 
-@pytest.fixture
-def execute(tmp_path, shared_tokenizer):
-    """Runs a notebook on a tiny budget, in a copy of the repository's layout with small models."""
+@pytest.fixture(scope="module")
+def hub():
+    with Hub() as hub:
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def execute(tmp_path_factory, shared_tokenizer, hub):
+    """Runs a notebook on a tiny budget, in a copy of the repository's layout with small models; all in one kernel."""
+    tmp_path = tmp_path_factory.mktemp("clone")
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "models").mkdir()
@@ -85,39 +94,39 @@ def execute(tmp_path, shared_tokenizer):
     LengthPredictor(LengthPredictorConfig(encoder=encoder, **lengths)).save_pretrained(controlled / "predictor")
     shared_tokenizer.save_pretrained(controlled / "predictor")
     # what would change where the kernel draws, or what it loads
-    unset = {"MPLBACKEND", "LENCTRL_MODEL", "LENCTRL_BASE_MODEL", "HF_TOKEN", "HF_ENDPOINT"}
+    unset = {"MPLBACKEND", "LENCTRL_MODEL", "LENCTRL_BASE_MODEL"}
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     environment |= {"LENCTRL_NOTEBOOK_STEPS": "2", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    environment |= {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+    environment |= {"HF_HOME": str(tmp_path / "home"), "NO_PROXY": "127.0.0.1"}
+    kernel, where = AsyncKernelManager(kernel_name="python3"), {"metadata": {"path": str(tmp_path / "notebooks")}}
 
-    def execute(name: str, **more: str):
+    def execute(name: str):
         notebook = copy.deepcopy(NOTEBOOKS[name])
         for cell in notebook.cells if name.startswith("05") else ():
             for large, small in SMALLER.items():
                 cell.source = cell.source.replace(large, small)
-        notebook.cells.append(new_code_cell(FACTS[name]))
-        where = {"metadata": {"path": str(tmp_path / "notebooks")}}
-        client = NotebookClient(notebook, timeout=200, kernel_name="python3", resources=where)
-        return client.execute(env=environment | {"HF_HOME": str(tmp_path / "home")} | more)  # an error is raised
+        # its imports take longer than a notebook; the names of the last one are gone
+        notebook.cells = [new_code_cell("%reset -f"), *notebook.cells, new_code_cell(FACTS[name])]
+        client = NotebookClient(notebook, timeout=200, km=kernel, resources=where)
+        executed = client.execute(env=environment)  # an error is raised
+        client.kc.stop_channels()
+        return executed
 
-    return execute
+    yield execute
+    run_sync(kernel.shutdown_kernel)(now=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("04")])
-def test_notebook_runs(execute, name):
+@pytest.mark.parametrize("name", NAMES)
+def test_notebook_runs(execute, hub, name):
     pictures = [output for cell in execute(name).cells for output in cell.get("outputs", []) if "data" in output]
     assert any("image/png" in output["data"] for output in pictures) or name.startswith("05")
-
-
-@pytest.mark.slow
-def test_notebook_uploads_and_loads_back(execute):
-    with Hub() as hub:
-        names = {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token, "HF_HUB_OFFLINE": "0"}
-        execute("04_evaluate_and_share", **names, HF_HUB_DISABLE_XET="1", NO_PROXY="127.0.0.1")
+    if name.startswith("04"):  # which uploads a model and loads it
         files = hub.files("user/lenctrl-notebook")
         assert hub.repos["user/lenctrl-notebook"]["private"]
-    assert {"README.md", "report.png", "model.safetensors", "modeling_lenctrl.py", "source.spm"} <= files.keys()
-    assert b'model="user/lenctrl-notebook"' in files["README.md"]
+        assert {"README.md", "report.png", "model.safetensors", "modeling_lenctrl.py", "source.spm"} <= files.keys()
+        assert b'model="user/lenctrl-notebook"' in files["README.md"]
 
 
 @pytest.mark.parametrize("name", NAMES)
