@@ -27,13 +27,13 @@ def code_block(containing: str) -> tuple[str, str]:
 
 
 def test_the_first_example_prints_what_the_readme_says(monkeypatch, capsys):
-    code, claimed = code_block("length=[36, 43, 45]")
+    code, claimed = code_block("length=[37, 40, 45]")
     monkeypatch.chdir(ROOT)
     exec(code, {})
     assert capsys.readouterr().out == claimed
     assert len(code.strip().splitlines()) <= 10
     rows = [line.split(" ", 1) for line in claimed.splitlines()[1:]]
-    assert [(int(length), len(text)) for length, text in rows] == [(n, n) for n in (36, 43, 45)]
+    assert [(int(length), len(text)) for length, text in rows] == [(n, n) for n in (37, 40, 45)]
 
 
 def test_the_plain_model_prints_what_the_readme_says(monkeypatch, capsys):
