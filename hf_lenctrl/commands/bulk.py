@@ -1,0 +1,133 @@
+"""`lenctrl generate --engine ray`: actors of Ray generate, this process alone writes, part by part."""
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm.auto import tqdm  # type: ignore[import-untyped]
+
+from ..engines.ray import LengthControlledGenerator
+from .locking import locked
+from .parts import KEY, Parts, keys_of
+from .rows import Request, Rows, requests_of
+
+
+# options that the outputs do not depend on
+OTHERS = "input_file output_file output_dir engine concurrency ray_address actor_cpus actor_gpus".split()
+READER = 0.1  # of a CPU, for the task that reads
+
+
+def blocks_of(args: argparse.Namespace, size: int) -> Iterator[list[Request]]:
+    """The input, so many rows at a time."""
+    added = [] if args.key_column else ["key"]
+    lengths = args.length if args.length and args.way is None else [None]
+    for rows in Rows.blocks(args.input_file, size):
+        yield requests_of(
+            rows, args.source_column, args.length_column, lengths=lengths, prefix=args.column_prefix, added=added
+        )
+
+
+def start(args: argparse.Namespace) -> None:
+    """Connect to the cluster, or start one on this machine; raises `ValueError` where the job would wait for ever."""
+    import ray
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # this package sends nothing
+    address = args.ray_address or os.environ.get("RAY_ADDRESS") or "local"
+    need = {"CPU": args.concurrency * args.actor_cpus + READER, "GPU": args.concurrency * args.actor_gpus}
+    if address == "local":  # logical CPUs: actors that ask for more than there are take turns
+        cpus = max(os.cpu_count() or 1, math.ceil(need["CPU"]))
+        ray.init("local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="error")
+    else:
+        ray.init(address, log_to_driver=False, logging_level="error")
+    has = ray.cluster_resources()
+    for name, amount in need.items():
+        if amount > has.get(name, 0):
+            option = f"--actor_{name.lower()}s"
+            raise ValueError(
+                f"{args.concurrency} actors and the reader need {amount:g} {name}s, the cluster has "
+                f"{has.get(name, 0):g}, and the job would wait for ever; give a smaller --concurrency or {option}"
+            )
+
+
+def _as_text(length: Any) -> str:
+    return "-".join(map(str, length)) if isinstance(length, tuple) else str(length)
+
+
+def job(args: argparse.Namespace, options: dict[str, Any], keys: np.ndarray, todo: np.ndarray, size: int):
+    """
+    The blocks of rows with outputs, in any order, as they come. One task reads on the node of this process; each block
+    of the input is one of the job, so that a row has the same neighbours however often the command was stopped.
+    """
+    import ray
+    from ray.data import ActorPoolStrategy, DataContext
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    context = DataContext.get_current()
+    context.enable_progress_bars = False
+    shared = ray.put((keys, todo))
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+
+    def read(_) -> Iterator[dict[str, list]]:
+        keys, todo = ray.get(shared)
+        first = 0
+        for requests in blocks_of(args, size):
+            rows = [i for i in range(len(requests)) if todo[first + i]]
+            if rows:
+                yield {
+                    "number": [first + i + 1 for i in rows],
+                    "key": [bytes(keys[first + i]).ljust(KEY, b"\0").hex() for i in rows],
+                    "columns": [requests[i].columns for i in rows],
+                    "text": [requests[i].source for i in rows],
+                    "length": [_as_text(requests[i].length) for i in rows],
+                }
+            first += len(requests)
+
+    given = args.length_column is not None or args.length is not None
+    column = "length" if given and args.way is None else None
+    options = {"length": args.way, **options} if args.way else options
+    dataset = ray.data.from_items([0], override_num_blocks=1)
+    dataset = dataset.map_batches(read, batch_size=None, num_cpus=READER, scheduling_strategy=here)
+    return dataset.map_batches(
+        LengthControlledGenerator,
+        fn_constructor_kwargs={"model": args.model[0], "dtype": args.dtype, "length_column": column, **options},
+        compute=ActorPoolStrategy(size=args.concurrency),
+        num_cpus=args.actor_cpus,
+        num_gpus=args.actor_gpus,
+        batch_size=None,
+    ).iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
+
+
+def write(args: argparse.Namespace, options: dict[str, Any]) -> None:
+    """Generate what the folder does not hold yet."""
+    size = 16 * (args.batch_size or 32)  # as `generate` without an engine, so that the texts are the same
+    folder, requests = args.output_dir, next(blocks_of(args, 1))
+    names = requests[0].names
+    own = {name: value for name, value in vars(args).items() if name not in OTHERS}
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        parts = Parts(folder, own, args.key_column or names["key"])
+        keys = keys_of((request for block in blocks_of(args, size) for request in block), args.key_column)
+        todo = ~np.isin(keys, parts.done(keyed=args.key_column is not None))  # (rows,)
+        if not todo.any():
+            return print(f"{folder} is complete", file=sys.stderr)
+        start(args)
+        within = 0
+        with tqdm(desc="Generating", total=len(keys), initial=int((~todo).sum()), unit="text") as bar:
+            for table in job(args, options, keys, todo, size):
+                rows = table.to_pylist()
+                parts.write(rows[0]["number"], [row["key"] for row in rows], (_line(row, names) for row in rows))
+                within += sum(row["within"] for row in rows)
+                bar.update(len(rows))
+    print(f"within {within / todo.sum():.3f}", file=sys.stderr)
+
+
+def _line(row: dict[str, Any], names: Any) -> str:
+    """A row of the job as a line of a part."""
+    request = Request(row["text"], None, None, row["number"], row["columns"], names)
+    output = {"source": row["text"], "requested": row["requested_length"], "output": row["generated_text"]}
+    return request.line(output | {"length": row["generated_length"], "key": row["key"]})
