@@ -1,10 +1,11 @@
 """`lenctrl generate --engine ray`: actors of Ray generate, this process alone writes, part by part."""
 
 import argparse
+import json
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +59,44 @@ def _as_text(length: Any) -> str:
     return "-".join(map(str, length)) if isinstance(length, tuple) else str(length)
 
 
-def job(args: argparse.Namespace, options: dict[str, Any], keys: np.ndarray, todo: np.ndarray, size: int):
+class BlockGenerator(LengthControlledGenerator):
+    """For a dataset whose rows are blocks of rows, as JSON: `{"text": ["...", ...], "number": [1, ...]}`."""
+
+    def __call__(self, batch: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+        """Generate for the rows of each block."""
+        return {"block": [json.dumps(super(BlockGenerator, self).__call__(json.loads(b))) for b in batch["block"]]}
+
+
+def read_blocks(args: argparse.Namespace, size: int, keys: np.ndarray, todo: np.ndarray) -> Iterator[dict]:
+    """The blocks of the input, without the rows that are done; `keys` and `todo` are of shape `(rows,)`."""
+    first = 0
+    for requests in blocks_of(args, size):
+        rows = [i for i in range(len(requests)) if todo[first + i]]
+        block = {
+            "number": [requests[i].number for i in rows],
+            "key": [bytes(keys[first + i]).ljust(KEY, b"\0").hex() for i in rows],
+            "columns": [requests[i].columns for i in rows],
+            "text": [requests[i].source for i in rows],
+            "length": [requests[i].length for i in rows],
+        }
+        if rows:
+            yield {"block": [json.dumps(block)]}
+        first += len(requests)
+
+
+def arguments(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, Any]:
+    """Those of `BlockGenerator`."""
+    given = args.length_column is not None or args.length is not None
+    options = {"model": args.model[0], "dtype": args.dtype, **options}
+    options["length_column"] = "length" if given and args.way is None else None
+    return {**options, "length": args.way} if args.way else options
+
+
+def job(args: argparse.Namespace, options: dict[str, Any], size: int, keys: np.ndarray, todo: np.ndarray):
     """
-    The blocks of rows with outputs, in any order, as they come. One task reads on the node of this process; each block
-    of the input is one of the job, so that a row has the same neighbours however often the command was stopped.
+    The blocks of rows with outputs, in any order, as they come. One task reads, on the node of this process. A row of
+    the dataset is a block of the input: Ray would cut and join blocks of rows, and here a row has the same neighbours,
+    and so the same text, however often the command was stopped.
     """
     import ray
     from ray.data import ActorPoolStrategy, DataContext
@@ -69,37 +104,24 @@ def job(args: argparse.Namespace, options: dict[str, Any], keys: np.ndarray, tod
 
     context = DataContext.get_current()
     context.enable_progress_bars = False
-    shared = ray.put((keys, todo))
+    context.target_max_block_size = 1  # byte: a row of the dataset goes to an actor as soon as it was read
+    arrays = ray.put((keys, todo))
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
-    def read(_) -> Iterator[dict[str, list]]:
-        keys, todo = ray.get(shared)
-        first = 0
-        for requests in blocks_of(args, size):
-            rows = [i for i in range(len(requests)) if todo[first + i]]
-            if rows:
-                yield {
-                    "number": [first + i + 1 for i in rows],
-                    "key": [bytes(keys[first + i]).ljust(KEY, b"\0").hex() for i in rows],
-                    "columns": [requests[i].columns for i in rows],
-                    "text": [requests[i].source for i in rows],
-                    "length": [_as_text(requests[i].length) for i in rows],
-                }
-            first += len(requests)
+    def read(_) -> Iterator[dict]:
+        return read_blocks(args, size, *ray.get(arrays))
 
-    given = args.length_column is not None or args.length is not None
-    column = "length" if given and args.way is None else None
-    options = {"length": args.way, **options} if args.way else options
     dataset = ray.data.from_items([0], override_num_blocks=1)
     dataset = dataset.map_batches(read, batch_size=None, num_cpus=READER, scheduling_strategy=here)
-    return dataset.map_batches(
-        LengthControlledGenerator,
-        fn_constructor_kwargs={"model": args.model[0], "dtype": args.dtype, "length_column": column, **options},
+    dataset = dataset.map_batches(
+        BlockGenerator,
+        fn_constructor_kwargs=arguments(args, options),
         compute=ActorPoolStrategy(size=args.concurrency),
         num_cpus=args.actor_cpus,
         num_gpus=args.actor_gpus,
-        batch_size=None,
-    ).iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
+        batch_size=1,
+    )
+    return dataset.iter_rows()
 
 
 def write(args: argparse.Namespace, options: dict[str, Any]) -> None:
@@ -118,8 +140,9 @@ def write(args: argparse.Namespace, options: dict[str, Any]) -> None:
         start(args)
         within = 0
         with tqdm(desc="Generating", total=len(keys), initial=int((~todo).sum()), unit="text") as bar:
-            for table in job(args, options, keys, todo, size):
-                rows = table.to_pylist()
+            for row in job(args, options, size, keys, todo):
+                block = json.loads(row["block"])
+                rows = [dict(zip(block, values, strict=True)) for values in zip(*block.values(), strict=True)]
                 parts.write(rows[0]["number"], [row["key"] for row in rows], (_line(row, names) for row in rows))
                 within += sum(row["within"] for row in rows)
                 bar.update(len(rows))
