@@ -170,7 +170,7 @@ def test_a_wrong_row_of_a_later_block_is_named(tmp_path):
         ("", "--output_file is required"),
         (
             "--engine ray --output_file out",
-            "--engine ray writes parts into a folder: give --output_dir, and no --outp",
+            "--engine ray writes parts into a folder: give --output_dir",
         ),
         ("--engine ray --output_dir p --concurrency 0", "--concurrency is at least 1, --actor_cpus above 0 and"),
         ("--engine ray --output_dir p --do_sample", "leave out --do_sample"),
@@ -189,7 +189,7 @@ def test_without_ray_the_command_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SystemExit):
         generate.parse("--model org/model --input_file rows.jsonl --engine ray --output_dir parts".split())
-    assert "--engine ray needs Ray: pip install 'ray[data]'" in capsys.readouterr().err
+    assert "--engine ray needs Ray: pip install '.[ray]'" in capsys.readouterr().err
 
 
 def in_this_process(args, options, size, keys, todo):

@@ -55,10 +55,6 @@ def start(args: argparse.Namespace) -> None:
             )
 
 
-def _as_text(length: Any) -> str:
-    return "-".join(map(str, length)) if isinstance(length, tuple) else str(length)
-
-
 class BlockGenerator(LengthControlledGenerator):
     """For a dataset whose rows are blocks of rows, as JSON: `{"text": ["...", ...], "number": [1, ...]}`."""
 
@@ -88,6 +84,9 @@ def arguments(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, An
     """Those of `BlockGenerator`."""
     given = args.length_column is not None or args.length is not None
     options = {"model": args.model[0], "dtype": args.dtype, **options}
+    for name in ("model", "predictor"):  # an actor may run in another folder
+        if options.get(name) and Path(options[name]).exists():
+            options[name] = str(Path(options[name]).resolve())
     options["length_column"] = "length" if given and args.way is None else None
     return {**options, "length": args.way} if args.way else options
 
@@ -128,7 +127,7 @@ def write(args: argparse.Namespace, options: dict[str, Any]) -> None:
     """Generate what the folder does not hold yet."""
     size = 16 * (args.batch_size or 32)  # as `generate` without an engine, so that the texts are the same
     folder, requests = args.output_dir, next(blocks_of(args, 1))
-    names = requests[0].names
+    names, args.input_file = requests[0].names, str(Path(args.input_file).resolve())
     own = {name: value for name, value in vars(args).items() if name not in OTHERS}
     Path(folder).mkdir(parents=True, exist_ok=True)
     with locked(folder):

@@ -11,7 +11,7 @@ a row of the input, in the input's order, and `requested`, `output` and `length`
 in any case; with `--num_return_sequences` also `rank`, `score` (of beams: the mean log probability of a
 token) and `row`, the number of the input row. Several lengths give a line for each.
 Several models of one tokenizer generate as an ensemble. To resume an interrupted command, repeat it.
-`accelerate launch` splits the texts over processes.
+`accelerate launch` splits the texts over processes; `--engine ray` gives them to actors and writes a folder of parts.
 """
 
 import argparse
@@ -148,7 +148,7 @@ def check_engine(parser: CommandParser, args: argparse.Namespace) -> None:
             parser.error(f"--{given[0]} goes with --engine ray" if given else "--output_file is required")
         return
     if importlib.util.find_spec("ray") is None:
-        parser.error("--engine ray needs Ray: pip install 'ray[data]'")
+        parser.error("--engine ray needs Ray: pip install '.[ray]'")
     if args.output_file is not None or args.output_dir is None:
         parser.error("--engine ray writes parts into a folder: give --output_dir, and no --output_file")
     if args.concurrency < 1 or args.actor_cpus <= 0 or args.actor_gpus < 0:

@@ -21,7 +21,10 @@ def _digest(text: str, *more: bytes) -> bytes:
 
 
 def _as_array(keys: Iterable[bytes]) -> np.ndarray:
-    return np.frombuffer(b"".join(keys), f"S{KEY}")  # sorts as bytes do; 16 bytes a row
+    buffer = bytearray()  # 16 bytes a row, where a list would take 60
+    for key in keys:
+        buffer += key
+    return np.frombuffer(buffer, f"S{KEY}")  # which sorts
 
 
 def _occurrences(keys: np.ndarray) -> np.ndarray:
