@@ -2,10 +2,14 @@
 
     python tests/tools/ray_kills.py --rows 20000 --kills 20
     python tests/tools/ray_kills.py --rows 20000 --kills 20 --ray_address 127.0.0.1:6379
+    python tests/tools/ray_kills.py --rows 20000 --actors 2
 
 A victim is the command, an actor or the task that reads, with SIGKILL, after a few more parts. A killed command is
 repeated. The model is tiny and has random weights; some rows are equal. Prints what was lost, doubled and different.
 Without an address each command starts a cluster of its own, which ends with it.
+
+With `--actors` nothing is killed: it prints the CPU time of the actors for a row, which a crowded machine does not
+change, the rows in a second, and the most memory of the command, of an actor and of the reader, in MiB.
 """
 
 import argparse
@@ -95,6 +99,29 @@ def run_killed(options: list[str], folder: Path, kills: int, seed: int) -> Count
             print(f"{parts} parts, killed {dict(killed)}", flush=True)
 
 
+def measure(options: list[str], folder: Path) -> dict[str, float]:
+    """Figures of a whole run, those of time from the second part to the last but one."""
+    command, seen, most = start(options, folder / "log"), [], Counter()
+    while command.poll() is None:
+        time.sleep(0.2)
+        groups = {"actor": workers("BlockGenerator"), "reader": workers("read")}
+        cpu = 0.0
+        for kind, processes in {**groups, "command": [psutil.Process(command.pid)]}.items():
+            for process in processes:
+                try:
+                    most[kind] = max(most[kind], process.memory_info().rss >> 20)
+                    cpu += sum(process.cpu_times()[:2]) if kind == "actor" else 0
+                except psutil.Error:
+                    continue
+        seen.append((len(list((folder / "parts").glob("part-*"))), cpu, time.monotonic()))
+    if command.returncode:
+        raise RuntimeError(f"the command ended with {command.returncode}, see {folder / 'log'}")
+    whole = [each for each in seen if 2 <= each[0] < seen[-1][0]]
+    (first, cpu, at), (last, end, until) = whole[0], whole[-1]
+    rows = 512 * (last - first)
+    return {"CPU ms of a row": 1000 * (end - cpu) / rows, "rows in a second": rows / (until - at), **most}
+
+
 def compare(folder: Path) -> dict[str, int]:
     """What the parts lack, have twice and have otherwise than the one file."""
     whole = [json.loads(line) for line in (folder / "whole.jsonl").read_text().splitlines()]
@@ -120,18 +147,22 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=20_000)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--actors", type=int, help="measure so many, without kills")
     parser.add_argument("--ray_address")
     parser.add_argument("--folder", help="to keep what is written")
     options = parser.parse_args()
     folder = Path(options.folder or tempfile.mkdtemp())
     folder.mkdir(exist_ok=True)
     shared = make(folder, options.rows, options.seed)
+    address = ["--ray_address", options.ray_address] if options.ray_address else []
+    ray = [*shared, "--engine", "ray", "--output_dir", str(folder / "parts"), *address, "--concurrency"]
+    if options.actors:
+        figures = measure([*ray, str(options.actors)], folder)
+        return print(json.dumps({"rows": options.rows, "actors": options.actors, **figures}))
     if start([*shared, "--output_file", str(folder / "whole.jsonl")], folder / "log").wait():
         raise RuntimeError(f"one process failed, see {folder / 'log'}")
     print("one process is done", flush=True)
-    address = ["--ray_address", options.ray_address] if options.ray_address else []
-    ray = ["--engine", "ray", "--concurrency", "2", "--output_dir", str(folder / "parts"), *address]
-    killed = run_killed([*shared, *ray], folder, options.kills, options.seed)
+    killed = run_killed([*ray, "2"], folder, options.kills, options.seed)
     print(json.dumps({"killed": killed.total(), **killed, **compare(folder)}))
 
 
