@@ -55,12 +55,15 @@ def start(args: argparse.Namespace) -> None:
             )
 
 
-class BlockGenerator(LengthControlledGenerator):
+class BlockGenerator:
     """For a dataset whose rows are blocks of rows, as JSON: `{"text": ["...", ...], "number": [1, ...]}`."""
 
-    def __call__(self, batch: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    def __init__(self, **options: Any):
+        self.generate = LengthControlledGenerator(**options)
+
+    def __call__(self, batch: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
         """Generate for the rows of each block."""
-        return {"block": [json.dumps(super(BlockGenerator, self).__call__(json.loads(b))) for b in batch["block"]]}
+        return {"block": [json.dumps(self.generate(json.loads(block))) for block in batch["block"]]}
 
 
 def read_blocks(args: argparse.Namespace, size: int, keys: np.ndarray, todo: np.ndarray) -> Iterator[dict]:

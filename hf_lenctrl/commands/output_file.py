@@ -8,7 +8,7 @@ from typing import Any
 from .lenctrl import POINT
 
 
-def check_begun(path: Path, options_path: Path, options: Mapping[str, Any]) -> None:
+def check_begun(path: Path, options_path: Path, options: dict[str, Any]) -> None:
     """Raise `ValueError` unless the output at `path`, which exists, was begun with these options."""
     before = json.loads(options_path.read_text("utf-8")) if options_path.is_file() else {}
     pairs = [(name, before.get(name), options.get(name)) for name in sorted(before | options)]
