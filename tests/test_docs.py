@@ -182,6 +182,7 @@ def test_every_option_in_the_pages_exists():
     known |= set(re.findall(r'"--(\w+)"', recipes)) | {"help", "multi_gpu", "num_processes", "config_file"}
     known |= {"app", "port"}  # of uvicorn
     known |= {"additional", "logits"}  # of vllm serve
+    known |= {"head"}  # of ray start
     known |= {name for name, *_ in SAMPLING}
     for name, text in PAGES.items():
         assert set(re.findall(r"(?<![\w-])--(\w+)", text)) <= known, name
