@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 import math
 import os
 import sys
@@ -42,9 +43,9 @@ def start(args: argparse.Namespace) -> None:
     need = {"CPU": args.concurrency * args.actor_cpus + READER, "GPU": args.concurrency * args.actor_gpus}
     if address == "local":  # logical CPUs: actors that ask for more than there are take turns
         cpus = max(os.cpu_count() or 1, math.ceil(need["CPU"]))
-        ray.init("local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="error")
+        ray.init("local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     else:
-        ray.init(address, log_to_driver=False, logging_level="error")
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
     has = ray.cluster_resources()
     for name, amount in need.items():
         if amount > has.get(name, 0):
@@ -113,17 +114,16 @@ def job(args: argparse.Namespace, options: dict[str, Any], size: int, keys: np.n
     def read(_) -> Iterator[dict]:
         return read_blocks(args, size, *ray.get(arrays))
 
-    dataset = ray.data.from_items([0], override_num_blocks=1)
-    dataset = dataset.map_batches(read, batch_size=None, num_cpus=READER, scheduling_strategy=here)
-    dataset = dataset.map_batches(
+    source = ray.data.from_items([0], override_num_blocks=1)
+    blocks = source.map_batches(read, batch_size=None, num_cpus=READER, scheduling_strategy=here)
+    return blocks.map_batches(
         BlockGenerator,
         fn_constructor_kwargs=arguments(args, options),
         compute=ActorPoolStrategy(size=args.concurrency),
         num_cpus=args.actor_cpus,
         num_gpus=args.actor_gpus,
         batch_size=1,
-    )
-    return dataset.iter_rows()
+    ).iter_rows()
 
 
 def write(args: argparse.Namespace, options: dict[str, Any]) -> None:

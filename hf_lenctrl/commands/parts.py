@@ -71,11 +71,11 @@ class Parts:
 
     def __init__(self, folder: str | Path, options: Mapping[str, Any], key: str):
         self.folder, self.key, self.private = Path(folder), key, Path(folder, PRIVATE)
-        settings, options = self.private / "options.json", json.loads(json.dumps(options))
+        settings, own = self.private / "options.json", json.loads(json.dumps(options))
         if self.files():
-            check_begun(self.folder, settings, options)
+            check_begun(self.folder, settings, own)
         self.private.mkdir(parents=True, exist_ok=True)
-        write_whole(settings, json.dumps(options, indent=1))
+        write_whole(settings, json.dumps(own, indent=1))
 
     def files(self) -> list[Path]:
         """The parts, whole ones alone."""
