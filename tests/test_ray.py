@@ -179,14 +179,14 @@ def test_a_wrong_row_of_a_later_block_is_named(tmp_path):
     ],
 )
 def test_the_command_refuses(words, message, monkeypatch, capsys):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(generate, "find_spec", lambda name: name)
     with pytest.raises(SystemExit):
         generate.parse(f"--model org/model --input_file rows.jsonl {words}".split())
     assert message in capsys.readouterr().err
 
 
 def test_without_ray_the_command_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(generate, "find_spec", lambda name: None)
     with pytest.raises(SystemExit):
         generate.parse("--model org/model --input_file rows.jsonl --engine ray --output_dir parts".split())
     assert "--engine ray needs Ray: pip install '.[ray]'" in capsys.readouterr().err
@@ -227,7 +227,7 @@ def command(saved, tmp_path, monkeypatch):
 
 
 def test_the_parts_are_the_output_of_one_process_and_resume(command, monkeypatch, capsys):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(generate, "find_spec", lambda name: name)
     monkeypatch.setattr(bulk, "start", lambda args: None)
 
     def killed(*args):

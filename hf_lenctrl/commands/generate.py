@@ -16,9 +16,9 @@ Several models of one tokenizer generate as an ensemble. To resume an interrupte
 
 import argparse
 import hashlib
-import importlib.util
 import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +147,7 @@ def check_engine(parser: CommandParser, args: argparse.Namespace) -> None:
         if given or args.output_file is None:
             parser.error(f"--{given[0]} goes with --engine ray" if given else "--output_file is required")
         return
-    if importlib.util.find_spec("ray") is None:
+    if find_spec("ray") is None:
         parser.error("--engine ray needs Ray: pip install '.[ray]'")
     if args.output_file is not None or args.output_dir is None:
         parser.error("--engine ray writes parts into a folder: give --output_dir, and no --output_file")
