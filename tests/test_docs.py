@@ -38,7 +38,7 @@ from hf_lenctrl.commands.recipes import find_recipe
 DOCS = ROOT / "docs"
 # in the order in which a reader makes what the later ones use; results/ is a record of measurements
 ORDER = ["train", "finetune", "quickstart", "generate", "units", "causal", "predict", "evaluate", "share", "serve"]
-ORDER += ["onnx", "methods", "subtitles", "strings", "service", "vllm"]
+ORDER += ["onnx", "methods", "subtitles", "strings", "service", "vllm", "ray"]
 ORDER += ["architecture", "index", "commands"]
 REFERENCE = [f"reference/{path.stem}" for path in (DOCS / "reference").glob("*.md")]
 RESULTS = sorted(f"results/{path.stem}" for path in (DOCS / "results").glob("*.md"))
@@ -182,6 +182,7 @@ def test_every_option_in_the_pages_exists():
     known |= set(re.findall(r'"--(\w+)"', recipes)) | {"help", "multi_gpu", "num_processes", "config_file"}
     known |= {"app", "port"}  # of uvicorn
     known |= {"additional", "logits"}  # of vllm serve
+    known |= {"head"}  # of ray start
     known |= {name for name, *_ in SAMPLING}
     for name, text in PAGES.items():
         assert set(re.findall(r"(?<![\w-])--(\w+)", text)) <= known, name

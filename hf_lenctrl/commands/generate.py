@@ -11,13 +11,14 @@ a row of the input, in the input's order, and `requested`, `output` and `length`
 in any case; with `--num_return_sequences` also `rank`, `score` (of beams: the mean log probability of a
 token) and `row`, the number of the input row. Several lengths give a line for each.
 Several models of one tokenizer generate as an ensemble. To resume an interrupted command, repeat it.
-`accelerate launch` splits the texts over processes.
+`accelerate launch` splits the texts over processes; `--engine ray` gives them to actors and writes a folder of parts.
 """
 
 import argparse
 import hashlib
 import json
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,15 @@ from transformers import set_seed
 import hf_lenctrl
 
 from ..conversion import auto_class, tokenizer_of
+from ..inference.sources import length_or_range
 from ..length_units import LENGTH_UNITS
 from ..lengths import LENGTH_CONSTRAINTS, window_in
+from . import bulk
 from .arguments import CommandParser
 from .locking import locked
 from .output_file import OutputFile
 from .recipes import model_name
-from .rows import Request, length_or_range, read_requests
+from .rows import Request, read_requests
 
 
 SAMPLING = (
@@ -46,9 +49,11 @@ SAMPLING = (
     ("no_repeat_ngram_size", int, "no repeated n-grams of this size"),
     ("repetition_penalty", float, "over 1 against tokens that are there already"),
 )
+ENGINES = ("output_dir", "key_column", "concurrency", "ray_address", "actor_cpus", "actor_gpus")
 # options of the command alone; the others are the pipeline's
 OWN = """model input_file output_file length length_column length_ratio reference_column rerank_model source_column
-    column_prefix do_sample seed dtype compile way""".split()
+    column_prefix do_sample seed dtype compile way engine output_dir key_column concurrency ray_address actor_cpus
+    actor_gpus""".split()
 
 
 def length_or_way(value: str) -> int | tuple | str:
@@ -69,7 +74,7 @@ def make_parser() -> CommandParser:
     add = parser.add_argument
     add("--model", required=True, nargs="+", type=model_name, help="folder or Hub name; several are an ensemble")
     add("--input_file", required=True, help="texts: txt, json, jsonl, csv, parquet (.gz too)")
-    add("--output_file", required=True, help="JSON lines")
+    add("--output_file", help="JSON lines; required without --engine")
     lengths = parser.add_mutually_exclusive_group()
     lengths.add_argument(
         "--length",
@@ -100,6 +105,16 @@ def make_parser() -> CommandParser:
     add("--batch_tokens", type=int, help="most rows times source and requested length of a batch")
     add("--dtype", choices=["float32", "bfloat16", "float16"], help="of the weights")
     add("--compile", action="store_true", help="torch.compile and a static cache, in a minute or two; not for CPUs")
+    add("--engine", choices=["ray"], help="generate in parts, by actors of Ray, on this machine or a cluster")
+    add("--output_dir", help="with --engine: folder of the parts, JSON lines; its rows are not generated again")
+    add(
+        "--key_column",
+        help="with --engine: column that tells rows apart; without it the whole row does",
+    )
+    add("--concurrency", type=int, default=1, help="with --engine: actors, each with a model")
+    add("--ray_address", help="with --engine: of a cluster; RAY_ADDRESS, or else a cluster on this machine")
+    add("--actor_cpus", type=float, default=1.0, help="with --engine: logical CPUs of an actor, and as many threads")
+    add("--actor_gpus", type=float, default=0.0, help="with --engine: GPUs of an actor")
     return parser
 
 
@@ -119,9 +134,33 @@ def parse(argv) -> argparse.Namespace:
         parser.error("--length reference and --reference_column go together")
     if args.predictor is not None and args.way != "predict":
         parser.error("--predictor goes with --length predict")
+    check_engine(parser, args)
     if args.compile and len(args.model) > 1:
         parser.error("--compile takes one --model: an ensemble has no static cache")
     return args
+
+
+def check_engine(parser: CommandParser, args: argparse.Namespace) -> None:
+    """Refuse options of an engine without one, and those that it has no use for."""
+    given = [name for name in ENGINES if getattr(args, name) != parser.get_default(name)]
+    if args.engine is None:
+        if given or args.output_file is None:
+            parser.error(f"--{given[0]} goes with --engine ray" if given else "--output_file is required")
+        return
+    if find_spec("ray") is None:
+        parser.error("--engine ray needs Ray: pip install '.[ray]'")
+    if args.output_file is not None or args.output_dir is None:
+        parser.error("--engine ray writes parts into a folder: give --output_dir, and no --output_file")
+    if args.concurrency < 1 or args.actor_cpus <= 0 or args.actor_gpus < 0:
+        parser.error("--concurrency is at least 1, --actor_cpus above 0 and --actor_gpus at least 0")
+    wrong = [name for name in ("do_sample", "compile", "rerank_model") if getattr(args, name)]
+    wrong += ["model"] * (len(args.model) > 1) + ["num_return_sequences"] * (args.num_return_sequences > 1)
+    wrong += ["length"] * (args.way == "reference" or len(args.length or []) > 1)
+    if wrong:
+        parser.error(
+            f"--engine ray gives each row one output, of one model and by a search: leave out --{wrong[0]}, or give "
+            "one value, or leave out --engine"
+        )
 
 
 def load(paths: list[str], dtype: str | None = None, compiled: bool = False):
@@ -219,6 +258,8 @@ def print_figures(requests: list[Request], lines: list[str], args: argparse.Name
 def main(argv=None) -> None:
     """Run the command: generate what the output file does not hold yet."""
     args = parse(argv)
+    if args.engine == "ray":
+        return bulk.write(args, generation_options(args))
     requests = read_requests(
         args.input_file,
         args.source_column,

@@ -8,6 +8,22 @@ from typing import Any
 from .lenctrl import POINT
 
 
+def check_begun(path: Path, options_path: Path, options: dict[str, Any]) -> None:
+    """Raise `ValueError` unless the output at `path`, which exists, was begun with these options."""
+    before = json.loads(options_path.read_text("utf-8")) if options_path.is_file() else {}
+    pairs = [(name, before.get(name), options.get(name)) for name in sorted(before | options)]
+    if points := [f"{POINT}{name}={old}, now {new}" for name, old, new in pairs if old != new]:
+        told = f"{path} exists, and no command with these options began it; name another"
+        raise ValueError("".join([told, *(points if before else [])]))
+
+
+def write_whole(path: Path, text: str, part: Path | None = None) -> None:
+    """Write a file, first under another name; a command that is killed leaves the old file or the new one."""
+    part = part or path.with_name(f"{path.name}.part")
+    part.write_bytes(text.encode())
+    part.replace(path)
+
+
 class OutputFile:
     """
     The whole `lines` of an output file, JSON, and, beside it in `<path>.options.json`, the options that they depend
@@ -19,11 +35,7 @@ class OutputFile:
         self.options_path = Path(f"{path}.options.json")
         self.lines: list[str] = []
         if self.path.exists():
-            before = json.loads(self.options_path.read_text("utf-8")) if self.options_path.is_file() else {}
-            pairs = [(name, before.get(name), self.options.get(name)) for name in sorted(before | self.options)]
-            if points := [f"{POINT}{name}={old}, now {new}" for name, old, new in pairs if old != new]:
-                told = f"{self.path} exists, and no command with these options began it; name another file"
-                raise ValueError(told + "".join(points if before else []))
+            check_begun(self.path, self.options_path, self.options)
             text = self.path.read_bytes()
             self.lines = text[: text.rfind(b"\n") + 1].decode().split("\n")[:-1]
 
@@ -31,10 +43,8 @@ class OutputFile:
         """Write the options, and the first lines again; a command that is killed leaves the old ones or the new."""
         self.lines = self.lines[:kept]
         lines = "".join(f"{line}\n" for line in self.lines)
-        for path, text in ((self.options_path, json.dumps(self.options, indent=1)), (self.path, lines)):
-            part = path.with_name(f"{path.name}.part")
-            part.write_bytes(text.encode())
-            part.replace(path)
+        write_whole(self.options_path, json.dumps(self.options, indent=1))
+        write_whole(self.path, lines)
 
     def append(self, lines: Iterable[str]) -> None:
         """Add lines."""

@@ -11,16 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 from datasets import Dataset, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
-from ..inference.sources import check_range
+from ..inference.sources import length_or_range
 
 
 ROW_FILES = ("json", "jsonl", "csv", "parquet")
@@ -31,7 +30,7 @@ def load_rows(path: str) -> Dataset:
     kind = _kind_of(path, ROW_FILES)
     with _told(path, kind):
         if path.endswith(".parquet.gz"):  # `datasets` does not unpack it
-            return Dataset(_read_parquet(path))
+            return Dataset(_parquet_file(path).read())
         if kind == "csv":  # pandas would move the cells of a row that has more or fewer
             deque(_csv_rows(path), maxlen=0)
         # pandas would take texts such as "NA" and "null" for missing ones
@@ -46,16 +45,33 @@ class Rows:
     """
     The rows of a file as `values`, dictionaries, with the names of their `columns`. Nothing infers types: a date stays
     the text that it is in the file. The file is json, jsonl, csv or parquet, with `plain_text` also txt, one `source`
-    a line; each may end in `.gz`.
+    a line; each may end in `.gz`. `blocks` reads it in parts, of which the `first` row has a number.
     """
 
     def __init__(self, path: str, plain_text: bool = False):
-        self.path, self.kind = path, _kind_of(path, [*(["txt"] if plain_text else []), *ROW_FILES])
-        with _told(path, self.kind):
-            self.values: list[dict] = list(_READERS[self.kind](path))
+        kind = _kind_of(path, [*(["txt"] if plain_text else []), *ROW_FILES])
+        with _told(path, kind):
+            self._set(path, kind, list(_READERS[kind](path)), first=1)
         if not self.values:
             raise ValueError(f"{path} has no rows")
-        self.columns: list[str] = list(dict.fromkeys(chain.from_iterable(self.values)))
+
+    def _set(self, path: str, kind: str, values: list[dict], first: int) -> None:
+        self.path, self.kind, self.values, self.first = path, kind, values, first
+        self.columns: list[str] = list(dict.fromkeys(chain.from_iterable(values)))
+
+    @classmethod
+    def blocks(cls, path: str, size: int) -> "Iterator[Rows]":
+        """So many rows at a time of a file, plain text too, so that memory does not grow with the file."""
+        kind = _kind_of(path, ["txt", *ROW_FILES])
+        with _told(path, kind):
+            values, first = _READERS[kind](path), 1
+            while block := list(islice(values, size)):
+                rows = cls.__new__(cls)
+                rows._set(path, kind, block, first)
+                yield rows
+                first += len(block)
+        if first == 1:
+            raise ValueError(f"{path} has no rows")
 
     def __len__(self):
         return len(self.values)
@@ -69,7 +85,7 @@ class Rows:
     def texts(self, name: str) -> list[str]:
         """A column of texts."""
         texts = self.column(name)
-        for i, text in enumerate(texts, start=1):
+        for i, text in enumerate(texts, start=self.first):
             if not isinstance(text, str):
                 raise ValueError(f"row {i} of {self.path}: {name!r} must hold text, got {text!r}")
         return texts
@@ -77,7 +93,7 @@ class Rows:
     def lengths(self, name: str, ranges: bool = False) -> list:
         """A column of lengths, `40`, `40.0` or `"40"`, or with `ranges` of ranges, `[30, 42]` or `"30-42"`."""
         lengths: list = []
-        for i, value in enumerate(self.column(name), start=1):
+        for i, value in enumerate(self.column(name), start=self.first):
             try:
                 lengths.append(length_or_range(value))
                 if not ranges and isinstance(lengths[-1], tuple):
@@ -86,19 +102,6 @@ class Rows:
                 rule = f"an integer of at least 1{', or a range of them' if ranges else ''}"
                 raise ValueError(f"row {i} of {self.path}: {name!r} must hold {rule}, got {value!r}") from None
         return lengths
-
-
-def length_or_range(value) -> int | tuple[int, int]:
-    """A length or a range as `Rows.lengths` takes it; `TypeError`, `ValueError` or `OverflowError` for others."""
-    ends = value.split("-") if isinstance(value, str) and value.count("-") == 1 and value[0] != "-" else value
-    if isinstance(ends, list):
-        low, high = map(length_or_range, ends)
-        check_range((low, high))
-        return low, high  # type: ignore[return-value]
-    number = float(value) if isinstance(value, str) else value
-    if isinstance(number, bool) or number < 1 or number != int(number):
-        raise ValueError
-    return int(number)
 
 
 @dataclass
@@ -133,20 +136,42 @@ def read_requests(
     `length_column`, or without it one at each of `lengths`. An output adds columns, whose names begin with `prefix`;
     where it is `ranked`, its rank, its score and its row's number too.
     """
-    rows = Rows(path, plain_text=True)
+    return requests_of(
+        Rows(path, plain_text=True),
+        source_column,
+        length_column,
+        reference_column,
+        lengths=lengths,
+        prefix=prefix,
+        added=["rank", "score", "row"] if ranked else [],
+    )
+
+
+def requests_of(
+    rows: Rows,
+    source_column: str,
+    length_column: str | None,
+    reference_column: str | None = None,
+    *,
+    lengths: Sequence = (None,),
+    prefix: str = "",
+    added: Sequence[str] = (),
+) -> list[Request]:
+    """Those of rows, see `read_requests`; an output adds the columns `added` too."""
+    path = rows.path
     sources = rows.texts("source" if rows.kind == "txt" else source_column)
-    if empty := [i for i, source in enumerate(sources, start=1) if not source.strip()]:
+    if empty := [i for i, source in enumerate(sources, start=rows.first) if not source.strip()]:
         raise ValueError(f"row {empty[0]} of {path} has no text; remove it")
     own = None if length_column is None else rows.lengths(length_column, ranges=True)
     references = None if reference_column is None else rows.texts(reference_column)
-    added = ["requested", "output", "length", *(["rank", "score", "row"] if ranked else [])]
+    added = ["requested", "output", "length", *added]
     names = {name: prefix + name for name in added if prefix + name != length_column}  # the row has that
     if taken := [name for name in names.values() if name in rows.columns]:
         raise ValueError(f"{path} has columns {', '.join(taken)}, as the output; give --column_prefix generated_")
     if "source" not in rows.columns:
         names["source"] = "source"
     return [
-        Request(source, length, references[i] if references else None, i + 1, _as_json(rows.values[i]), names)
+        Request(source, length, references[i] if references else None, rows.first + i, _as_json(rows.values[i]), names)
         for i, source in enumerate(sources)
         for length in (lengths if own is None else [own[i]])
     ]
@@ -188,22 +213,25 @@ def _open(path: str, newline: str | None = None) -> IO[str]:
 
 def _text_rows(path: str) -> Iterator[dict]:
     with _open(path) as file:
-        return ({"source": line.removesuffix("\n")} for line in file.readlines())  # form feeds end none of these
+        yield from ({"source": line.removesuffix("\n")} for line in file)  # form feeds end none of these
 
 
 def _json_rows(path: str) -> Iterator[dict]:
     with _open(path) as file:
-        text = file.read()
-    for number, line in enumerate([text] if text.lstrip().startswith("[") else text.split("\n"), start=1):
-        if line.strip():
-            try:
-                found = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"line {number}: {error}") from None
-            for row in found if isinstance(found, list) else [found]:
-                if not isinstance(row, dict):
-                    raise ValueError(f"a row must be an object, got {str(row)[:40]}")
-                yield row
+        lines = enumerate(file, start=1)
+        start, first = next(((number, line) for number, line in lines if line.strip()), (1, ""))
+        if first.lstrip().startswith("["):
+            first += file.read()
+        for number, line in chain([(start, first)], lines):
+            if line.strip():
+                try:
+                    found = json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise ValueError(f"line {number}: {error}") from None
+                for row in found if isinstance(found, list) else [found]:
+                    if not isinstance(row, dict):
+                        raise ValueError(f"a row must be an object, got {str(row)[:40]}")
+                    yield row
 
 
 def _csv_rows(path: str) -> Iterator[dict[str, str]]:
@@ -219,14 +247,14 @@ def _csv_rows(path: str) -> Iterator[dict[str, str]]:
             yield dict(zip(header, cells, strict=True))
 
 
-def _read_parquet(path: str) -> pa.Table:
-    data = Path(path).read_bytes()
-    return pq.read_table(BytesIO(gzip.decompress(data) if path.endswith(".gz") else data))
+def _parquet_file(path: str) -> pq.ParquetFile:
+    return pq.ParquetFile(BytesIO(gzip.decompress(Path(path).read_bytes())) if path.endswith(".gz") else path)
 
 
 def _parquet_rows(path: str) -> Iterator[dict]:
-    for row in _read_parquet(path).to_pylist():  # JSON has no NaN
-        yield json.loads(json.dumps(row, default=_as_text), parse_constant=lambda _: None)
+    for batch in _parquet_file(path).iter_batches(batch_size=1024):
+        for row in batch.to_pylist():  # JSON has no NaN
+            yield json.loads(json.dumps(row, default=_as_text), parse_constant=lambda _: None)
 
 
 def _as_text(value: Any) -> str:

@@ -32,6 +32,22 @@ def check_range(length) -> None:
         raise ValueError(f"a range of lengths begins with the lowest, got {length}; pass {length[::-1]}")
 
 
+def length_or_range(value) -> int | tuple[int, int]:
+    """
+    A length or a range as a column of rows holds it: `40`, `40.0`, `"40"`, `[30, 42]` or `"30-42"`; `TypeError`,
+    `ValueError` or `OverflowError` for others.
+    """
+    ends = value.split("-") if isinstance(value, str) and value.count("-") == 1 and value[0] != "-" else value
+    if isinstance(ends, list):
+        low, high = map(length_or_range, ends)
+        check_range((low, high))
+        return low, high  # type: ignore[return-value]
+    number = float(value) if isinstance(value, str) else value
+    if isinstance(number, bool) or number < 1 or number != int(number):
+        raise ValueError
+    return int(number)
+
+
 def ratio_ranges(counts: Sequence[int], ratio: tuple[float, float]) -> list[tuple[int, int]]:
     """
     The range of each source, given its units: the whole numbers from the lowest to the highest ratio times these.

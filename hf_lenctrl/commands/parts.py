@@ -1,0 +1,100 @@
+"""A folder of JSON lines, in parts that are written whole, and the keys by which a stopped command knows its rows."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .locking import PRIVATE
+from .output_file import check_begun, write_whole
+from .rows import Request
+
+
+KEY = 16  # bytes
+
+
+def _digest(text: str, *more: bytes) -> bytes:
+    return hashlib.blake2b(b"".join([text.encode(errors="surrogatepass"), *more]), digest_size=KEY).digest()
+
+
+def _as_array(keys: Iterable[bytes]) -> np.ndarray:
+    buffer = bytearray()  # 16 bytes a row, where a list would take 60
+    for key in keys:
+        buffer += key
+    return np.frombuffer(buffer, f"S{KEY}")  # which sorts
+
+
+def _occurrences(keys: np.ndarray) -> np.ndarray:
+    """Of each key, how many equal ones stand before it."""
+    order = np.argsort(keys, kind="stable")
+    ordered, places = keys[order], np.arange(len(keys))
+    first = np.r_[True, ordered[1:] != ordered[:-1]]
+    found = np.empty(len(keys), dtype=np.int64)
+    found[order] = places - np.maximum.accumulate(np.where(first, places, 0))
+    return found
+
+
+def keys_of(requests: Iterable[Request], column: str | None = None) -> np.ndarray:
+    """
+    The key of each row, of shape `(rows,)`, 16 bytes: of a `column`, whose values must differ, or of the whole row and
+    the number of equal rows before it. So a row keeps its key where others are added or taken away behind it.
+    """
+    if column is None:
+        keys = _as_array(_digest(request.columns) for request in requests)
+        counts = _occurrences(keys)
+        return _as_array(_digest("", bytes(key), count.tobytes()) for key, count in zip(keys, counts, strict=True))
+    keys = _as_array(_digest(_value(request, column)) for request in requests)
+    counts = _occurrences(keys)
+    if counts.any():
+        last = int(np.argmax(counts > 0))
+        first = int(np.argmax(keys == keys[last]))
+        raise ValueError(f"rows {first + 1} and {last + 1} have one {column!r}; give a column whose values differ")
+    return keys
+
+
+def _value(request: Request, column: str) -> str:
+    """The value of a row's key, as JSON."""
+    row = json.loads("{" + request.columns + "}")
+    if row.get(column) is None:
+        raise ValueError(f"row {request.number} has no {column!r}; give a column that each row has")
+    return json.dumps(row[column])
+
+
+class Parts:
+    """
+    A folder of parts, `part-<number of the first row>-<its keys>.jsonl`, in the input's order by name, and in `_run/`
+    the options that they depend on. `key` is the column that holds the key of each row.
+    """
+
+    def __init__(self, folder: str | Path, options: Mapping[str, Any], key: str):
+        self.folder, self.key, self.private = Path(folder), key, Path(folder, PRIVATE)
+        settings, own = self.private / "options.json", json.loads(json.dumps(options))
+        if self.files():
+            check_begun(self.folder, settings, own)
+        self.private.mkdir(parents=True, exist_ok=True)
+        write_whole(settings, json.dumps(own, indent=1))
+
+    def files(self) -> list[Path]:
+        """The parts, whole ones alone."""
+        return sorted(self.folder.glob("part-*.jsonl"))
+
+    def lines(self) -> Iterator[dict]:
+        """The rows that were written."""
+        for file in self.files():
+            with file.open(encoding="utf-8") as lines:
+                yield from map(json.loads, lines)
+
+    def done(self, keyed: bool) -> np.ndarray:
+        """Keys of the rows that were written; where the column is of the input (`keyed`), as `keys_of` makes them."""
+        return _as_array(
+            _digest(json.dumps(row[self.key])) if keyed else bytes.fromhex(row[self.key]) for row in self.lines()
+        )
+
+    def write(self, first: int, keys: Iterable[str], lines: Iterable[str]) -> None:
+        """Add a part, whose name is that of its rows, so that the same rows never make a second one."""
+        name = f"part-{first:09}-{_digest(' '.join(keys)).hex()[:8]}.jsonl"
+        # the lock of the folder is held, so one command at a time uses the name in `_run/`
+        write_whole(self.folder / name, "".join(f"{line}\n" for line in lines), self.private / "part")

@@ -1,0 +1,104 @@
+"""Batches of texts and lengths, for `Dataset.map_batches` of Ray Data; see `docs/ray.md`. Needs no Ray itself."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..conversion import auto_class, tokenizer_of
+from ..inference.pipeline import LengthControlledGenerationPipeline
+from ..inference.pipeline_call import Call, Row
+from ..inference.sources import length_or_range
+
+
+class LengthControlledGenerator:
+    """
+    Adds generated texts to a batch. Each actor of Ray makes one, and so loads the model once:
+
+        dataset.map_batches(
+            LengthControlledGenerator,
+            fn_constructor_kwargs={"model": "models/translate_to_english", "length_constraint": "max"},
+            compute=ray.data.ActorPoolStrategy(size=2),
+            num_cpus=0.5,
+            batch_size=512,
+        )
+
+    Args:
+        model (`str`): Folder or Hub name.
+        text_column (`str`, *optional*, defaults to `"text"`): Column of the sources.
+        length_column (`str`, *optional*, defaults to `"length"`): Column of the lengths, 40 or `"40"`, or of ranges,
+            `[30, 42]` or `"30-42"`; not read where the options have `length` or `length_ratio`. With `None` the
+            model's own length holds.
+        dtype (`str`, *optional*): Of the weights, such as `"bfloat16"`.
+        options: Of a call of `LengthControlledGenerationPipeline`, such as `length_constraint="max"`, `num_beams=4`,
+            and `batch_size=32`, the texts that are generated together.
+
+    Raises:
+        `ValueError`: for `num_return_sequences`, `references` and several lengths of a text, because a row has one
+        output, and for a batch that lacks a column or has a wrong length; `TypeError`, `ValueError` as the pipeline.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        text_column: str = "text",
+        length_column: str | None = "length",
+        dtype: str | None = None,
+        **options: Any,
+    ):
+        for name in ("num_return_sequences", "references"):
+            if options.get(name) not in (None, 1):
+                raise ValueError(f"a row has one text and one output, got {name}={options[name]!r}; leave {name} out")
+        if isinstance(options.get("length"), list):
+            raise ValueError(f"length must be one for all rows, got {options['length']!r}; give a column of lengths")
+        self.text_column, self.options = text_column, options
+        self.length_column = None if {"length", "length_ratio"} & options.keys() else length_column
+        self.pipeline = LengthControlledGenerationPipeline(
+            model=auto_class(model).from_pretrained(model, dtype=dtype).eval(),
+            tokenizer=tokenizer_of(model),
+        )  # on the accelerator that Ray gives the actor, else the CPU
+
+    def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """
+        Generate an output for each row.
+
+        Args:
+            batch (`Mapping[str, np.ndarray]`): Columns of shape `(batch_size,)`, as Ray's `batch_format="numpy"`.
+
+        Returns:
+            `dict`: the columns and `generated_text`, `generated_length`, in units, `requested_length`, an integer or
+            `[low, high]`, and `within`, whether the constraint's window holds the length (without a constraint,
+            whether it is the requested one; true where none was requested).
+        """
+        texts = list(self._column(batch, self.text_column))
+        options = {"progress_bar": False, **self.options}
+        if self.length_column is not None:
+            options["length"] = [self._length(value) for value in self._column(batch, self.length_column)]
+        outputs = self.pipeline(texts, **options)
+        call = Call.of(dict(options), self.pipeline.model)
+        call.set_constraint(self.pipeline.model.config)
+        asked = [out["requested_length"] for out in outputs]
+        windows = [None if n is None else call.window(Row("", 0, 0, call.length_tolerance, 1, n)) for n in asked]
+        lengths = [out["length"] for out in outputs]
+        return {
+            **batch,
+            "generated_text": [out["generated_text"] for out in outputs],
+            "generated_length": lengths,
+            "requested_length": [list(n) if isinstance(n, tuple) else n for n in asked],
+            "within": [w is None or w[0] <= n <= w[1] for n, w in zip(lengths, windows, strict=True)],
+        }
+
+    def _column(self, batch: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+        if name not in batch:
+            given = "text_column" if name == self.text_column else "length, or length_column"
+            raise ValueError(f"the batch has no column {name!r}, only {', '.join(batch)}; pass {given}")
+        return batch[name]
+
+    def _length(self, value: Any) -> int | tuple[int, int]:
+        try:
+            return length_or_range(value.tolist() if isinstance(value, np.generic | np.ndarray) else value)
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError(
+                f"column {self.length_column!r} must hold integers of at least 1, or ranges of them, got {value!r}"
+            ) from None
