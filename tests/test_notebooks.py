@@ -153,7 +153,7 @@ def test_the_committed_outputs_show_what_the_text_says():
     before, after = map(float, re.findall(r"(?:before|after): mean error ([\d.]+) characters", causal))
     assert after < before / 3
     errors = [float(error) for error in re.findall(r"mean error ([\d.]+) characters", finetune)]
-    assert errors[-1] < 0.75 * errors[0]
+    assert errors[-1] < 0.9 * errors[0]
     source, predictor = re.findall(r"^(?:length of the source|predictor) +([\d.]+) ", predict, flags=re.M)
     assert float(predictor) < float(source)
     plain, *isometric = map(int, re.findall(r"(\d+)% within", predict))
