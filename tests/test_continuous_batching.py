@@ -1,4 +1,6 @@
-"""Lengths in transformers' continuous batching: its own manager on a CPU, against `generate` with each request alone."""
+"""Lengths in transformers' continuous batching: its own manager on a CPU, against `generate` with one request."""
+
+import gc
 
 import pytest
 import torch
@@ -86,12 +88,6 @@ def test_requests_with_and_without_a_length_get_what_generate_writes(model, alon
     assert results[0].error == f"length must be at least 1, got 0; {call}"
     assert results[1].error == f"length_unit goes with a length, got {{'length_unit': 'word'}}; {call}"
     assert "Unknown logit_processor_kwargs: {'longth'}" in results[2].error
-    # of ended requests nothing is kept, and a name may come again with another length
-    held = vars(manager.logit_processor.constraint)
-    assert not any(isinstance(value, RequestState) for value in held.values())
-    again = answers(manager, [(IDS[0], ASKED[0] | {"request_id": "a"})])
-    again += answers(manager, [(IDS[0], {"request_id": "a", "length": 3, "length_constraint": "exact"})])
-    assert [len(result.generated_tokens) for result in again] == [10, 4]
 
 
 def test_evicted_requests_go_on_where_they_were(model, alone, monkeypatch):
@@ -137,12 +133,23 @@ def test_a_manager_that_cannot_keep_lengths_is_refused(model, message, fields):
         add_length_constraint(manager, make_tokenizer())
 
 
-def test_a_started_manager_and_a_model_that_reads_lengths_are_refused(model):
-    manager = manager_of(model)
-    answers(manager, [])
-    manager.warmup()
-    with pytest.raises(ValueError, match="before a manager starts or warms up"):
-        add_length_constraint(manager, make_tokenizer())
+def test_a_model_that_reads_lengths_is_refused():
     controlled = build("llama", zero=True)[1]
     with pytest.raises(ValueError, match="got a length-controlled one; use its generate"):
         add_length_constraint(manager_of(controlled), make_tokenizer())
+
+
+def test_a_request_may_take_the_name_of_one_that_ended_and_a_running_manager_is_refused(model):
+    manager = manager_of(model)
+    add_length_constraint(manager, make_tokenizer())
+    manager.start()
+    try:
+        for length in (9, 3):
+            manager.add_request(IDS[0], "a", length=length, length_constraint="exact")
+            assert len(manager.get_result(timeout=60).generated_tokens) == length + 1
+        with pytest.raises(ValueError, match="before a manager starts or warms up"):
+            add_length_constraint(manager, make_tokenizer())
+    finally:
+        manager.stop()
+    # of ended requests nothing is kept
+    assert not any(type(held) is RequestState for held in gc.get_objects())

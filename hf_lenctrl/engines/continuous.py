@@ -30,7 +30,7 @@ def add_length_constraint(manager: ContinuousBatchingManager, tokenizer, length_
             EOS, or whose model reads its length; for a unit that the tokenizer cannot count.
     """
     config, model = manager.continuous_batching_config, manager.model
-    if manager.batch_processor is not None:
+    if manager.is_running() or manager.batch_processor is not None:
         raise ValueError(
             "a constraint is added before a manager starts or warms up, got one that has; call it between "
             "model.init_continuous_batching(...) and manager.start()"
