@@ -1,0 +1,131 @@
+"""The length constraint in transformers' continuous batching; see `docs/continuous_batching.md`."""
+
+from collections.abc import Sequence
+
+import torch
+from transformers.generation import LogitsProcessorList
+from transformers.generation.continuous_batching import ContinuousBatchingManager
+from transformers.generation.continuous_batching.cb_logits_processors import (
+    ContinuousBatchingLogitsProcessor,
+    ContinuousBatchingLogitsProcessorList,
+)
+from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
+
+from ..length_units import UnitTable
+from .requests import FIELDS, Asked, Counter, Point, Row, mask
+
+
+def add_length_constraint(manager: ContinuousBatchingManager, tokenizer, length_units: Sequence[str] = ()) -> None:
+    """
+    Let the requests of a manager name a length: `manager.add_request(ids, length=75, length_unit="character")`.
+
+    Args:
+        manager (`ContinuousBatchingManager`): Of `model.init_continuous_batching(...)`, before it starts.
+        tokenizer: That of the model.
+        length_units (`Sequence[str]`, *optional*): Units whose tables are made now, which takes seconds; those of
+            others are made at the first request in a unit, for which all requests wait.
+
+    Raises:
+        `ValueError`: for a manager that has started, that runs ahead of its tokens or replays its steps, that has no
+            EOS, or whose model reads its length; for a unit that the tokenizer cannot count.
+    """
+    config, model = manager.continuous_batching_config, manager.model
+    if manager.is_running() or manager.batch_processor is not None:
+        raise ValueError(
+            "a constraint is added before a manager starts or warms up, got one that has; call it between "
+            "model.init_continuous_batching(...) and manager.start()"
+        )
+    ahead = ("use_async_batching", "varlen_compile_config", "decode_compile_config")
+    hidden = [name for name in ahead if getattr(config, name)] + ["use_cuda_graph"] * any(config.cuda_graph_booleans)
+    if hidden:
+        raise ValueError(
+            f"a constraint counts each token before the next one is chosen, which goes without {', '.join(hidden)}; "
+            "pass ContinuousBatchingConfig(use_async_batching=False, use_cuda_graph=False), not compiled"
+        )
+    if getattr(model.config, "length_controlled", False):
+        raise ValueError(
+            "a model that reads its remaining length gets none here, got a length-controlled one; use its generate"
+        )
+    if not (eos := _ids(manager.generation_config.eos_token_id)):
+        raise ValueError(
+            f"a constraint ends texts with EOS, got eos_token_id={manager.generation_config.eos_token_id}; pass a "
+            "generation_config that has one"
+        )
+    constraint = LengthConstraint(tokenizer, model.config.get_text_config().vocab_size, eos, model.device)
+    for unit in length_units:
+        constraint.count(unit)
+    manager.logit_processor = _Processors(constraint, manager.logit_processor)
+
+
+class LengthConstraint(ContinuousBatchingLogitsProcessor):
+    """
+    Keeps outputs within the lengths that their requests name, or at them, in any unit, by masking logits.
+
+    The count of a request lies in its state, with which it is copied, starts anew after an eviction, and goes.
+    """
+
+    supported_kwargs: dict[str, type] = dict.fromkeys(FIELDS, object)  # `check` looks at their values
+    ignored_kwargs: tuple[str, ...] = ()
+
+    def __init__(self, tokenizer, vocab_size: int, eos: tuple[int, ...], device: torch.device):
+        self.tokenizer, self.vocab_size, self.eos, self.device = tokenizer, vocab_size, eos, device
+        self.counters: dict[str, Counter] = {}
+        self.rows: list[Row] = []
+
+    def count(self, unit: str) -> None:
+        """Make the table of a unit. Raises `ValueError` where the tokenizer cannot count it."""
+        if unit not in self.counters:
+            table = UnitTable.from_tokenizer(self.tokenizer, unit).padded(self.vocab_size)
+            self.counters[unit] = Counter(table, self.device)
+
+    def check(self, kwargs: dict) -> None:
+        """Raise `ValueError` for a length that is none, or in a unit that cannot be counted."""
+        if (asked := Asked.of(kwargs)) is not None:
+            self.count(asked.unit)
+
+    def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
+        """The rows have their arguments in Python, so that the tensor has none."""
+        int32_tensor.zero_()
+
+    def prepare_tensor_args(self, requests_with_new_token: list[FutureRequestState]) -> torch.Tensor:
+        """Count the new tokens; the logits of the requests are the first rows, in their order."""
+        rows = (self._row(index, request.state) for index, request in enumerate(requests_with_new_token))
+        self.rows = [row for row in rows if row is not None]
+        return torch.empty(0, dtype=torch.int32)
+
+    def _row(self, index: int, state: RequestState) -> Row | None:
+        held = vars(state)
+        if "length_asked" not in held:
+            held |= {"length_asked": Asked.of(state.logit_processor_kwargs), "length_point": Point(0, 0, 0)}
+        if (asked := held["length_asked"]) is None:
+            return None
+        written = state.to_generation_output().generated_tokens  # with those before an eviction
+        before = len(written) - len(state.generated_tokens)
+        point = self.counters[asked.unit].after(held["length_point"], written[held["length_point"].tokens :])
+        held["length_point"] = point
+        limit = 2**31 if state.max_new_tokens is None else before + state.max_new_tokens
+        return Row(index, asked, point, _ids(state.eos_token_id) or self.eos, limit)
+
+    def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
+        """Forbid what the constraints forbid: `(rows, vocab_size)` -> the same, changed in place or new."""
+        return mask(scores, self.rows, self.counters) if self.rows else scores
+
+
+class _Processors(ContinuousBatchingLogitsProcessorList):
+    """The processors of a manager, after a constraint: top-k and top-p choose among what it allows."""
+
+    def __init__(self, constraint: LengthConstraint, others: ContinuousBatchingLogitsProcessorList):
+        processors = LogitsProcessorList([constraint, *others.logits_processor])
+        super().__init__(processors, drop_unsupported_processors=False)  # it dropped them before
+        self.constraint, self.tensors_required = constraint, others.tensors_required + 1
+
+    def check_kwargs(self, kwargs: dict) -> None:
+        """Raise for wrong arguments of a request, which then fails alone; a manager asks before it schedules it."""
+        super().check_kwargs(kwargs)
+        self.constraint.check(kwargs)
+
+
+def _ids(eos_token_id: int | Sequence[int] | None) -> tuple[int, ...]:
+    """Of EOS; -1 is none."""
+    given = [] if eos_token_id is None else [eos_token_id] if isinstance(eos_token_id, int) else eos_token_id
+    return tuple(sorted(token for token in given if token >= 0))
