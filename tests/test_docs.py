@@ -175,7 +175,7 @@ def test_commands_and_examples_of_the_pages_run(reader, monkeypatch):
 def test_every_option_in_the_pages_exists():
     recipes = "".join(
         path.read_text(encoding="utf-8")
-        for folder in ("recipes", "hf_lenctrl", "benchmarks")
+        for folder in ("recipes", "hf_lenctrl", "benchmarks", "tests/tools")
         for path in (ROOT / folder).rglob("*.py")
     )
     known = OPTIONS | set(re.findall(r"^    (\w+): .*field\(", recipes, flags=re.M))
