@@ -232,7 +232,7 @@ def ends(text: str) -> bool:
 
     ```python
     >>> from hf_lenctrl.inference.ranking import ends
-    >>> [ends(text) for text in ("Not at 3 p.m.", "Not now", "Not now..", "Not now.s.")]
+    >>> [ends(text) for text in ("It costs 3.5.", "Not now", "Not now..", "Not now.s.")]
     [True, False, False, False]
 
     ```
