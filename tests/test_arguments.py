@@ -195,7 +195,13 @@ def test_the_commands_over_a_recipe_are_the_papers_models(recipe):
 )
 def test_every_recipe_parses_as_the_training_script_reads_it(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for stage in ("base", "controlled", "grown", "everyday", "everyday_controlled"):  # what the recipes of the translator start from
+    for stage in (
+        "base",
+        "controlled",
+        "grown",
+        "everyday",
+        "everyday_controlled",
+    ):  # what the recipes of the translator start from
         Path("runs", "translation", stage).mkdir(parents=True)
     classes = (*CLASSES, Seq2SeqTrainingArguments)
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
