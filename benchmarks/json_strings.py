@@ -3,14 +3,16 @@
     python benchmarks/json_strings.py models/write_titles_base [--rows 1000] [--bounds 40 400 4000] [--entries 8000]
 
 First the outputs: the model continues a prompt by sampling, in JSON with two strings. Prints for each way the outputs
-that are valid, the strings that are too long, the words that are cut, and the mean length. A word is cut where a string
-ends, the model's first choice goes on with the word, and that has no room; strings of one word do not count. The
-outputs are read anew, by the same rule for each way. Then the milliseconds of a step in a string of each bound, far
-from its end and in its last 20 characters, without the model: medians of rounds in turn, on one thread. `--entries
-150000` times a vocabulary of made-up words instead.
+that are valid, the strings that are too long, the words that are cut, and the mean length. A word is cut where a
+string ends, the model's first choice goes on with the word, and that has no room; strings of one word do not count.
+All outputs are read anew, by the same rule. Then the milliseconds of a step in a string of each bound, at its start
+and in its last 20 characters, without the model: medians of rounds in turn, on one thread. `--entries 150000` times a
+vocabulary of made-up words instead.
 """
 
 import argparse
+import copy
+import functools
 import json
 import random
 import statistics
@@ -89,27 +91,43 @@ def outputs(model, tokenizer, rows: int, batch_size: int) -> dict[str, list[str]
     return texts
 
 
-@torch.no_grad()
-def is_cut(model, tokenizer, grammar, vocabulary, before: str, value: str, most: int) -> bool:
-    """Whether the model's first choice behind a string, in the grammar without lengths, is more of its last word."""
-    if not value[-1:].isalnum() or len(value) + vocabulary.longest <= most:
-        return False
-    matcher, ids = xgrammar.GrammarMatcher(grammar), tokenizer(before, add_special_tokens=False)["input_ids"]
-    for i in ids:
-        matcher.accept_token(i)
-    bitmask = xgrammar.allocate_token_bitmask(1, len(tokenizer))
-    matcher.fill_next_token_bitmask(bitmask)
-    prompt = tokenizer(PROMPT)["input_ids"] + ids
-    scores = model(torch.tensor([prompt])).logits[:, -1, : len(tokenizer)].float()
-    xgrammar.apply_token_bitmask_inplace(scores, bitmask)
-    first = int(scores.argmax())
-    return bool(len(value) + vocabulary.facts(0)[0][first] > most) and goes_on(vocabulary.pieces[first])
+class Judge:
+    """Whether the last word of a string is cut: the model's first choice behind it, in the grammar without lengths."""
+
+    def __init__(self, model, tokenizer):
+        self.model, self.tokenizer = model, tokenizer
+        self.grammar = compiled(Places(SCHEMA).plain, tokenizer)
+        self.vocabulary = JsonStringsLogitsProcessor(SCHEMA, tokenizer).vocabulary
+        self.prompt = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            self.cache = model(self.prompt, use_cache=True).past_key_values
+        self.first = functools.cache(self._first)
+
+    @torch.no_grad()
+    def _first(self, before: str) -> int:
+        ids = self.tokenizer(before, add_special_tokens=False)["input_ids"]
+        matcher = xgrammar.GrammarMatcher(self.grammar)
+        for i in ids:
+            matcher.accept_token(i)
+        bitmask = xgrammar.allocate_token_bitmask(1, len(self.tokenizer))
+        matcher.fill_next_token_bitmask(bitmask)
+        cache = copy.deepcopy(self.cache)
+        scores = self.model(torch.tensor([ids]), past_key_values=cache, use_cache=True).logits[:, -1].float()
+        scores = scores[:, : len(self.tokenizer)].contiguous()
+        xgrammar.apply_token_bitmask_inplace(scores, bitmask)
+        return int(scores.argmax())
+
+    def __call__(self, before: str, value: str, most: int) -> bool:
+        """For a string that stands behind `before`, its value with it, and has `most` characters at most."""
+        if not value[-1:].isalnum() or len(value) + self.vocabulary.longest <= most:
+            return False
+        first = self.first(before)
+        full = len(value) + self.vocabulary.facts[0][0][first] > most
+        return bool(full) and goes_on(self.vocabulary.pieces[first])
 
 
-def judge(model, tokenizer, texts: list[str]) -> dict[str, str]:
+def figures(is_cut: Judge, texts: list[str]) -> dict[str, str]:
     """A row of the table."""
-    grammar = compiled(Places(SCHEMA).plain, tokenizer)
-    vocabulary = JsonStringsLogitsProcessor(SCHEMA, tokenizer).vocabulary
     valid, over, cut, several, lengths = 0, 0, 0, 0, []
     for text in texts:
         try:
@@ -126,7 +144,7 @@ def judge(model, tokenizer, texts: list[str]) -> dict[str, str]:
             if end >= 0 and len(value.split()) > 1:
                 several += 1
                 position = end + len(written)
-                cut += is_cut(model, tokenizer, grammar, vocabulary, text[:position], value, most)
+                cut += is_cut(text[:position], value, most)
             lengths.append(len(value))
     return {
         "outputs": str(len(texts)),
@@ -209,8 +227,9 @@ def main(argv=None) -> None:
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     if args.rows:
         model = AutoModelForCausalLM.from_pretrained(args.model, dtype="float32").eval()
+        judge = Judge(model, tokenizer)
         for k, (name, texts) in enumerate(outputs(model, tokenizer, args.rows, args.batch_size).items()):
-            row = judge(model, tokenizer, texts)
+            row = figures(judge, texts)
             if k == 0:
                 print("| | " + " | ".join(row) + " |\n" + "|---" * (len(row) + 1) + "|")
             print(f"| {name} | " + " | ".join(row.values()) + " |", flush=True)

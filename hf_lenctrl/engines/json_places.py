@@ -16,9 +16,23 @@ _NAMED = ("properties", "patternProperties", "dependentSchemas", "$defs", "defin
 _LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 _SAME = ("allOf", "anyOf", "oneOf")  # of the value itself
 _BELOW = ("properties", "additionalProperties", "items", "prefixItems")  # of values in it
-# escape states of a string: 1 after a backslash, then the hexadecimal digits of \uXXXX
-PLAIN, ESCAPED, FIRST_DIGIT, AFTER_D, AFTER_DIGIT = 0, 1, 2, 3, 4
+# states of a string: 1 after a backslash, 2 to 6 in \uXXXX, 7 to 13 within the UTF-8 of a character
+PLAIN, ESCAPED, FIRST_DIGIT, AFTER_D, AFTER_DIGIT, ONE_MORE, TWO_MORE, THREE_MORE = 0, 1, 2, 3, 4, 11, 12, 13
+STATES = range(14)
 _NEXT_DIGIT = {AFTER_D: 5, AFTER_DIGIT: 5, 5: 6, 6: PLAIN}
+# the bytes that may follow, and the state behind them; U+D800 to U+DFFF and longer forms than needed are no UTF-8
+_CONTINUES = {
+    7: (0x80, 0x9F, ONE_MORE),
+    8: (0xA0, 0xBF, ONE_MORE),
+    9: (0x90, 0xBF, TWO_MORE),
+    10: (0x80, 0x8F, TWO_MORE),
+    ONE_MORE: (0x80, 0xBF, PLAIN),
+    TWO_MORE: (0x80, 0xBF, ONE_MORE),
+    THREE_MORE: (0x80, 0xBF, TWO_MORE),
+}
+_BEGINS = {0xED: 7, 0xE0: 8, 0xF0: 9, 0xF4: 10}
+_BEGINS |= dict.fromkeys(range(0xC2, 0xE0), ONE_MORE) | dict.fromkeys([*range(0xE1, 0xED), 0xEE, 0xEF], TWO_MORE)
+_BEGINS |= dict.fromkeys(range(0xF1, 0xF4), THREE_MORE)
 
 Place = tuple[str, ...]  # JSON pointers of the schemas that a value must or may have
 
@@ -174,11 +188,16 @@ def _escape(key: str) -> str:
 
 def read_character(state: int, byte: int) -> int:
     """
-    The escape state after a byte of a string that does not end it; -1 where it may not follow. Surrogates
-    (`\\ud800` to `\\udfff`) are refused: alone they are no character, and a pair can be written as its character.
+    The state after a byte of a string that does not end it; -1 where it may not follow. Surrogates (`\\ud800` to
+    `\\udfff`) are refused: alone they are no character, and a pair can be written as its character.
     """
     if state == PLAIN:
+        if byte >= 0x80:
+            return _BEGINS.get(byte, -1)
         return ESCAPED if byte == 0x5C else PLAIN if byte >= 0x20 else -1
+    if state in _CONTINUES:
+        low, high, after = _CONTINUES[state]
+        return after if low <= byte <= high else -1
     if state == ESCAPED:
         return FIRST_DIGIT if byte == 0x75 else PLAIN if byte in b'"\\/bfnrt' else -1
     if byte not in b"0123456789abcdefABCDEF" or (state == AFTER_D and byte not in b"01234567"):
@@ -200,7 +219,7 @@ class Reader:
         self.stack: list[tuple[Place, str | int]] = []  # of each open object or list: its place, the last key or index
         self.key: bytes | None = None  # of the object that is on top, while it is read
         self.expects_key = False
-        self.inside, self.escape, self.count = False, PLAIN, 0
+        self.inside, self.state, self.count = False, PLAIN, 0
         self.bounds = Bounds()  # of the string that the text is in
         self.position = self.opened = self.closed = 0  # bytes so far; the first of the last string; its quote
 
@@ -229,20 +248,20 @@ class Reader:
         return self.places.child(*self.stack[-1]) if self.stack else self.places.root
 
     def _inside(self, byte: int) -> None:
-        if byte == 0x22 and self.escape == PLAIN:
+        if byte == 0x22 and self.state == PLAIN:
             self.inside, self.closed = False, self.position
             if self.key is not None:
                 self.stack[-1] = (self.stack[-1][0], json.loads(b'"' + self.key + b'"'))
                 self.key = None
             return
-        self.count += self.escape == PLAIN and not 0x80 <= byte < 0xC0
-        self.escape = max(read_character(self.escape, byte), PLAIN)
+        self.count += self.state == PLAIN
+        self.state = max(read_character(self.state, byte), PLAIN)
         if self.key is not None:
             self.key += bytes([byte])
 
     def _outside(self, byte: int) -> None:
         if byte == 0x22:
-            self.inside, self.escape, self.count, self.opened = True, PLAIN, 0, self.position + 1
+            self.inside, self.state, self.count, self.opened = True, PLAIN, 0, self.position + 1
             self.key = b"" if self.expects_key else None
             self.bounds = Bounds() if self.expects_key else self.places.bounds(self._value())
             self.expects_key = False

@@ -12,7 +12,7 @@ from transformers.generation import LogitsProcessor
 
 from ..inference.finish import finished, goes_on, text_of
 from ..unit_vocabulary import UnitVocabulary, entries_of
-from .json_places import PLAIN, Places, Reader, read_character
+from .json_places import PLAIN, STATES, Places, Reader, read_character
 
 
 _NEVER = 2**30  # characters of what may not be written
@@ -40,12 +40,12 @@ class StringVocabulary:
             raise ValueError(f"no string can end: {type(tokenizer).__name__} has no entry of one quote; pass another")
         self.pieces = [text_of(data) for data in self.data]
         self.words = -(-self.size // 32)
-        facts = [self._inside(data, PLAIN) for data in self.data]
-        self.longest = max(n for n, _ in facts if n < _NEVER)
+        self.facts = [self._facts(state) for state in STATES]  # (V,) and (V,) each, as `_inside` has them
+        added, closes = self.facts[PLAIN]
+        self.longest = int(added[added < _NEVER].max())
         self._start_facts()
-        ends = [closes and _closes_word(data) for data, (_, closes) in zip(self.data, facts, strict=True)]
+        ends = [end and _closes_word(data) for data, end in zip(self.data, closes.tolist(), strict=True)]
         self.ends = self.bits(np.array(ends))  # (words,) that end a string, behind marks at most
-        self.facts = cache(self._facts)
         self.fits, self.long_enough = cache(self._fits), cache(self._long_enough)
         for left in range(self.longest + 1):  # made at once, so that no step waits for them
             self.fits(PLAIN, left)
@@ -64,21 +64,25 @@ class StringVocabulary:
             if byte == 0x22 and state == PLAIN:
                 rest = data[i + 1 :]
                 return (count, True) if b'"' not in rest[:-1] else (_NEVER, True)
-            count += state == PLAIN and not 0x80 <= byte < 0xC0
+            count += state == PLAIN
             state = read_character(state, byte)
             if state < 0:
                 return _NEVER, False
         return count, False
 
     def _facts(self, state: int) -> tuple[np.ndarray, np.ndarray]:
-        facts = np.array([self._inside(data, state) for data in self.data])
+        begins = {byte for byte in range(256) if read_character(state, byte) >= 0} | (
+            {0x22} if state == PLAIN else set()
+        )
+        never = (_NEVER, False)
+        facts = np.array([self._inside(d, state) if d and d[0] in begins else never for d in self.data])
         return facts[:, 0], facts[:, 1].astype(bool)
 
     def _fits(self, state: int, left: int) -> np.ndarray:
-        return self.bits(self.facts(state)[0] <= left)
+        return self.bits(self.facts[state][0] <= left)
 
     def _long_enough(self, state: int, missing: int) -> np.ndarray:
-        added, closes = self.facts(state)
+        added, closes = self.facts[state]
         return self.bits(~closes | (added >= missing))
 
     def _start_facts(self) -> None:
@@ -212,9 +216,9 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
         else:
             (low, high), longest = reader.bounds, vocabulary.longest
             left = longest if high is None else min(high - reader.count, longest)
-            allowed = grammar & vocabulary.fits(reader.escape, left)
+            allowed = grammar & vocabulary.fits(reader.state, left)
             if reader.count < low:
-                allowed &= vocabulary.long_enough(reader.escape, min(low - reader.count, longest + 1))
+                allowed &= vocabulary.long_enough(reader.state, min(low - reader.count, longest + 1))
             elif left < longest and (ends := allowed & vocabulary.ends).any():
                 first = self._first(grammar, scores)
                 if not allowed[first // 32] >> first % 32 & 1:
