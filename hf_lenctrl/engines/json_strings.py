@@ -1,5 +1,6 @@
 """JSON of a schema whose strings keep their lengths and end at a word; the grammar is that of xgrammar."""
 
+import functools
 import json
 import unicodedata
 from collections.abc import Sequence
@@ -113,6 +114,10 @@ class StringVocabulary:
 def _closes_word(data: bytes) -> bool:
     before = data.partition(b'"')[0].decode("utf-8", errors="replace")
     return all(unicodedata.category(c)[0] == "P" and c != "\\" for c in before)
+
+
+def _has(low: int, text: str) -> bool:
+    return len(text) >= low
 
 
 @cache
@@ -254,13 +259,14 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
             if i in eos:
                 break
             at_word, low, opened = self.cut.get(ids[:k]), reader.bounds.low, reader.opened
+            enough = functools.partial(_has, low)
             data = self.vocabulary.data[i]
             reader.read(data)
             text += data
             if at_word is False:
                 value = json.loads(b'"' + bytes(text[opened : reader.closed]) + b'"')
-                shorter = finished(value, "word", lambda text, low=low: len(text) >= low, at_word=False)[0]
-                if len(shorter) >= low:
+                shorter = finished(value, "word", enough, at_word=False)[0]
+                if enough(shorter):
                     edits.append((opened, reader.closed, json.dumps(shorter, ensure_ascii=False)[1:-1].encode()))
         for start, end, new in reversed(edits):
             text[start:end] = new
