@@ -79,18 +79,18 @@ def _pieces(tokenizer, entries: int) -> list[str | None]:
     """What each entry writes behind text: `""` for nothing, `None` for bytes of a character that it does not begin."""
     size, special = entries_of(tokenizer)
     vocabulary = UnitVocabulary(tokenizer, size, special)
-    pieces = ["" if i in special else _text(data) for i, data in enumerate(vocabulary.later)]
+    pieces = ["" if i in special else text_of(data) for i, data in enumerate(vocabulary.later)]
     return [*pieces, *[""] * (entries - size)][:entries]
 
 
-def _text(data: bytes) -> str | None:
+def text_of(data: bytes) -> str | None:
     """The whole characters at the beginning of `data`; `None` where the first one is not whole."""
     text = data.decode("utf-8", errors="replace")
     whole = text.split("\ufffd")[0]
     return whole if whole or not data else None
 
 
-def _goes_on(piece: str | None) -> bool:
+def goes_on(piece: str | None) -> bool:
     """Whether a piece behind a word is more of that word: "ed", "'s", a vowel sign; not " a" or ","."""
     if piece is None:
         return True
@@ -156,7 +156,7 @@ class FinishLogitsProcessor(LogitsProcessor):
     def _at_word(self, ids: tuple[int, ...], following: int) -> bool:
         """Whether a word ends between an output and the entry that would follow."""
         last = next((self.pieces[i] for i in reversed(ids) if self.pieces[i] != ""), None)
-        return not _goes_on(self.pieces[following]) or (last or "")[-1:].isspace()
+        return not goes_on(self.pieces[following]) or (last or "")[-1:].isspace()
 
     def ending(self, ids: list[int], text: str, enough: Callable[[str], bool]) -> tuple[str, str]:
         """

@@ -1,0 +1,273 @@
+"""JSON of a schema whose strings keep their lengths and end at a word; the grammar is that of xgrammar."""
+
+import functools
+import json
+import unicodedata
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from transformers.generation import LogitsProcessor
+
+from ..inference.finish import finished, goes_on, text_of
+from ..unit_vocabulary import UnitVocabulary, entries_of
+from .json_places import PLAIN, STATES, Places, Reader, read_character
+
+
+_NEVER = 2**30  # characters of what may not be written
+
+
+class StringVocabulary:
+    """
+    What each entry of a vocabulary does in a string and at its start, as masks of bits, 32 in an integer.
+
+    An entry that ends a string may only begin the next one, without a character of it; one that begins a string may
+    not end it. Each can be written in two entries.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): The model's.
+
+    Raises:
+        `ValueError`: for a tokenizer without a decoder, or without an entry `"` that ends a string.
+    """
+
+    def __init__(self, tokenizer):
+        self.size, special = entries_of(tokenizer)
+        written = UnitVocabulary(tokenizer, self.size, special).later
+        self.data = [b"" if i in special else data for i, data in enumerate(written)]
+        if b'"' not in self.data:
+            raise ValueError(f"no string can end: {type(tokenizer).__name__} has no entry of one quote; pass another")
+        self.pieces = [text_of(data) for data in self.data]
+        self.words = -(-self.size // 32)
+        self.facts = [self._facts(state) for state in STATES]  # (V,) and (V,) each, as `_inside` has them
+        added, closes = self.facts[PLAIN]
+        self.longest = int(added[added < _NEVER].max())
+        self._start_facts()
+        ends = [end and _closes_word(data) for data, end in zip(self.data, closes.tolist(), strict=True)]
+        self.ends = self.bits(np.array(ends))  # (words,) that end a string, behind marks at most
+        self.fits, self.long_enough = cache(self._fits), cache(self._long_enough)
+        for left in range(self.longest + 1):  # made at once, so that no step waits for them
+            self.fits(PLAIN, left)
+
+    def bits(self, allowed: np.ndarray) -> np.ndarray:
+        """`(V,)` -> `(words,)`."""
+        padded = np.zeros(32 * self.words, dtype=bool)
+        padded[: self.size] = allowed
+        return np.packbits(padded, bitorder="little").view(np.int32)
+
+    @staticmethod
+    def _inside(data: bytes, state: int) -> tuple[int, bool]:
+        """Characters that an entry adds to a string, and whether it ends it."""
+        count = 0
+        for i, byte in enumerate(data):
+            if byte == 0x22 and state == PLAIN:
+                rest = data[i + 1 :]
+                return (count, True) if b'"' not in rest[:-1] else (_NEVER, True)
+            count += state == PLAIN
+            state = read_character(state, byte)
+            if state < 0:
+                return _NEVER, False
+        return count, False
+
+    def _facts(self, state: int) -> tuple[np.ndarray, np.ndarray]:
+        begins = {byte for byte in range(256) if read_character(state, byte) >= 0} | (
+            {0x22} if state == PLAIN else set()
+        )
+        never = (_NEVER, False)
+        facts = np.array([self._inside(d, state) if d and d[0] in begins else never for d in self.data])
+        return facts[:, 0], facts[:, 1].astype(bool)
+
+    def _fits(self, state: int, left: int) -> np.ndarray:
+        return self.bits(self.facts[state][0] <= left)
+
+    def _long_enough(self, state: int, missing: int) -> np.ndarray:
+        added, closes = self.facts[state]
+        return self.bits(~closes | (added >= missing))
+
+    def _start_facts(self) -> None:
+        heads: dict[bytes, int] = {}  # what stands before the first quote
+        self.head = np.full(self.size, -1)  # (V,) number of the head, -1 where no string begins
+        self.added = np.zeros(self.size, dtype=int)  # (V,) characters behind it
+        for i, data in enumerate(self.data):
+            before, quote, behind = data.partition(b'"')
+            if quote:
+                added, closes = self._inside(behind, PLAIN)
+                self.head[i] = heads.setdefault(before, len(heads))
+                self.added[i] = _NEVER if closes else added
+        self.heads = list(heads)
+
+    def begins(self, reader: Reader) -> np.ndarray:
+        """What may follow outside of strings: entries whose beginning of a string fits the string, `(words,)`."""
+        highs = []
+        for head in self.heads:
+            high = _NEVER - 1
+            if not head.strip(b" \t\r\n,:{[]}0123456789.eE+-truefalsn"):
+                after = reader.copy()
+                after.read(head + b'"')
+                high = high if after.bounds.high is None else after.bounds.high
+            highs.append(high)
+        return self.bits((self.head < 0) | (self.added <= np.array(highs)[self.head]))
+
+
+def _closes_word(data: bytes) -> bool:
+    before = data.partition(b'"')[0].decode("utf-8", errors="replace")
+    return all(unicodedata.category(c)[0] == "P" and c != "\\" for c in before)
+
+
+def _has(low: int, text: str) -> bool:
+    return len(text) >= low
+
+
+@cache
+def _vocabulary(tokenizer) -> StringVocabulary:
+    return StringVocabulary(tokenizer)
+
+
+class _Row:
+    """An output so far: its ids, where it is in the grammar and in the schema."""
+
+    def __init__(self, matcher, reader: Reader):
+        self.matcher, self.reader = matcher, reader
+
+    def copy(self) -> "_Row":
+        return _Row(self.matcher.fork(), self.reader.copy())
+
+
+class JsonStringsLogitsProcessor(LogitsProcessor):
+    """
+    JSON of a schema, each string within its `minLength` and `maxLength`, for any causal model; greedy, beam search or
+    sampling. Needs `xgrammar`: `pip install '.[json]'`.
+
+    xgrammar gets the schema without the lengths, so a step costs the same at any length. In a string, entries that no
+    longer fit are masked, and the closing quote until the string is long enough. An escape (`\\n`, `\\u00e9`) is one
+    character. Where the model's first choice has no room, the string ends. If that is within a word, `finish` takes
+    the unfinished word away. Made for one call of `generate`.
+
+    Args:
+        schema (`dict`): A JSON Schema.
+        tokenizer (`PreTrainedTokenizerBase`): The model's.
+        prompt_length (`int`, *optional*, defaults to 0): First positions that are no JSON.
+        eos_token_id (`int` or `list[int]`, *optional*): What ends an output; the tokenizer's by default.
+
+    Raises:
+        `TypeError`, `ValueError`, `ImportError`: for a schema whose lengths cannot be kept, see `Places`; for a
+            tokenizer whose entries are unknown; without xgrammar.
+    """
+
+    supports_continuous_batching = False
+
+    def __init__(self, schema: dict[str, Any], tokenizer, *, prompt_length: int = 0, eos_token_id=None):
+        try:
+            import xgrammar
+        except ImportError as error:
+            raise ImportError("JsonStringsLogitsProcessor needs xgrammar: pip install '.[json]'") from error
+        self.places, self.prompt_length = Places(schema), prompt_length
+        self.vocabulary = _vocabulary(tokenizer)
+        eos = tokenizer.eos_token_id if eos_token_id is None else eos_token_id
+        eos = [eos] if isinstance(eos, int) else list(eos)
+        size = self.vocabulary.size
+        info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=size, stop_token_ids=eos)
+        compiler = xgrammar.GrammarCompiler(info, max_threads=1)
+        self.grammar = compiler.compile_json_schema(json.dumps(self.places.plain), any_whitespace=False)
+        self.xgrammar = xgrammar
+        self.bitmask = xgrammar.allocate_token_bitmask(1, size)  # (1, words)
+        self.rows: dict[tuple[int, ...], _Row] = {}  # of the last step, by what was generated
+        self.begins: dict[tuple, np.ndarray] = {}  # by place
+        # of strings that had to end: the ids before the quote, and whether a word ends there
+        self.cut: dict[tuple[int, ...], bool] = {}
+
+    def __call__(self, input_ids, scores):
+        """`(rows, sequence_length)` and `(rows, vocab_size)` -> `(rows, vocab_size)`, `-inf` for what is forbidden."""
+        size = self.vocabulary.size
+        if scores.shape[1] < size:
+            raise ValueError(
+                f"got scores of {scores.shape[1]} entries, the tokenizer has {size}; pass the model's own"
+            )
+        scores = scores.clone()
+        scores[:, size:] = -torch.inf
+        rows = {}
+        for i, ids in enumerate(input_ids[:, self.prompt_length :].tolist()):
+            key = tuple(ids)
+            if key not in rows:
+                rows[key] = self._row(key)
+            if not rows[key].matcher.is_terminated():
+                self._mask(rows[key], key, scores[i : i + 1, :size])
+        self.rows = rows
+        return scores
+
+    def _row(self, ids: tuple[int, ...]) -> _Row:
+        """An output so far, from the one that it continues, or from its start."""
+        known = self.rows.get(ids[:-1]) if ids else None
+        row = known.copy() if known else _Row(self.xgrammar.GrammarMatcher(self.grammar), Reader(self.places))
+        for i in ids[-1:] if known else ids:
+            if row.matcher.is_terminated():
+                break  # padding
+            if not row.matcher.accept_token(i):
+                piece = self.vocabulary.pieces[i] if i < self.vocabulary.size else None
+                raise ValueError(f"the output is no JSON of the schema at entry {i} ({piece!r}); pass prompt_length")
+            row.reader.read(self.vocabulary.data[i])
+        return row
+
+    def _mask(self, row: _Row, ids: tuple[int, ...], scores: torch.Tensor) -> None:
+        vocabulary, reader = self.vocabulary, row.reader
+        row.matcher.fill_next_token_bitmask(self.bitmask, 0)
+        grammar = self.bitmask.numpy()[0]  # (words,)
+        if not reader.inside:
+            if (where := reader.where) not in self.begins:
+                self.begins[where] = vocabulary.begins(reader)
+            allowed = grammar & self.begins[where]
+        else:
+            (low, high), longest = reader.bounds, vocabulary.longest
+            left = longest if high is None else min(high - reader.count, longest)
+            allowed = grammar & vocabulary.fits(reader.state, left)
+            if reader.count < low:
+                allowed &= vocabulary.long_enough(reader.state, min(low - reader.count, longest + 1))
+            elif left < longest and (ends := allowed & vocabulary.ends).any():
+                first = self._first(grammar, scores)
+                if not allowed[first // 32] >> first % 32 & 1:
+                    allowed = ends
+                    self.cut[ids] = not goes_on(vocabulary.pieces[first]) or self._after_space(ids)
+        self._apply(allowed, scores)
+
+    def _first(self, grammar: np.ndarray, scores: torch.Tensor) -> int:
+        """The model's first choice of what the grammar allows."""
+        first = int(scores.argmax())
+        if grammar[first // 32] >> first % 32 & 1:
+            return first
+        wanted = scores.clone()
+        self._apply(grammar, wanted)
+        return int(wanted.argmax())
+
+    def _apply(self, allowed: np.ndarray, scores: torch.Tensor) -> None:
+        mask = torch.from_numpy(allowed).to(scores.device)
+        self.xgrammar.apply_token_bitmask_inplace(scores, mask.unsqueeze(0))
+
+    def _after_space(self, ids: tuple[int, ...]) -> bool:
+        return (self.vocabulary.pieces[ids[-1]] or "")[-1:].isspace()
+
+    def finish(self, ids: Sequence[int]) -> str:
+        """
+        The JSON of an output, `ids` without the prompt. A string that had to end within a word ends at the word before
+        it, if that leaves one word and `minLength`; there its white space at the end goes, too.
+        """
+        eos, ids = set(self.grammar.tokenizer_info.stop_token_ids), tuple(int(i) for i in ids)
+        reader, text = Reader(self.places), bytearray()
+        edits = []
+        for k, i in enumerate(ids):
+            if i in eos:
+                break
+            at_word, low, opened = self.cut.get(ids[:k]), reader.bounds.low, reader.opened
+            enough = functools.partial(_has, low)
+            data = self.vocabulary.data[i]
+            reader.read(data)
+            text += data
+            if at_word is False:
+                value = json.loads(b'"' + bytes(text[opened : reader.closed]) + b'"')
+                shorter = finished(value, "word", enough, at_word=False)[0]
+                if enough(shorter):
+                    edits.append((opened, reader.closed, json.dumps(shorter, ensure_ascii=False)[1:-1].encode()))
+        for start, end, new in reversed(edits):
+            text[start:end] = new
+        return text.decode("utf-8", errors="replace")

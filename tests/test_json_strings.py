@@ -1,0 +1,210 @@
+"""JSON whose strings keep their lengths: schemas, texts and masks everywhere, outputs where xgrammar is installed."""
+
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from test_causal import build_plain, make_tokenizer
+
+from hf_lenctrl.engines.json_places import Bounds, Places, Reader
+from hf_lenctrl.engines.json_strings import JsonStringsLogitsProcessor, StringVocabulary
+
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+needs_xgrammar = pytest.mark.skipif(
+    importlib.util.find_spec("xgrammar") is None, reason="the extra 'json' is not installed"
+)
+TEXT = {"type": "string"}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "a/b": {"$ref": "#/$defs/short"},
+        "tags": {"type": "array", "prefixItems": [{**TEXT, "maxLength": 7}], "items": {"$ref": "#/$defs/short"}},
+        "any": {"anyOf": [{**TEXT, "maxLength": 9}, {**TEXT, "minLength": 2, "maxLength": 30}, {"type": "null"}]},
+        "maxLength": {"type": "object", "additionalProperties": {**TEXT, "minLength": 3}},
+        "free": TEXT,
+    },
+    "$defs": {"short": {**TEXT, "minLength": 1, "maxLength": 5}},
+}
+OPENINGS = {
+    '{"a/b": "': (1, 5),
+    '{"a\\/b": "x\\n\\u00e9': (1, 5),
+    '{"tags": ["': (0, 7),
+    '{"tags": ["}, \\"", "': (1, 5),
+    '{"any": null, "any": "': (2, 9),
+    '{"maxLength": {"k": "': (3, None),
+    '{"maxLength": {"k": "xyz"}, "free": "': (0, None),
+    '{"': (0, None),
+}
+
+
+@pytest.mark.parametrize("text", OPENINGS)
+def test_a_text_is_in_the_string_of_its_place(text):
+    reader = Reader(Places(SCHEMA))
+    reader.read(text.encode())
+    assert reader.inside and reader.bounds == Bounds(*OPENINGS[text])
+
+
+def test_a_string_counts_characters_and_escapes_as_one():
+    reader = Reader(Places({"maxLength": 9}))
+    counts = []
+    for byte in '"a\\n\\u00e9é日"'.encode():
+        reader.read(bytes([byte]))
+        counts.append(reader.count)
+    assert counts == [0, 1, 2, 2, 3, 3, 3, 3, 3, 3, 4, 4, 5, 5, 5, 5]
+    assert (reader.inside, reader.opened, reader.closed) == (False, 1, 15)
+
+
+def test_the_grammar_gets_the_schema_without_lengths():
+    plain = Places(SCHEMA).plain
+    assert plain["$defs"] == {"short": TEXT} and plain["properties"].keys() == SCHEMA["properties"].keys()
+    assert json.dumps(plain).count("Length") == 1 and SCHEMA["$defs"]["short"]["maxLength"] == 5
+
+
+WRONG = {
+    "a JSON Schema is a dict, got []": [],
+    "maxLength at # must be an int of at least 0, got 4.5": {"maxLength": 4.5},
+    "minLength at #/items must be an int of at least 0, got True": {"items": {"minLength": True}},
+    "no string at # has 5 characters at least and 4 at most": {"minLength": 5, "maxLength": 4},
+    "no string at # and #/allOf/0 has 5 characters": {"maxLength": 4, "allOf": [{"minLength": 5}]},
+    "a length does not go with 'pattern'": {"maxLength": 4, "pattern": "^a+$"},
+    "a length does not go with 'enum'": {"anyOf": [{"maxLength": 4}, {"enum": ["longer"]}]},
+    "a length below 'patternProperties' cannot be kept": {"patternProperties": {"^a": {"maxLength": 4}}},
+    "a length below 'not' cannot be kept, got one at #/$defs/a/items": {
+        "not": {"$ref": "#/$defs/a"},
+        "$defs": {"a": {"items": {"maxLength": 4}}},
+    },
+    "$ref names a schema of the same file, got 'other.json'": {"$ref": "other.json"},
+}
+
+
+@pytest.mark.parametrize("rule", WRONG)
+def test_a_length_that_cannot_be_kept_is_refused(rule):
+    with pytest.raises((TypeError, ValueError), match=re.escape(rule)):
+        Places(WRONG[rule])
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    return StringVocabulary(make_tokenizer())
+
+
+INSIDE = {
+    (b"ab", 0): (2, False),
+    ("é日".encode(), 0): (2, False),
+    (b"\xa9", 0): (2**30, False),  # the rest of a character, where none is open
+    (b"\xa9a", 11): (1, False),
+    (b"\xe6\x97", 0): (1, False),
+    (b"\xed\xa6\x8d", 0): (2**30, False),  # half of a pair
+    (b"\xc0\x80", 0): (2**30, False),
+    (b'a."}', 0): (2, True),
+    (b'", "', 0): (0, True),  # and begins the next one
+    (b'", "a', 0): (2**30, True),
+    (b"\\u00e", 0): (1, False),
+    (b"\\ud83d", 0): (2**30, False),
+    (b"\n", 0): (2**30, False),
+    (b'"a', 1): (1, False),  # behind a backslash
+    (b"x", 1): (2**30, False),
+    (b"0e9a", 4): (1, False),  # three digits to come
+}
+
+
+@pytest.mark.parametrize("data, state", INSIDE)
+def test_what_an_entry_does_in_a_string(vocabulary, data, state):
+    assert vocabulary._inside(data, state) == INSIDE[data, state]
+
+
+def test_masks_allow_what_fits_and_ends_late_enough(vocabulary):
+    def allowed(mask, text):
+        number = vocabulary.data.index(text)
+        return bool(mask[number // 32] >> number % 32 & 1)
+
+    longest = max(vocabulary.data, key=lambda data: (data.isalpha(), len(data)))
+    assert allowed(vocabulary.fits(0, len(longest)), longest)
+    assert not allowed(vocabulary.fits(0, len(longest) - 1), longest)
+    assert allowed(vocabulary.fits(0, 0), b'"') and not allowed(vocabulary.long_enough(0, 1), b'"')
+    assert allowed(vocabulary.ends, b'"') and not allowed(vocabulary.ends, b"a")
+
+
+def test_without_xgrammar_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "xgrammar", None)
+    with pytest.raises(ImportError, match=re.escape("pip install '.[json]'")):
+        JsonStringsLogitsProcessor(SCHEMA, make_tokenizer())
+
+
+ASKED = {
+    "type": "object",
+    "properties": {
+        "name": {**TEXT, "minLength": 3, "maxLength": 12},
+        "tags": {"type": "array", "items": {**TEXT, "maxLength": 4}, "minItems": 1, "maxItems": 2},
+    },
+    "required": ["name", "tags"],
+    "additionalProperties": False,
+}
+
+
+@needs_xgrammar
+@pytest.mark.parametrize("options", [{"do_sample": True}, {"num_beams": 3}, {}], ids=["sampling", "beams", "greedy"])
+def test_random_outputs_are_valid_and_keep_their_lengths(options):
+    model, tokenizer = build_plain("llama", max_position_embeddings=256), make_tokenizer()
+    prompt = tokenizer(["a small editor"] * 20, return_tensors="pt")["input_ids"]
+    process = JsonStringsLogitsProcessor(ASKED, tokenizer, prompt_length=prompt.shape[1])
+    torch.manual_seed(0)
+    ids = model.generate(prompt, max_new_tokens=150, logits_processor=[process], **options)[:, prompt.shape[1] :]
+    streamed = tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    for text in [*streamed, *map(process.finish, ids.tolist())]:
+        values = json.loads(text)
+        assert values.keys() == {"name", "tags"} and 1 <= len(values["tags"]) <= 2
+        assert 3 <= len(values["name"]) <= 12 and all(len(tag) <= 4 for tag in values["tags"])
+
+
+def write(most: int, text: str, wanted: str, least: int = 0):
+    """The processor in a string, what it lets follow where the model wants an entry, and the ids."""
+    tokenizer = make_tokenizer()
+    process = JsonStringsLogitsProcessor({**TEXT, "minLength": least, "maxLength": most}, tokenizer)
+    names = dict(zip(StringVocabulary(tokenizer).data, range(len(tokenizer)), strict=True))
+    ids = [names[bytes([byte])] for byte in text.encode()]
+    scores = torch.zeros(1, len(tokenizer))
+    scores[0, names[wanted.encode()]] = 5.0
+    after = process(torch.tensor([ids]), scores)
+    return process, names, ids, {i for i in range(len(tokenizer)) if after[0, i] > -torch.inf}
+
+
+@needs_xgrammar
+@pytest.mark.parametrize(
+    "wanted, least, finished",
+    [("o", 0, '"one"'), (" ", 0, '"one tw"'), ("o", 5, '"one tw"')],
+    ids=["within a word", "at a word", "within a word, but long enough"],
+)
+def test_a_string_ends_where_the_first_choice_has_no_room(wanted, least, finished):
+    process, names, ids, follow = write(6, '"one tw', wanted, least)
+    assert follow == {names[b'"']}
+    assert process.finish([*ids, names[b'"'], 1]) == finished
+
+
+@needs_xgrammar
+def test_far_from_its_end_a_string_goes_on_and_a_short_one_does_not_end():
+    _, names, _, follow = write(400, '"one tw', "o")
+    assert {names[b"o"], names[b" "], names[b'"'], names[b"\\"]} <= follow
+    _, names, _, follow = write(400, '"one tw', "o", least=7)
+    assert names[b"o"] in follow and names[b'"'] not in follow
+
+
+@needs_xgrammar
+def test_a_prompt_that_is_counted_is_refused():
+    with pytest.raises(ValueError, match="is no JSON of the schema at entry .*; pass prompt_length"):
+        write(6, "prompt", "o")
+
+
+@needs_xgrammar
+def test_the_example_of_the_page_runs(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    (code,) = re.findall(r"^```py\n(.*?)^```", PAGE, flags=re.M | re.S)
+    exec(compile(code, "page", "exec"), {})
+    (claimed,) = re.findall(r"^```text\n(.*?)^```", PAGE, flags=re.M | re.S)
+    assert capsys.readouterr().out == claimed
