@@ -10,7 +10,17 @@ from urllib.parse import unquote
 LENGTHS = ("minLength", "maxLength")
 CALL = 'pass {"type": "object", "properties": {"title": {"type": "string", "maxLength": 40}}, "required": ["title"]}'
 # keywords that have a schema, schemas by name, or a list of them
-_ONE = ("additionalProperties", "items", "contains", "not", "if", "then", "else", "propertyNames", "additionalItems")
+_ONE: tuple[str, ...] = (
+    "additionalProperties",
+    "items",
+    "contains",
+    "not",
+    "if",
+    "then",
+    "else",
+    "propertyNames",
+    "additionalItems",
+)
 _ONE += ("unevaluatedItems", "unevaluatedProperties")
 _NAMED = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
 _LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
@@ -94,7 +104,8 @@ class Places:
                 found.append(f"{pointer}/properties/{_escape(key)}" if known else f"{pointer}/additionalProperties")
             else:
                 first = "prefixItems" if "prefixItems" in node else "items"
-                listed = node.get(first) if isinstance(node.get(first), list) else []
+                listed: Any = node.get(first)
+                listed = listed if isinstance(listed, list) else []
                 rest = "items" if first == "prefixItems" else "additionalItems" if listed else "items"
                 found.append(f"{pointer}/{first}/{key}" if key < len(listed) else f"{pointer}/{rest}")
         return self._place(found)
