@@ -173,7 +173,8 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
         self.grammar = compiler.compile_json_schema(json.dumps(self.places.plain), any_whitespace=False)
         self.xgrammar = xgrammar
         self.bitmask = xgrammar.allocate_token_bitmask(1, size)  # (1, words)
-        self.rows: dict[tuple[int, ...], _Row] = {}  # of the last step, by what was generated
+        self.written = torch.empty(0, 0, dtype=torch.long)  # (rows, positions) of the last step, without the prompt
+        self.rows: list[_Row] = []
         self.begins: dict[tuple, np.ndarray] = {}  # by place
         # of strings that had to end: the ids before the quote, and whether a word ends there
         self.cut: dict[tuple[int, ...], bool] = {}
@@ -187,30 +188,39 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
             )
         scores = scores.clone()
         scores[:, size:] = -torch.inf
-        rows = {}
-        for i, ids in enumerate(input_ids[:, self.prompt_length :].tolist()):
-            key = tuple(ids)
-            if key not in rows:
-                rows[key] = self._row(key)
-            if not rows[key].matcher.is_terminated():
-                self._mask(rows[key], key, scores[i : i + 1, :size])
-        self.rows = rows
+        self.written, before = input_ids[:, self.prompt_length :], self.written
+        self.rows = self._rows(before)
+        for i, row in enumerate(self.rows):
+            if not row.matcher.is_terminated():
+                self._mask(row, self.written[i], scores[i : i + 1, :size])
         return scores
 
-    def _row(self, ids: tuple[int, ...]) -> _Row:
-        """An output so far, from the one that it continues, or from its start."""
-        known = self.rows.get(ids[:-1]) if ids else None
-        row = known.copy() if known else _Row(self.xgrammar.GrammarMatcher(self.grammar), Reader(self.places))
-        for i in ids[-1:] if known else ids:
-            if row.matcher.is_terminated():
-                break  # padding
-            if not row.matcher.accept_token(i):
-                piece = self.vocabulary.pieces[i] if i < self.vocabulary.size else None
-                raise ValueError(f"the output is no JSON of the schema at entry {i} ({piece!r}); pass prompt_length")
-            row.reader.read(self.vocabulary.data[i])
-        return row
+    def _rows(self, before: torch.Tensor) -> list[_Row]:
+        """The outputs so far, each from the one of the last step that it continues, or from its start."""
+        parents, same = [], before.shape[1] + 1 == self.written.shape[1]
+        for i, ids in enumerate(self.written):
+            others = [i, *range(len(self.rows))] if same else []  # beams change places
+            parents.append(next((j for j in others if j < len(before) and torch.equal(before[j], ids[:-1])), None))
+        rows = []
+        for i, parent in enumerate(parents):
+            if parent is None:
+                row = _Row(self.xgrammar.GrammarMatcher(self.grammar), Reader(self.places))
+            else:  # a copy costs more the longer the text is
+                row = self.rows[parent].copy() if parent in parents[i + 1 :] else self.rows[parent]
+            rows.append(row)
+            for entry in self.written[i, 0 if parent is None else -1 :].tolist():
+                self._read(row, entry)
+        return rows
 
-    def _mask(self, row: _Row, ids: tuple[int, ...], scores: torch.Tensor) -> None:
+    def _read(self, row: _Row, entry: int) -> None:
+        if row.matcher.is_terminated():
+            return  # padding
+        if not row.matcher.accept_token(entry):
+            piece = self.vocabulary.pieces[entry] if entry < self.vocabulary.size else None
+            raise ValueError(f"the output is no JSON of the schema at entry {entry} ({piece!r}); pass prompt_length")
+        row.reader.read(self.vocabulary.data[entry])
+
+    def _mask(self, row: _Row, ids: torch.Tensor, scores: torch.Tensor) -> None:
         vocabulary, reader = self.vocabulary, row.reader
         row.matcher.fill_next_token_bitmask(self.bitmask, 0)
         grammar = self.bitmask.numpy()[0]  # (words,)
@@ -228,7 +238,8 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
                 first = self._first(grammar, scores)
                 if not allowed[first // 32] >> first % 32 & 1:
                     allowed = ends
-                    self.cut[ids] = not goes_on(vocabulary.pieces[first]) or self._after_space(ids)
+                    space = len(ids) > 0 and (vocabulary.pieces[int(ids[-1])] or "")[-1:].isspace()
+                    self.cut[tuple(ids.tolist())] = space or not goes_on(vocabulary.pieces[first])
         self._apply(allowed, scores)
 
     def _first(self, grammar: np.ndarray, scores: torch.Tensor) -> int:
@@ -243,9 +254,6 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
     def _apply(self, allowed: np.ndarray, scores: torch.Tensor) -> None:
         mask = torch.from_numpy(allowed).to(scores.device)
         self.xgrammar.apply_token_bitmask_inplace(scores, mask.unsqueeze(0))
-
-    def _after_space(self, ids: tuple[int, ...]) -> bool:
-        return (self.vocabulary.pieces[ids[-1]] or "")[-1:].isspace()
 
     def finish(self, ids: Sequence[int]) -> str:
         """
