@@ -10,7 +10,7 @@ marked. Training rows are of five sorts:
 
 - the pairs as they are; of a kind with a weight, that share
 - a share of them again with other names, places and numbers on both sides (slots.py)
-- sentences with names, places, times, dates and amounts from the templates of slots.py
+- sentences with names, places, times, dates, amounts and words of daily life from the templates of slots.py
 - pairs of one corpus and language joined in twos
 - pairs whose source is in lower case or lacks its final mark, as people type
 
@@ -87,7 +87,7 @@ def main(argv=None) -> None:
     parser.add_argument("--output_dir", required=True, help="folder for the recipes' files")
     parser.add_argument("--weights", nargs="*", default=[], metavar="KIND=SHARE", help="share of a kind that is kept")
     parser.add_argument("--replace_share", type=float, default=1, help="of the pairs, for names, places, numbers")
-    parser.add_argument("--sentences", type=int, default=15_000, help="from templates, for each language")
+    parser.add_argument("--sentences", type=int, default=60_000, help="from templates, for each language")
     parser.add_argument("--glue_share", type=float, default=0.05, help="pairs joined in twos, beside the others")
     parser.add_argument("--typed_share", type=float, default=0.05, help="pairs as people type, beside the others")
     parser.add_argument("--max_test_rows", type=int, default=1000, help="test pairs of each corpus")

@@ -5,8 +5,9 @@
 
 A source with one reference shows a model one length. Among the plain model's twenty best translations are shorter and
 longer ones that are just as good: "It's", "It has", "that" or no "that". This script keeps those that score near the
-best, read well (see benchmarks/reading.py), and differ in length, and writes them after the pairs themselves. It needs
-CTranslate2: `pip install '.[fast]'`.
+best, read well (see benchmarks/reading.py), and differ in length, and writes them after the pairs themselves. With
+`--rewordings` it adds pairs whose English is said in other words, by the rules of rewordings.py. It needs CTranslate2:
+`pip install '.[fast]'`.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from hf_lenctrl.commands.rows import Rows
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # benchmarks/ is no package that is installed
 
 from benchmarks.reading import WORD, faults, words_of  # noqa: E402
+from recipes.translation.rewordings import reword  # noqa: E402
 
 
 NUM_BEAMS = 20
@@ -78,14 +80,18 @@ def main(argv=None) -> None:
     parser.add_argument("--output_file", required=True, help="jsonl: the pairs, and each new one `copies` times")
     parser.add_argument("--sources", type=int, default=16000, help="so many sources are translated")
     parser.add_argument("--copies", type=int, default=2, help="of each new pair")
+    parser.add_argument("--rewordings", type=float, default=0, help="share of the pairs, where a rule fits")
     args = parser.parse_args(argv)
     pairs = Rows(args.train_file).values
     known = words_of(pair["target"] for pair in pairs)
     sources = sorted({pair["source"] for pair in pairs})
-    random.Random(3).shuffle(sources)
+    draw = random.Random(3)
+    draw.shuffle(sources)
     rows = [{"source": pair["source"], "target": pair["target"]} for pair in pairs]
     for source, texts, scores in n_best(args.model, sources[: args.sources]):
         rows += [{"source": source, "target": text} for text in select(source, texts, scores, known)] * args.copies
+    new = [(pair["source"], reword(pair["target"], draw)) for pair in pairs if draw.random() < args.rewordings]
+    rows += [{"source": source, "target": text} for source, text in new if text is not None]
     part = Path(args.output_file + ".part")
     part.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     part.rename(args.output_file)

@@ -3,7 +3,7 @@ Names, places, numbers and times for training pairs, German or French to English
 
 Sentence collections know a handful of names (in Tatoeba: Tom, Mary and Boston), so a small model that is trained on
 them writes these for every other name. `replace` puts others into a pair, on both sides; `sentence` writes a pair with
-several of them. Both draw from lists below, and half of the time make a name of the parts of two, because a model
+several of them. Both draw from lists below, and two times in three make a name that no list has, because a model
 learns some hundred names by heart but must copy thousands. `HELD_OUT` names never enter training; they test whether a
 model copies.
 """
@@ -12,6 +12,8 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from words import draw_words
 
 
 MEN = (
@@ -122,7 +124,6 @@ for _name in "John Jim Bill Bob Jack Ken Mike Tony Johnny Jackson".split():
     _KNOWN["de"][_name] = _KNOWN["fr"][_name] = (_name, MEN)
 for _name in "Alice Jane Nancy Emily Kate Lucy Linda Betty Ann Judy Susan Layla".split():
     _KNOWN["de"][_name] = _KNOWN["fr"][_name] = (_name, WOMEN)
-_PARTS = re.compile(r"([^\W\d_]+?[aeiouyäöüéèêëïôœ]+)([^\W\d_]+)")  # "Lu" and "kas"
 _VOWELS = "AEIOUÉÈÊÀÂÎÔÛ"
 _NUMBER = re.compile(r"(?<![\w.,:])\d{1,4}(?![\w.,:]*\w)")
 
@@ -133,21 +134,58 @@ def _elide(text: str) -> str:
     return re.sub(rf"\b([dD]|[qQ]u)['’](?=[A-ZÀ-Ü])(?![{_VOWELS}H])", r"\1e ", text)
 
 
+def _followers(names: Sequence[str]) -> dict[str, list[str]]:
+    """Of each two letters of the names (a space is the start), those that come next; a space is the end."""
+    table: dict[str, list[str]] = {}
+    for name in names:
+        padded = f"  {name} "
+        for place in range(2, len(padded)):
+            table.setdefault(padded[place - 2 : place], []).append(padded[place])
+    return table
+
+
+_NAMES = [*MEN, *WOMEN, *SURNAMES, *(name for city in CITIES for name in city)]
+_NEXT = _followers([name for name in _NAMES if " " not in name])
+_TAKEN = {*_NAMES, *(name for names in HELD_OUT.values() for name in names)}
+
+
+_ONSETS = (
+    "b bl br c ch cl cr d dr f fl fr g gl gr h j k kl kr l m n p ph pl pr qu r s sc sch sh sl sm sn sp st str t th tr "
+    "v w x y z"
+).split()
+_VOWELS_WITHIN = "a a a e e e i i o o u ä ö ü é è ë ï ai au ei eu ia ie io oo ou y".split()
+_CODAS = (
+    "b ck d f g h k l ld ll lt m n nd nn ng nk nt p q r rd rg rk rl rm rn rs rt s sch sk ss st t tt tz v x z a e i o "
+    "ble que ville berg field burg heim ton wick ford mir"
+).split()
+
+
+def _letters(draw: random.Random) -> str:
+    """A name of a Markov chain, or one of syllables, which has letters together that no list has."""
+    if draw.randrange(2):
+        syllables = [draw.choice(_ONSETS) + draw.choice(_VOWELS_WITHIN) for _ in range(draw.randrange(1, 4))]
+        return ("".join(syllables) + draw.choice(_CODAS)).capitalize()
+    made = "  "
+    while (letter := draw.choice(_NEXT[made[-2:]])) != " ":
+        made += letter
+    return made.strip()
+
+
 def _new_name(names: Sequence[str], draw: random.Random) -> str:
-    """One of the names, or half of the time the first part of one and the second of another."""
-    name = draw.choice(names)
-    first, second = _PARTS.fullmatch(name), _PARTS.fullmatch(draw.choice(names))
-    if draw.randrange(2) != 1 or first is None or second is None:
-        return name
-    made = first[1] + second[2]
-    return name if any(made in held for held in HELD_OUT.values()) else made
+    """One of the names, or two times in three one that is made."""
+    if draw.randrange(3) == 0:
+        return draw.choice(names)
+    while True:
+        made = _letters(draw)
+        if 3 <= len(made) <= 12 and made not in _TAKEN:
+            return made
 
 
 def _city(cities: Sequence[tuple[str, ...]], draw: random.Random) -> tuple[str, ...]:
     """The same for a city; one that is made is the same in the three languages."""
     city = draw.choice([city for city in cities if not city[1].startswith("Le ")])
-    name = _new_name([city[2]] + [other[2] for other in cities if other[0] == other[1]], draw)
-    return city if name in (other[2] for other in cities) else (name,) * 3
+    name = _new_name([city[2]], draw)
+    return city if name == city[2] else (name,) * 3
 
 
 def _swap(text: str, old: str, new: str) -> tuple[str, int]:
@@ -180,7 +218,7 @@ def replace(source: str, target: str, code: str, draw: random.Random) -> tuple[s
         if re.search(rf"(?<!\w){name}", pair[0]):
             genitive = re.search(rf"(?<!\w){name}s", pair[0])
             fits = [other for other in others if other not in taken and not (genitive and other[-1] in "sxzß")]
-            new = _new_name(fits, draw)
+            new = draw.choice(fits) if genitive else _new_name(fits, draw)
             pair = _both(*pair, (name, english), (new, new)) or pair
             taken.add(new)
     for places in (CITIES, COUNTRIES):
@@ -250,7 +288,8 @@ SENTENCES = [tuple(line.split(" | ")) for line in _LINES]
 
 
 def _fill(template: str, words: Mapping[str, tuple[str, ...]], side: int) -> str:
-    return re.sub(r"{(\w+)}", lambda slot: words[slot[1]][side], template)
+    text = re.sub(r"{([\w.]+)}", lambda slot: words[slot[1]][side], template)
+    return text[:1].upper() + text[1:]
 
 
 def sentence(code: str, draw: random.Random, held_out: bool = False) -> tuple[str, str, list[str]]:
@@ -287,6 +326,7 @@ def sentence(code: str, draw: random.Random, held_out: bool = False) -> tuple[st
         "time": clock(draw), "date": date(draw), "amount": amount(draw),
         "n": (str(draw.randrange(13, 60)),) * 3, "n2": (str(draw.randrange(13, 60)),) * 3,
     }  # fmt: skip
+    words |= draw_words(draw)
     source, target = _fill(template[side], words, side), _fill(template[2], words, 2).replace(".m..", ".m.")
     source = _elide(source) if code == "fr" else source
-    return source, target, [words[slot][2] for slot in re.findall(r"{(\w+)}", template[2])]
+    return source, target, [words[slot][2] for slot in re.findall(r"{([\w.]+)}", template[2])]

@@ -1,0 +1,75 @@
+"""
+The words of words.txt, with their articles, for the sentences of slots.py.
+
+Collections of sentences lack many words of daily life (pharmacy, onion, plumber). A slot `{place.acc}` is a word of
+the kind `place` in the form `acc`, which each language writes in its own way; `{place2.acc}` is another word of it.
+"""
+
+import random
+import re
+from pathlib import Path
+
+
+DATIVE = {"der": "dem", "das": "dem", "die": "der"}
+TO = {"der": "zum", "das": "zum", "die": "zur"}
+IN = {"der": "im", "das": "im", "die": "in der"}
+
+
+def _read() -> dict[str, list[tuple[str, str, str]]]:
+    words = {}
+    for line in Path(__file__).with_name("words.txt").read_text(encoding="utf-8").splitlines()[1:]:
+        kind, entries = line.split(": ", 1)
+        triples = (entry.split("/") for entry in entries.split(", "))
+        words[kind] = [(german, french, english) for german, french, english in triples]
+    return words
+
+
+WORDS = _read()
+
+
+def forms(german: str, french: str, english: str) -> dict[str, tuple[str, str, str]]:
+    """
+    A word in the forms of the slots, in the three languages.
+
+    `the`: der/le/the; `acc`: den/le/the; `dat`: dem/du (with "de")/the; `to`: zum/au/the; `in`: im/dans le/the;
+    `a`: ein/un/a; `one`: einen/un/a; `ofa`: einen/d'un/a; `my`: mein/mon/my; `mine`: meinen/mon/my; `no`: keinen/de
+    (with "pas")/no; `some`: without an article/du/without an article; `bare`: without an article in all of them.
+    """
+    article, noun = german.split(" ", 1)
+    noun, _, weak = noun.partition("+")  # "Kunde+n": den Kunden
+    french, gender = (french[:-2], french[-1]) if french[-2:] in (" m", " f") else (french, "")
+    elided, plural = french.startswith("l'"), french.startswith("les ")
+    own = french[2:] if elided else french.split(" ", 1)[1]
+    gender = gender or {"le": "m", "la": "f"}.get(french.split(" ")[0], "p")
+    vowel = elided or re.match("[aeiouyéèêœâîôûh]", own) is not None and own[0] != "h"
+    to = "aux " + own if plural else "au " + own if gender == "m" and not elided else "à " + french
+    of = "des " + own if plural else "du " + own if gender == "m" and not elided else "de " + french
+    a = ("des " if plural else "une " if gender == "f" else "un ") + own
+    mine = ("mes " if plural else "ma " if gender == "f" and not vowel else "mon ") + own
+    ending = "e" if article == "die" else ""
+    accusative = "en" if article == "der" else ending
+    an = ("an " if re.match("(?i)[aeio]|umb", english) else "a ") + english
+    return {
+        "the": (f"{article} {noun}", french, "the " + english),
+        "acc": (f"{'den' if article == 'der' else article} {noun}{weak}", french, "the " + english),
+        "dat": (f"{DATIVE[article]} {noun}{weak}", of, "the " + english),
+        "to": (f"{TO[article]} {noun}{weak}", to, "the " + english),
+        "in": (f"{IN[article]} {noun}{weak}", "dans " + french, "the " + english),
+        "a": (f"ein{ending} {noun}", a, an),
+        "one": (f"ein{accusative} {noun}{weak}", a, an),
+        "my": (f"mein{ending} {noun}", mine, "my " + english),
+        "mine": (f"mein{accusative} {noun}{weak}", mine, "my " + english),
+        "no": (f"kein{accusative} {noun}{weak}", ("d'" if vowel else "de ") + own, "no " + english),
+        "ofa": (f"ein{accusative} {noun}{weak}", ("de " if plural else "d'") + a.removeprefix("des "), an),
+        "some": (noun, of, english),
+        "bare": (noun, own, english),
+    }
+
+
+def draw_words(draw: random.Random) -> dict[str, tuple[str, str, str]]:
+    """Two words of each kind in all their forms: `place.acc`, `place2.acc`, ..."""
+    words = {}
+    for kind, entries in WORDS.items():
+        for name, entry in zip((kind, kind + "2"), draw.sample(entries, 2), strict=True):
+            words.update({f"{name}.{form}": value for form, value in forms(*entry).items()})
+    return words
