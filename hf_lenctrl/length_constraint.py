@@ -1,5 +1,6 @@
 """The logits processor that keeps outputs within their requested lengths."""
 
+import copy
 import inspect
 import math
 
@@ -90,6 +91,14 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
             if limit - self.prompt_length < needed:
                 need = f"exactly {length} {self.table.unit}s may need {needed} positions with start and EOS"
                 raise ValueError(f"{need}, max_length leaves {limit - self.prompt_length}; raise it or max_new_tokens")
+
+    def of(self, examples: torch.Tensor) -> "LengthConstraintLogitsProcessor":
+        """The processor for rows of these examples, `(rows,)`, where each has its own number of rows."""
+        own = copy.copy(self)
+        own.low, own.high = self.low[examples], self.high[examples]
+        if isinstance(self.max_length, torch.Tensor):
+            own.max_length = self.max_length[examples]
+        return own
 
     def __call__(self, input_ids, scores):
         """

@@ -177,7 +177,7 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
         return embeddings
 
     def _progress_and_length(self, labels, length, progress, past_key_values, embeds, mask):
-        """Progress `(batch_size, sequence_length)` and lengths `(batch_size,)`."""
+        """Progress `(batch_size, sequence_length)` and lengths `(batch_size,)`, or of the same shape."""
         rows, columns = embeds.shape[:2]
         if labels is not None and progress is None:
             progress, own = answer_progress(self.unit_table, labels, eos_of(self))
@@ -196,9 +196,13 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
             mask = mask if mask is not None and mask.shape == (rows, columns) else None
             progress = first_progress(columns, rows, embeds.device, mask)  # all that came in is the prompt
         virtual = columns - progress.shape[1]
+        lengths = length
+        if not isinstance(length, torch.Tensor) or length.shape != progress.shape:
+            lengths = required_length(length, self.config, embeds, self.training)
         if virtual > 0:  # prompt tuning puts embeddings of its own before the prompt
             progress = torch.nn.functional.pad(progress, (virtual, 0), value=-1)
-        return progress, required_length(length, self.config, embeds, self.training)
+            lengths = lengths if lengths.ndim == 1 else torch.nn.functional.pad(lengths, (virtual, 0))
+        return progress, lengths
 
     def forward(
         self,
@@ -220,7 +224,8 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
 
         Args:
             length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested units of
-                each answer. Without it they are counted from the labels; without labels `config.length` holds.
+                each answer. Without it they are counted from the labels; without labels `config.length` holds. Of
+                each position where it has the shape of `progress`.
             progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): Units of the answer
                 written before each prediction, -1 where no answer is predicted. Counted from the labels; without
                 labels all of `input_ids` is the prompt, and its last token that `attention_mask` does not hide
@@ -251,7 +256,10 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
         )
 
     def generate(self, inputs=None, *args, **kwargs):
-        """`LengthControlledGeneration.generate`; the length is that of the answer, behind the prompt that came in."""
+        """
+        `LengthControlledGeneration.generate`; the length is that of the answer, behind the prompt that came in. As
+        `length` a `JsonStringsLogitsProcessor` tells the model that of each string; the call is then the base class's.
+        """
         if kwargs.get("inputs_embeds") is not None:
             raise ValueError("generate needs the prompt's ids, got inputs_embeds; pass input_ids")
         if self.config.length_controlled:
@@ -260,7 +268,15 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
             kwargs["prompt"] = (start, columns)
             cache = _without_answer(kwargs.pop("past_key_values", None), start, columns)
             kwargs |= {} if cache is None else {"past_key_values": cache}
-        outputs = super().generate(inputs, *args, **kwargs)
+        reader = kwargs.get("length") if self.config.length_controlled else None
+        if hasattr(reader, "progress_and_length"):
+            if reader.unit != self.unit_table.unit:
+                raise ValueError(
+                    f"the lengths are in {reader.unit}s, the model counts {self.unit_table.unit}s; leave length out"
+                )
+            outputs = GenerationMixin.generate(self, inputs, *args, **kwargs)
+        else:
+            outputs = super().generate(inputs, *args, **kwargs)
         if self.config.length_controlled:
             for used in (cache, getattr(outputs, "past_key_values", None)):
                 if used is not None:
@@ -278,6 +294,9 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
         if not self.config.length_controlled:
             return model_inputs
         columns, given = model_inputs["input_ids"].shape[1], input_ids.shape[1]
+        if hasattr(length, "progress_and_length"):
+            progress, length = (x[:, -columns:] for x in length.progress_and_length(input_ids))
+            return model_inputs | {"progress": progress, "length": length}
         start, end = (0, given) if prompt is None else prompt
         progress = first_progress(end, len(input_ids), input_ids.device)
         if given > end:

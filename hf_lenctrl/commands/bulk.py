@@ -103,19 +103,18 @@ def job(args: argparse.Namespace, options: dict[str, Any], size: int, keys: np.n
     """
     import ray
     from ray.data import ActorPoolStrategy, DataContext
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.target_max_block_size = 1  # byte: a row of the dataset goes to an actor as soon as it was read
     arrays = ray.put((keys, todo))
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
 
     def read(_) -> Iterator[dict]:
         return read_blocks(args, size, *ray.get(arrays))
 
     source = ray.data.from_items([0], override_num_blocks=1)
-    blocks = source.map_batches(read, batch_size=None, num_cpus=READER, scheduling_strategy=here)
+    blocks = source.map_batches(read, batch_size=None, num_cpus=READER, label_selector=here)
     return blocks.map_batches(
         BlockGenerator,
         fn_constructor_kwargs=arguments(args, options),

@@ -9,7 +9,8 @@
 The input is a text file, one source a line, or json, jsonl, csv or parquet (.gz too). Each line of the output holds
 a row of the input, in the input's order, and `requested`, `output` and `length`, the measured one; it has `source`
 in any case; with `--num_return_sequences` also `rank`, `score` (of beams: the mean log probability of a
-token) and `row`, the number of the input row. Several lengths give a line for each.
+token) and `row`, the number of the input row. Several lengths give a line for each. With `--min_score` a line has the
+`score` of a model that chooses, and those under it are in a second file too, `<output_file>.low.jsonl`, to be read.
 Several models of one tokenizer generate as an ensemble. To resume an interrupted command, repeat it.
 `accelerate launch` splits the texts over processes; `--engine ray` gives them to actors and writes a folder of parts.
 """
@@ -37,7 +38,7 @@ from ..lengths import LENGTH_CONSTRAINTS, window_in
 from . import bulk
 from .arguments import CommandParser
 from .locking import locked
-from .output_file import OutputFile
+from .output_file import OutputFile, write_whole
 from .recipes import model_name
 from .rows import Request, read_requests
 
@@ -53,7 +54,7 @@ ENGINES = ("output_dir", "key_column", "concurrency", "ray_address", "actor_cpus
 # options of the command alone; the others are the pipeline's
 OWN = """model input_file output_file length length_column length_ratio reference_column rerank_model source_column
     column_prefix do_sample seed dtype compile way engine output_dir key_column concurrency ray_address actor_cpus
-    actor_gpus""".split()
+    actor_gpus min_score""".split()
 
 
 def length_or_way(value: str) -> int | tuple | str:
@@ -90,6 +91,7 @@ def make_parser() -> CommandParser:
     add("--length_unit", choices=LENGTH_UNITS, help="unit of a constraint on a plain model; others know theirs")
     add("--length_constraint", choices=LENGTH_CONSTRAINTS, help="never longer, or exactly so long")
     parser.add_window("window around an exact length: units (4), a share (0.1), or two of them, below and above")
+    add("--min_score", type=float, help="texts under it go into <output_file>.low.jsonl too, for a person to read")
     add("--length_plans", type=int, default=3, help="lengths of a range to generate candidates at")
     add("--num_return_sequences", type=int, default=1, help="outputs for each text, the best first")
     add("--rerank", type=int, default=0, help="candidates, of which the one with most source words wins")
@@ -135,6 +137,8 @@ def parse(argv) -> argparse.Namespace:
     if args.predictor is not None and args.way != "predict":
         parser.error("--predictor goes with --length predict")
     check_engine(parser, args)
+    if args.min_score is not None and args.num_return_sequences > 1:
+        parser.error("--min_score goes with one output for each text, that the model chooses")
     if args.compile and len(args.model) > 1:
         parser.error("--compile takes one --model: an ensemble has no static cache")
     return args
@@ -155,6 +159,7 @@ def check_engine(parser: CommandParser, args: argparse.Namespace) -> None:
         parser.error("--concurrency is at least 1, --actor_cpus above 0 and --actor_gpus at least 0")
     wrong = [name for name in ("do_sample", "compile", "rerank_model") if getattr(args, name)]
     wrong += ["model"] * (len(args.model) > 1) + ["num_return_sequences"] * (args.num_return_sequences > 1)
+    wrong += ["min_score"] * (args.min_score is not None)
     wrong += ["length"] * (args.way == "reference" or len(args.length or []) > 1)
     if wrong:
         parser.error(
@@ -226,6 +231,8 @@ def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, s
         sources, lengths = [requests[i].source for i in own], args.way or [requests[i].length for i in own]
         set_seed(args.seed + start)  # a block is the same after a command that was stopped
         outputs = generate(model, tokenizer, sources, lengths, progress_bar=False, **options) if sources else []
+        if args.min_score is not None and any(output["score"] is None for output in outputs):
+            raise ValueError("--min_score is for a model that chooses its texts (length_optional) under a constraint")
         lines: list[tuple[int, str]] = []
         for k, output in enumerate(outputs):
             request = requests[own[k // count]]
@@ -237,6 +244,15 @@ def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, s
             file.append(line for _, line in lines)
         bar.update(len(rows))
     bar.close()
+
+
+def write_low(requests: list[Request], lines: list[str], args: argparse.Namespace) -> None:
+    """Write the lines under `--min_score` into a second file."""
+    name = requests[0].names["score"]
+    low = [line for line in lines if json.loads(line)[name] < args.min_score]
+    path = Path(f"{args.output_file}.low.jsonl")
+    write_whole(path, "".join(f"{line}\n" for line in low))
+    print(f"{len(low)} of {len(lines)} texts have a score under {args.min_score}: {path}", file=sys.stderr)
 
 
 def print_figures(requests: list[Request], lines: list[str], args: argparse.Namespace) -> None:
@@ -260,6 +276,7 @@ def main(argv=None) -> None:
     args = parse(argv)
     if args.engine == "ray":
         return bulk.write(args, generation_options(args))
+    scored = args.min_score is not None
     requests = read_requests(
         args.input_file,
         args.source_column,
@@ -267,16 +284,20 @@ def main(argv=None) -> None:
         args.reference_column,
         lengths=args.length if args.length and args.way is None else [None],
         prefix=args.column_prefix,
-        ranked=args.num_return_sequences > 1,
+        added=["rank", "score", "row"] if args.num_return_sequences > 1 else ["score"] if scored else [],
     )
     digest = hashlib.sha256("\n".join(request.columns for request in requests).encode(errors="surrogatepass"))
     options = {name: value for name, value in vars(args).items() if name not in ("input_file", "output_file")}
+    options["min_score"] = scored or None  # another one needs no other texts
     state = PartialState(cpu=not torch.accelerator.is_available())  # else processes on CPUs would not know each other
     Path(args.output_file).parent.mkdir(parents=True, exist_ok=True)
     with locked(args.output_file, state.is_main_process):
         file = OutputFile(args.output_file, {"input": digest.hexdigest(), **options})
         if len(file.lines) == len(requests) * args.num_return_sequences:
-            return print(f"{args.output_file} is complete", file=sys.stderr)
-        write(requests, args, file, state)
-        if state.is_main_process:
-            print_figures(requests, file.lines, args)
+            print(f"{args.output_file} is complete", file=sys.stderr)
+        else:
+            write(requests, args, file, state)
+            if state.is_main_process:
+                print_figures(requests, file.lines, args)
+        if scored and state.is_main_process:
+            write_low(requests, file.lines, args)

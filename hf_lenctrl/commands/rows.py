@@ -129,12 +129,12 @@ def read_requests(
     *,
     lengths: Sequence = (None,),
     prefix: str = "",
-    ranked: bool = False,
+    added: Sequence[str] = (),
 ) -> list[Request]:
     """
     Texts to generate from, of a text file (one a line) or a file of rows: of each row one, at the length in
     `length_column`, or without it one at each of `lengths`. An output adds columns, whose names begin with `prefix`;
-    where it is `ranked`, its rank, its score and its row's number too.
+    those of `added` are among them, such as its `score`.
     """
     return requests_of(
         Rows(path, plain_text=True),
@@ -143,7 +143,7 @@ def read_requests(
         reference_column,
         lengths=lengths,
         prefix=prefix,
-        added=["rank", "score", "row"] if ranked else [],
+        added=added,
     )
 
 

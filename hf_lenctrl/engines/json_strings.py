@@ -126,13 +126,13 @@ def _vocabulary(tokenizer) -> StringVocabulary:
 
 
 class _Row:
-    """An output so far: its ids, where it is in the grammar and in the schema."""
+    """An output so far: where it is in the grammar and in the schema, and what its entries told the model."""
 
-    def __init__(self, matcher, reader: Reader):
-        self.matcher, self.reader = matcher, reader
+    def __init__(self, matcher, reader: Reader, told: Sequence[tuple[int, int]] = ()):
+        self.matcher, self.reader, self.told = matcher, reader, list(told)
 
     def copy(self) -> "_Row":
-        return _Row(self.matcher.fork(), self.reader.copy())
+        return _Row(self.matcher.fork(), self.reader.copy(), self.told)
 
 
 class JsonStringsLogitsProcessor(LogitsProcessor):
@@ -144,6 +144,9 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
     longer fit are masked, and the closing quote until the string is long enough. An escape (`\\n`, `\\u00e9`) is one
     character. Where the model's first choice has no room, the string ends. If that is within a word, `finish` takes
     the unfinished word away. Made for one call of `generate`.
+
+    A length-controlled causal model that counts characters plans each string for its `maxLength` where it gets the
+    processor as its length, too: `generate(prompt, length=process, logits_processor=[process])`.
 
     Args:
         schema (`dict`): A JSON Schema.
@@ -157,6 +160,7 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
     """
 
     supports_continuous_batching = False
+    unit = "character"
 
     def __init__(self, schema: dict[str, Any], tokenizer, *, prompt_length: int = 0, eos_token_id=None):
         try:
@@ -188,12 +192,31 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
             )
         scores = scores.clone()
         scores[:, size:] = -torch.inf
-        self.written, before = input_ids[:, self.prompt_length :], self.written
-        self.rows = self._rows(before)
+        self._follow(input_ids)
         for i, row in enumerate(self.rows):
             if not row.matcher.is_terminated():
                 self._mask(row, self.written[i], scores[i : i + 1, :size])
         return scores
+
+    def progress_and_length(self, input_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """
+        Progress and length of each id for `LenCtrlForCausalLM`, both `(rows, sequence_length)`: the characters of its
+        string so far, and the string's `maxLength`. Outside of strings, and without a `maxLength`, they are -1 and 0.
+        """
+        self._follow(input_ids)
+        told = torch.tensor([row.told for row in self.rows], dtype=torch.long, device=input_ids.device)
+        told = told.reshape(*self.written.shape, 2)  # where nothing is written, too
+        before = input_ids.shape[1] - told.shape[1]
+        progress, length = (torch.nn.functional.pad(x, (before, 0)) for x in told.unbind(-1))
+        progress[:, :before] = -1
+        return progress, length
+
+    def _follow(self, input_ids: torch.Tensor) -> None:
+        """Read what was written since the last step; a step may ask twice."""
+        written, before = input_ids[:, self.prompt_length :], self.written
+        if not torch.equal(written, before):
+            self.written = written
+            self.rows = self._rows(before)
 
     def _rows(self, before: torch.Tensor) -> list[_Row]:
         """The outputs so far, each from the one of the last step that it continues, or from its start."""
@@ -214,11 +237,14 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
 
     def _read(self, row: _Row, entry: int) -> None:
         if row.matcher.is_terminated():
+            row.told.append((-1, 0))
             return  # padding
         if not row.matcher.accept_token(entry):
             piece = self.vocabulary.pieces[entry] if entry < self.vocabulary.size else None
             raise ValueError(f"the output is no JSON of the schema at entry {entry} ({piece!r}); pass prompt_length")
         row.reader.read(self.vocabulary.data[entry])
+        high = row.reader.bounds.high if row.reader.inside else None
+        row.told.append((row.reader.count, high) if high else (-1, 0))
 
     def _mask(self, row: _Row, ids: torch.Tensor, scores: torch.Tensor) -> None:
         vocabulary, reader = self.vocabulary, row.reader

@@ -17,7 +17,8 @@ from ..length_units import COST, UnitTable, check_sources, count_texts
 from .chats import as_prompts, check_length_source, encode_prompts
 from .finish import FinishLogitsProcessor
 from .pipeline_call import Call, Row, batches
-from .ranking import choose, log_probabilities, rerank, token_log_probabilities
+from .ranking import log_probabilities, rank, rerank, token_log_probabilities
+from .search import SearchByLength
 from .sources import Predictors, requested_lengths
 
 
@@ -68,8 +69,9 @@ class LengthControlledGenerationPipeline(Pipeline):
         choose (`bool`, *optional*): For a model with `length_optional` and a constraint: generate candidates that
             are planned for several lengths and for none, and return the best, with its `score`, the log-probability
             without a length (`hf_lenctrl.inference.ranking.choose`). `"max"` then gives the best text of at most this
-            length, not the longest. By default yes; `False` is faster, one search. Not with `finish`, `rerank`,
-            `do_sample` or `num_return_sequences`.
+            length, not the longest. More than eight lengths of a text share their candidates, of one search by length
+            (`hf_lenctrl.inference.search`). By default yes; `False` is faster, one search. Not with `finish`,
+            `rerank`, `do_sample` or `num_return_sequences`.
         batch_size (`int`, *optional*, defaults to 32): Sources generated together; similar lengths share a batch.
         batch_tokens (`int`, *optional*): Make batches of so many positions instead, rows times the longest source in
             tokens and the longest requested length in units, so that short texts come in large batches.
@@ -132,13 +134,17 @@ class LengthControlledGenerationPipeline(Pipeline):
         requests: dict[int, list[Row]] = {}
         for row in call.rows:
             requests.setdefault(row.request, []).append(row)
-        show = len(call.rows) > (call.batch_size or 32) if call.progress_bar is None else call.progress_bar
-        with tqdm(total=len(call.rows), desc="Generating", unit="text", disable=not show) as bar:
-            for rows in self._batches(call):
+        needed = [row for row in call.rows if not row.spare]
+        show = len(needed) > (call.batch_size or 32) if call.progress_bar is None else call.progress_bar
+        with tqdm(total=len(needed), desc="Generating", unit="text", disable=not show) as bar:
+            for rows in self._batches(call, needed):
                 self._generate(call, rows, table)
                 bar.update(len(rows))
         if call.choose:
-            results = self._chosen(call, list(requests.values()))
+            missing = [row for own, pool in call.pools() if not pool for row in own]
+            for rows in self._batches(call, missing):
+                self._generate(call, rows, table)
+            results = self._chosen(call)
         else:
             results = [self._best(call, rows) for rows in requests.values()]
         if call.lists:
@@ -218,7 +224,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         table = UnitTable.from_tokenizer(self.tokenizer, unit)
         return table.padded(self.model.get_output_embeddings().weight.shape[0]).to(self.device)
 
-    def _batches(self, call: Call) -> Iterator[list[Row]]:
+    def _batches(self, call: Call, some: list[Row]) -> Iterator[list[Row]]:
         """
         Step 3: batches of rows with as many candidates. Rows of similar requested and source length need the least
         padding; the longest come first, so that an impossible length or a lack of memory fails in the first batch.
@@ -227,7 +233,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         for row in call.rows:
             if not row.natural:
                 longest[row.request] = max(longest.get(row.request, 0), row.length or 0)
-        order = sorted(call.rows, key=lambda row: (-longest[row.request], -len(row.text), row.request))
+        order = sorted(some, key=lambda row: (-longest[row.request], -len(row.text), row.request))
         if call.shared:  # rows of one text stay together, so that its encoder runs once
             first: dict[int, int] = {}  # of a text: the place of its longest row
             for k, row in enumerate(order):
@@ -238,10 +244,10 @@ class LengthControlledGenerationPipeline(Pipeline):
             special = self.tokenizer.num_special_tokens_to_add()
             for row, count in zip(order, counts, strict=True):
                 row.size = (count + special, row.length or 0)
-        for candidates in dict.fromkeys(row.candidates for row in order):
-            alike = [row for row in order if row.candidates == candidates]
-            if call.choose:  # a request is one search
-                groups = [list(rows) for _, rows in groupby(alike, key=lambda row: row.request)]
+        for kind in dict.fromkeys((row.candidates, row.search) for row in order):
+            alike = [row for row in order if (row.candidates, row.search) == kind]
+            if call.choose:  # the searches for a text are one
+                groups = [list(rows) for _, rows in groupby(alike, key=lambda row: row.place)]
             else:
                 groups = [[row] for row in alike]
             yield from batches(groups, call.batch_size or len(groups), call.batch_tokens)
@@ -253,28 +259,31 @@ class LengthControlledGenerationPipeline(Pipeline):
         place = {row.place: k for k, row in enumerate(encoded)}
         text_rows = torch.tensor([place[row.place] for row in rows]) if call.shared else None
         outputs = self.forward(batch, call=call, rows=rows, table=table, text_rows=text_rows)
-        written, candidates = self.postprocess(outputs, call=call, rows=rows), rows[0].candidates
+        written = self.postprocess(outputs, call=call, rows=rows)
+        candidates = len(written) // len(rows)
         for k, row in enumerate(rows):
             row.outputs = written[k * candidates : (k + 1) * candidates]
 
-    def _chosen(self, call: Call, requests: list[list[Row]]) -> list[dict]:
-        """Step 5, with `choose`: the best text of each request; a natural text that fits is one of them."""
-        natural = {row.place: row.outputs for row in call.rows if row.natural}
-        pools = []  # of each request its texts, with the outputs
-        for rows in requests:
-            (low, high), free = call.window(rows[0]), natural[rows[0].place]
-            outputs = [out for out in free or [] if low <= out["length"] <= high]
-            outputs += [out for row in rows if not row.natural for out in row.outputs or []]
-            pools.append({out["generated_text"]: out for out in outputs})
-        pairs = {(rows[0].text, text) for rows, pool in zip(requests, pools, strict=True) for text in pool}
-        order = sorted(pairs, key=lambda pair: (len(pair[0]) + len(pair[1]), pair))  # little padding
-        sources, texts = [list(side) for side in zip(*order, strict=True)]
-        plain = dict(zip(order, log_probabilities(self.model, self.tokenizer, sources, texts), strict=True))
+    def _chosen(self, call: Call) -> list[dict]:
+        """Step 5, with `choose`: the best text of each request."""
+        natural: dict[str, str] = {}  # of a source
+        plain: dict[tuple[str, str], float] = {}  # of a source and a text
+        for row in call.rows:
+            if row.natural and row.outputs:
+                natural[row.text] = row.outputs[0]["generated_text"]
+            if row.search:  # the model was given no length
+                outputs = reversed(row.outputs or [])  # the best of the same text comes last
+                plain |= {(row.text, out["generated_text"]): out.pop("score") for out in outputs}
+        pools = [(own[0], {out["generated_text"]: out for out in outputs}) for own, outputs in call.pools()]
+        pairs = {(row.text, text) for row, pool in pools for text in pool}
+        order = sorted(pairs - plain.keys(), key=lambda pair: (len(pair[0]) + len(pair[1]), pair))  # little padding
+        sources, texts = ([pair[side] for pair in order] for side in range(2))
+        plain |= dict(zip(order, log_probabilities(self.model, self.tokenizer, sources, texts), strict=True))
+        ranks = {pair: rank(pair[1], plain[pair], natural[pair[0]]) for pair in pairs}
         results = []
-        for rows, pool in zip(requests, pools, strict=True):
-            row, free = rows[0], natural[rows[0].place] or []
-            best, score = choose(list(pool), [plain[row.text, text] for text in pool], free[0]["generated_text"])
-            results.append(list(pool.values())[best] | {"requested_length": row.asked, "score": score})
+        for row, pool in pools:
+            best = max(pool, key=lambda text: ranks[row.text, text])
+            results.append(pool[best] | {"requested_length": row.asked, "score": plain[row.text, best]})
         return results
 
     def _best(self, call: Call, rows: list[Row]):
@@ -331,6 +340,10 @@ class LengthControlledGenerationPipeline(Pipeline):
         if text_rows is not None:
             batch = encode_once(self.model, batch, text_rows.to(self.device))
         arguments, encoded = {**batch, **call.options_for(rows[0].candidates)}, batch.get("encoder_outputs")
+        if rows[0].search:
+            ends = self.tokenizer(text_target=["a.", "a?", "a!"], add_special_tokens=False)["input_ids"]
+            search = SearchByLength(table, rows[0].candidates, marks=[own[-1] for own in ends])
+            arguments |= {"num_beams": 1, "num_return_sequences": 1, "custom_generate": search}
         inputs = {name: batch.get(name) for name in ("input_ids", "attention_mask")}
         # `generate` puts others in the place of these
         inputs["encoder_outputs"] = None if encoded is None else type(encoded)(**encoded)

@@ -17,6 +17,8 @@ from .sources import is_ranged, plans_of
 PLANNED_SHARES = (1.0, 0.9, 0.8)
 CHOICE_BEAMS = 24  # and as many candidates, divided among these searches; takes the time of 16 beams of one search
 NATURAL_ROOM = 4  # times the length, for the natural text
+FEW_LENGTHS = 8  # of one text, with candidates of their own; more lengths share a search by length
+SHARED_BEAMS = 5  # of this search, in each group, and of the natural text beside it
 
 
 @dataclass
@@ -35,6 +37,8 @@ class Row:
     outputs: list[dict] | None = None
     told: int | None = None  # where the model plans for another length, or for none, 0
     natural: bool = False  # no constraint either, but for a limit far away
+    search: bool = False  # a `SearchByLength`, for all lengths of the text
+    spare: bool = False  # generated where that search has nothing that fits
 
 
 @dataclass
@@ -122,10 +126,12 @@ class Call:
 
     def options_for(self, candidates: int) -> dict[str, Any]:
         """Options of `generate` for so many outputs of each row: a search of at least as many beams, or samples."""
-        if candidates == 1:
+        if candidates == 1 and not self.choose:
             return self.options
+        # a choice has as many beams as candidates, whatever the model's default
+        defaults = self.options.get("generation_config") if self.choose else self.defaults
         beams, sample = (
-            self.options.get(name) or (name not in self.options and getattr(self.defaults, name, None))
+            self.options.get(name) or (name not in self.options and getattr(defaults, name, None))
             for name in ("num_beams", "do_sample")
         )
         beams = beams or 1
@@ -162,7 +168,7 @@ class Call:
             planned += self._searches(rows) if self.choose else rows
         self.rows = planned
         if self.choose:
-            self.rows += self._natural()
+            self._share()
 
     def _candidates(self, row: Row) -> list[Row]:
         """The rows among whose outputs one is chosen: planned for lengths up to the limit, and for none."""
@@ -171,21 +177,51 @@ class Call:
         return self._searches([replace(row, told=n) for n in told])
 
     def _searches(self, rows: list[Row]) -> list[Row]:
-        """The rows and one without a plan; `_natural` adds another."""
+        """The rows and one without a plan; `_share` adds another."""
         candidates = max(1, CHOICE_BEAMS // (len(rows) + 2))
         return [replace(row, candidates=candidates) for row in [*rows, replace(rows[0], told=0)]]
 
-    def _natural(self) -> list[Row]:
-        """A row of each text for its natural text."""
-        longest: dict[int, Row] = {}
+    def _share(self) -> None:
+        """
+        Add what the lengths of a text share: a row for its natural text, and for more than a few lengths a search by
+        length. Then the own rows of a length are only for what this search does not find.
+        """
+        texts: dict[int, list[Row]] = {}
         for row in self.rows:
-            longest[row.place] = max(row, longest.get(row.place, row), key=lambda row: self.window(row)[1])
-        rows = []
-        for row in longest.values():
-            room = NATURAL_ROOM * self.window(row)[1] + 32
-            tolerance = None if self.length_constraint == "max" else (room, 0)
-            rows.append(replace(row, length=room, tolerance=tolerance, told=0, natural=True))
-        return rows
+            texts.setdefault(row.place, []).append(row)
+        self.rows = []
+        for rows in texts.values():
+            longest = max(rows, key=lambda row: self.window(row)[1])
+            high, lengths = self.window(longest)[1], len({row.request for row in rows})
+            natural = self._free(longest, NATURAL_ROOM * high + 32, 0)
+            if lengths > FEW_LENGTHS:
+                natural = replace(natural, candidates=SHARED_BEAMS)
+                search = self._free(longest, high, min(self.window(row)[0] for row in rows))
+                rows = [replace(row, spare=True) for row in rows if row.told != 0]
+                rows.append(replace(search, candidates=SHARED_BEAMS, search=True))
+            self.rows += [*rows, replace(natural, natural=True)]
+
+    def _free(self, row: Row, high: int, low: int) -> Row:
+        """The row without a plan, of any length between these."""
+        tolerance = None if self.length_constraint == "max" else (high - low, 0)
+        return replace(row, length=high, tolerance=tolerance, told=0)
+
+    def pools(self) -> list[tuple[list[Row], list[dict]]]:
+        """
+        The rows of each request, and all outputs for its text that fit; else its own, where no text has the length.
+        """
+        texts: dict[int, list[dict]] = {}
+        requests: dict[int, list[Row]] = {}
+        for row in self.rows:
+            texts.setdefault(row.place, []).extend(row.outputs or [])
+            requests.setdefault(row.request, []).append(row)
+        pools = []
+        for rows in requests.values():
+            low, high = self.window(rows[0])
+            outputs = [out for out in texts[rows[0].place] if low <= out["length"] <= high]
+            own = [row for row in rows if not row.natural and not row.search]
+            pools.append((own, outputs or [out for row in own for out in row.outputs or []]))
+        return pools
 
     def target(self, rows: list[Row], device: torch.device) -> Target | None:
         """What is asked of the rows of a batch; `None` where nothing is."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from ..generation import eos_of
+from ..generation import encode_once, eos_of
 from ..length_units import UnitTable
 from .chats import prompt_ids
 from .finish import last_sentence_end, sentence_ends
@@ -90,11 +90,12 @@ def _of_targets(model, tokenizer, sources, texts) -> list[float]:
     positions = getattr(model.config, "max_position_embeddings", None) or 10**9
     limit = min(tokenizer.model_max_length, positions)
     padded = {"padding": True, "truncation": True, "max_length": limit, "return_tensors": "pt"}
-    inputs = tokenizer(list(sources), **padded).to(model.device)
+    each = list(dict.fromkeys(sources))  # a source has many candidates
+    inputs = tokenizer(each, **padded).to(model.device)
     labels = tokenizer(text_target=list(texts), **padded).to(model.device)
     ids, kept = labels["input_ids"], labels["attention_mask"].bool()  # (B, T)
-    names = ("input_ids", "attention_mask")
-    encoded = {name: inputs[name] for name in names} | _no_length(model, len(ids))
+    encoded = encode_once(model, inputs, torch.tensor([each.index(source) for source in sources]))
+    encoded |= _no_length(model, len(ids))
     logits = model(**encoded, labels=ids.masked_fill(~kept, -100)).logits
     chosen = logits.float().log_softmax(dim=-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)  # (B, T)
     return (chosen * kept).sum(dim=-1).tolist()
@@ -203,25 +204,26 @@ def overlap(text: str, other: str) -> float:
 
 def choose(candidates: Sequence[str], plain: Sequence[float], natural: str) -> tuple[int, float]:
     """
-    The best of several texts of about one length, for a source.
+    The best of several texts of about one length, for a source, by `rank`.
+
+    `plain` has the log-probability of each candidate without a length, see `log_probabilities`; `natural` is what the
+    model writes without a length. Returns the index of the best, and its log-probability.
+    """
+    best = max(range(len(candidates)), key=lambda k: rank(candidates[k], plain[k], natural))
+    return best, plain[best]
+
+
+def rank(text: str, plain: float, natural: str) -> tuple[bool, float]:
+    """
+    What a candidate is worth, greater is better.
 
     Where the natural text ends a sentence, a candidate that does so, with no more sentences than it has, comes before
     one that does not: a piece of a second sentence is what fills a length. Among these the highest log-probability
     counts, plus `OVERLAP_WEIGHT` times the overlap with the natural text: log-probability alone prefers texts that
     leave words out.
-
-    `plain` has the log-probability of each candidate without a length, see `log_probabilities`; `natural` is what the
-    model writes without a length. Returns the index of the best, and its log-probability.
     """
-
-    most = len(sentence_ends(natural))
-
-    def rank(k: int) -> tuple[bool, float]:
-        whole = ends(candidates[k]) and len(sentence_ends(candidates[k])) <= most
-        return whole or not ends(natural), plain[k] + OVERLAP_WEIGHT * overlap(candidates[k], natural)
-
-    best = max(range(len(candidates)), key=rank)
-    return best, plain[best]
+    whole = ends(text) and len(sentence_ends(text)) <= max(1, len(sentence_ends(natural)))
+    return whole or not ends(natural), plain + OVERLAP_WEIGHT * overlap(text, natural)
 
 
 def ends(text: str) -> bool:
@@ -232,10 +234,11 @@ def ends(text: str) -> bool:
 
     ```python
     >>> from hf_lenctrl.inference.ranking import ends
-    >>> [ends(text) for text in ("It costs 3.5.", "Not now", "Not now..", "Not now.s.")]
-    [True, False, False, False]
+    >>> [ends(text) for text in ("At 5 p.m.", "It costs 3.5.", "Not now", "Not now..", "Not now.s.")]
+    [True, True, False, False, False]
 
     ```
     """
     text = text.rstrip()
-    return 0 < len(text) == last_sentence_end(text) and not _TWO_MARKS.search(text.split()[-1])
+    whole = 0 < len(text) == last_sentence_end(text) or text.endswith((" a.m.", " p.m."))
+    return whole and not _TWO_MARKS.search(text.split()[-1])

@@ -1,0 +1,132 @@
+"""Search by length: hypotheses compete only with those that wrote as much."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers.utils import ModelOutput
+
+from ..generation import eos_of
+from ..length_constraint import LengthConstraintLogitsProcessor
+from ..length_units import UnitTable
+
+
+_BRANCHES = 8  # the most likely next entries of a hypothesis that are looked at
+
+
+class SearchByLength:
+    """
+    A beam search for `generate(custom_generate=...)` in which a hypothesis competes only with those that wrote as many
+    units, whatever their number of tokens.
+
+    A beam compares hypotheses with unequal room. Here the best `beams` of each number of units live on, and as many
+    that end with a mark, because an unfinished text is likely until it must end. One search has texts of every length.
+
+    Args:
+        table (`UnitTable`): What each entry of the model's vocabulary writes.
+        beams (`int`): Hypotheses of each number of units, and texts of each length.
+        marks (`Sequence[int]`, *optional*): Entries that end a sentence.
+
+    Returns (of `generate`):
+        `ModelOutput` with as many texts for each example, best first, `sequences` of shape `(texts, positions)`, and
+        their log-probabilities, `sequences_scores`. An example with fewer texts repeats its last one.
+    """
+
+    def __init__(self, table: UnitTable, beams: int, marks: Sequence[int] = ()):
+        self.table, self.beams, self.marks = table, beams, list(marks)
+
+    def __call__(self, model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):
+        eos, ids = torch.tensor(eos_of(model), device=input_ids.device), input_ids  # (examples, T)
+        example = torch.arange(len(ids), device=ids.device)  # (rows,) of each hypothesis
+        scores = torch.zeros(len(ids), device=ids.device)  # (rows,)
+        count, state, mark = (torch.zeros_like(example) for _ in range(3))  # (rows,)
+        past = [scores[:0], example[:0], count[:0], mark[:0]]  # the best of each group, of all steps
+        marks = torch.tensor(self.marks, dtype=torch.long, device=ids.device)
+        # an example of which nothing ends has an empty text, of score -inf
+        empty = torch.cat([ids, eos[:1].expand(len(ids), 1)], dim=1)
+        ended: list[tuple] = [(scores - torch.inf, example, count, mark, list(empty))]
+        outputs = model._prefill(ids, generation_config, model_kwargs)
+        while True:
+            kwargs = {"is_encoder_decoder": model.config.is_encoder_decoder}
+            model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs, **kwargs)
+            own = outputs.logits[:, -1].float().log_softmax(dim=-1)  # (rows, V)
+            for process in logits_processor:
+                own = _of_rows(process, example)(ids, own)
+            ends, token = own[:, eos].max(dim=1)  # (rows,)
+            may = ends > -torch.inf
+            texts = torch.cat([ids, eos[token].unsqueeze(1)], dim=1)[may]
+            ended.append(((scores + ends)[may], example[may], count[may], mark[may], list(texts)))
+            own[:, eos] = -torch.inf
+            top, entries = own.topk(_BRANCHES, dim=1)  # (rows, branches)
+            top += scores.unsqueeze(1)
+            writes = self.table.weights[state.unsqueeze(1), entries]
+            counts = count.unsqueeze(1) + torch.maximum(writes, ~writes)
+            row, branch = (top > -torch.inf).nonzero(as_tuple=True)
+            is_mark = torch.isin(entries[row, branch], marks).long()
+            found = [top[row, branch], example[row], counts[row, branch], is_mark]
+            every = [torch.cat(pair) for pair in zip(past, found, strict=True)]
+            best = best_of_each(*every, most=self.beams)
+            new, past = best[best >= len(past[0])] - len(past[0]), [each[best] for each in every]
+            if not len(new) or ids.shape[1] + 1 >= generation_config.max_length:
+                break
+            scores, example, count, mark = (each[new] for each in found)
+            row, entry = row[new], entries[row[new], branch[new]]
+            state = self.table.next_state[state[row], entry].long()
+            ids = torch.cat([ids[row], entry.unsqueeze(1)], dim=1)
+            model_kwargs = {name: _select(value, row) for name, value in model_kwargs.items()}
+            inputs = model.prepare_inputs_for_generation(ids, next_sequence_length=1, **model_kwargs)
+            outputs = model(**inputs, return_dict=True)
+        return self._result(ended, len(input_ids), model.config.pad_token_id)
+
+    def _result(self, ended: list[tuple], examples: int, pad: int) -> ModelOutput:
+        """The texts of the hypotheses that ended, at each step: their scores, examples, units, marks and ids."""
+        scores, example, *groups = (torch.cat([each[k] for each in ended]) for k in range(4))
+        texts = [text for each in ended for text in each[4]]
+        best = best_of_each(scores, example, *groups, most=self.beams)
+        best = best[scores[best].argsort(descending=True, stable=True)]
+        own = [best[example[best] == k] for k in range(examples)]
+        own = [each[: max(1, len(each) - 1)] for each in own]  # the empty text comes last
+        most = max(map(len, own))
+        places = torch.cat([torch.cat([each, each[-1:].expand(most - len(each))]) for each in own])
+        sequences = pad_sequence([texts[k] for k in places.tolist()], batch_first=True, padding_value=pad)
+        return ModelOutput(sequences=sequences, sequences_scores=scores[places])
+
+
+def best_of_each(scores: torch.Tensor, *groups: torch.Tensor, most: int) -> torch.Tensor:
+    """
+    Places of the best `most` scores with the same groups, numbers from 0 on; all `(rows,)`.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from hf_lenctrl.inference.search import best_of_each
+    >>> best_of_each(torch.tensor([0.1, 0.4, 0.3, 0.2]), torch.tensor([7, 5, 7, 7]), most=2)
+    tensor([1, 2, 3])
+
+    ```
+    """
+    group = torch.zeros_like(groups[0])
+    for own in groups:
+        group = group * (int(own.max()) + 1 if len(own) else 1) + own
+    order = scores.argsort(descending=True, stable=True)
+    order = order[group[order].argsort(stable=True)]
+    own = group[order].contiguous()
+    return order[torch.arange(len(own), device=own.device) - torch.searchsorted(own, own) < most]
+
+
+def _of_rows(process, example: torch.Tensor):
+    """A constraint, which expects as many rows of each example, for these rows."""
+    return process.of(example) if isinstance(process, LengthConstraintLogitsProcessor) else process
+
+
+def _select(value: Any, rows: torch.Tensor) -> Any:
+    """What `generate` keeps of each hypothesis, for those that live on."""
+    if hasattr(value, "reorder_cache"):
+        value.reorder_cache(rows)
+    elif isinstance(value, ModelOutput):
+        return type(value)(**{name: _select(each, rows) for name, each in value.items()})
+    elif isinstance(value, torch.Tensor):
+        return value[rows.to(value.device)]
+    return value
