@@ -32,7 +32,7 @@ EXAMPLES: list[tuple[str, int]] = [
     ("Ich kann dieses Fenster nicht öffnen.", 26),
     ("Der Film war so langweilig, dass ich eingeschlafen bin.", 42),
     ("J'aimerais apprendre à jouer du piano.", 44),
-    ("Peux-tu marcher un peu plus lentement, s'il te plaît ?", 34),
+    ("Peux-tu marcher un peu plus lentement, s'il te plaît ?", 36),
 ]
 CSS = """
 .row {margin: .6em 0} .label {color: var(--block-title-text-color); font-size: .85em}
