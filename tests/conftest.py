@@ -41,17 +41,8 @@ TARGETS = [
     "card game for two players",
 ]
 
-SHAPE = {
-    "vocab_size": 60,
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2,
-    "encoder_ffn_dim": 64,
-    "decoder_ffn_dim": 64,
-    "max_position_embeddings": 128,
-}
+SHAPE = {"vocab_size": 60, "d_model": 32, "max_position_embeddings": 128, "encoder_layers": 2, "decoder_layers": 2}
+SHAPE |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
 MARIAN = {"pad_token_id": 2, "eos_token_id": 0, "decoder_start_token_id": 2, "forced_eos_token_id": 0}
 
 
@@ -99,12 +90,8 @@ def word_tokenizer(*words: str) -> transformers.PreTrainedTokenizerFast:
 
 FAMILIES = hf_lenctrl.modeling_lenctrl.FAMILIES
 RELATIVE = ("t5", "mt5", "umt5")  # their positions are relative and stay
-T5_NAMES = {
-    "encoder_layers": "num_layers",
-    "decoder_layers": "num_decoder_layers",
-    "encoder_attention_heads": "num_heads",
-    "encoder_ffn_dim": "d_ff",
-}
+T5_NAMES = {"encoder_layers": "num_layers", "decoder_layers": "num_decoder_layers"}
+T5_NAMES |= {"encoder_attention_heads": "num_heads", "encoder_ffn_dim": "d_ff"}
 
 
 def in_names_of(family: str, **fields) -> dict:
@@ -133,24 +120,8 @@ def any_family(request) -> str:
 
 
 # Several scripts, characters of two code points, and white space beside the space
-MULTILINGUAL = [
-    *TARGETS,
-    "日本語の文字",
-    "文字の日本語",
-    "naïve café",
-    "😀👍🏽😀",
-    "e\u0301a\u0308",
-    "a\u3000b\xa0c",
-    "שלום עליכם",
-    "x\u2028y\x85z\u1680w\x1cq",
-    "it's a dog, do n't .",
-]
-
-
-@pytest.fixture(scope="session")
-def tokenizers_of_every_kind():
-    """See `make_tokenizers`."""
-    return make_tokenizers()
+MULTILINGUAL = [*TARGETS, "日本語の文字", "文字の日本語", "naïve café", "😀👍🏽😀", "e\u0301a\u0308"]
+MULTILINGUAL += ["a\u3000b\xa0c", "שלום עליכם", "x\u2028y\x85z\u1680w\x1cq", "it's a dog, do n't ."]
 
 
 @functools.cache
@@ -168,38 +139,21 @@ def make_tokenizers():
         return [tuple(pair) for pair in model["merges"]]
 
     special = ["<s>", "<pad>", "</s>", "<unk>"]
-    byte_level = trained(
-        models.BPE(),
-        pre_tokenizers.ByteLevel(add_prefix_space=False),
-        trainers.BpeTrainer,
-        [*special, "<mask>"],
-        vocab_size=400,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )
+    options = {"vocab_size": 400, "initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    byte_level = trained(models.BPE(), split, trainers.BpeTrainer, [*special, "<mask>"], **options)
     metaspace = trained(models.BPE(), pre_tokenizers.Metaspace(), trainers.BpeTrainer, special, vocab_size=150)
-    unigram = trained(
-        models.Unigram(),
-        pre_tokenizers.Metaspace(),
-        trainers.UnigramTrainer,
-        special,
-        vocab_size=150,
-        unk_token="<unk>",
-    )
+    options = {"vocab_size": 150, "unk_token": "<unk>"}
+    unigram = trained(models.Unigram(), pre_tokenizers.Metaspace(), trainers.UnigramTrainer, special, **options)
     scores = [tuple(entry) for entry in unigram["vocab"]]
     own_special = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *scores[4:]]
-    word_piece = trained(
-        models.WordPiece(unk_token="[UNK]"),
-        pre_tokenizers.BertPreTokenizer(),
-        trainers.WordPieceTrainer,
-        ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
-        vocab_size=150,
-    )
+    names, split = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], pre_tokenizers.BertPreTokenizer()
+    word_piece = trained(models.WordPiece(unk_token="[UNK]"), split, trainers.WordPieceTrainer, names, vocab_size=150)
 
     # unknown characters as bytes, decoded as SentencePiece does (Llama, Gemma)
     pieces = [*special, *(f"<0x{byte:02X}>" for byte in range(256)), *(piece for piece, _ in scores[4:])]
-    fallback = Tokenizer(
-        models.Unigram([(piece, -float(i)) for i, piece in enumerate(pieces)], unk_id=3, byte_fallback=True)
-    )
+    scored = [(piece, -float(i)) for i, piece in enumerate(pieces)]
+    fallback = Tokenizer(models.Unigram(scored, unk_id=3, byte_fallback=True))
     fallback.pre_tokenizer = pre_tokenizers.Metaspace()
     fallback.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
@@ -207,14 +161,15 @@ def make_tokenizers():
 
     folder = Path(tempfile.mkdtemp(prefix="tokenizers"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    text = folder / "text.txt"
-    text.write_text("\n".join(MULTILINGUAL * 3), encoding="utf-8")
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(text), model_prefix=str(folder / "spm"), vocab_size=80, character_coverage=1.0, minloglevel=2
-    )
+    (folder / "text.txt").write_text("\n".join(MULTILINGUAL * 3), encoding="utf-8")
+    options = {"input": str(folder / "text.txt"), "model_prefix": str(folder / "spm")}
+    sentencepiece.SentencePieceTrainer.train(**options, vocab_size=80, character_coverage=1.0, minloglevel=2)
     spm = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spm.model"))
     vocabulary = dict(zip(special, range(4), strict=True)) | {spm.id_to_piece(i): i + 1 for i in range(3, len(spm))}
     (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    files = str(folder / "vocab.json"), str(folder / "spm.model")
+    # as in the released checkpoint; the class by itself takes language codes for text
+    codes = [f"__{code}__" for code in FAIRSEQ_LANGUAGE_CODES["m2m100"]]
     marian = hf_lenctrl.train_marian_tokenizer(
         MULTILINGUAL * 3, MULTILINGUAL * 3, folder / "marian", vocab_size=150, target_vocabulary="shared"
     )
@@ -224,13 +179,7 @@ def make_tokenizers():
         "byte fallback": transformers.PreTrainedTokenizerFast(
             tokenizer_object=fallback, bos_token="<s>", pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
         ),
-        "m2m_100": transformers.M2M100Tokenizer(
-            str(folder / "vocab.json"),
-            str(folder / "spm.model"),
-            tgt_lang="en",
-            # as in the released checkpoint; the class by itself takes language codes for text
-            additional_special_tokens=[f"__{code}__" for code in FAIRSEQ_LANGUAGE_CODES["m2m100"]],
-        ),
+        "m2m_100": transformers.M2M100Tokenizer(*files, tgt_lang="en", additional_special_tokens=codes),
         "marian": marian,
         "mbart": transformers.MBartTokenizer(vocab=scores),
         "nllb": transformers.NllbTokenizer(vocab=metaspace["vocab"], merges=merges(metaspace)),
@@ -239,12 +188,46 @@ def make_tokenizers():
     }
 
 
+@pytest.fixture(scope="session")
+def tokenizers_of_every_kind():
+    return make_tokenizers()
+
+
+def size_of(tokenizer) -> int:
+    """Entries that an embedding needs, with the codes of languages that `len(tokenizer)` leaves out."""
+    return max(len(tokenizer), max(tokenizer.all_special_ids) + 1)
+
+
+def given_to(module, name: str) -> list:
+    """What each later call gives a module by this name."""
+    seen: list = []
+    module.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs[name]), with_kwargs=True)
+    return seen
+
+
 def controlled_marian(tokenizer, seed: int = 5, **fields):
     """Untrained: without a constraint it writes far past any length."""
     fields = {"length_unit": "character", **fields}
     model = build_model("marian", seed=seed, vocab_size=len(tokenizer), init_std=0.5, **fields)
     model.set_unit_table(tokenizer)
     return model
+
+
+@pytest.fixture(scope="session")
+def saved(character_tokenizer, tmp_path_factory):
+    """The folder of an untrained model that counts characters, with a vocabulary for each side."""
+    sides = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": len(character_tokenizer.target_encoder)}
+    folder = tmp_path_factory.mktemp("saved")
+    for part in (controlled_marian(character_tokenizer, **sides), character_tokenizer):
+        part.save_pretrained(folder)
+    return folder
+
+
+def plain_marian(tokenizer, seed: int = 3):
+    """A stock model, untrained."""
+    torch.manual_seed(seed)
+    shape = {**SHAPE, **MARIAN, "vocab_size": len(tokenizer), "max_position_embeddings": 512, "init_std": 0.5}
+    return transformers.MarianMTModel(transformers.MarianConfig(**shape)).eval()
 
 
 @pytest.fixture(scope="session")
@@ -261,9 +244,7 @@ def pipe(tmp_path_factory):
 @pytest.fixture(scope="session")
 def plain_pipe(pipe):
     """The same of a stock Marian model."""
-    torch.manual_seed(3)
-    shape = {**SHAPE, **MARIAN, "vocab_size": len(pipe.tokenizer), "max_position_embeddings": 512, "init_std": 0.5}
-    model = transformers.MarianMTModel(transformers.MarianConfig(**shape)).eval()
+    model = plain_marian(pipe.tokenizer)
     return hf_lenctrl.LengthControlledGenerationPipeline(model=model, tokenizer=pipe.tokenizer, device="cpu")
 
 

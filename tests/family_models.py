@@ -74,8 +74,5 @@ def lengths_of(family: str, unit: str, ids) -> list[int]:
 
 
 SOURCE = torch.tensor([[5, 9, 20, 31], [6, 7, 8, 10], [33, 12, 5, 40]])
-MODES = {
-    "greedy": {},
-    "beams": {"num_beams": 3, "num_return_sequences": 2},
-    "samples": {"do_sample": True, "num_return_sequences": 3},
-}
+MODES = {"greedy": {}, "beams": {"num_beams": 3, "num_return_sequences": 2}}
+MODES["samples"] = {"do_sample": True, "num_return_sequences": 3}

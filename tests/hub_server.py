@@ -31,7 +31,6 @@ class Hub(ThreadingHTTPServer):
         self.repos: dict[str, dict] = {}
         self.objects: dict[str, bytes] = {}  # LFS
         self.fail: dict[str, int | str] = {}
-        self.requests: list[str] = []
         self.lock = threading.Lock()
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
@@ -82,7 +81,6 @@ class _Routes(BaseHTTPRequestHandler):
     def handle_any(self):
         path = unquote(urlsplit(self.path).path)
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        self.server.requests.append(f"{self.command} {path}")
         for word, what in self.server.fail.items():
             if word in path:
                 if what == "hang":
@@ -133,15 +131,10 @@ class _Routes(BaseHTTPRequestHandler):
         sha, files = found[-1]
         if kind == "preupload":
             asked = json.loads(body)
-            modes = [
-                {
-                    "path": file["path"],
-                    "uploadMode": "lfs" if file["path"].endswith(LFS) else "regular",
-                    "shouldIgnore": False,
-                    "oid": oid_of(file["path"], files),
-                }
-                for file in asked["files"]
-            ]
+            modes = []
+            for path in (file["path"] for file in asked["files"]):
+                mode = {"path": path, "uploadMode": "lfs" if path.endswith(LFS) else "regular", "shouldIgnore": False}
+                modes.append({**mode, "oid": oid_of(path, files)})
             return self.answer(200, {"files": modes})
         if kind == "commit":
             return self.commit(repo, [json.loads(line) for line in body.splitlines()])
@@ -171,21 +164,17 @@ class _Routes(BaseHTTPRequestHandler):
         if owner != self.server.user:
             return self.answer(403, {"error": f"you have no rights to create a model under {owner}"})
         if repo in self.server.repos:
-            return self.answer(
-                409, {"error": "You already created this model repo", "url": f"{self.server.url}/{repo}"}
-            )
+            return self.answer(409, {"error": "You have this model repo", "url": f"{self.server.url}/{repo}"})
         private = wanted.get("private") or wanted.get("visibility") == "private"  # the latter in newer clients
         self.server.repos[repo] = {"private": bool(private), "commits": [("0" * 40, {})]}
         return self.answer(200, {"url": f"{self.server.url}/{repo}", "name": repo, "id": repo})
 
     def batch(self, objects: list[dict]):
-        answers = []
-        for item in objects:
-            oid = item["oid"]
-            actions = {"upload": {"href": f"{self.server.url}/lfs/{oid}", "header": {}}}
-            answers.append(
-                {"oid": oid, "size": item["size"]} | ({} if oid in self.server.objects else {"actions": actions})
-            )
+        answers = [{"oid": item["oid"], "size": item["size"]} for item in objects]
+        for answer in answers:
+            if answer["oid"] not in self.server.objects:
+                upload = {"href": f"{self.server.url}/lfs/{answer['oid']}", "header": {}}
+                answer["actions"] = {"upload": upload}
         return self.answer(200, {"transfer": "basic", "objects": answers})
 
     def commit(self, repo: str, lines: list[dict]):
@@ -230,14 +219,9 @@ class Worker:
         kept = {name: value for name, value in os.environ.items() if name not in ("HF_TOKEN", "HF_HOME")}
         common = {"HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0", "OMP_NUM_THREADS": "1", "NO_PROXY": "127.0.0.1"}
         self.log = log
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", "-c", WORKER],
-            env={**kept, **common, "CUDA_VISIBLE_DEVICES": "", **environment},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log.open("w"),
-            text=True,
-        )
+        environment = {**kept, **common, "CUDA_VISIBLE_DEVICES": "", **environment}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log.open("w"), "text": True}
+        self.process = subprocess.Popen([sys.executable, "-I", "-c", WORKER], env=environment, **pipes)
 
     def __call__(self, code: str, *given):
         self.process.stdin.write(json.dumps([code, given], default=str) + "\n")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from conftest import MARIAN, SHAPE, SOURCES, TARGETS, build_model
+from conftest import SOURCES, TARGETS, build_model, plain_marian
 from safetensors.torch import load_file
 
 import hf_lenctrl
@@ -57,11 +57,20 @@ def write_rows(path: Path, rows: list[dict]) -> Path:
     return path
 
 
+def read_rows(path: Path) -> list[dict]:
+    with path.open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
 def train(output_dir: Path, **options) -> dict:
     """Run the training recipe on ROWS."""
     rows = options.pop("rows", ROWS)
     file = write_rows(output_dir.with_suffix(".jsonl"), rows)
     return train_seq2seq.main(as_options({"train_file": file, "output_dir": output_dir, **TINY, **options}))
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -75,9 +84,8 @@ def assert_same_weights(one: Path, two: Path):
 
 
 def load(folder: Path):
-    return transformers.AutoModelForSeq2SeqLM.from_pretrained(
-        folder
-    ).eval(), transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    return model, transformers.AutoTokenizer.from_pretrained(folder)
 
 
 def steps_of(folder: Path) -> int:
@@ -98,24 +106,19 @@ def write_texts(model: Path, input_file: Path, *options) -> list[dict]:
     output_file = input_file.with_name("out.jsonl")
     words = ["--model", str(model), "--input_file", str(input_file), "--output_file", str(output_file)]
     generate.main([*words, "--num_beams", "2", *map(str, options)])  # a later --num_beams wins
-    with output_file.open(encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    return read_rows(output_file)
 
 
 def save_stock(folder: Path, tokenizer) -> Path:
-    """A stock Marian checkpoint."""
-    torch.manual_seed(4)
-    shape = {**SHAPE, **MARIAN, "vocab_size": len(tokenizer), "max_position_embeddings": 512}
-    transformers.MarianMTModel(transformers.MarianConfig(**shape, init_std=0.5)).save_pretrained(folder)
+    plain_marian(tokenizer, seed=4).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
 
 def write_predictor(folder: Path) -> Path:
     """A length predictor that says 12 characters for every text; with files beside it that are none of a model."""
-    encoder = transformers.BertModel(
-        transformers.BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
-    )
+    config = transformers.BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
+    encoder = transformers.BertModel(config)
     model = hf_lenctrl.LengthPredictor.from_encoder(encoder, [6, 8], length_unit="character")
     model.output.weight.data.zero_()
     model.output.bias.data.fill_(5.0)  # standard deviations of 1 above the mean of 7
@@ -131,14 +134,10 @@ def save_translators(folder: Path, tokenizer, model: str = "model", base: str = 
     """A controlled model that counts characters, and a plain one, saved with their tokenizer; returns them."""
     fields = {"vocab_size": len(tokenizer), "max_position_embeddings": 512}
     controlled = build_model("marian", length_encoding="ldpe", length_unit="character", **fields)
-    torch.manual_seed(3)
-    plain = transformers.MarianMTModel(
-        transformers.MarianConfig(**{**SHAPE, **MARIAN, **fields, "init_std": 0.5})
-    ).eval()
-    controlled.set_unit_table(tokenizer)
-    for name, made in ((model, controlled), (base, plain)):
-        tokenizer.save_pretrained(folder / name)
-        made.save_pretrained(folder / name)
+    plain = plain_marian(tokenizer)
+    save(controlled, tokenizer, folder / model)
+    for part in (plain, tokenizer):
+        part.save_pretrained(folder / base)
     return controlled, plain
 
 
@@ -152,8 +151,7 @@ def run_lenctrl(words: list[str], monkeypatch) -> None:
 
 
 def load_script(path: str):
-    """A script of the repository as a module."""
-    spec = importlib.util.spec_from_file_location(Path(path).stem, Path(__file__).resolve().parents[1] / path)
+    spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -21,6 +21,7 @@ from recipe_runs import (
     assert_same_weights,
     load,
     options_of,
+    read_rows,
     steps_of,
     train,
     weights,
@@ -86,19 +87,11 @@ def words(values: dict) -> list[str]:
 
 def launch(tmp_path: Path, configuration: str, *command, **environment) -> subprocess.CompletedProcess:
     """`accelerate launch --config_file ...` as a user writes it, without the settings and the GPU of this machine."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-        "HF_HOME": str(tmp_path / "home"),
-        **environment,
-    }
+    own = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, **own, "HF_HOME": str(tmp_path / "home"), **environment}
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", CONFIGURATIONS / configuration]
-    return subprocess.run(
-        [*map(str, launcher), *map(str, command)], env=environment, capture_output=True, text=True, timeout=300
-    )
+    command = [*map(str, launcher), *map(str, command)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -115,17 +108,12 @@ def two(tmp_path_factory):
     ):
         file = write_rows(folder / f"{name}.jsonl", rows)
         options = {**TINY, **options, "train_file": file, "output_dir": folder / name}
-        runs.append(
-            {"folder": str(folder / name), "options": words({k: v for k, v in options.items() if k != "use_cpu"})}
-        )
+        del options["use_cpu"]
+        runs.append({"folder": str(folder / name), "options": words(options)})
     (folder / "driver.py").write_text(DRIVER)
-    write_rows(folder / "in.jsonl", REQUESTS)
     (folder / "together").mkdir()
-    where = {
-        "model": folder / "whole",
-        "input_file": folder / "in.jsonl",
-        "output_file": folder / "together/out.jsonl",
-    }
+    where = {"model": folder / "whole", "input_file": write_rows(folder / "in.jsonl", REQUESTS)}
+    where["output_file"] = folder / "together" / "out.jsonl"
     generate = [*words(where), "--num_beams=2", *GENERATED]
     (folder / "runs.json").write_text(json.dumps({"folder": str(folder), "runs": runs, "generate": generate}))
     done = launch(folder, "cpu_2procs.yaml", folder / "driver.py", ROOT / "recipes", folder / "runs.json", "--use_cpu")
@@ -136,13 +124,11 @@ def two(tmp_path_factory):
 
 def seen_by(folder: Path) -> list[list]:
     """(epoch, source, length) of each training example, for each process."""
-    processes = []
-    for path in sorted(folder.glob("seen_*.json")):
-        batches = json.loads(path.read_text())
-        processes.append(
-            [(e, *row) for e, ids, lengths in batches for row in zip(map(tuple, ids), lengths, strict=True)]
-        )
-    return processes
+    processes = [json.loads(path.read_text()) for path in sorted(folder.glob("seen_*.json"))]
+    return [
+        [(e, *row) for e, ids, lengths in batches for row in zip(map(tuple, ids), lengths, strict=True)]
+        for batches in processes
+    ]
 
 
 @pytest.mark.slow
@@ -184,8 +170,7 @@ def test_noise_is_a_function_of_seed_epoch_and_example(two, tmp_path, monkeypatc
 @pytest.mark.slow
 def test_two_processes_evaluate_every_row_once_and_in_order(two):
     folder = two / "whole"
-    rows = [json.loads(line) for line in (folder / "test.jsonl").read_text().splitlines()]
-    outputs = [json.loads(line) for line in (folder / "test_outputs.jsonl").read_text().splitlines()]
+    rows, outputs = read_rows(folder / "test.jsonl"), read_rows(folder / "test_outputs.jsonl")
     assert len(rows) == 7 and [out["reference"] for out in outputs] == [row["target"] for row in rows]
     model, tokenizer = load(folder)
     for row, out in zip(rows, outputs, strict=True):
@@ -212,8 +197,7 @@ def test_two_processes_go_on_as_if_they_had_not_stopped_and_another_number_does_
 def test_two_processes_write_every_row_once_and_in_order(two):
     alone = write_texts(two / "whole", two / "in.jsonl", *GENERATED)
     assert [row["budget"] for row in alone] == [row["budget"] for row in REQUESTS]
-    together = (two / "together" / "out.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in together] == alone
+    assert read_rows(two / "together" / "out.jsonl") == alone
 
 
 EXPECTED = {

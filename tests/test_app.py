@@ -9,16 +9,14 @@ import sys
 import time
 from html import unescape
 from itertools import pairwise
-from pathlib import Path
 
 import gradio as gr
 import pytest
 from huggingface_hub import SpaceCard
 from playwright.sync_api import expect, sync_playwright
-from recipe_runs import load_script
+from recipe_runs import ROOT, load_script
 
 
-ROOT = Path(__file__).resolve().parents[1]
 app = load_script("app/app.py")
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -49,10 +47,8 @@ def texts(html: str, kind: str) -> list[str]:
 
 def test_the_answer_has_the_translation_its_count_and_the_bases(writer, plain_writer):
     html = app.translate(writer, plain_writer, SENTENCE, 25, "exact")
-    base = plain_writer(SENTENCE, length_unit="character")
     text, plain = texts(html, "text")
-    assert len(text) == 25
-    assert plain == base["generated_text"]
+    assert len(text) == 25 and plain == plain_writer(SENTENCE, length_unit="character")["generated_text"]
     assert texts(html, "count met") == ["25 of 25"]
     assert texts(html, "count base") == [str(len(plain))]
     assert html.index("exact, 25 characters") < html.index("no length given")
@@ -114,12 +110,10 @@ def test_the_shipped_model_writes_the_natural_text_too():
 
 
 def test_the_slider_has_the_trained_lengths(writer, monkeypatch):
-    slider = components(app.build(writer))["Length in characters"]
-    assert (slider["minimum"], slider["maximum"], slider["value"]) == (1, 120, 26)
-    trained = {"1%": 30, "50%": 40, "99%": 66, "max": 90}
-    monkeypatch.setattr(writer.model.config, "trained_lengths", trained, raising=False)
-    slider = components(app.build(writer))["Length in characters"]
-    assert (slider["minimum"], slider["maximum"], slider["value"]) == (30, 66, 30)
+    for trained, expected in ((None, (1, 120, 26)), ({"1%": 30, "50%": 40, "99%": 66, "max": 90}, (30, 66, 30))):
+        monkeypatch.setattr(writer.model.config, "trained_lengths", trained, raising=False)
+        slider = components(app.build(writer))["Length in characters"]
+        assert (slider["minimum"], slider["maximum"], slider["value"]) == expected
 
 
 def test_texts_and_faults_are_escaped_and_there_is_no_telemetry(writer, plain_writer, monkeypatch):
@@ -188,9 +182,9 @@ def address(writer, plain_writer, tmp_path_factory):
         served.tokenizer.save_pretrained(folder / name)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "GRADIO_SERVER_PORT": str(port)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment |= {"GRADIO_SERVER_NAME": "127.0.0.1", "GRADIO_SERVER_PORT": str(port)}
     environment |= {"LENCTRL_MODEL": str(folder / "model"), "LENCTRL_BASE_MODEL": str(folder / "base")}
-    environment["GRADIO_SERVER_NAME"] = "127.0.0.1"
     with open(folder / "log", "w+") as log:
         command = [sys.executable, str(ROOT / "app" / "app.py")]
         server = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)

@@ -12,14 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from conftest import (
-    FAMILIES,
-    RELATIVE,
-    TARGETS,
-    build_model,
-    build_model_of,
-    make_tokenizers,
-)
+from conftest import FAMILIES, RELATIVE, TARGETS, build_model, build_model_of, make_tokenizers
 from recipe_runs import isolated
 from safetensors.torch import load_file, save_file
 
@@ -57,9 +50,6 @@ def checkpoint(checkpoints, family, tmp_path):
     return Path(shutil.copytree(checkpoints[family], tmp_path / "checkpoint"))
 
 
-AUTO = "from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer"
-
-
 @pytest.mark.slow
 def test_a_fresh_process_finds_public_names_and_auto_classes_and_no_optional_library(checkpoints, tmp_path):
     for family, folder in checkpoints.items():
@@ -71,7 +61,7 @@ def test_a_fresh_process_finds_public_names_and_auto_classes_and_no_optional_lib
         path.write_text(json.dumps(fields))
     code = f"""
 import json, sys
-{AUTO}
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 import hf_lenctrl  # after the Auto classes
 optional = {{"datasets", "nltk", "rouge_score", "matplotlib", "ctranslate2", "evaluate", "peft"}}
 loaded = sorted(optional & set(sys.modules))
@@ -122,16 +112,15 @@ def without_table(folder: Path) -> None:
 
 
 def test_a_checkpoint_that_lost_its_character_table_asks_for_the_tokenizer(checkpoint):
-    expected = transformers.AutoModelForSeq2SeqLM.from_pretrained(checkpoint).generate(
-        torch.tensor([[7, 8]]), length=9
-    )
+    load, source = transformers.AutoModelForSeq2SeqLM.from_pretrained, torch.tensor([[7, 8]])
+    expected = load(checkpoint).generate(source, length=9)
     without_table(checkpoint)
-    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(checkpoint)
+    model = load(checkpoint)
     assert (model.unit_table.weights == NOT_FILLED).all()
     with pytest.raises(ValueError, match=r"no table of units.*set_unit_table\(tokenizer\)"):
-        model.generate(torch.tensor([[7, 8]]), length=9)
+        model.generate(source, length=9)
     model.set_unit_table(transformers.AutoTokenizer.from_pretrained(checkpoint))
-    assert torch.equal(model.generate(torch.tensor([[7, 8]]), length=9), expected)
+    assert torch.equal(model.generate(source, length=9), expected)
 
 
 def test_a_checkpoint_that_lost_its_token_table_gets_the_default_one(family, tmp_path):

@@ -15,7 +15,7 @@ import timing
 import torch
 import yaml
 from conftest import SOURCES, TARGETS
-from recipe_runs import save_translators, write_rows
+from recipe_runs import read_rows, save_translators, write_rows
 
 from benchmarks import reading, translation
 
@@ -149,24 +149,17 @@ def test_percentages_are_of_words_and_of_texts(tmp_path, capsys):
         {"source": "Hallo.", "reference": "Hello there.", "output": "Hello theree."},
         {"source": "Nein!", "reference": "No!", "output": "No no no"},
     ]
-    (tmp_path / "out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "train.jsonl").write_text(json.dumps({"target": "No, hello there."}) + "\n")
     figures = reading.reading(rows, {"hello", "there", "no"})
     assert figures["unknown words"] == 20  # theree, of five words
     assert (figures["repeated"], figures["no final mark"], figures["names"]) == (50, 50, 0)
-    reading.main(["--train_file", str(tmp_path / "train.jsonl"), "--systems", f"a={tmp_path / 'out.jsonl'}"])
+    train = write_rows(tmp_path / "train.jsonl", [{"target": "No, hello there."}])
+    reading.main(["--train_file", str(train), "--systems", f"a={write_rows(tmp_path / 'out.jsonl', rows)}"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[2] == "| references | 2 | " + " | ".join(["0.00"] * 9) + " |"
     assert lines[3].startswith("| a | 2 | 20.00 | 50.00 | 0.00 |")
 
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
-
-
-def test_what_fits():
-    pairs = [(20, 22), (20, 23), (20, 18), (20, 17), (11, 12), (10, 99)]  # up to 10 characters anything does
-    found = [instead.fits("a" * source, "b" * output, 0.1) for source, output in pairs]
-    assert found == [True, False, True, False, True, True]
 
 
 @pytest.fixture
@@ -186,7 +179,7 @@ def test_every_way_writes_each_sentence(models, capsys):
     instead.main([str(folder / "ways.yaml"), *files, "--max_rows", "2"])
     table = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     assert [cells[0] for cells in table[2:]] == list(spec["ways"])
-    rows = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+    rows = read_rows(folder / "out.jsonl")
     assert [row["source"] for row in rows] == SOURCES[:2]
     for row in rows:
         assert len(row["outputs"]["base, max"]) <= 1.1 * len(row["source"])
@@ -195,6 +188,10 @@ def test_every_way_writes_each_sentence(models, capsys):
 
 
 def test_the_first_that_fits_is_taken_else_the_best():
+    pairs = [(20, 22), (20, 23), (20, 18), (20, 17), (11, 12), (10, 99)]  # up to 10 characters anything does
+    found = [instead.fits("a" * source, "b" * output, 0.1) for source, output in pairs]
+    assert found == [True, False, True, False, True, True]
+
     def pipe(sources, **options):
         assert options == {"num_return_sequences": 3}
         return [[{"generated_text": text * n} for n in (10, 6, 3)] for text in ("ab", "ab")]
@@ -217,12 +214,11 @@ def test_every_length_is_written_in_every_way_and_met_by_the_exact_one(shared_to
         model.generation_config.max_length = 12
         model.save_pretrained(tmp_path / name)
     write_rows(tmp_path / "test.jsonl", [{"source": s, "target": t} for s, t in zip(SOURCES, TARGETS, strict=True)])
-    options = ["--model", "model", "--base_model", "base", "--test_file", "test.jsonl", "--output_dir", "out"]
-    options = [str(tmp_path / word) if index % 2 else word for index, word in enumerate(options)]
-    translation.main([*options, "--num_beams", "1"])
+    named = {"model": "model", "base_model": "base", "test_file": "test.jsonl", "output_dir": "out"}
+    translation.main([*(f"--{key}={tmp_path / name}" for key, name in named.items()), "--num_beams", "1"])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 + 1 + 6 * 4  # the base; six lengths, three ways and the cut text
-    outputs = {path.stem: [json.loads(line) for line in path.open()] for path in (tmp_path / "out").glob("*.jsonl")}
+    outputs = {path.stem: read_rows(path) for path in (tmp_path / "out").glob("*.jsonl")}
     assert len(outputs) == 25
     references = [len(target) for target in TARGETS]
     assert [row["requested"] for row in outputs["reference_exact"]] == references

@@ -4,6 +4,7 @@ import functools
 
 import pytest
 import torch
+from conftest import given_to
 from huggingface_hub.errors import StrictDataclassClassValidationError
 from tokenizers import ByteLevelBPETokenizer
 from torch.nn.functional import cross_entropy
@@ -163,14 +164,11 @@ def test_a_prompt_read_in_chunks_changes_nothing(beams):
     same = {"do_sample": False, "max_new_tokens": 20, "num_beams": beams}
     options, several = {"length": 9, **same}, {"length": LENGTHS, **same}
     expected, both = model.generate(**prompt, **options), model.generate(**encode(PROMPTS), **several)
-    widths: list[int] = []
-    model.register_forward_pre_hook(
-        lambda _, args, given: widths.append(given["input_ids"].shape[1]), with_kwargs=True
-    )
+    read = given_to(model, "input_ids")
     for chunk in (1, 3, 100):
-        widths.clear()
+        read.clear()
         assert torch.equal(model.generate(**encode(PROMPTS), **several, prefill_chunk_size=chunk), both)
-        assert max(widths) <= chunk or chunk == 100
+        assert max(ids.shape[1] for ids in read) <= chunk or chunk == 100
         for first in (0, cut):  # with a cache of the first columns: all ids, or those that are new
             cache = DynamicCache(config=model.config)
             with torch.no_grad():

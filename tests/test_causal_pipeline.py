@@ -89,10 +89,8 @@ def test_what_was_cut_goes_back_to_its_last_end(text, finish, at_word, expected)
 def test_the_processor_ends_where_the_first_choice_has_no_room():
     tokenizer = make_tokenizer()
     table = hf_lenctrl.UnitTable.from_tokenizer(tokenizer, "character")
-    dot, word = tokenizer(".")["input_ids"][0], tokenizer(" other")["input_ids"][0]
-    letter = tokenizer("x")["input_ids"][0]
+    dot, word, letter = (tokenizer(text)["input_ids"][0] for text in (".", " other", "x"))
     written = torch.tensor([tokenizer("some")["input_ids"]])
-    start = written.shape[1]
     scores = torch.full((1, len(tokenizer)), -9.0)
     scores[0, word], scores[0, letter], scores[0, dot], scores[0, 1] = 0.0, -1.0, -2.0, -8.0
     width = len(tokenizer.decode([word]))
@@ -111,15 +109,10 @@ def test_the_processor_ends_where_the_first_choice_has_no_room():
     assert word in allowed and not process.cut
     process, allowed = after(4 + width - 1, "word")
     assert allowed == {1}
-    text, end = process.ending([*written[0].tolist(), 1], "some", lambda short: True)
-    assert (text, end) == ("some", "word") and start
+    assert process.ending([*written[0].tolist(), 1], "some", lambda short: True) == ("some", "word")
     scores[0, dot] = -4.0  # less than a twentieth as likely as the word
     process = FinishLogitsProcessor(tokenizer, table, torch.tensor([4 + width]), "sentence", eos_token_id=1)
     assert int(process(written, scores).argmax()) == 1
-
-
-WORD_BEGINS = {"bart": "Ġd", "bert": "p"}  # in the other kinds "▁d"
-MORE_OF_IT = {"bert": "##p"}
 
 
 @pytest.mark.parametrize("kind", ["bart", "bert", "byte fallback", "m2m_100", "marian", "t5"])
@@ -137,8 +130,8 @@ def test_where_a_word_begins_in_every_kind_of_tokenizer(kind, tokenizers_of_ever
         process(torch.tensor([ids]), scores)
         return process.cut[tuple(ids)]
 
-    assert at_word(written, WORD_BEGINS.get(kind, "▁d")) is True
-    assert at_word(written, MORE_OF_IT.get(kind, "p")) is False
+    assert at_word(written, {"bart": "Ġd", "bert": "p"}.get(kind, "▁d")) is True
+    assert at_word(written, "##p" if kind == "bert" else "p") is False
     assert at_word(written, ",") is True
     if kind in ("bert", "m2m_100", "marian"):  # no entry is a space, or no text ends on one
         return
@@ -281,8 +274,8 @@ def test_half_precision_a_device_map_and_gradient_checkpointing(checkpoint):
     assert model.length_projection.weight.dtype == torch.float32
     prompt = encode(PROMPTS)
     assert answers(model, model.generate(**prompt, length=LENGTHS, **EXACT), prompt) == LENGTHS
-    plain, half = build("llama", zero=True)
-    plain, half = plain.bfloat16(), hf_lenctrl.add_length_control(plain.bfloat16(), tokenizer=make_tokenizer())
+    plain = build("llama", zero=True)[0].bfloat16()
+    half = hf_lenctrl.add_length_control(plain, tokenizer=make_tokenizer())
     with torch.no_grad():
         assert torch.equal(half(**prompt, length=5).logits, plain(**prompt).logits)
 

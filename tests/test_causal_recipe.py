@@ -11,8 +11,9 @@ import torch
 import yaml
 from hub_server import Hub, Worker
 from peft import PeftModel
-from recipe_runs import as_options, write_rows
+from recipe_runs import as_options, files_of, read_rows, write_rows
 from test_causal import make_tokenizer
+from test_report import table_rows
 from transformers import AutoModelForCausalLM
 
 import hf_lenctrl
@@ -69,9 +70,9 @@ def test_a_base_a_whole_training_an_adapter_and_their_table(runs, capsys):
     test = runs / "base" / "data" / "test.jsonl"
     options = ["--rows", "2", "--lengths", "9", "--output_file", str(runs / "outputs.jsonl")]
     evaluate_causal.main([str(test), str(runs / "base"), str(runs / "whole"), str(runs / "lora"), *options])
-    lines = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    lines = table_rows(capsys.readouterr().out)
     assert lines[0] == ["model", "asked", "length", "variance", "MAE", "exact %", "over %", "ROUGE-1"]
-    rows = {tuple(cells[:3]): cells[3:] for cells in lines[2:]}
+    rows = {tuple(cells[:3]): cells[3:] for cells in lines[1:]}
     asked = {"base": ["no length", "named in the prompt", "max", "exact"]}
     asked |= dict.fromkeys(("whole", "lora"), ["unconstrained", "max", "exact"])
     assert set(rows) == {(m, way, n) for m in asked for way in asked[m] for n in ("9", "reference")}
@@ -80,9 +81,9 @@ def test_a_base_a_whole_training_an_adapter_and_their_table(runs, capsys):
         assert rows[model, "max", "reference"][3] == "0.0"
     options = ["--rows", "2", "--lengths", "2", "--unit", "word", "--asked", "exact"]
     evaluate_causal.main([str(test), str(runs / "base"), *options])
-    lines = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
-    assert [cells[2:7] for cells in lines[2:]] == [[n, "0.000", "0.00", "100.0", "0.0"] for n in ("2", "reference")]
-    outputs = [json.loads(line) for line in (runs / "outputs.jsonl").read_text(encoding="utf-8").splitlines()]
+    lines = table_rows(capsys.readouterr().out)
+    assert [cells[2:7] for cells in lines[1:]] == [[n, "0.000", "0.00", "100.0", "0.0"] for n in ("2", "reference")]
+    outputs = read_rows(runs / "outputs.jsonl")
     assert {len(row["output"]) for row in outputs if row["asked"] == "exact" and row["length"] == "9"} == {9}
 
 
@@ -106,9 +107,7 @@ def test_a_chat_trains_on_what_the_assistant_says():
 
 
 def test_a_row_that_oversteps_learns_how_an_answer_ends():
-    tokenizer = make_tokenizer().__class__(
-        tokenizer_object=make_tokenizer()._tokenizer, eos_token="</s>", pad_token="<pad>"
-    )
+    tokenizer = make_tokenizer()
     table = hf_lenctrl.UnitTable.from_tokenizer(tokenizer, "token")
     row = {"input_ids": [5, 6, 7, 8, 9, 10, 1], "labels": [-100, -100, 7, 8, 9, 10, 1]}
     collate = train_causal_lm.CollatorWithOvershoot(tokenizer, table=table, share=0.0)
@@ -147,10 +146,6 @@ def test_what_has_no_effect_and_no_answer_is_refused(runs, tmp_path, monkeypatch
     write_rows(Path("rows.jsonl"), [{"prompt": "a", "completion": "b"}, {"prompt": "a", "completion": ""}])
     with pytest.raises(ValueError, match=message):
         train_causal_lm.main([str(runs / "small.yaml"), "--output_dir", "run", *options])
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 LORA = ["--lora_r", "2"]
@@ -242,7 +237,7 @@ def test_the_base_writes_titles_of_several_lengths_for_an_abstract(tmp_path):
     (tmp_path / "data").mkdir()
     abstract = "We train a neural network to detect hate speech in tweets. " * 4
     real = [{"prompt": f"{abstract}{i}\nTitle:\n", "completion": f"Title {i}"} for i in range(3)]
-    (tmp_path / "data" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in real), encoding="utf-8")
+    write_rows(tmp_path / "data" / "train.jsonl", real)
     command = [str(tmp_path), "--prompts", "3", "--titles", "4", "--prompt_tokens", "9", "--batch_size", "1"]
     titles.main(command)
     lines = (tmp_path / "data" / "titles.jsonl").read_text(encoding="utf-8").splitlines()

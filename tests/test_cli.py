@@ -133,9 +133,7 @@ def test_a_fault_of_the_program_keeps_its_traceback(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="invalid literal"):
         cli.run("faulty", "faulty", [])
     (tmp_path / "lacking.py").write_text("import a_package_that_is_not_there\n")
-    with pytest.raises(
-        SystemExit, match=r"a_package_that_is_not_there'; in a clone of hf_lenctrl: pip install '.\[train\]'"
-    ):
+    with pytest.raises(SystemExit, match=r"that_is_not_there'; in a clone of hf_lenctrl: pip install '.\[train\]'"):
         cli.run("lacking", "lacking", [])
 
 

@@ -91,13 +91,9 @@ def test_requests_with_and_without_a_length_get_what_generate_writes(model, alon
 
 
 def test_evicted_requests_go_on_where_they_were(model, alone, monkeypatch):
-    evicted = []
-    create = RequestState.create_equivalent_initial_request
-    monkeypatch.setattr(
-        RequestState,
-        "create_equivalent_initial_request",
-        lambda state: evicted.append(len(state.generated_tokens)) or create(state),
-    )
+    evicted, create = [], RequestState.create_equivalent_initial_request
+    watched = lambda state: evicted.append(len(state.generated_tokens)) or create(state)  # noqa: E731
+    monkeypatch.setattr(RequestState, "create_equivalent_initial_request", watched)
     manager = manager_of(model, blocks=20, batch=32)
     add_length_constraint(manager, make_tokenizer())
     results = answers(manager, requests())
@@ -118,25 +114,19 @@ def test_the_constraint_comes_before_sampling_and_holds_for_each_copy(model, alo
 REFUSED = {
     "which goes without use_async_batching; pass": {"use_async_batching": True},
     "which goes without varlen_compile_config; pass": {"varlen_compile_config": CompileConfig()},
-    "which goes without use_cuda_graph; pass": {"graph": (False, True)},
+    "which goes without use_cuda_graph; pass": {},
     "got eos_token_id=-1; pass a generation_config that has one": {"generation": {"eos_token_id": None}},
+    "got a length-controlled one; use its generate": {},
 }
 
 
 @pytest.mark.parametrize("message, fields", REFUSED.items())
 def test_a_manager_that_cannot_keep_lengths_is_refused(model, message, fields):
-    graph = fields.get("graph")
-    manager = manager_of(model, **{name: value for name, value in fields.items() if name != "graph"})
-    if graph:  # without a GPU transformers turns graphs off
-        manager.continuous_batching_config.use_cuda_graph = graph
+    manager = manager_of(build("llama", zero=True)[1] if "controlled" in message else model, **fields)
+    if "graph" in message:  # without a GPU transformers turns graphs off
+        manager.continuous_batching_config.use_cuda_graph = (False, True)
     with pytest.raises(ValueError, match=message):
         add_length_constraint(manager, make_tokenizer())
-
-
-def test_a_model_that_reads_lengths_is_refused():
-    controlled = build("llama", zero=True)[1]
-    with pytest.raises(ValueError, match="got a length-controlled one; use its generate"):
-        add_length_constraint(manager_of(controlled), make_tokenizer())
 
 
 def test_a_request_may_take_the_name_of_one_that_ended_and_a_running_manager_is_refused(model):

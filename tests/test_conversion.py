@@ -16,11 +16,6 @@ from hf_lenctrl import add_length_control
 PROJECTION = "model.decoder.length_projection.weight"
 
 
-def projection_of(model) -> str:
-    return PROJECTION if hasattr(model, "model") else PROJECTION.removeprefix("model.")
-
-
-CLASSES = hf_lenctrl.modeling_lenctrl.FAMILIES
 INPUTS = {
     "input_ids": SOURCE,
     "attention_mask": torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]]),
@@ -51,7 +46,7 @@ def assert_same_logits(converted, plain):
 @pytest.mark.parametrize(("encoding", "unit"), [("ldpe", "character"), ("lrpe", "token"), ("pre", "word")])
 def test_logits_equal_the_plain_models_bit_for_bit_whatever_the_length(plain, encoding, unit):
     converted = convert(plain, length_encoding=encoding, length_unit=unit)
-    assert type(converted) is CLASSES[family_of(plain)]
+    assert type(converted) is hf_lenctrl.modeling_lenctrl.FAMILIES[family_of(plain)]
     config = converted.config
     assert (config.length_encoding, config.length_unit, config.length_projection) == (encoding, unit, True)
     assert_same_logits(converted, plain)
@@ -75,24 +70,21 @@ def test_the_plain_model_is_left_as_it_is():
     converted.generation_config.num_beams = 7
     assert plain.training and not converted.training
     assert all(torch.equal(value, weights[name]) for name, value in plain.state_dict().items())
-    assert plain.config.to_dict() == config
-    assert plain.generation_config.num_beams != 7
+    assert plain.config.to_dict() == config and plain.generation_config.num_beams != 7
 
 
 @pytest.mark.parametrize(("family", "from_folder"), [("bart", True), ("marian", False)])
 def test_what_the_plain_model_has_is_carried_over(family, tmp_path, from_folder):
-    plain = stock_model(
-        family, dropout=0.3, activation_function="swish", tie_word_embeddings=family == "bart"
-    ).bfloat16()
+    own = {"dropout": 0.3, "activation_function": "swish", "tie_word_embeddings": family == "bart"}
+    plain = stock_model(family, **own).bfloat16()
     fields = {"num_beams": 3, "no_repeat_ngram_size": 2, "length_penalty": 2.0}
     plain.generation_config.update(**fields)
-    source: object = plain
     if from_folder:
         plain.save_pretrained(tmp_path)
-        source = tmp_path
     else:
         plain.set_attn_implementation("eager")
-    converted = add_length_control(source, tokenizer=tokenizer_of(family), length=30, length_constraint="max")
+    options = {"tokenizer": tokenizer_of(family), "length": 30, "length_constraint": "max"}
+    converted = add_length_control(tmp_path if from_folder else plain, **options)
     assert {parameter.dtype for parameter in converted.parameters()} == {torch.bfloat16}
     config = converted.config
     assert (config.dropout, config.activation_function, config.length_constraint) == (0.3, "swish", "max")
@@ -115,17 +107,15 @@ def test_separate_vocabularies_are_carried_over(character_tokenizer):
     inputs = {"input_ids": torch.tensor([[5, 6, 7]]), "decoder_input_ids": torch.tensor([[2, 5, 6, 7]])}
     with torch.no_grad():
         assert torch.equal(converted(**inputs, length=9).logits, plain(**inputs).logits)
-    assert converted.conversion_report.dropped == ()
-    assert converted.conversion_report.new == (PROJECTION,)
+    assert (converted.conversion_report.new, converted.conversion_report.dropped) == ((PROJECTION,), ())
 
 
 def test_the_report_names_every_parameter_kept_new_and_dropped(plain):
     report = convert(plain).conversion_report
     names = [name for name, _ in plain.named_parameters()]
-    assert sorted(report.kept) == sorted(names)
-    assert report.new == (projection_of(plain),)
-    assert report.dropped == ()
-    assert str(report) == f"{len(names)} parameters kept, new: ['{projection_of(plain)}'], dropped: []"
+    new = PROJECTION if hasattr(plain, "model") else PROJECTION.removeprefix("model.")  # of T5
+    assert (sorted(report.kept), report.new, report.dropped) == (sorted(names), (new,), ())
+    assert str(report) == f"{len(names)} parameters kept, new: ['{new}'], dropped: []"
 
 
 def test_what_cannot_be_converted_is_told(tmp_path):

@@ -106,12 +106,9 @@ def test_columns_are_those_that_the_options_name(tmp_path, columns, found):
 
 
 def test_rows_of_unseen_lengths_are_left_out_and_counted(shared_tokenizer, caplog):
-    rows = datasets.Dataset.from_list(
-        [{"source": "s", "target": target} for target in ("abc", " ab ", "abc", "a", "é")]
-    )
+    rows = datasets.Dataset.from_dict({"source": ["s"] * 5, "target": ["abc", " ab ", "abc", "a", "é"]})
     with caplog.at_level("INFO"):
-        kept = leave_out_lengths(rows, shared_tokenizer, "character", [3, 2, 9])
-    assert kept["target"][:] == ["a", "é"]
+        assert leave_out_lengths(rows, shared_tokenizer, "character", [3, 2, 9])["target"][:] == ["a", "é"]
     assert "train: 5 rows, targets left out by their characters: 2 of 3, 1 of 2, 0 of 9" in caplog.text
     assert leave_out_lengths(rows, shared_tokenizer, "byte", [2])["target"][:] == ["abc", "abc", "a"]
     # training counts what the tokenizer makes of a text
@@ -162,12 +159,9 @@ def test_without_groups_and_with_an_own_file(tmp_path):
     own = write(tmp_path / "own.jsonl", [{"source": "mine", "target": "t"}])
     path = write(tmp_path / "a.jsonl", rows)
     train = sorted(["vim", "git", "fonts", "café", "omicron", "zeta-1"] * 3)
+    expected = {"validation": ["mine"], "test": ["theta"] * 3 + ["zeta"] * 3, "train": train}
     for options in ({}, {"group_column": "source"}):
-        assert split_names(path, validation_file=own, test_share=0.15, **options) == {
-            "validation": ["mine"],
-            "test": ["theta"] * 3 + ["zeta"] * 3,
-            "train": train,
-        }
+        assert split_names(path, validation_file=own, test_share=0.15, **options) == expected
 
 
 def tokenize_rows(pairs, tokenizer, **options):
@@ -229,13 +223,8 @@ BROKEN = {
     "cut.jsonl.gz": gzip.compress(GOOD.encode() * 5000, mtime=0)[:-60],
     "not_gzip.jsonl.gz": GOOD.encode(),
 }
-WITHOUT_ROWS = {
-    "empty.jsonl": b"",
-    "empty.csv": b"",
-    "blank.jsonl": b"\n\n",
-    "empty.json": b"[]",
-    "header.csv": b"source,target\n",
-}
+WITHOUT_ROWS = {"empty.jsonl": b"", "empty.csv": b"", "blank.jsonl": b"\n\n", "empty.json": b"[]"}
+WITHOUT_ROWS["header.csv"] = b"source,target\n"
 NUMBERS = "'target'.*int64"
 NO_COLUMN = "a.jsonl has no column 'headline', only source, target; .*{}="
 

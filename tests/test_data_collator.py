@@ -40,11 +40,9 @@ def test_a_batch_is_padded_and_gets_lengths(byte_level_tokenizer, unit):
 
 
 def test_another_label_padding_does_not_count(byte_level_tokenizer):
-    padding = -1
-    batch = DataCollatorForLengthControl(byte_level_tokenizer, length_unit="character", label_pad_token_id=padding)(
-        FEATURES
-    )
-    assert batch["labels"].tolist() == [[0, 9, 8, 6, 2], [0, 6, 2, padding, padding]]
+    options = {"length_unit": "character", "label_pad_token_id": -1}
+    batch = DataCollatorForLengthControl(byte_level_tokenizer, **options)(FEATURES)
+    assert batch["labels"].tolist() == [[0, 9, 8, 6, 2], [0, 6, 2, -1, -1]]
     assert batch["length"].tolist() == [5, 1]
 
 
@@ -60,16 +58,13 @@ def test_a_model_makes_decoder_input_ids(byte_level_tokenizer, family, decoder_i
     assert batch["length"].tolist() == [3, 1]
 
 
-def test_the_unit_is_that_of_the_model_unless_it_is_given(byte_level_tokenizer):
+@pytest.mark.parametrize(
+    ("options", "lengths"), [({}, [5, 1]), ({"length_unit": "token"}, [3, 1]), ({"length": 40}, [40, 40])]
+)
+def test_lengths_are_in_the_models_unit_unless_another_or_a_fixed_one_is_given(byte_level_tokenizer, options, lengths):
     model = build_model("bart", vocab_size=10, length_unit="character")
-    assert DataCollatorForLengthControl(byte_level_tokenizer, model=model)(FEATURES)["length"].tolist() == [5, 1]
-    token = DataCollatorForLengthControl(byte_level_tokenizer, model=model, length_unit="token")
-    assert token(FEATURES)["length"].tolist() == [3, 1]
-
-
-def test_a_fixed_length_is_asked_of_every_example(byte_level_tokenizer):
-    batch = DataCollatorForLengthControl(byte_level_tokenizer, length_unit="token", length=40)(FEATURES)
-    assert batch["length"].tolist() == [40, 40] and batch["length"].dtype == torch.long
+    batch = DataCollatorForLengthControl(byte_level_tokenizer, model=model, **options)(FEATURES)
+    assert batch["length"].tolist() == lengths and batch["length"].dtype == torch.long
 
 
 @pytest.mark.parametrize("length", [None, 40])
@@ -132,10 +127,10 @@ def test_overshooting_examples_have_labels_only_where_the_length_is_used_up(shar
     assert set(given) == {2, 3, 4}  # 20 sources: every case is there
     assert batch["labels"][::2].tolist() == [wanted[n] for n in given]
     # with 2 tokens: padding stays padding
-    assert {tuple(row) for row in batch["labels"][1::2].tolist()} == {
-        (-100, 16, 0, -100, -100),
-        (15, 16, 0, -100, -100),
-    }
+    two = {tuple(row) for row in batch["labels"][1::2].tolist()}
+    assert two == {(-100, 16, 0, -100, -100), (15, 16, 0, -100, -100)}
+    alone = collate([{"input_ids": [5, i, 0], "labels": [17, 0]} for i in range(20)])
+    assert alone["labels"].tolist() == [[17, 0]] * 20  # of one token nothing is left out
     # the decoder still reads the whole target
     assert batch["decoder_input_ids"][:2].tolist() == [[2, 11, 12, 13, 14], [2, 15, 16, 0, 2]]
 
@@ -198,30 +193,18 @@ def test_noise_depends_on_seed_epoch_and_example_and_on_nothing_else(byte_level_
         assert 40 <= sum(a != b for a, b in zip(first, other, strict=True)) <= 62
 
 
-def test_workers_that_outlive_an_epoch_draw_anew(byte_level_tokenizer):
-    collate = noisy(byte_level_tokenizer)
-    loader = DataLoader(
-        rows_of([20] * 32),
-        batch_size=8,
-        collate_fn=collate,
-        num_workers=2,
-        persistent_workers=True,
-        multiprocessing_context="fork",
-    )
+def test_workers_that_outlive_an_epoch_draw_anew_forked_or_spawned(byte_level_tokenizer):
+    collate, rows = noisy(byte_level_tokenizer), rows_of([20] * 32)
+    sent = ForkingPickler.loads(ForkingPickler.dumps(collate))  # as it comes to a spawned process
+    workers = {"num_workers": 2, "persistent_workers": True, "multiprocessing_context": "fork"}
+    loader = DataLoader(rows, batch_size=8, collate_fn=collate, **workers)
     for epoch in (0, 1):
         collate.set_epoch(epoch)
-        drawn = [n for batch in loader for n in batch["length"].tolist()]
         alone = noisy(byte_level_tokenizer)
         alone.set_epoch(epoch)
-        assert drawn == alone(rows_of([20] * 32))["length"].tolist()
-
-
-def test_a_spawned_worker_sees_the_epoch_change_too(byte_level_tokenizer):
-    collate = noisy(byte_level_tokenizer)
-    sent = ForkingPickler.loads(ForkingPickler.dumps(collate))  # as it comes to a spawned process
-    for epoch in (0, 1):
-        collate.set_epoch(epoch)
-        assert sent(rows_of([20] * 32))["length"].tolist() == collate(rows_of([20] * 32))["length"].tolist()
+        expected = alone(rows)["length"].tolist()
+        assert [n for batch in loader for n in batch["length"].tolist()] == expected
+        assert sent(rows)["length"].tolist() == expected
 
 
 def test_an_overshoot_is_inside_the_target_whatever_the_noise(shared_tokenizer):
@@ -235,12 +218,9 @@ def test_an_overshoot_is_inside_the_target_whatever_the_noise(shared_tokenizer):
     assert bool(over.any()) and bool((batch["length"][over] < 3).all())
 
 
-def test_noise_is_for_training(byte_level_tokenizer):
+def test_noise_without_an_epoch_and_a_column_of_no_whole_numbers_are_refused(byte_level_tokenizer):
     with pytest.raises(ValueError, match="are for training; use LengthControlTrainer"):
         DataCollatorForLengthControl(byte_level_tokenizer, length_unit="token", length_noise=2)(FEATURES)
-
-
-def test_a_column_of_lengths_holds_whole_numbers(byte_level_tokenizer):
     collate = DataCollatorForLengthControl(byte_level_tokenizer, length_unit="character", length="column")
     rows = [{**dict(byte_level_tokenizer("a", text_target="b")), "length": value} for value in (40.7, 3)]
     with pytest.raises((TypeError, ValueError), match="40.7"):

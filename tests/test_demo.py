@@ -2,13 +2,11 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
-from recipe_runs import load_script
+from recipe_runs import ROOT, load_script
 
 
-ROOT = Path(__file__).resolve().parents[1]
 demo = load_script("recipes/translation/translate_demo.py")
 
 
@@ -32,3 +30,13 @@ def test_the_demo_prints_and_draws_what_the_docs_show(tmp_path, capsys, monkeypa
     assert all(0.79 < row["requested"] / len(row["natural"]) < 1.21 for row in lengths)
     picture = (tmp_path / "demo" / "lengths.png").read_bytes()
     assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
+
+
+def test_the_score_of_each_length_is_printed_and_drawn(tmp_path, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "recipes" / "translation"))
+    scores = load_script("recipes/translation/scores.py")
+    scores.main(["--shares", "0.95", "1.1", "--output_file", str(tmp_path / "scores.png")])
+    rows = re.findall(r"^ (\d+) +(-\d+\.\d)  (.+)$", capsys.readouterr().out, flags=re.M)
+    assert [int(length) for length, _, _ in rows] == [len(text) for _, _, text in rows] == [28, 29, 30, 31, 32]
+    assert max(rows, key=lambda row: float(row[1]))[0] == "29"  # the natural length
+    assert (tmp_path / "scores.png").read_bytes().startswith(b"\x89PNG")

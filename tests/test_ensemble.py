@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from conftest import MARIAN, SHAPE, build_model, controlled_marian
+from conftest import build_model, controlled_marian, plain_marian
 from family_models import SOURCE
 from test_causal import build
-from transformers import MarianConfig, MarianMTModel
+from transformers import MarianMTModel
 
 import hf_lenctrl
 from hf_lenctrl import LengthControlEnsemble
@@ -61,8 +61,8 @@ def test_an_ensemble_keeps_a_bound_and_takes_it_from_the_config_too():
 PLAIN = {"length_encoding": "none", "absolute_positions": True}
 
 
-def pair(**fields):
-    return LengthControlEnsemble([build_model("bart"), build_model("bart", **fields)])
+def pair(first=(), **fields):
+    return LengthControlEnsemble([build_model("bart", **dict(first)), build_model("bart", **fields)])
 
 
 @pytest.mark.parametrize(
@@ -71,10 +71,7 @@ def pair(**fields):
         (lambda: LengthControlEnsemble([build("llama")[0]]), "takes models with an encoder, got a Llama"),
         (lambda: LengthControlEnsemble([build("llama")[1]]), "takes models with an encoder, got a LenCtrlForCausalLM"),
         (lambda: LengthControlEnsemble(members()).generate(SOURCE), "no length was given; pass it to the call"),
-        (
-            lambda: LengthControlEnsemble([build_model("bart", **PLAIN)] * 2).generate(SOURCE, length=5),
-            "length was given to a model with length_encoding='none'",
-        ),
+        (lambda: pair(PLAIN, **PLAIN).generate(SOURCE, length=5), "given to a model with length_encoding='none'"),
         (lambda: pair(vocab_size=61), "their unit tables differ"),
         *(
             (lambda name=name: pair(**{name: 7}), f"must agree in {name}, got . and 7")
@@ -89,10 +86,7 @@ def test_what_an_ensemble_cannot_do_is_told(call, message):
 
 
 def test_a_plain_member_is_refused_with_the_line_that_works(shared_tokenizer, tmp_path):
-    size = len(shared_tokenizer)
-    torch.manual_seed(1)
-    plain = MarianMTModel(MarianConfig(**{**SHAPE, **MARIAN, "vocab_size": size}))
-    plain.save_pretrained(tmp_path)
+    plain_marian(shared_tokenizer).save_pretrained(tmp_path)
     plain = MarianMTModel.from_pretrained(tmp_path)
     lead = controlled_marian(shared_tokenizer)
     with pytest.raises(ValueError, match="an ensemble takes this package's models, got a MarianMTModel") as refused:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from recipe_runs import load_script
+from safetensors.torch import load_file, save_file
 from transformers import MarianMTModel, MarianTokenizer
 
 
@@ -32,7 +33,7 @@ class First:
     """Draws the first choice, the smallest number."""
 
     choice = staticmethod(lambda choices: choices[0])
-    randrange = staticmethod(lambda low, high=None: low)
+    randrange = staticmethod(lambda low, high=None: 0 if high is None else low)
 
 
 @pytest.mark.parametrize(
@@ -60,6 +61,44 @@ def test_times_are_converted(everyday):
     assert ("12.05 Uhr", "12h05", "12:05 p.m.") in times
     assert ("ein Uhr", "une heure", "one o'clock") in times
     assert ("18 Uhr", "18 heures", "6 p.m.") in times
+
+
+@pytest.mark.parametrize(
+    "word, form, wanted",
+    [
+        (("der Kunde+n", "le client", "customer"), "acc", ("den Kunden", "le client", "the customer")),
+        (("das Hotel", "l'hôtel m", "hotel"), "to", ("zum Hotel", "à l'hôtel", "the hotel")),
+        (("der Markt", "le marché", "market"), "dat", ("dem Markt", "du marché", "the market")),
+        (("die Schulter", "l'épaule f", "shoulder"), "my", ("meine Schulter", "mon épaule", "my shoulder")),
+        (("die Bohnen", "les haricots", "beans"), "no", ("keine Bohnen", "de haricots", "no beans")),
+        (("die Zwiebeln", "les oignons", "onions"), "some", ("Zwiebeln", "des oignons", "onions")),
+        (("der Regenschirm", "le parapluie", "umbrella"), "one", ("einen Regenschirm", "un parapluie", "an umbrella")),
+    ],
+)
+def test_words_have_their_articles(everyday, word, form, wanted):
+    import words
+
+    assert words.forms(*word)[form] == wanted
+
+
+@pytest.mark.parametrize(
+    "text, others",
+    [
+        ("I'm tired.", {"I am tired."}),
+        (
+            "Unable to connect",
+            {"Could not connect", "Couldn't connect", "Cannot connect", "Can't connect", "Failed to connect"},
+        ),
+        ("Wait ten minutes.", {"Wait 10 minutes."}),
+        ("Why didn't anyone come?", {"Why didn't anybody come?"}),  # never "did not anyone"
+        ("This is it.", {None}),  # never "This's"
+        ("Don't you know?", {None}),
+    ],
+)
+def test_a_rewording_keeps_grammar_and_meaning(everyday, text, others):
+    from rewordings import reword
+
+    assert {reword(text, random.Random(seed)) for seed in range(40)} == others
 
 
 def write(path: Path, code: str, rows: list[tuple[str, str, str, str]]) -> str:
@@ -95,6 +134,19 @@ def test_the_files_hold_pairs_and_variants_and_no_held_out_name(everyday, tmp_pa
     file = write(tmp_path / "it.jsonl.gz", "it", [("train", "Sì.", "Yes.", "prose")])
     with pytest.raises(ValueError, match="de or fr.*it"):
         everyday[0].main([file, "--output_dir", str(tmp_path / "data")])
+
+
+def test_the_mean_of_two_models_has_their_shares(tmp_path):
+    for name, value in (("first", 1.0), ("second", 5.0)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(name, encoding="utf-8")
+        weights = {"layer": torch.tensor([value], dtype=torch.float16), "ids": torch.tensor([int(value)])}
+        save_file(weights, tmp_path / name / "model.safetensors", metadata={"format": "pt"})
+    folders = [str(tmp_path / name) for name in ("first", "second", "mean")]
+    load_script("recipes/translation/mean.py").main([*folders[:2], "--share", "0.75", "--output_dir", folders[2]])
+    mean = load_file(tmp_path / "mean" / "model.safetensors")
+    assert mean == {"layer": torch.tensor([4.0]), "ids": torch.tensor([5])} and mean["layer"].dtype == torch.float16
+    assert (tmp_path / "mean" / "config.json").read_text(encoding="utf-8") == "second"
 
 
 def test_a_grown_model_keeps_what_it_knows():

@@ -156,16 +156,10 @@ def test_a_doubtful_text_is_a_suggestion_of_the_report_alone():
     assert [row["output"] for row in rows] == ["Please wait.", None, None, "The game is over.", None, None]
     suggested = [None, "File this file?", "Don't go.", None, "Go away!", None]
     assert [row["suggestion"] for row in rows] == suggested
-    assert [row["fault"] for row in rows] == [
-        "",
-        "doubtful: another path gives another text",
-        "doubtful: far below the other texts",  # the median is -0.23
-        "",
-        "improbable: -1.00",
-        "a control character, U+0007",
-    ]
-    report = "\n".join(strings.markdown({}, rows))
-    assert "| doubtful: another path gives another text | Datei löschen? | File this file? |" in report
+    other, below = "doubtful: another path gives another text", "doubtful: far below the other texts"
+    faults = ["", other, below, "", "improbable: -1.00", "a control character, U+0007"]  # the median is -0.23
+    assert [row["fault"] for row in rows] == faults
+    assert f"| {other} | Datei löschen? | File this file? |" in "\n".join(strings.markdown({}, rows))
 
 
 @pytest.mark.parametrize(

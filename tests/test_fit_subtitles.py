@@ -39,9 +39,10 @@ def cue(text: str, start: int = 0, end: int = 2000) -> cues.Cue:
     return cues.Cue(start, end, (0, len(text)), text)
 
 
-@given(
-    st.lists(st.text("abc,.", min_size=1, max_size=9), min_size=1, max_size=9), st.integers(5, 30), st.integers(1, 3)
-)
+WORDS = st.lists(st.text("abc,.", min_size=1, max_size=9), min_size=1, max_size=9)
+
+
+@given(WORDS, st.integers(5, 30), st.integers(1, 3))
 @settings(max_examples=200, deadline=None)
 def test_lines_are_within_the_limits_or_the_text_does_not_fit(words, most_columns, most_lines):
     text = " ".join(words)
@@ -52,8 +53,7 @@ def test_lines_are_within_the_limits_or_the_text_does_not_fit(words, most_column
     assert (lines is not None) == fits
     if lines is not None:
         assert " ".join(lines) == text
-        assert len(lines) == len(greedy)
-        assert max(map(len, lines)) <= most_columns
+        assert len(lines) == len(greedy) and max(map(len, lines)) <= most_columns
 
 
 @pytest.mark.parametrize(
@@ -143,10 +143,8 @@ def test_what_is_no_subtitle_file_is_refused(tmp_path, name, content, message):
 def test_budgets_and_faults_are_those_of_the_guide():
     two, ten = cue("x", 0, 2000), cue("x", 0, 10_000)
     assert (NETFLIX.budget(two), NETFLIX.budget(ten)) == (34, 85)  # 2 s × 17; two lines of 42 and a space
-    assert NETFLIX.faults(two, ["a" * 34]) == []
-    assert NETFLIX.faults(two, ["a" * 35]) == ["speed"]
-    assert NETFLIX.faults(ten, ["a" * 43]) == ["columns"]
-    assert NETFLIX.faults(ten, ["a", "b", "c"]) == ["lines"]
+    assert (NETFLIX.faults(two, ["a" * 34]), NETFLIX.faults(two, ["a" * 35])) == ([], ["speed"])
+    assert (NETFLIX.faults(ten, ["a" * 43]), NETFLIX.faults(ten, ["a", "b", "c"])) == (["columns"], ["lines"])
 
 
 def test_cues_share_a_sentence_that_the_first_does_not_end():
@@ -171,7 +169,7 @@ def test_a_shared_text_is_divided_within_both_budgets():
 def test_a_file_is_translated_within_its_limits(tmp_path, capsys):
     lines = FILM.read_text(encoding="utf-8").split("\n\n")
     # no English sentence says the last in a quarter of a second
-    film = "\n\n".join([lines[i] for i in (4, 8, 9, 20, 32)])
+    film = "\n\n".join([lines[i] for i in (4, 8, 9, 21, 32)])
     film += "\n\n99\n00:02:00,000 --> 00:02:00,250\nIch habe meinen Schlüssel im Büro vergessen.\n"
     source, target = tmp_path / "de.srt", tmp_path / "en.srt"
     source.write_text(film, encoding="utf-8")
@@ -184,7 +182,7 @@ def test_a_file_is_translated_within_its_limits(tmp_path, capsys):
     assert report["over"]["natural"] > 1 and report["shortened"] >= 1
     texts = [event.plaintext for event in after]
     assert (texts[0], texts[4]) == ("- Where's Tom?\n- He's already in the office.", "")
-    assert len(texts[3]) <= 17 * 1.6 and texts[3].endswith("raining all day.")
+    assert texts[3] == "Didn't you take an umbrella?"  # "... with you?" is too long
     assert texts[5].startswith("I ") and texts[5].endswith("office.")  # whole
     assert "cannot fit" in (tmp_path / "report.md").read_text(encoding="utf-8")
     assert (tmp_path / "report.png").stat().st_size > 1000

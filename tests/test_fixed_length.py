@@ -3,7 +3,6 @@
 import statistics
 import sys
 
-import datasets
 import pytest
 import torch
 from conftest import SOURCES, TARGETS, build_model
@@ -42,11 +41,8 @@ def ctranslate2():
 def trained(request, tmp_path_factory):
     """A folder of Marian with characters of its own, or of BART with shared subwords, and the length to freeze."""
     folder = tmp_path_factory.mktemp("trained") / request.param
-    bart = {"family": "bart", "target_vocabulary": "shared", "length_unit": "token"}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(datasets.config, "HF_DATASETS_CACHE", folder.parent / "datasets_cache")
-        options = {"rows": ROWS, **bart} if request.param == "bart" else {"rows": OF_MANY_LENGTHS}
-        train(folder, **SHORT, **options)
+    bart = {"rows": ROWS, "family": "bart", "target_vocabulary": "shared", "length_unit": "token"}
+    train(folder, **SHORT, **(bart if request.param == "bart" else {"rows": OF_MANY_LENGTHS}))
     return folder, LENGTH if request.param == "marian" else LENGTH // 2
 
 

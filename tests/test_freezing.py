@@ -109,6 +109,8 @@ def test_the_table_holds_what_remains_at_each_position():
     torch.testing.assert_close(bart.state_dict()[TABLE][:10, 0], expected)
     torch.testing.assert_close(marian.state_dict()[TABLE][:7, 0], torch.tensor(column[1:]))
     assert bart.state_dict()[TABLE].shape == (ROWS + 2, 32) and marian.state_dict()[TABLE].shape == (ROWS, 32)
+    for family in ("bart", "marian"):  # as long as the table is, without what stands before the text
+        freeze_length(controlled(family, "ldpe", False), ROWS - len(STARTS[family]))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -166,9 +168,8 @@ def test_limits_are_those_that_the_controlled_model_chooses(absolute, monkeypatc
     model.generation_config.update(num_beams=3, length_penalty=2.0, min_length=50, max_length=60)
     chosen = {}
     ids = torch.zeros(1, 2, dtype=torch.long)
-    monkeypatch.setattr(
-        transformers.GenerationMixin, "generate", lambda self, *_, **options: chosen.update(options) or ids
-    )
+    watched = lambda self, *_, **options: chosen.update(options) or ids  # noqa: E731
+    monkeypatch.setattr(transformers.GenerationMixin, "generate", watched)
     for length, limit in ((7, 2 * 7 + 32), (90, ROWS if absolute else 2 * 90 + 32)):
         model.generate(SOURCE, length=length)
         assert chosen["max_length"] == limit + 1  # with the start
@@ -198,6 +199,8 @@ def other(family, **fields):
         (partial(controlled_model, "bart", length_unit="character"), 5, "one unit does"),
         (other("marian", length_unit="character"), 5, "call model.set_unit_table"),
         (bart, 0, "length must be .* got 0"),
+        (bart, 127, "length=127 .* positions, the model has 128"),
+        (partial(controlled, "marian", "ldpe", True), 128, "length=128 .* positions, the model has 128"),
         (other("t5"), 5, "takes one length-controlled model .* got a LenCtrlT5ForConditionalGeneration"),
         (partial(stock_model, "bart"), 5, "takes one length-controlled model .* got a BartForConditionalGeneration"),
         (lambda: LengthControlEnsemble([bart(), bart()]), 5, "takes one .* got a LengthControlEnsemble"),
@@ -208,15 +211,7 @@ def test_what_cannot_be_frozen_is_told(make, length, message):
         freeze_length(make(), length)
 
 
-@pytest.mark.parametrize("family", ["bart", "marian"])
-def test_a_length_beyond_the_table_is_told(family):
-    most = ROWS - len(STARTS[family])
-    freeze_length(controlled(family, "ldpe", False), most)
-    with pytest.raises(ValueError, match=f"length={most + 1} .* positions, the model has 128"):
-        freeze_length(controlled(family, "ldpe", False), most + 1)
-
-
-def test_targets_that_begin_with_what_is_not_forced_are_told():
+def test_targets_that_begin_with_what_is_not_forced_or_writes_nothing_are_told(character_tokenizer):
     # BART's tokenizer begins each target with <s>, M2M100's with a language code
     for family, token in (("bart", "<s>"), ("m2m_100", "__en__")):
         model, tokenizer = controlled_model(family), tokenizer_of(family)
@@ -225,8 +220,6 @@ def test_targets_that_begin_with_what_is_not_forced_are_told():
         model.generation_config.forced_bos_token_id = tokenizer.convert_tokens_to_ids(token)
         freeze_length(model, 5, tokenizer=tokenizer)
 
-
-def test_a_target_space_that_writes_nothing_is_told(character_tokenizer):
     # of a character vocabulary with a dummy prefix, every target begins with a space that decoding strips
     class WithPrefix:
         decode = character_tokenizer.decode

@@ -73,11 +73,7 @@ def expected(model, lengths, letters=(5, 9, 20)):
 
 @pytest.mark.parametrize(
     ("family", "fields", "num_beams"),
-    [
-        ("bart", {}, 1),
-        ("bart", {}, 4),
-        ("marian", {"length_encoding": "pre", "absolute_positions": True}, 4),
-    ],
+    [("bart", {}, 1), ("bart", {}, 4), ("marian", {"length_encoding": "pre", "absolute_positions": True}, 4)],
 )
 def test_each_row_has_the_length_asked_for(family, fields, num_beams):
     model = trained_speller(family, **fields)
@@ -128,12 +124,8 @@ def test_letters_of_a_decoder_prompt_count(speller, num_beams, chunk):
 def test_padding_before_a_decoder_prompt_does_not_count(speller):
     start, pad = speller.config.decoder_start_token_id, speller.config.pad_token_id
     prompt = torch.tensor([[start, 5, 6, 7], [pad, pad, start, 9]])
-    output = speller.generate(
-        torch.tensor([[5], [9]]),
-        decoder_input_ids=prompt,
-        decoder_attention_mask=torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]]),
-        length=[4, 12],
-    )
+    given = {"decoder_input_ids": prompt, "decoder_attention_mask": torch.tensor([[1, 1, 1, 1], [0, 0, 1, 1]])}
+    output = speller.generate(torch.tensor([[5], [9]]), **given, length=[4, 12])
     assert output[0, :6].tolist() == expected(speller, [4], letters=[5])[0]
     assert output[1, 2:].tolist() == expected(speller, [12], letters=[9])[0]
 
@@ -205,9 +197,7 @@ SAMPLED_BEAMS = {"do_sample": True, "num_beams": 3, "num_return_sequences": 2}
         ("marian", SAMPLED_BEAMS, False),
     ],
 )
-def test_progress_of_each_step_is_the_length_of_the_text_so_far(
-    family, shared_tokenizer, monkeypatch, mode, use_cache
-):
+def test_progress_of_a_step_is_the_length_of_the_text_so_far(family, shared_tokenizer, monkeypatch, mode, use_cache):
     fields = {**MARIAN, "vocab_size": len(shared_tokenizer), "length_unit": "character"}
     model = build_model(family, **fields, init_std=0.2, tie_word_embeddings=False)
     model.set_unit_table(shared_tokenizer)
@@ -272,13 +262,20 @@ def test_limits_of_the_checkpoint_give_way_to_the_length_and_those_of_a_call_hol
     ],
 )
 def test_the_limit_is_made_from_the_length_and_the_unit(unit, states, limit):
-    table = UnitTable(unit, torch.tensor([[0, 1, 2, 3, 4]] * states), torch.tensor([[0] * 5] * states))
+    weights = [[0, 1, 2, 3, 3]] * (states > 1) + [[0, 1, 2, 3, 4]] * max(1, states - 1)
+    table = UnitTable(unit, torch.tensor(weights), torch.tensor([[0] * 5] * states))
     target = as_target([10, 3], None, None, 2, torch.device("cpu"))
-    assert int(token_limit(table, target, 1, None)[0]) == limit
+    for endless in (None, -1):  # -1 of XLNet
+        assert int(token_limit(table, target, 1, endless)[0]) == limit
     assert token_limit(table, target, 1, 20).tolist()[0] == 21  # of the model's positions
+    assert token_limit(table, target, 1, 4).tolist() == [5, 5]  # ten units are three entries of at most four, and EOS
+    for positions in (1, 3):
+        message = f"length=10 needs at least 4 decoder positions, the model has {positions}"
+        with pytest.raises(ValueError, match=message):
+            token_limit(table, target, 1, positions)
 
 
-def test_limit_of_the_caller_is_respected(endless):
+def test_limit_of_the_caller_is_respected_and_counts_after_a_prompt(endless):
     endless.generation_config.max_length = 20
     assert endless.generate(SOURCE, max_new_tokens=35, length=10).shape == (2, 36)
     assert endless.generate(SOURCE, max_length=6, length=10).shape == (2, 6)
@@ -286,9 +283,6 @@ def test_limit_of_the_caller_is_respected(endless):
         assert endless.generate(SOURCE, config, length=10).shape == (2, 4)
         assert endless.generate(SOURCE, generation_config=config, length=10).shape == (2, 4)
     assert endless.generate(SOURCE, GenerationConfig(max_length=4), max_new_tokens=8, length=10).shape == (2, 9)
-
-
-def test_limit_of_the_caller_counts_after_a_prompt(endless):
     prompt = torch.tensor([[2, 30, 31], [2, 40, 41]])
     assert endless.generate(SOURCE, decoder_input_ids=prompt, max_new_tokens=4, length=10).shape == (2, 7)
     assert endless.generate(SOURCE, decoder_input_ids=prompt, length=[3, 10]).shape[1] > 3 + 10 + 20
@@ -302,18 +296,6 @@ def test_length_beyond_the_positions_is_refused_with_absolute_positions():
     for length in (16, [3, 16], torch.tensor([16, 3])):
         with pytest.raises(ValueError, match=r"length=16 needs at least 17 decoder positions, the model has 16"):
             model.generate(SOURCE, length=length)
-
-
-def test_positions_needed_are_counted_by_the_largest_token():
-    model = build_model("bart", absolute_positions=True, max_position_embeddings=16, length_unit="character")
-    model.model.decoder.unit_table = UnitTable(
-        "character",
-        torch.tensor([[0] * 4 + [2] * 56, [0] * 4 + [3] * 56]),  # a text's first token, any later one
-        torch.tensor([[0] * 4 + [1] * 56, [1] * 60]),
-    )
-    assert model.generate(SOURCE, length=45, max_new_tokens=2).shape[1] == 3  # 15 tokens of 3 characters
-    with pytest.raises(ValueError, match=r"length=46 needs at least 17 decoder positions, the model has 16"):
-        model.generate(SOURCE, length=46, max_new_tokens=2)
 
 
 @pytest.mark.parametrize(("num_beams", "forced"), [(1, None), (1, "eos"), (3, "eos")])

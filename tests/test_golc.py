@@ -23,14 +23,15 @@ def test_the_loss_of_an_output_is_rouge_of_what_fits_and_the_units_beyond():
 
 
 def test_the_risk_is_the_weighted_mean_of_the_losses():
+    with pytest.raises(ValueError, match="golc_samples must be .*got 1"):  # one has no mean
+        GolcArguments(golc_samples=1)
     log_probabilities = torch.log(torch.tensor([[0.2, 0.6], [0.5, 0.5]]))
     losses = torch.tensor([[1.0, -1.0], [3.0, 0.0]])
     # 0.25 - 0.75, and 1.5; with alpha 1/2 the first row weighs sqrt(0.2) and sqrt(0.6)
     assert float(expected_risk(log_probabilities, losses, 1.0)) == pytest.approx((-0.5 + 1.5) / 2)
     low, high = math.sqrt(0.2), math.sqrt(0.6)
-    assert float(expected_risk(log_probabilities, losses, 0.5)) == pytest.approx(
-        ((low - high) / (low + high) + 1.5) / 2
-    )
+    expected = ((low - high) / (low + high) + 1.5) / 2
+    assert float(expected_risk(log_probabilities, losses, 0.5)) == pytest.approx(expected)
 
 
 def trainer_of(tokenizer, tmp_path, **options):
@@ -40,25 +41,15 @@ def trainer_of(tokenizer, tmp_path, **options):
     model = build_model("marian", vocab_size=len(tokenizer), **fields)
     model.set_unit_table(tokenizer)
     rows = [dict(tokenizer(s, text_target=t)) for s, t in zip(SOURCES, TARGETS, strict=True)]
-    args = Seq2SeqTrainingArguments(
-        str(tmp_path), max_steps=3, per_device_train_batch_size=3, use_cpu=True, report_to="none", disable_tqdm=True
-    )
-    return GolcTrainer(
-        model=model,
-        args=args,
-        train_dataset=rows,
-        data_collator=DataCollatorForLengthControl(tokenizer, model=model),
-        processing_class=tokenizer,
-        options=GolcArguments(**options),
-    )
+    args = Seq2SeqTrainingArguments(str(tmp_path), use_cpu=True, report_to="none")
+    parts = {"data_collator": DataCollatorForLengthControl(tokenizer, model=model), "processing_class": tokenizer}
+    return GolcTrainer(model=model, args=args, train_dataset=rows, **parts, options=GolcArguments(**options))
 
 
 def test_a_step_against_the_risk_lowers_the_risk_of_the_same_samples(shared_tokenizer, tmp_path, monkeypatch):
     trainer = trainer_of(shared_tokenizer, tmp_path, golc_samples=4, golc_alpha=0.5)
     model = trainer.model.train()
-    texts = [SOURCES[0], SOURCES[3]]
-    wanted = [TARGETS[0], TARGETS[3]]
-    rows = [dict(shared_tokenizer(s, text_target=t)) for s, t in zip(texts, wanted, strict=True)]
+    rows = [dict(shared_tokenizer(SOURCES[i], text_target=TARGETS[i])) for i in (0, 3)]
     batch = trainer.data_collator(rows)
     written = ["small text editor", "small", "editor of much too long a text", "a b", "measure", "disk", "b", "speed"]
     ids = shared_tokenizer(text_target=written, padding=True, return_tensors="pt")["input_ids"]
@@ -74,19 +65,11 @@ def test_a_step_against_the_risk_lowers_the_risk_of_the_same_samples(shared_toke
     assert after < before
 
 
-def test_an_option_out_of_range_is_refused():
-    with pytest.raises(ValueError, match="golc_samples must be .*got 1"):
-        GolcArguments(golc_samples=1)
-
-
 @pytest.mark.slow
 def test_the_script_trains_with_the_options_of_a_recipe(tmp_path, monkeypatch):
     (tmp_path / "golc.yaml").write_text("objective: golc\ngolc_samples: 2\n")
-    sampled = []
-    sample = GolcTrainer.sample
-    monkeypatch.setattr(
-        GolcTrainer, "sample", lambda self, *given: sampled.append(sample(self, *given)) or sampled[-1]
-    )
+    sample, sampled = GolcTrainer.sample, []
+    monkeypatch.setattr(GolcTrainer, "sample", lambda *given: sampled.append(sample(*given)) or sampled[-1])
     options = {**TINY, "max_steps": 2, "save_steps": 1, "eval_strategy": "no", "length_unit": "character"}
     options |= {"train_file": write_rows(tmp_path / "rows.jsonl", ROWS), "output_dir": tmp_path / "run"}
     metrics = main([str(tmp_path / "golc.yaml"), *as_options(options | {"length_encoding": "ldpe"})])

@@ -11,7 +11,7 @@ import recipe_runs
 import torch
 from conftest import SOURCES
 from huggingface_hub import ModelCard
-from recipe_runs import ROWS, as_options, assert_same_weights, write_rows
+from recipe_runs import ROWS, as_options, assert_same_weights, read_rows, write_rows
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianConfig, pipeline
 
@@ -21,10 +21,6 @@ from hf_lenctrl.commands.arguments import DataArguments, ModelArguments, parse_a
 from hf_lenctrl.commands.models import limits
 from hf_lenctrl.evaluation.metrics import lead, rouge_metrics, text_quality
 from hf_lenctrl.training.model_card import TrainingRun, model_card
-
-
-def read_rows(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 SMALL = recipe_runs.options_of(
@@ -116,9 +112,7 @@ def test_a_mean_that_is_worse_than_the_last_is_not_kept(run, monkeypatch):
     monkeypatch.setattr(checkpoints, "average_checkpoints", mean)
     train(run, **{**AGAIN, "test_file": run.parent / "test_rows.jsonl", "average_checkpoints": 2})
     assert_same_weights(run / "checkpoint-6", run)
-    told = (
-        "Weights: the last checkpoint, not the mean of the checkpoints 4, 6; on the validation rows the last has loss "
-    )
+    told = "Weights: the last checkpoint, not the mean of the checkpoints 4, 6; on the validation rows"
     assert told in (run / "README.md").read_text()
 
 
@@ -131,7 +125,6 @@ def test_only_late_checkpoints_are_averaged_and_without_rows_nothing_is_compared
     states = [load_file(folder / "model.safetensors") for folder in folders]
     name = "model.decoder.layers.0.fc1.weight"
     torch.testing.assert_close(states[2][name], (states[0][name] + states[1][name]) / 2)
-    assert "mean of the checkpoints 6, 7" in (tmp_path / "run" / "README.md").read_text()
 
 
 def test_outputs_stand_in_the_order_of_the_test_rows(trained):
@@ -142,10 +135,8 @@ def test_outputs_stand_in_the_order_of_the_test_rows(trained):
         outputs = read_rows(trained / name)
         assert [row["source"] for row in outputs] == [row["source"] for row in rows]
         assert [row["reference"] for row in outputs] == [row["target"] for row in rows]
-        assert {i: row["dropped"] for i, row in enumerate(outputs) if "dropped" in row} == {
-            3: "empty text",
-            7: "target over 80 tokens",
-        }
+        dropped = {i: row["dropped"] for i, row in enumerate(outputs) if "dropped" in row}
+        assert dropped == {3: "empty text", 7: "target over 80 tokens"}
         assert all(row["output"] is None for row in outputs if "dropped" in row)
         for row in outputs[:2]:
             requested = 20 if "20" in name else len(row["reference"])
@@ -274,9 +265,8 @@ def test_n_best_lines_have_rank_score_and_row_and_sampling_is_repeatable(trained
     options += ["--length", "9", "12", "--length_constraint", "max"]
     generate.main([*options, "--num_return_sequences", "2", "--num_beams", "3", "--output_file", f"{tmp_path}/beams"])
     lines = read_rows(tmp_path / "beams")
-    assert [(line["row"], line["requested"], line["rank"]) for line in lines] == [
-        (row, length, rank) for row in (1, 2) for length in (9, 12) for rank in (1, 2)
-    ]
+    expected = [(row, length, rank) for row in (1, 2) for length in (9, 12) for rank in (1, 2)]
+    assert [(line["row"], line["requested"], line["rank"]) for line in lines] == expected
     beams = {"num_beams": 3, "num_return_sequences": 2, "return_dict_in_generate": True, "output_scores": True}
     batch = tokenizer(SOURCES[1], return_tensors="pt")
     expected = model.generate(**batch, length=9, length_constraint="max", **beams).sequences_scores.tolist()

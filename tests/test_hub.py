@@ -10,7 +10,7 @@ import pytest
 from conftest import SOURCES
 from hub_server import Hub, Worker
 from huggingface_hub import ModelCard
-from recipe_runs import ROOT, ROWS, TINY, as_options, steps_of, weights, write_predictor, write_rows
+from recipe_runs import ROOT, ROWS, TINY, as_options, files_of, steps_of, weights, write_predictor, write_rows
 from test_causal import build as controlled_causal_model
 from test_causal import make_tokenizer as causal_tokenizer
 from transformers import TrainingArguments
@@ -83,14 +83,8 @@ def signed_in(worker: Worker, token: str | None):
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    """What the workers have in common: the Hub's cache."""
-    return tmp_path_factory.mktemp("home")
-
-
-@pytest.fixture(scope="module")
-def start(home, tmp_path_factory):
-    workers = []
+def start(tmp_path_factory):
+    workers, home = [], tmp_path_factory.mktemp("home")  # the Hub's cache, which the workers share
 
     def start(first: str, **environment):
         log = tmp_path_factory.mktemp("worker") / "log"
@@ -140,12 +134,8 @@ def load(name: str | Path, **options) -> dict:
 
 
 @pytest.mark.slow
-def test_a_model_comes_back_bit_for_bit(user, short):
+def test_a_model_comes_back_bit_for_bit_and_with_its_own_code_where_the_package_is_not(user, stranger, short):
     assert user(LOAD, "user/short", SOURCES[:2], {}) == load(short)
-
-
-@pytest.mark.slow
-def test_it_comes_back_with_its_own_code_where_the_package_is_not(stranger, short):
     with pytest.raises(RuntimeError, match="trust_remote_code"):
         stranger(LOAD, "user/short", SOURCES[:2], {"trust_remote_code": False})  # else it asks at a terminal
     found = stranger(LOAD, "user/short", SOURCES[:2], {"trust_remote_code": True})
@@ -196,23 +186,15 @@ def found_in(files: dict[str, bytes], words) -> list[tuple[str, bytes]]:
     return [(path, word) for path, data in files.items() for word in words if word in data]
 
 
-def on_disk(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", list(RECIPES))
 def test_no_upload_holds_a_token_a_row_or_a_pickle_of_arguments(user, hub, predictor, tmp_path, recipe):
     source, target = (marker.decode() for marker in MARKERS)
-    rows = [
-        {**row, "source": f"{row['source']} {source} {i}", "target": f"{target} {i}"} for i, row in enumerate(ROWS)
-    ]
-    folder = tmp_path / "run"
-    folder.mkdir()
-    for name in ("rows.csv", "rows.json", "notes.txt", "my_results.json", "data/config.json"):  # a user's own
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_bytes(MARKERS[0])
-    name = f"user/{recipe}"
+    rows = [row | {"source": f"{row['source']} {source} {i}", "target": f"{target} {i}"} for i, row in enumerate(ROWS)]
+    folder, name = tmp_path / "run", f"user/{recipe}"
+    (folder / "data").mkdir(parents=True)
+    for own in ("rows.csv", "rows.json", "notes.txt", "my_results.json", "data/config.json"):  # a user's
+        (folder / own).write_bytes(MARKERS[0])
     options = {"train_file": write_rows(tmp_path / "rows.jsonl", rows), "output_dir": folder, **RECIPES[recipe]}
     options |= {"max_steps": 2, "save_steps": 1, "save_total_limit": 1, "push_to_hub": True, "hub_always_push": True}
     options |= {"hub_model_id": name, "hub_token": SECRET}
@@ -221,7 +203,7 @@ def test_no_upload_holds_a_token_a_row_or_a_pickle_of_arguments(user, hub, predi
     for steps in (2, 4):  # what the first run leaves in the folder must not go with the second
         with signed_in(user, None):  # the token is an option
             user(f"{recipe}.main(given)", *as_options({**options, "max_steps": steps}))
-    local = on_disk(folder)
+    local = files_of(folder)
     assert found_in(local, [SECRET.encode()]) == []
     kinds = ["checkpoint-*/optimizer.pt", "test_*.jsonl", "training_args.bin", "_run/run.json", "_run/tokenizer/*"]
     assert all(any(fnmatch(path, kind) for path in local) for kind in kinds)
@@ -242,6 +224,10 @@ def test_a_token_is_not_pickled_and_is_there_where_it_is_used():
     assert SECRET.encode() not in data and pickle.loads(data).hub_token is None
 
 
+REMOTE = """
+from transformers import AutoModelForSeq2SeqLM
+AutoModelForSeq2SeqLM.from_pretrained(given[0], trust_remote_code=True).push_to_hub("user/remote")
+"""
 PUSH = """
 from hf_lenctrl import LengthPredictor
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -254,7 +240,7 @@ AutoModelForSeq2SeqLM.from_pretrained(name).push_to_hub("user/own")
 
 
 @pytest.mark.slow
-def test_a_model_that_is_pushed_by_itself_has_a_card(user, hub, short, predictor):
+def test_a_model_that_is_pushed_by_itself_or_by_its_own_code_has_a_card(user, stranger, hub, short, predictor):
     hub.repos["user/own"] = {"private": False, "commits": [("0" * 40, {"README.md": b"---\n---\nmy own words"})]}
     user(PUSH, short, predictor, "user/pushed")
     card = ModelCard(hub.files("user/pushed")["README.md"].decode())
@@ -263,24 +249,16 @@ def test_a_model_that_is_pushed_by_itself_has_a_card(user, hub, short, predictor
     assert "card.py" in hub.files("user/pushed")
     assert 'load_predictor("user/pushed-predictor")' in hub.files("user/pushed-predictor")["README.md"].decode()
     assert b"my own words" in hub.files("user/own")["README.md"]
+    with signed_in(stranger, hub.token):
+        stranger(REMOTE, short)
+    assert 'model="user/remote"' in hub.files("user/remote")["README.md"].decode()
+    assert {path.name for path in short.glob("*.py")} <= hub.files("user/remote").keys()
 
 
 def test_a_strategy_that_keeps_checkpoints_on_the_hub_is_refused(tmp_path):
     args = TrainingArguments(str(tmp_path), use_cpu=True, push_to_hub=True, hub_strategy="all_checkpoints")
     with pytest.raises(ValueError, match="hub_strategy=all_checkpoints .* use hub_strategy=end"):
         check_upload(args)
-
-
-@pytest.mark.slow
-def test_a_model_that_is_pushed_by_its_own_code_has_a_card_too(stranger, hub, short):
-    code = """
-from transformers import AutoModelForSeq2SeqLM
-AutoModelForSeq2SeqLM.from_pretrained(given[0], trust_remote_code=True).push_to_hub("user/remote")
-"""
-    with signed_in(stranger, hub.token):
-        stranger(code, short)
-    assert 'model="user/remote"' in hub.files("user/remote")["README.md"].decode()
-    assert {path.name for path in short.glob("*.py")} <= hub.files("user/remote").keys()
 
 
 CAUSAL = """
@@ -311,7 +289,7 @@ def test_a_causal_model_is_pushed_with_a_card_and_loads_without_the_package(user
 @pytest.mark.slow
 def test_an_upload_that_is_not_allowed_is_told_before_training(user, hub, tmp_path):
     train(user, tmp_path / "run", push_to_hub=False)
-    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    before = files_of(tmp_path / "run")
     hub.repos["other/model"] = {"private": False, "commits": [("0" * 40, {"README.md": b"theirs"})]}
     wrong = {"hub_model_id": "user/wrong", "hub_token": "hf_wrong"}
     refused = [
@@ -325,8 +303,7 @@ def test_an_upload_that_is_not_allowed_is_told_before_training(user, hub, tmp_pa
             train(user, tmp_path / ("run", "new")[i % 2], max_steps=3, **options)  # goes on with one, starts one
     with signed_in(user, None), pytest.raises(RuntimeError, match="(?s)nothing was trained: .*hf auth login"):
         train(user, tmp_path / "new", hub_model_id="user/none")
-    assert on_disk(tmp_path / "new").keys() == {"_run/lock"}
-    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+    assert files_of(tmp_path / "new").keys() == {"_run/lock"} and files_of(tmp_path / "run") == before
     assert hub.files("other/model") == {"README.md": b"theirs"}
 
 

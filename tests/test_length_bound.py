@@ -1,6 +1,5 @@
 """The bound as `custom_generate`, for plain models and without the package."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -55,8 +54,11 @@ def test_plain_models_of_several_families_keep_a_length_without_the_package(tmp_
     assert all(short <= 5 and long <= 9 for short, long in answer["max"])
 
 
-def test_a_sequence_to_sequence_model_keeps_it_too_and_what_is_missing_is_said(tmp_path):
+def test_a_sequence_to_sequence_model_keeps_it_with_what_the_folder_holds_and_what_is_missing_is_said(tmp_path):
     assemble.assemble(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"README.md", "custom_generate"}
+    names = {path.stem for path in (tmp_path / "custom_generate").glob("*.py")}
+    assert names == {"generate", *assemble.NEEDED}  # and no more
     tokenizer = make_tokenizer()
     size = {"vocab_size": len(tokenizer), "d_model": 16, "encoder_layers": 1, "decoder_layers": 1}
     size |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
@@ -68,10 +70,3 @@ def test_a_sequence_to_sequence_model_keeps_it_too_and_what_is_missing_is_said(t
     assert UnitTable.from_tokenizer(tokenizer, "byte").count(out).tolist() == [8, 8]
     with pytest.raises(ValueError, match="length_bound needs length= and tokenizer="):
         model.generate(**encode(PROMPTS), **bound, length=8)
-
-
-def test_the_folder_holds_what_it_needs_and_no_more(tmp_path):
-    assemble.assemble(tmp_path)
-    names = {path.stem for path in (tmp_path / "custom_generate").glob("*.py")}
-    assert names == {"generate", *assemble.NEEDED}
-    assert json.dumps(sorted(path.name for path in tmp_path.iterdir())) == '["README.md", "custom_generate"]'

@@ -30,9 +30,8 @@ def table(weights=ONE_TO_THREE, unit="token", next_state=None):
 
 def constrain(length, constraint, rows, scores=None, **options):
     """Entries that get through for each row of ids; their scores must be the ones given."""
-    process = LengthConstraintLogitsProcessor(
-        options.pop("unit_table", None) or table(), length, constraint, eos_token_id=0, **options
-    )
+    options = {"unit_table": table(), **options}
+    process = LengthConstraintLogitsProcessor(length=length, constraint=constraint, eos_token_id=0, **options)
     scores = torch.tensor([SCORES] * len(rows) if scores is None else scores)
     before = scores.clone()
     masked = process(torch.tensor(rows), scores)
@@ -61,8 +60,8 @@ ENTRIES = {
         (2, constraint, [[1, 3, 3], [1, 2, 4]], {}, [[0], [0]]) for constraint in CONSTRAINTS
     ],
     "where nothing fits EOS gets through": [
-        (3, "exact", [[1, 0, 2], [1, 2, 3]], {"unit_table": TWOS}, [[0], [0]]),
-        (1, "exact", [[1, 1, 1]], {"unit_table": TWOS}, [[0]]),
+        (3, "exact", [[1, 0, 2], [1, 2, 3]], {"unit_table": table(TWOS)}, [[0], [0]]),
+        (1, "exact", [[1, 1, 1]], {"unit_table": table(TWOS)}, [[0]]),
     ],
     "a BOS or a language code stands at the start alone": [
         (6, "max", [[0], [1]], {}, [[0, 1, 2, 3, 4]] * 2),
@@ -92,22 +91,18 @@ ENTRIES = {
 @pytest.mark.parametrize("cases", ENTRIES.values(), ids=ENTRIES)
 def test_the_entries_that_get_through(cases):
     for length, constraint, rows, options, through in cases:
-        options = {**options, **({"unit_table": table(TWOS)} if "unit_table" in options else {})}
         assert constrain(length, constraint, rows, **options) == through
 
 
-def test_where_nothing_fits_eos_gets_through_even_if_another_processor_masked_it():
+def test_what_another_processor_masked_stays_masked_but_for_eos_where_nothing_fits():
     process = LengthConstraintLogitsProcessor(table([[0, 2, 2]]), 3, "exact", eos_token_id=0)
     masked = process(torch.tensor([[1, 2, 2]]), torch.tensor([[NO, 0.2, 0.3]]))
     assert masked.tolist() == [[0.0, NO, NO]]
-
-
-@pytest.mark.parametrize("constraint", CONSTRAINTS)
-def test_another_processor_may_force_a_token_that_writes_nothing(constraint):
-    forced = [[NO, 0.0, NO, NO, NO]]
-    assert constrain(6, constraint, [[0]], scores=forced) == [[1]]
-    # steps are scarce: without the force it would have been left out
-    assert constrain(6, constraint, [[0]], scores=forced, max_length=4) == [[1]]
+    forced = [[NO, 0.0, NO, NO, NO]]  # a token that writes nothing
+    for constraint in CONSTRAINTS:
+        assert constrain(6, constraint, [[0]], scores=forced) == [[1]]
+        # steps are scarce: without the force it would have been left out
+        assert constrain(6, constraint, [[0]], scores=forced, max_length=4) == [[1]]
 
 
 # Byte-level BPE: 日 is æ Ĺ ¥, three bytes; 😀 is ðŁ ĺĢ, four
@@ -142,10 +137,7 @@ def test_a_character_is_begun_only_where_its_bytes_fit():
     assert byte_names(3, "max", "byte", ["a"]) == {"</s>", "a", "Ġ"}
     assert byte_names(2, "exact", "character", ["a"]) == {"a", "Ġ", "æ", "ðŁ"}
     assert byte_names(2, "exact", "character", ["a", "æ", "Ĺ", "¥"]) == {"</s>"}
-
-
-def test_a_character_is_begun_only_where_its_bytes_fit_before_the_last_position():
-    """Either goes on with one more entry, ĺĢ; EOS needs the position after it."""
+    # before the last position: either goes on with one more entry, ĺĢ; EOS needs the position after it
     assert byte_names(9, "max", "character", ["a"], max_length=7) == {"</s>", "a", "Ġ", "æ", "ðŁ"}
     assert byte_names(9, "max", "character", ["a", "æ"], max_length=7) == {"Ĺ", "¥", "ĺĢ"}
     assert byte_names(9, "max", "character", ["a", "æ"], max_length=6) == {"ĺĢ"}
@@ -157,11 +149,9 @@ def test_a_character_is_begun_only_where_its_bytes_fit_before_the_last_position(
 def test_a_character_of_many_entries_is_not_begun_where_an_exact_length_needs_its_steps():
     """Three entries for two characters: 日 or 😀 alone would take all of them."""
     singles = BYTE_PIECES[:-1]  # without the piece of two bytes that could finish either
-    for length, more in ((2, 4), (4, 6)):
-        names = byte_names(length, "exact", "character", [], pieces=singles, max_length=2 + more)
-        assert names & {"a", "Ġ", "æ", "ðŁ"} == {"a", "Ġ"}
-        names = byte_names(length, "exact", "character", [], pieces=singles, max_length=2 + more + 1)
-        assert names & {"a", "Ġ", "æ", "ðŁ"} == {"a", "Ġ", "æ", "ðŁ"}
+    for length, limit, begun in ((2, 6, set()), (2, 7, {"æ", "ðŁ"}), (4, 8, set()), (4, 9, {"æ", "ðŁ"})):
+        names = byte_names(length, "exact", "character", [], pieces=singles, max_length=limit)
+        assert names & {"a", "Ġ", "æ", "ðŁ"} == {"a", "Ġ"} | begun
 
 
 # Marian strips its text
@@ -197,12 +187,9 @@ def test_white_space_is_never_the_last_thing_that_marian_writes(marian_pieces, u
         assert marian_pieces(5, constraint, unit, ["▁a", "b▁"]) == {"▁", "▁a", "b"}
 
 
-def test_white_space_before_the_text_is_stripped_and_does_not_count(marian_pieces):
+def test_stripped_white_space_does_not_count_and_words_go_on_at_their_limit(marian_pieces):
     assert marian_pieces(1, "exact", "character", ["▁", "▁"]) == {"▁", "▁a", "b"}
     assert marian_pieces(1, "exact", "character", ["▁", "▁", "▁a"]) == {"</s>"}
-
-
-def test_words_go_on_at_their_limit_and_no_new_one_begins(marian_pieces):
     assert marian_pieces(2, "max", "word", ["▁a", "b", "▁a"]) == {"</s>", "▁", "b", "b▁"}
     assert marian_pieces(2, "exact", "word", ["▁a", "b"]) == {"▁", "▁a", "b", "b▁"}
     assert marian_pieces(2, "exact", "word", ["▁a", "▁a", "▁"]) == {"</s>", "▁"}
@@ -243,9 +230,7 @@ def test_a_max_length_too_small_for_an_exact_length_is_told(of, length, needed):
     with pytest.raises(ValueError, match=message):
         LengthConstraintLogitsProcessor(units, length, "exact", eos_token_id=0, max_length=needed - 1)
     LengthConstraintLogitsProcessor(units, 6, "max", eos_token_id=0, max_length=2)
-
-
-def test_a_word_takes_two_entries_where_white_space_is_one_of_its_own():
+    # a word takes two entries where white space is one of its own
     byte_names(3, "exact", "word", [], max_length=8)
     with pytest.raises(ValueError, match="exactly 3 words may need 8 positions"):
         byte_names(3, "exact", "word", [], max_length=7)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from conftest import FAMILIES, SHAPE, build_model_of, in_names_of, make_tokenizers
+from conftest import FAMILIES, SHAPE, build_model_of, in_names_of, make_tokenizers, size_of
 from transformers import BartConfig, BartForConditionalGeneration, DynamicCache, EncoderDecoderCache
 from transformers.models.bart.modeling_bart import BartAttention
 
@@ -94,15 +94,13 @@ def stock_of(model):
 
 
 IDS = torch.tensor([[2, 5, 6, 7], [2, 9, 9, 4]])  # </s> starts BART's decoder; every token counts one
-
-
 REMAINING = torch.tensor([[2, 1, 0, 0], [15, 15, 15, 14]])  # length - progress, from 0 and up to the last row
 ENCODER = {"length_encoding": "none", "encoder_length_embedding": True}
 SCALED = {"length_encoding": "scale", "length_scale": 4}
 
 
 @pytest.mark.parametrize(
-    "fields, lengths, side, change",
+    ("fields", "lengths", "side", "change"),
     [
         # beyond the table of 16 rows: its last one
         (ENCODER, [3, 99], "", lambda x, table: x + table[torch.tensor([[3], [15]])]),
@@ -126,9 +124,8 @@ def test_embeddings_are_changed_as_in_the_papers(fields, lengths, side, change):
 def test_a_pretrained_start_is_the_base_model_at_step_0_and_then_learns(family):
     tokenizer = make_tokenizers()[family]
     torch.manual_seed(0)
-    size = max(len(tokenizer), max(tokenizer.all_special_ids) + 1)
     stock_class = next(c for c in FAMILIES[family].__mro__ if c.__module__.startswith("transformers.models"))
-    fields = {**SHAPE, "vocab_size": size, "pad_token_id": 1, "decoder_start_token_id": 2}
+    fields = {**SHAPE, "vocab_size": size_of(tokenizer), "pad_token_id": 1, "decoder_start_token_id": 2}
     config = stock_class.config_class(**in_names_of(family, **fields, scale_embedding=True))
     stock = stock_class(config).eval()
     model = add_length_control(stock, tokenizer=tokenizer, **{**FULL, "length_encoding": "learned"})

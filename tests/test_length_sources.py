@@ -4,10 +4,12 @@ import math
 import pickle
 import re
 import shutil
+from string import ascii_lowercase
 
 import pytest
 import torch
-from conftest import SOURCES, TARGETS, build_model, controlled_marian
+from conftest import SOURCES, TARGETS, controlled_marian
+from family_models import model_of_characters
 from pipeline_calls import independent_length
 from transformers import AutoModelForSeq2SeqLM, BertConfig, BertModel, BertTokenizer, pipeline
 
@@ -18,35 +20,28 @@ from hf_lenctrl import LengthControlledGenerationPipeline, LengthPredictor
 TASK = "length-controlled-generation"
 
 
-RATIOS = [
-    # "naïve café 日本語": 14 characters and 3 words; ï and é take a byte more, 日本語 two more each, so 22 bytes
-    ("character", 0.5, 7),
-    ("character", 1.25, 18),  # 17.5
-    ("word", 1, 3),
-    ("word", 0.1, 1),  # 0.3, and at least 1
-    ("byte", 0.5, 11),
-]
-
-
-@pytest.mark.parametrize(("unit", "ratio", "expected"), RATIOS)
+@pytest.mark.parametrize(
+    ("unit", "ratio", "expected"),
+    # 17.5 is 18 and 0.3 at least 1
+    [("character", 0.5, 7), ("character", 1.25, 18), ("word", 1, 3), ("word", 0.1, 1), ("byte", 0.5, 11)],
+)
 def test_a_ratio_asks_for_a_share_of_the_sources_units(plain_pipe, unit, ratio, expected):
+    # 14 characters and 3 words; ï and é take a byte more, 日本語 two more each, so 22 bytes
     result = plain_pipe("naïve café 日本語", length_ratio=ratio, length_unit=unit, length_constraint="max")
     assert (result["requested_length"], result["length_unit"]) == (expected, unit)
     assert 1 <= independent_length(result["generated_text"], unit) == result["length"] <= expected
 
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+SMALL = {"num_hidden_layers": 1, "num_attention_heads": 2}
 
 
 @pytest.fixture(scope="module")
 def predictor():
     """Untrained, with a tokenizer of its own; each text gets another length."""
     torch.manual_seed(0)
-    encoder = BertModel(
-        BertConfig(vocab_size=200, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, initializer_range=1.0)
-    )
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    words = [*SPECIAL, *letters, *(f"##{letter}" for letter in letters)]
+    encoder = BertModel(BertConfig(vocab_size=200, hidden_size=16, initializer_range=1.0, **SMALL))
+    words = [*SPECIAL, *ascii_lowercase, *(f"##{letter}" for letter in ascii_lowercase)]
     model = LengthPredictor.from_encoder(encoder, [3, 5, 17, 30], length_unit="character").eval()
     with torch.no_grad():
         model.output.weight.normal_(std=2.0)
@@ -80,12 +75,7 @@ def test_the_references_length_is_asked_for(pipe, character_tokenizer):
     rows = pipe(SOURCES, length="reference", references=TARGETS, length_constraint="exact")
     assert [row["requested_length"] for row in rows] == [17, 33, 24, 29, 23, 25]
     # tokens of a reference are those of the target side, here characters
-    model = build_model(
-        "marian",
-        vocab_size=len(character_tokenizer),
-        decoder_vocab_size=len(character_tokenizer.target_encoder),
-        share_encoder_decoder_embeddings=False,
-    )
+    model = model_of_characters(character_tokenizer, length_unit="token")
     pipe = LengthControlledGenerationPipeline(model=model, tokenizer=character_tokenizer, device="cpu")
     rows = pipe(SOURCES, length="reference", references=TARGETS, max_new_tokens=3)
     assert [row["requested_length"] for row in rows] == [17, 33, 24, 29, 23, 25]
@@ -104,7 +94,7 @@ def hub_cache(folder, refs: dict) -> str:
 def test_the_predictor_comes_from_the_revision_of_the_generator(tokenizer, tmp_path, monkeypatch):
     for branch, mean in (("main", 12), ("v1", 31)):
         generator = controlled_marian(tokenizer, length_predictor="./predictor")
-        encoder = BertModel(BertConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=2))
+        encoder = BertModel(BertConfig(vocab_size=8, hidden_size=8, **SMALL))
         model = LengthPredictor.from_encoder(encoder, [mean - 1, mean + 1], length_unit="character")
         torch.nn.init.zeros_(model.output.weight)
         torch.nn.init.zeros_(model.output.bias)
@@ -128,10 +118,8 @@ def test_the_predictor_comes_from_the_revision_of_the_generator(tokenizer, tmp_p
     found = LengthControlledGenerationPipeline(model=alone, tokenizer=tokenizer, revision="v1", token="hf_x")
     found(SOURCES[0], length="predict", length_constraint="max")
     found(SOURCES[0], length="predict", predictor="user/other", length_constraint="max")
-    assert seen == [
-        ("user/name", {"subfolder": "predictor", "revision": "v1", "token": "hf_x"}),
-        ("user/other", {"token": "hf_x"}),
-    ]
+    own = {"subfolder": "predictor", "revision": "v1", "token": "hf_x"}
+    assert seen == [("user/name", own), ("user/other", {"token": "hf_x"})]
     found = pipeline(TASK, token="hf_y", **options)
     found(SOURCES[0], length="predict", length_constraint="max")
     assert seen[-1][1]["token"] == "hf_y"
@@ -162,8 +150,7 @@ def test_a_wrong_length_is_told(pipe, options, error, message):
 
 def test_what_the_predictor_cannot_do_is_told(pipe, plain_pipe, predictor):
     options = {"length": "predict", "predictor": predictor, "length_constraint": "max"}
-    message = "predicts characters, the generator counts bytes; train one for these"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="predicts characters, the generator counts bytes; train one for these"):
         plain_pipe(SOURCES[0], length_unit="byte", **options)
     with pytest.raises(ValueError, match="512"):
         pipe([SOURCES[0], "a " * 600], **options)

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from conftest import MARIAN, SHAPE, SOURCES, TARGETS, build_model, make_tokenizers
+from conftest import SOURCES, TARGETS, build_model, make_tokenizers
 from datasets import Dataset, DatasetDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer, MarianConfig, MarianMTModel
+from recipe_runs import save_stock
+from transformers import AutoTokenizer
 
 from hf_lenctrl import LengthControlledGenerationPipeline, UnitTable
 from hf_lenctrl.commands.arguments import DataArguments, ModelArguments
@@ -15,16 +16,13 @@ from hf_lenctrl.commands.models import build_model as build_new_model
 from hf_lenctrl.length_tokens import LengthTokens
 
 
-def test_terciles_of_the_ratio_make_three_classes():
+def test_terciles_of_the_ratio_and_quantiles_of_the_length_make_classes():
     # ratios .5 .6 .8 1 1.1 2: the second and the fourth are the limits
     tokens = LengthTokens.fit("ratio", [10] * 6, [10, 5, 11, 6, 20, 8])
     assert tokens == LengthTokens("ratio", (0.6, 1.0)) and tokens.tokens == ["<short>", "<normal>", "<long>"]
     given = [tokens.token_for(length, 10) for length in (1, 6, 7, 10, 11, 99)]
     assert given == ["<short>", "<short>", "<normal>", "<normal>", "<long>", "<long>"]
     assert tokens.token_for(5, 0) == "<long>"  # a source of no unit counts as one
-
-
-def test_quantiles_of_the_length_make_bins():
     lengths = list(range(1, 21))
     assert LengthTokens.fit("bins", lengths, lengths, bins=4).thresholds == (5, 10, 15)
     assert len(LengthTokens.fit("bins", lengths, lengths).tokens) == 10
@@ -80,24 +78,18 @@ def test_tokens_that_would_be_target_entries_are_refused(character_tokenizer, tm
         LengthTokens("ratio", (0.5, 1.0)).add_to(tokenizer)
 
 
-def splits_of(rows) -> DatasetDict:
-    return DatasetDict({"train": Dataset.from_list(rows)})
-
-
 def test_sources_begin_with_the_token_of_their_target(shared_tokenizer, tmp_path):
     shared_tokenizer.save_pretrained(tmp_path)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    rows = splits_of([{"source": s, "target": t} for s, t in zip(SOURCES, TARGETS, strict=True)])
+    rows = DatasetDict({"train": Dataset.from_dict({"source": SOURCES, "target": TARGETS})})
     arguments = DataArguments(length_tokens="bins", length_bins=2, max_source_length=12)
     tokens = fit_length_tokens(rows["train"], tokenizer, "character", arguments)
     assert tokens == LengthTokens("bins", (24,))  # TARGETS have 17, 33, 24, 29, 23 and 25 characters
     plain, _ = tokenize(rows, tokenizer, DataArguments(max_source_length=11))
     told, reports = tokenize(rows, tokenizer, arguments, length_tokens=tokens, unit="character")
     short, long = tokenizer.convert_tokens_to_ids(["<len_0>", "<len_1>"])
-    first = [short, long, short, long, short, long]
-    assert told["train"]["input_ids"][:] == [
-        [i, *ids] for i, ids in zip(first, plain["train"]["input_ids"], strict=True)
-    ]
+    expected = [[i, *ids] for i, ids in zip([short, long] * 3, plain["train"]["input_ids"], strict=True)]
+    assert told["train"]["input_ids"][:] == expected
     assert [len(mask) for mask in told["train"]["attention_mask"]] == [len(ids) for ids in told["train"]["input_ids"]]
     assert all(len(ids) <= 12 for ids in told["train"]["input_ids"]) and reports[0].source_cut > 0
     asked, _ = tokenize(rows, tokenizer, arguments, length_tokens=tokens, unit="character", length=40)
@@ -139,9 +131,7 @@ def test_the_pipeline_puts_the_token_of_the_requested_length_there(shared_tokeni
 
 
 def test_a_plain_checkpoint_gets_rows_for_the_tokens(shared_tokenizer, tmp_path):
-    config = MarianConfig(**{**SHAPE, **MARIAN, "vocab_size": len(shared_tokenizer)})
-    MarianMTModel(config).save_pretrained(tmp_path)
-    shared_tokenizer.save_pretrained(tmp_path)
+    save_stock(tmp_path, shared_tokenizer)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     tokens = LengthTokens("ratio", (0.2, 0.5))
     tokens.add_to(tokenizer)

@@ -125,11 +125,8 @@ def test_the_entries_that_get_through_are_those_that_trying_every_text_finds(see
             scores = process(torch.tensor([ids]), torch.zeros(1, len(weights[0])))[0].tolist()
             through = {i for i, score in enumerate(scores) if score > NO and i != 1}
             expected = expected_entries(weights, following, eos, state, count, low, high)
-            silent = {
-                i
-                for i in range(2, len(weights[0]))
-                if i not in eos and all(weights[s][i] == 0 and following[s][i] == s for s in range(len(weights)))
-            }
+            states, others = range(len(weights)), set(range(2, len(weights[0]))) - set(eos)
+            silent = {i for i in others if all(weights[s][i] == 0 and following[s][i] == s for s in states)}
             if expected - silent and not (silent and len(ids) <= 2):
                 assert through - silent == expected - silent, (weights, following, eos, low, high, ids)
                 compared += 1
@@ -162,12 +159,10 @@ def test_the_window_of_a_configuration_is_the_default_of_exact(tmp_path):
     model.save_pretrained(tmp_path)
     again = type(model).from_pretrained(tmp_path)
     assert again.config.length_tolerance == (0, 5)
-    outputs = [
-        again.generate(SOURCE, length=[3, 7, 23], **given)
-        for given in ({}, {"length_tolerance": (0, 5)}, {"length_tolerance": 0})
-    ]
-    assert torch.equal(outputs[0], outputs[1])
-    assert lengths_of("bart", "character", outputs[2]) == [3, 7, 23] != lengths_of("bart", "character", outputs[0])
+    options = ({}, {"length_tolerance": (0, 5)}, {"length_tolerance": 0})
+    default, same, none = (again.generate(SOURCE, length=[3, 7, 23], **given) for given in options)
+    assert torch.equal(default, same)
+    assert lengths_of("bart", "character", none) == [3, 7, 23] != lengths_of("bart", "character", default)
     again.generate(SOURCE, length=5, length_constraint="max")  # where it is not exact the default says nothing
     wide = type(model).from_pretrained(tmp_path, length_tolerance=0.5)
     assert wide.config.length_tolerance == 0.5

@@ -79,19 +79,8 @@ def rows(*rows: list[int]) -> np.ndarray:
     return np.array([row + [-100] * (width - len(row)) for row in rows])
 
 
-@pytest.fixture
-def tokenizer(character_tokenizer):
-    return character_tokenizer
-
-
-ROUGE = {
-    "rouge1_recall": 100 * 5 / 6,  # 2/3 and 1
-    "rouge1_f1": 90.0,  # 4/5 and 1
-    "rouge2_recall": 75.0,  # 1/2 and 1
-    "rouge2_f1": 100 * 5 / 6,  # 2/3 and 1
-    "rougeL_recall": 100 * 5 / 6,
-    "rougeL_f1": 90.0,
-}
+# the first is found to 2/3 (F1 4/5), of its pairs 1/2 (2/3), the second whole
+ROUGE = dict(zip(ALL, (100 * 5 / 6, 90.0, 75.0, 100 * 5 / 6, 100 * 5 / 6, 90.0), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +90,8 @@ ROUGE = {
         (9, {"variance": 0.5, "mae": 0.5, "exact": 0.5, "over": 0.5}, "9"),
     ],
 )
-def test_characters_are_measured(tokenizer, length, expected, against):
+def test_characters_are_measured(character_tokenizer, length, expected, against):
+    tokenizer = character_tokenizer
     pad, blank = tokenizer.pad_token_id, tokenizer.target_encoder["▁"]
     texts = "small text", "card game", "small text editor"
     text, game, whole = (tokenizer(text_target=one)["input_ids"] for one in texts)
@@ -128,8 +118,8 @@ def test_characters_are_measured(tokenizer, length, expected, against):
         (2, {"variance": 0.5, "mae": 0.5, "exact": 0.5, "over": 0.5}),  # 3 and 2 against 2 and 2
     ],
 )
-def test_tokens_are_counted_from_ids(tokenizer, length, expected):
-    end, unknown, pad = tokenizer.eos_token_id, tokenizer.unk_token_id, tokenizer.pad_token_id
+def test_tokens_are_counted_from_ids(character_tokenizer, length, expected):
+    tokenizer, (end, unknown, pad) = character_tokenizer, (0, 1, 2)
     a, b, c = 3, 4, 5  # any three pieces
     evaluation = EvalPrediction(
         predictions=rows([pad, a, b, c, end], [pad, a, unknown, end, pad, pad]),
@@ -141,40 +131,29 @@ def test_tokens_are_counted_from_ids(tokenizer, length, expected):
 
 
 @pytest.mark.parametrize("unit", ["token", "character"])
-def test_an_empty_output_has_length_zero(tokenizer, unit):
-    ids = tokenizer(text_target="text")["input_ids"]
-    pad, end = tokenizer.pad_token_id, tokenizer.eos_token_id
-    evaluation = EvalPrediction(predictions=rows([pad, end, pad], [-100] * 3), label_ids=rows(ids, ids))
-    actual = build_compute_metrics(tokenizer, unit, length=4)(evaluation)
-    assert (actual["mae"], actual["exact"], actual["over"]) == (4.0, 0.0, 0.0)
-    assert actual["rouge1_recall"] == 0.0
+def test_an_empty_output_has_length_zero(character_tokenizer, unit):
+    ids = character_tokenizer(text_target="text")["input_ids"]
+    evaluation = EvalPrediction(predictions=rows([2, 0, 2], [-100] * 3), label_ids=rows(ids, ids))  # padding and EOS
+    actual = build_compute_metrics(character_tokenizer, unit, length=4)(evaluation)
+    assert [actual[name] for name in ("mae", "exact", "over", "rouge1_recall")] == [4.0, 0.0, 0.0, 0.0]
 
 
-BASE = "models/translate_to_english_base"
 SOURCES = ["Das ist gut.", "Ich möchte in den Park gehen.", "Je ne peux pas vivre sans musique."]
 REFERENCES = ["That's good.", "I would like to go to the park.", "I can't live without music."]
 
 
 @pytest.mark.slow
 def test_the_base_models_figures_are_sacrebleus_for_its_own_texts(pytestconfig):
-    folder = str(pytestconfig.rootpath / BASE)
+    folder = str(pytestconfig.rootpath / "models" / "translate_to_english_base")
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32).eval()
-    texts = [
-        tokenizer.decode(
-            model.generate(**tokenizer(source, return_tensors="pt"), num_beams=2)[0], skip_special_tokens=True
-        )
-        for source in SOURCES
-    ]
+    ids = [model.generate(**tokenizer(source, return_tensors="pt"), num_beams=2)[0] for source in SOURCES]
+    texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
     args = SimpleNamespace(device=torch.device("cpu"), generation_num_beams=2, per_device_eval_batch_size=3)
     parts = ModelArguments(base_model=folder), RunArguments(bleu_tokenizer="13a")
     found = base_figures(SOURCES, REFERENCES, *parts, args, tokenizer)
-    assert found == pytest.approx(
-        {
-            "base_bleu": sacrebleu.corpus_bleu(texts, [REFERENCES]).score,
-            "base_chrf": sacrebleu.corpus_chrf(texts, [REFERENCES]).score,
-        }
-    )
+    bleu, chrf = (score(texts, [REFERENCES]).score for score in (sacrebleu.corpus_bleu, sacrebleu.corpus_chrf))
+    assert found == pytest.approx({"base_bleu": bleu, "base_chrf": chrf})
     assert found["base_bleu"] > 30  # it does translate
 
 

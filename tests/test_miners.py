@@ -9,10 +9,7 @@ from recipe_runs import load_script
 
 
 miner = load_script("recipes/headline/docstrings.py")
-BODY = (
-    "Every line is read once and kept in the order of the file, so that a later call "
-    "can return the same lines without opening the file again."
-)
+BODY = "Every line is read once and kept in the order of the file, so that a later call can return it without a file."
 
 READER = '''"""
 Keep the lines of one file in memory until the
@@ -60,20 +57,13 @@ def pairs(root):
 
 def test_pairs_of_a_package(tmp_path):
     write(tmp_path, {"reader/core/lines.py": READER, "single.py": function("Read   lines only once", BODY)})
-    assert miner.mine([tmp_path], progress=False) == [
-        {
-            "source": "The lines are loaded when they are first asked for. Closing the reader frees them, and a "
-            "closed reader cannot be opened again. A second paragraph of plain prose is part of the body too.",
-            "target": "Keep the lines of one file in memory until the reader is closed.",
-            "package": "reader",
-        },
-        {
-            "source": "When several lines are the longest ones, the first of them is returned, without the "
-            "character that ends it.",
-            "target": "Return the longest line of the file.",
-            "package": "reader",
-        },
-        {"source": BODY, "target": "Read lines only once", "package": "single"},
+    lines = "The lines are loaded when they are first asked for. Closing the reader frees them, and a closed reader "
+    lines += "cannot be opened again. A second paragraph of plain prose is part of the body too."
+    longest = "When several lines are the longest ones, the first of them is returned, without the character that ends"
+    assert pairs(tmp_path) == [
+        ("reader", "Keep the lines of one file in memory until the reader is closed.", lines),
+        ("reader", "Return the longest line of the file.", f"{longest} it."),
+        ("single", "Read lines only once", BODY),
     ]
 
 
@@ -117,11 +107,10 @@ def test_body_ends_before_what_is_not_prose(tmp_path, end):
 
 
 def test_short_bodies_code_and_copies_are_dropped(tmp_path):
-    fourteen_words = "It has one word less than the fifteen words that each body needs here."
-    fifteen_words = "It has just as many words as the fifteen words that each body needs here."
+    fifteen = "It has just as many words as the fifteen words that each body needs here."
     files = {
-        "a.py": function("Read the file of a body that is long enough.", fifteen_words),
-        "b.py": function("Read the file of a short body.", fourteen_words),
+        "a.py": function("Read the file of a body that is long enough.", fifteen),
+        "b.py": function("Read the file of a short body.", fifteen.replace("just ", "")),
         "c.py": function("Read the file of a code body.", "x_1 y_2 z_3 a.b c.d e.f " * 4 + "and few other words."),
         "d.py": 'def f():\n    """Read a file that has no body."""\n',
         "e/one.py": function("Read text files line by line."),
@@ -185,76 +174,40 @@ def test_command_line(tmp_path, monkeypatch, capsys):
 
 debian = load_script("recipes/headline/debian.py")
 
-PROSE = (
-    "It reads every file of a folder once and writes what it has found to a single table that other programs can use."
-)
-LISTS = f"""Package: reader
-Description-md5: 1
-Description-en: reader of whole folders
- {PROSE}
- .
- What it can do:
- * read
- * write
- .
- It is shown so:
-   reader FOLDER
- .
- The table is plain text,
- with one file a line.
- .
- All packages of this family say this one sentence.
+PROSE = "It reads every file of a folder and writes what it has found to a single table that other programs can use."
+MANUAL = "This package holds the manual."
+FAMILY = "All packages of this family say this one sentence."
 
-Package: reader-doc
-Description-md5: 2
-Description-en: reader of whole folders (documentation)
- {PROSE}
- .
- This package holds the manual.
- .
- All packages of this family say this one sentence.
 
-Package: reader-data
-Description-md5: 3
-Description-en: reader of whole folders, its data
- Too short to be a source.
- .
- All packages of this family say this one sentence.
+def package(number: int, name: str, synopsis: str, text: str) -> str:
+    """A record of a package list."""
+    text = text.replace("\n", "\n ")
+    return f"Package: {name}\nDescription-md5: {number}\nDescription-en: {synopsis}\n {text}"
 
-Package: twin
-Description-md5: 4
-Description-en: reader of whole folders
- Another package with the synopsis of the first, which must not stand in the corpus a second time, however long this
- text of it may be.
 
-Package: word
-Description-md5: 5
-Description-en: unreasonably
- {PROSE} This one has a synopsis of a single word.
-"""
-PAIRS = [
-    {
-        "source": f"{PROSE} The table is plain text, with one file a line.",
-        "target": "reader of whole folders",
-        "package": "reader",
-    },
-    {
-        "source": f"{PROSE} This package holds the manual.",
-        "target": "reader of whole folders (documentation)",
-        "package": "reader-doc",
-    },
+LISTS = "What it can do:\n* read\n* write\n.\nIt is shown so:\n  reader FOLDER"
+TABLE = "The table is plain text,\nwith one file a line."
+RECORDS = [
+    package(1, "reader", "reader of whole folders", f"{PROSE}\n.\n{LISTS}\n.\n{TABLE}\n.\n{FAMILY}"),
+    package(2, "reader-doc", "reader of whole folders (documentation)", f"{PROSE}\n.\n{MANUAL}\n.\n{FAMILY}"),
+    package(3, "reader-data", "reader of whole folders, its data", f"Too short to be a source.\n.\n{FAMILY}"),
+    package(4, "twin", "reader of whole folders", f"{PROSE} Its synopsis must not stand in the corpus a second time."),
+    package(5, "word", "unreasonably", f"{PROSE} This one has a synopsis of a single word."),
 ]
 
 
 def test_the_same_lists_give_the_same_file_in_any_order(tmp_path, monkeypatch, capsys):
-    records = LISTS.split("\n\n")
     written = []
-    for texts in (["\n\n".join(records)], records[::-1]):
+    for texts in (["\n\n".join(RECORDS)], RECORDS[::-1]):
         monkeypatch.setattr(debian, "package_lists", lambda texts=texts: texts)
         debian.main(["--output_file", str(tmp_path / "rows.jsonl.gz")])
         written.append((tmp_path / "rows.jsonl.gz").read_bytes())
     assert written[0] == written[1]
-    assert [json.loads(line) for line in gzip.decompress(written[0]).splitlines()] == PAIRS
+    rows = [json.loads(line) for line in gzip.decompress(written[0]).splitlines()]
+    assert [(row["package"], row["target"], row["source"]) for row in rows] == [
+        ("reader", "reader of whole folders", f"{PROSE} The table is plain text, with one file a line."),
+        ("reader-doc", "reader of whole folders (documentation)", f"{PROSE} {MANUAL}"),
+    ]
     assert "2 pairs in" in capsys.readouterr().out
 
 

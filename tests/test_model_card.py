@@ -5,7 +5,8 @@ import re
 import pytest
 from conftest import SOURCES, TARGETS, build_model
 from huggingface_hub import ModelCard
-from transformers import MarianConfig, MarianMTModel, Seq2SeqTrainingArguments
+from recipe_runs import save
+from transformers import EvalPrediction, MarianConfig, MarianMTModel, Seq2SeqTrainingArguments
 
 from hf_lenctrl.card import minimal_card
 from hf_lenctrl.commands.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
@@ -14,16 +15,11 @@ from hf_lenctrl.evaluation.metrics import build_compute_metrics
 from hf_lenctrl.training.model_card import TrainingRun, model_card
 
 
-class Evaluation:
-    def __init__(self, predictions, label_ids):
-        self.predictions, self.label_ids = predictions, label_ids
-
-
 @pytest.fixture
 def make_run(shared_tokenizer):
     """A run whose model wrote the references, tested at 13 characters."""
     ids = shared_tokenizer(text_target=TARGETS, padding=True, return_tensors="np")["input_ids"]
-    figures = build_compute_metrics(shared_tokenizer, "character", length=13)(Evaluation(ids, ids))
+    figures = build_compute_metrics(shared_tokenizer, "character", length=13)(EvalPrediction(ids, ids))
 
     def make(**fields):
         known = {"tests": {"13": figures}, "outputs": {13: list(TARGETS)}, "sources": SOURCES, "references": TARGETS}
@@ -35,10 +31,7 @@ def make_run(shared_tokenizer):
 @pytest.fixture
 def saved(shared_tokenizer, tmp_path):
     model = build_model("marian", vocab_size=len(shared_tokenizer), length_encoding="ldpe", length_unit="character")
-    model.set_unit_table(shared_tokenizer)
-    model.save_pretrained(tmp_path / "model")
-    shared_tokenizer.save_pretrained(tmp_path / "model")
-    return model, tmp_path / "model"
+    return model, save(model, shared_tokenizer, tmp_path / "model")
 
 
 def test_the_hub_reads_the_figures_and_what_the_model_is(saved, make_run, tmp_path):
@@ -95,6 +88,9 @@ def test_the_licence_is_the_given_one_or_that_of_the_base_model(saved, make_run,
         assert model_card(saved[0], run, "short").data.license == expected
 
 
+CLASSES = (ModelArguments, DataArguments, RunArguments, Seq2SeqTrainingArguments)
+
+
 @pytest.mark.parametrize(
     ("options", "task"),
     [
@@ -105,17 +101,15 @@ def test_the_licence_is_the_given_one_or_that_of_the_base_model(saved, make_run,
     ],
 )
 def test_a_translation_is_not_called_a_summary(options, task, tmp_path):
-    classes = (ModelArguments, DataArguments, RunArguments, Seq2SeqTrainingArguments)
     known = {"output_dir": tmp_path, "train_file": "rows.jsonl", "use_cpu": True, **options}
-    run = card_of(*parse_arguments(classes, [f"--{k}={v}" for k, v in known.items()]), {})
+    run = card_of(*parse_arguments(CLASSES, [f"--{k}={v}" for k, v in known.items()]), {})
     assert run.task == task and run.examples == 0
 
 
 def test_a_local_folder_of_rows_is_no_data_set_of_the_hub(saved, tmp_path):
     (tmp_path / "private_rows").mkdir()
-    classes = (ModelArguments, DataArguments, RunArguments, Seq2SeqTrainingArguments)
     argv = ["--dataset_name", str(tmp_path / "private_rows"), "--output_dir", str(tmp_path), "--use_cpu"]
-    card = str(model_card(saved[0], card_of(*parse_arguments(classes, argv), rows={"train": 5}), "name"))
+    card = str(model_card(saved[0], card_of(*parse_arguments(CLASSES, argv), rows={"train": 5}), "name"))
     assert str(tmp_path) not in card and "huggingface.co/datasets" not in card and "Data: private\\_rows" in card
 
 

@@ -25,11 +25,6 @@ EOS = {"bart": 2, "marian": 0, "mbart": 2, "pegasus": 1, "m2m_100": 2, **dict.fr
 TABLE = [f"model.decoder.unit_table.{name}" for name in ("weights", "next_state", "unit_code")]
 
 
-def base_of(model):
-    """The model under the head; T5's head has none and is its own."""
-    return getattr(model, "model", model)
-
-
 def table_names(family):
     return [name.removeprefix("model.") for name in TABLE] if family in RELATIVE else TABLE
 
@@ -156,18 +151,16 @@ def test_base_model_gives_the_hidden_states_under_the_heads_logits(any_family):
 
 def test_embeddings_are_tied_as_in_the_stock_model(any_family):
     model = build_model_of(any_family)
-    inner = base_of(model)
+    inner = getattr(model, "model", model)  # T5's head has no model under it
     assert model.lm_head.weight is inner.shared.weight
-    assert inner.encoder.embed_tokens.weight is inner.shared.weight
-    assert inner.decoder.embed_tokens.weight is inner.shared.weight
     base = FAMILIES[any_family].model_class(model.config)  # without a head, which would tie them too
-    assert base.encoder.embed_tokens.weight is base.shared.weight
-    assert base.decoder.embed_tokens.weight is base.shared.weight
+    for part in (inner, base):
+        for side in (part.encoder, part.decoder):
+            assert side.embed_tokens.weight is part.shared.weight
 
 
 def test_length_is_counted_from_labels(any_family):
-    model = build_model_of(any_family)
-    eos = EOS[any_family]
+    model, eos = build_model_of(any_family), EOS[any_family]
     labels = torch.tensor([[31, 32, 33, 34, eos], [41, 42, eos, -100, -100]])
     assert model.count_labels(labels).tolist() == [4, 2]
     assert torch.equal(model(SOURCE, labels=labels).logits, model(SOURCE, labels=labels, length=[4, 2]).logits)
@@ -194,8 +187,7 @@ def test_encoder_takes_no_notice_of_length(family):
     for layer in encoder.layers:  # some attention functions refuse arguments that they do not know
         layer.self_attn.register_forward_pre_hook(lambda *call: passed_on.update(call[-1]), with_kwargs=True)
     assert torch.equal(encoder(SOURCE, length=5, progress=torch.zeros(2, 5)).last_hidden_state, plain)
-    assert passed_on
-    assert not passed_on & {"length", "progress"}
+    assert passed_on and not passed_on & {"length", "progress"}
 
 
 def test_a_row_gets_in_a_padded_batch_what_it_gets_alone(any_family):

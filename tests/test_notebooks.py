@@ -16,13 +16,12 @@ from jupyter_client import AsyncKernelManager
 from jupyter_core.utils import run_sync
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell
-from recipe_runs import save_translators
+from recipe_runs import ROOT, save_translators
 from transformers import BertConfig
 
 from hf_lenctrl import LengthPredictor, LengthPredictorConfig, add_length_control
 
 
-ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = {path.stem: nbformat.read(path, as_version=4) for path in (ROOT / "notebooks").glob("*.ipynb")}
 NAMES = sorted(NOTEBOOKS)
 # run as a last cell of each notebook, where its variables are

@@ -50,9 +50,8 @@ def test_the_runner_writes_what_the_model_writes(everyday):
         {"length": lengths, "length_constraint": "max", "num_beams": 1},
         {},
     ):
-        ours, theirs = (
-            tokenizer.batch_decode(m.generate(**batch, **options), skip_special_tokens=True) for m in (other, model)
-        )
+        ids = [each.generate(**batch, **options) for each in (other, model)]
+        ours, theirs = (tokenizer.batch_decode(rows, skip_special_tokens=True) for rows in ids)
         assert ours == theirs, options
         if options.get("length_constraint") == "exact" and "length_tolerance" not in options:
             assert list(map(len, ours)) == lengths
@@ -90,9 +89,8 @@ def test_the_folder_has_what_other_engines_look_for(everyday):
 
 @pytest.mark.slow
 def test_the_pipeline_takes_the_runner(everyday):
-    write = pipeline(
-        "length-controlled-generation", model=runner(everyday), tokenizer=AutoTokenizer.from_pretrained(everyday)
-    )
+    tokenizer = AutoTokenizer.from_pretrained(everyday)
+    write = pipeline("length-controlled-generation", model=runner(everyday), tokenizer=tokenizer)
     out = write("Wo ist die Apotheke?", length=22, length_constraint="exact", num_beams=4)
     assert (out["generated_text"], out["length"]) == ("Where is the pharmacy?", 22)
 

@@ -1,15 +1,20 @@
 """A model that was trained on rows without a length too."""
 
 import copy
+import json
 
 import pytest
 import torch
 from conftest import build_model
 from family_models import stock_model, tokenizer_of
+from pipeline_calls import spy
 from test_causal import build_plain, make_tokenizer
 
 from hf_lenctrl import LengthControlledGenerationPipeline, add_length_control
+from hf_lenctrl.commands import generate
+from hf_lenctrl.inference import pipeline, pipeline_call
 from hf_lenctrl.inference.ranking import choose, log_probabilities, overlap
+from hf_lenctrl.inference.search import SearchByLength, best_of_each
 
 
 @pytest.fixture(scope="module", params=["marian", "t5", "llama"])
@@ -35,6 +40,8 @@ def test_without_a_length_an_optional_model_is_the_stock_model(optional):
     model.config.length = 3  # a default, which 0 switches off
     assert torch.equal(model.generate(**inputs, **options, length=0), stock.generate(**inputs, **options))
     model.config.length = None
+    with pytest.raises(ValueError, match="no length was given"):  # which a constraint needs
+        model.generate(**inputs, length_constraint="max")
     labels = torch.tensor([[5, 6, 7, 8]])
     expected = stock(**inputs, labels=labels).logits
     # row by row: 0 is no length, and a row with a length is another
@@ -42,12 +49,6 @@ def test_without_a_length_an_optional_model_is_the_stock_model(optional):
     none, five = model(**both, length=torch.tensor([0, 5])).logits
     assert torch.allclose(none, expected[0], atol=1e-5)
     assert not torch.allclose(five, expected[0], atol=1e-2)
-
-
-def test_a_constraint_needs_a_length_of_an_optional_model_too(optional):
-    ids = torch.tensor([[5, 6, 7, 8]])
-    with pytest.raises(ValueError, match="no length was given"):
-        optional[0].generate(ids, attention_mask=torch.ones_like(ids), length_constraint="max")
 
 
 def test_rows_without_a_length_train_what_rows_with_one_do_not(optional):
@@ -67,9 +68,6 @@ def test_what_cannot_be_switched_off_is_not_optional():
         model.make_length_optional()
 
 
-# The choice among candidates
-
-
 def test_overlap_counts_each_word_as_often_as_it_is_there():
     assert overlap("the the cat", "The cat and the dog") == 3 / 5
     assert overlap("cat", "cat cat") == 1 / 2 and overlap("", "a") == 0 and overlap("a", "") == 0
@@ -84,6 +82,7 @@ def test_overlap_counts_each_word_as_often_as_it_is_there():
         (["She went.", "He came."], [-25.0, -4.0], "She went home.", 1),  # but not at any price
         (["It starts tonight..", "It starts now."], [-1.0, -3.0], "It starts tonight.", 1),  # no mark too many
         (["It starts tonight. Im.", "It starts now."], [-1.0, -3.0], "It starts tonight.", 1),  # no second sentence
+        (["At 8 p.m.", "At 8 p.m"], [-3.0, -1.0], "It is at 8 p.m.", 0),
     ],
 )
 def test_the_best_is_finished_likely_and_says_what_the_natural_text_says(candidates, plain, natural, best):
@@ -121,23 +120,72 @@ def test_a_chosen_text_has_its_length_and_the_best_score(chooser):
         assert "score" not in chooser(texts, length=length, choose=False, **options)[0]
 
 
-def test_without_a_length_the_pipeline_writes_the_natural_text(chooser):
-    out = chooser("one more text")
-    inputs = chooser.preprocess(["one more text"], tokens=[None])
-    prompt = 0 if chooser.model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
-    ids = chooser.model.generate(**{name: inputs[name] for name in ("input_ids", "attention_mask")})[0, prompt:]
-    assert out["generated_text"] == chooser.tokenizer.decode(ids, skip_special_tokens=True)
-    assert out["requested_length"] is None and "score" not in out
+def test_many_lengths_of_a_text_share_a_search(chooser, monkeypatch):
+    monkeypatch.setattr(pipeline_call, "FEW_LENGTHS", 3)
+    calls = spy(monkeypatch, chooser.model)
+    lengths = [[9, 5, 12, 7], [8]]
+    outputs = chooser(["one more text", "with other words"], length=lengths, length_constraint="exact")
+    assert [[out["length"] for out in each] for each in outputs] == lengths
+    assert [[out["requested_length"] for out in each] for each in outputs] == lengths
+    assert all(isinstance(out["score"], float) and "generated_text" in out for each in outputs for out in each)
+    seen = {(call["num_beams"], "custom_generate" in call): call["length"] for call in calls}
+    # the natural text of four lengths; a single length with its plan, none and the natural text
+    assert seen == {(1, True): [0], (5, False): [0], (8, False): [8, 0, 0]}
 
 
-def test_the_models_own_constraint_is_for_calls_with_a_length(chooser):
+def test_a_length_that_the_search_does_not_find_is_generated(chooser, monkeypatch):
+    result = SearchByLength._result
+    monkeypatch.setattr(SearchByLength, "_result", lambda self, ended, *of: result(self, ended[:1], *of))  # nothing
+    monkeypatch.setattr(pipeline_call, "FEW_LENGTHS", 3)
+    calls = spy(monkeypatch, chooser.model)
+    lengths = [4, 6, 9, 12]
+    outputs = chooser("one more text", length=lengths, length_constraint="exact")
+    assert [out["length"] for out in outputs] == lengths
+    assert "custom_generate" not in calls[-1] and set(calls[-1]["length"]) <= set(lengths)
+
+
+def test_a_text_that_fits_a_limit_is_a_candidate_of_every_higher_limit(chooser, monkeypatch):
+    monkeypatch.setattr(pipeline_call, "FEW_LENGTHS", 3)
+    monkeypatch.setattr(pipeline, "rank", lambda text, plain, natural: -plain)  # the longer the better
+    lengths = [5, 7, 9, 12, 14]
+    outputs = chooser("one more text", length=lengths, length_constraint="max")
+    assert all(out["length"] <= n for out, n in zip(outputs, lengths, strict=True))
+    scores = [out["score"] for out in outputs]
+    assert scores == sorted(scores, reverse=True) and len(set(scores)) > 1
+
+
+def test_in_tokens_a_search_by_length_is_a_beam_search():
+    tokenizer = tokenizer_of("marian")  # hypotheses of a step have as many tokens
+    model = add_length_control(stock_model("marian"), tokenizer=tokenizer, length_unit="token")
+    inputs = tokenizer(["one more text", "with other words"], return_tensors="pt", padding=True)
+    options = {"length": [3, 5], "length_constraint": "exact"}
+    beams = {"num_beams": 3, "num_return_sequences": 3, "length_penalty": 0.0}
+    asked = {"return_dict_in_generate": True, "output_scores": True}
+    expected = model.generate(**inputs, **options, **beams, **asked)
+    found = model.generate(**inputs, **options, custom_generate=SearchByLength(model.unit_table, 3))
+    assert torch.equal(found.sequences, expected.sequences)
+    assert torch.allclose(found.sequences_scores, expected.sequences_scores, atol=1e-5)
+
+
+def test_a_hypothesis_competes_only_with_those_that_wrote_as_much():
+    scores = torch.tensor([-1.0, -2.0, -3.0, -4.0, -0.5])
+    example, count = torch.tensor([0, 0, 0, 0, 1]), torch.tensor([5, 5, 4, 5, 5])
+    assert best_of_each(scores, example, count, most=1).tolist() == [2, 0, 4]
+    assert best_of_each(scores, example, count, most=2).tolist() == [2, 0, 1, 4]
+
+
+def test_without_a_length_the_pipeline_writes_the_natural_text_whatever_the_models_own_constraint(chooser):
     natural = chooser("one more text")
+    inputs = chooser.preprocess(["one more text"], tokens=[None])
+    inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+    prompt = 0 if chooser.model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
+    ids = chooser.model.generate(**inputs)[0, prompt:]
+    assert natural["generated_text"] == chooser.tokenizer.decode(ids, skip_special_tokens=True)
+    assert natural["requested_length"] is None and "score" not in natural
     chooser.model.config.length_constraint = "exact"
     try:
         assert chooser("one more text") == natural
         assert chooser("one more text", length=9)["length"] == 9
-        inputs = {name: value for name, value in chooser.preprocess(["one more text"], tokens=[None]).items()}
-        inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}
         assert torch.equal(chooser.model.generate(**inputs), chooser.model.generate(**inputs, length=0))
     finally:
         chooser.model.config.length_constraint = None
@@ -147,3 +195,21 @@ def test_a_choice_that_cannot_be_made_is_refused(chooser):
     for options in ({"num_return_sequences": 2}, {"do_sample": True}, {"length_constraint": None}):
         with pytest.raises(ValueError, match="choose=True takes a model with length_optional"):
             chooser("one", length=9, **{"length_constraint": "max", "choose": True, **options})
+
+
+def test_texts_under_a_score_are_in_a_second_file_too(chooser, tmp_path, capsys):
+    chooser.save_pretrained(tmp_path / "model")
+    (tmp_path / "in.txt").write_text("one more text\nwith other words\n", encoding="utf-8")
+    words = ["--model", f"{tmp_path}/model", "--input_file", f"{tmp_path}/in.txt", "--output_file", f"{tmp_path}/out"]
+    words += ["--length", "9", "--length_constraint", "exact", "--min_score"]
+    generate.main([*words, "-1000"])
+    lines = (tmp_path / "out").read_text(encoding="utf-8").splitlines()
+    scores = sorted(json.loads(line)["score"] for line in lines)
+    low = tmp_path / "out.low.jsonl"
+    assert low.read_text(encoding="utf-8") == "" and scores[0] < scores[1]
+    generate.main([*words, str(sum(scores) / 2)])  # another bound takes the texts that are there
+    assert "is complete" in capsys.readouterr().err
+    assert [json.loads(line)["score"] for line in low.read_text(encoding="utf-8").splitlines()] == scores[:1]
+    (tmp_path / "out").unlink()
+    with pytest.raises(ValueError, match="chooses its texts"):
+        generate.main([*words, "-5", "--rerank", "2"])

@@ -5,7 +5,7 @@ import re
 import peft
 import pytest
 import torch
-from conftest import build_model_of
+from conftest import build_model_of, given_to
 from test_causal import LENGTHS, PROMPTS, answers, build, encode
 from torch import nn
 
@@ -60,12 +60,12 @@ def test_lora_without_targets_trains_and_saves_the_length(any_family, tmp_path):
 
 
 def test_dora_on_modules_that_are_zero_is_refused_with_what_works():
-    fields, names = FULL, ["length_projection", "length_embedding", "length_out"]
+    names = ["length_projection", "length_embedding", "length_out"]
     message = re.escape(f"LoraConfig(use_dora=True, exclude_modules={names}, modules_to_save={names})")
     with pytest.raises(ValueError, match=f"DoRA divides by the norm of modules at zero; pass {message}"):
-        train(peft.get_peft_model(controlled("bart", **fields), peft.LoraConfig(use_dora=True)))
+        train(peft.get_peft_model(controlled("bart", **FULL), peft.LoraConfig(use_dora=True)))
     config = peft.LoraConfig(use_dora=True, exclude_modules=names, modules_to_save=names)
-    model = peft.get_peft_model(controlled("bart", **fields), config)
+    model = peft.get_peft_model(controlled("bart", **FULL), config)
     assert torch.equal(logits(model.eval(), 3), logits(model, 9))  # as pretrained
     train(model)
     assert logits(model, 3).isfinite().all() and not torch.allclose(logits(model, 3), logits(model, 9), atol=1e-5)
@@ -84,10 +84,7 @@ def test_lora_on_the_output_projections_leaves_the_length_head_whole(any_family)
 
 def test_prefix_tuning_counts_the_text_and_not_its_virtual_tokens(any_family):
     model = build_model_of(any_family, absolute_positions=True, length_encoding="ldpe")
-    seen = []
-    model.get_decoder().register_forward_pre_hook(
-        lambda module, args, kwargs: seen.append(kwargs["progress"]), with_kwargs=True
-    )
+    seen = given_to(model.get_decoder(), "progress")
     config = peft.PrefixTuningConfig(task_type=peft.TaskType.SEQ_2_SEQ_LM, num_virtual_tokens=4)
     tuned = peft.get_peft_model(model, config)
     assert torch.isfinite(train(tuned, 1)(input_ids=SOURCE, labels=LABELS).loss)
@@ -96,10 +93,8 @@ def test_prefix_tuning_counts_the_text_and_not_its_virtual_tokens(any_family):
     assert ids.shape[0] == 2 and seen[-1].shape == (2, 1)
 
 
-ON_EMBEDDINGS = {
-    "some tokens": {"target_modules": ["q_proj", "q"], "trainable_token_indices": [31, 35]},
-    "all tokens": {"target_modules": ["embed_tokens"]},
-}
+ON_EMBEDDINGS = {"all tokens": {"target_modules": ["embed_tokens"]}}
+ON_EMBEDDINGS["some tokens"] = {"target_modules": ["q_proj", "q"], "trainable_token_indices": [31, 35]}
 
 
 @pytest.mark.parametrize("fields", ON_EMBEDDINGS.values(), ids=list(ON_EMBEDDINGS))

@@ -1,6 +1,5 @@
 """bfloat16, static caches and torch.compile: the same lengths, and in float32 the same ids."""
 
-import datasets
 import pytest
 import torch
 from conftest import SOURCES, build_model, build_model_of
@@ -130,16 +129,11 @@ def test_a_compiled_recipe_writes_the_same(shared_tokenizer, tmp_path, quick_com
         generate.parse(["--model", "a", "b", "--input_file", "i", "--output_file", "o", "--compile"])
 
 
-@pytest.fixture
-def own_cache(tmp_path, monkeypatch):
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets_cache")
-
-
 COMPILED = {"torch_compile": True, "torch_compile_backend": "eager"}
 
 
 @pytest.mark.slow
-def test_compiled_training_has_one_graph_resumes_and_saves_plain_names(tmp_path, own_cache):
+def test_compiled_training_has_one_graph_resumes_and_saves_plain_names(tmp_path):
     # an epoch with batches of many lengths, the last of fewer rows
     options = {"num_train_epochs": 1, "max_steps": -1, "save_steps": 5, "test_lengths": [12]}
     options |= {"length_head": True, "absolute_positions": True}

@@ -1,12 +1,12 @@
 """Candidates in the order of the words that they share with the source, or of a plain model."""
 
-import json
 import math
 
 import pytest
 import torch
-from conftest import MARIAN, SHAPE, SOURCES, build_model
-from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
+from conftest import SHAPE, SOURCES, build_model, controlled_marian, plain_marian
+from recipe_runs import read_rows
+from transformers import BartConfig, BartForConditionalGeneration
 
 from hf_lenctrl import LengthControlledGenerationPipeline, rerank
 from hf_lenctrl.commands import generate
@@ -29,23 +29,17 @@ from hf_lenctrl.inference.ranking import log_probabilities
 )
 def test_candidates_are_ordered_by_the_stems_they_share_with_the_source(candidates, scores, order):
     assert rerank("Police arrested three men in Oslo", candidates, scores) == order
-
-
-def test_words_of_other_scripts_count():
     assert rerank("новости из Осло", ["погода", "Новости"]) == [1, 0]
 
 
 @pytest.fixture(scope="module")
 def plain(shared_tokenizer):
-    torch.manual_seed(3)
-    shape = {**SHAPE, **MARIAN, "vocab_size": len(shared_tokenizer), "max_position_embeddings": 512, "init_std": 0.5}
-    return MarianMTModel(MarianConfig(**shape)).eval()
+    return plain_marian(shared_tokenizer)
 
 
 @pytest.fixture(scope="module")
 def pipe(shared_tokenizer):
-    model = build_model("marian", vocab_size=len(shared_tokenizer), length_unit="character", init_std=0.5)
-    model.set_unit_table(shared_tokenizer)
+    model = controlled_marian(shared_tokenizer, seed=0)
     return LengthControlledGenerationPipeline(model=model, tokenizer=shared_tokenizer, device="cpu")
 
 
@@ -89,12 +83,6 @@ def test_a_source_that_the_model_cannot_hold_is_cut_for_the_choice_too(shared_to
     assert out["length"] == 5
 
 
-def test_a_wrong_list_of_candidates_is_told(plain, shared_tokenizer):
-    assert log_probabilities(plain, shared_tokenizer, [], []) == []
-    with pytest.raises(TypeError, match="sources must be a list of texts, got 'a'"):
-        log_probabilities(plain, shared_tokenizer, "a", ["b"])
-
-
 def test_without_rerank_there_are_20_candidates(pipe, plain, shared_tokenizer, monkeypatch):
     asked = []
     monkeypatch.setattr(
@@ -114,15 +102,15 @@ def test_the_command_takes_it(pipe, plain, shared_tokenizer, tmp_path):
     for ranked in ([], ["--rerank_model", str(tmp_path / "plain")]):
         files = ["--input_file", str(tmp_path / "texts.txt"), "--output_file", str(tmp_path / f"{len(ranked)}.jsonl")]
         generate.main(["--model", str(tmp_path / "controlled"), *files, *how, *ranked])
-    words, model = (
-        [json.loads(line)["output"] for line in (tmp_path / name).read_text().splitlines()]
-        for name in ("0.jsonl", "2.jsonl")
-    )
+    words, model = ([row["output"] for row in read_rows(tmp_path / name)] for name in ("0.jsonl", "2.jsonl"))
     assert [len(text) for text in words + model] == [20] * 4 and words != model
     for first, second, source in zip(words, model, SOURCES, strict=False):
         assert loss_of(plain, shared_tokenizer, source, second) >= loss_of(plain, shared_tokenizer, source, first)
 
 
-def test_a_rerank_model_without_a_choice_is_refused(pipe, plain, shared_tokenizer):
+def test_what_is_no_choice_is_refused(pipe, plain, shared_tokenizer):
     with pytest.raises(ValueError, match="rerank_model chooses among several candidates"):
         pipe(SOURCES[0], length=10, rerank_model=(plain, shared_tokenizer), rerank=1)
+    with pytest.raises(TypeError, match="sources must be a list of texts, got 'a'"):
+        log_probabilities(plain, shared_tokenizer, "a", ["b"])
+    assert log_probabilities(plain, shared_tokenizer, [], []) == []

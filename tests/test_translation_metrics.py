@@ -21,21 +21,16 @@ JAPANESE = ["彼はついにそれが真実だと認めた。", "猫がマット
 JAPANESE_OUTPUTS = ["彼はそれが真実だとついに認めた。", "犬がマットの上に座りました。"]
 
 
-def command_line(tmp_path, outputs, references, tokenizer) -> list[float]:
-    """BLEU and chrF that sacrebleu's own program prints."""
-    for name, texts in (("out", outputs), ("ref", references)):
-        (tmp_path / name).write_text("\n".join(texts) + "\n", encoding="utf-8")
-    words = [sys.executable, "-m", "sacrebleu", str(tmp_path / "ref"), "-i", str(tmp_path / "out"), "-b", "-w", "6"]
-    words += ["-m", "bleu", "chrf", "--tokenize", tokenizer]
-    return json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
-
-
 @pytest.mark.parametrize(
     ("outputs", "references", "tokenizer"), [(WORSE, ENGLISH, "13a"), (JAPANESE_OUTPUTS, JAPANESE, "ja-mecab")]
 )
 def test_scores_are_those_of_sacrebleus_command_line(tmp_path, outputs, references, tokenizer):
+    for name, texts in (("out", outputs), ("ref", references)):
+        (tmp_path / name).write_text("\n".join(texts) + "\n", encoding="utf-8")
+    words = [sys.executable, "-m", "sacrebleu", str(tmp_path / "ref"), "-i", str(tmp_path / "out"), "-b", "-w", "6"]
+    words += ["-m", "bleu", "chrf", "--tokenize", tokenizer]
+    bleu, chrf = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
     figures = translation_metrics(outputs, references, bleu_tokenizer=tokenizer)
-    bleu, chrf = command_line(tmp_path, outputs, references, tokenizer)
     assert 0 < bleu < 100 and figures["bleu"] == pytest.approx(bleu, abs=1e-6)
     assert figures["chrf"] == pytest.approx(chrf, abs=1e-6)
     assert f"tok:{tokenizer}" in figures["bleu_signature"]
@@ -44,9 +39,8 @@ def test_scores_are_those_of_sacrebleus_command_line(tmp_path, outputs, referenc
 
 def test_predictor_figures_are_those_of_numpy():
     predicted, reference = [4, 7, 9, 12], [5, 7, 8, 15]
-    assert predictor_figures(predicted, reference) == pytest.approx(
-        {"mae": 5 / 4, "variance": 11 / 4, "pearson": float(np.corrcoef(predicted, reference)[0, 1])}
-    )
+    expected = {"mae": 5 / 4, "variance": 11 / 4, "pearson": float(np.corrcoef(predicted, reference)[0, 1])}
+    assert predictor_figures(predicted, reference) == pytest.approx(expected)
     assert predictor_figures([3, 3], [2, 4])["pearson"] is None
 
 

@@ -179,9 +179,8 @@ def stripping_byte_fallback(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("fallback")
     (folder / "text.txt").write_text("\n".join(TARGETS * 9), encoding="utf-8")
     options = {"vocab_size": 300, "byte_fallback": True, "hard_vocab_limit": False, "minloglevel": 2}
-    sentencepiece.SentencePieceTrainer.train(
-        input=str(folder / "text.txt"), model_prefix=str(folder / "source"), **options
-    )
+    options |= {"input": str(folder / "text.txt"), "model_prefix": str(folder / "source")}
+    sentencepiece.SentencePieceTrainer.train(**options)
     spm = sentencepiece.SentencePieceProcessor(model_file=str(folder / "source.model"))
     special = ["</s>", "<unk>", "<pad>"] if request.param == "marian" else ["<s>", "<pad>", "</s>", "<unk>"]
     pieces = special + [spm.id_to_piece(i) for i in range(3, len(spm))]

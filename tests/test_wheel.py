@@ -67,9 +67,8 @@ def installed(wheel, tmp_path_factory):
     environment["HF_HOME"] = str(folder / "home")
 
     def run(program: str, *words: str) -> str:
-        done = subprocess.run(
-            [str(bin / program), *words], capture_output=True, text=True, cwd=folder, env=environment, timeout=300
-        )
+        command, how = [str(bin / program), *words], {"capture_output": True, "text": True, "timeout": 300}
+        done = subprocess.run(command, **how, cwd=folder, env=environment)
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import word_tokenizer
+from recipe_runs import write_rows
 from test_report import table_rows
 
 from hf_lenctrl.commands import evaluate as recipe
@@ -21,8 +22,7 @@ TOKENS = ["token", "2", "0.00", "0.00", "100.0 %", "0.0 %", "100.0 %"]
 
 
 def write(path: Path, rows=ROWS) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
+    return str(write_rows(path, rows))
 
 
 def printed(capsys, *options) -> list[list[str]]:

@@ -13,28 +13,15 @@ import hf_lenctrl
 from hf_lenctrl.commands import generate
 
 
-@pytest.fixture(scope="module")
-def saved(character_tokenizer, tmp_path_factory):
-    """An untrained model that counts characters and has a vocabulary for each side, saved with its tokenizer."""
-    tokenizer = character_tokenizer
-    fields = {"vocab_size": len(tokenizer), "length_unit": "character", "init_std": 0.5}
-    fields |= {"decoder_vocab_size": len(tokenizer.target_encoder), "share_encoder_decoder_embeddings": False}
-    return save(build_model("marian", seed=5, **fields), tokenizer, tmp_path_factory.mktemp("saved"))
-
-
-def test_a_length_that_the_model_cannot_hold_is_told_before_anything_is_written(
-    monkeypatch, shared_tokenizer, tmp_path
-):
+def test_a_length_that_the_model_cannot_hold_is_told_before_any_is_written(monkeypatch, shared_tokenizer, tmp_path):
     fields = {"length_unit": "token", "absolute_positions": True}  # 128 positions
     model = build_model("marian", vocab_size=len(shared_tokenizer), **fields)
-    folder = save(model, shared_tokenizer, tmp_path / "positions")
-    batches = []
+    folder, batches = save(model, shared_tokenizer, tmp_path / "positions"), []
     original = hf_lenctrl.LenCtrlMarianMTModel.generate
 
     def counted(self, *args, **kwargs):
-        ids = original(self, *args, **kwargs)
-        batches.append(ids)
-        return ids
+        batches.append(original(self, *args, **kwargs))
+        return batches[-1]
 
     monkeypatch.setattr(hf_lenctrl.LenCtrlMarianMTModel, "generate", counted)
     rows = [{"source": source, "n": n} for source, n in zip(SOURCES, [5, 6, 500, 7, 8, 9], strict=True)]
@@ -180,7 +167,7 @@ def test_cells_of_csv_pass_through_as_text(stub, tmp_path):
         b"\xef\xbb\xbfid,source,n,code,missing\r\n12345678901234567890123,NA,40,007,\r\n"
         b'1.10,"two\nlines, ""so""",30.0,+1e3,NaN\r\n'
     )
-    rows = [json.loads(line) for line in generated(file, "--length_column", "n").splitlines()]
+    rows = write_texts(Path("stub"), file, "--length_column", "n")
     assert [{k: row[k] for k in ("id", "source", "n", "requested", "code", "missing")} for row in rows] == [
         {"id": "12345678901234567890123", "source": "NA", "n": "40", "requested": 40, "code": "007", "missing": ""},
         {"id": "1.10", "source": 'two\nlines, "so"', "n": "30.0", "requested": 30, "code": "+1e3", "missing": "NaN"},
@@ -250,6 +237,8 @@ def test_an_input_that_cannot_be_used_is_told(tmp_path, rows, options, message):
         (("--length", "guess"), "must be an integer of at least 1, a range as 30-42, .* got 'guess'"),
         (("--length", 0), "must be an integer of at least 1, .* got '0'"),
         (("--length", 5, "predict"), "--length takes lengths or ranges, not both, or one word, got"),
+        (("--length", "8-12", "9"), "--length takes lengths or ranges, not both"),
+        (("--length", "12-8"), "a range as 30-42"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(tmp_path, capsys, options, message):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from recipe_runs import ROOT, read_rows, write_rows
 
 from hf_lenctrl.commands import predictor as recipe
 from hf_lenctrl.commands.predictor import PredictorArguments
@@ -12,7 +13,6 @@ from hf_lenctrl.length_predictor import load_predictor
 from hf_lenctrl.length_units import UnitTable
 
 
-ROOT = Path(__file__).resolve().parents[2]
 WORDS = ["a", "small", "text", "editor", "opens", "large", "files", "fast", "and", "keeps", "them"]
 
 
@@ -29,11 +29,9 @@ def data(tmp_path_factory):
     """Options that name the rows: 200, 30 and 30; two rows of train are empty, in two ways."""
     folder = tmp_path_factory.mktemp("rows")
     empty = [{"source": " ", "target": "tu"}, {"source": "text", "target": ""}]
-    options = []
-    for name, rows in (("train", ROWS[:200] + empty), ("validation", ROWS[200:230]), ("test", ROWS[230:])):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        options.append(f"--{name}_file={folder / f'{name}.jsonl'}")
-    return [*options, "--source_column=source", "--target_column=target"]
+    splits = {"train": ROWS[:200] + empty, "validation": ROWS[200:230], "test": ROWS[230:]}
+    files = [f"--{name}_file={write_rows(folder / f'{name}.jsonl', rows)}" for name, rows in splits.items()]
+    return [*files, "--source_column=source", "--target_column=target"]
 
 
 def train(data, output_dir, *options, shape=SHAPE, unit="--length_unit=word"):
@@ -59,16 +57,15 @@ def test_the_recipe_trains_resumes_and_writes_table_2(data, tmp_path):
     assert table["test"]["source"]["variance"] == pytest.approx(sum(n * n for n in counts) / 30)
     assert table["test"]["source"]["pearson"] == pytest.approx(1.0)
 
-    rows = [json.loads(line) for line in (tmp_path / "test_predictions.jsonl").read_text().splitlines()]
+    rows = read_rows(tmp_path / "test_predictions.jsonl")
     assert [row["source"] for row in rows] == [row["source"] for row in ROWS[230:]]
     assert [row["reference_length"] for row in rows] == [2 * n for n in counts]
     assert [row["source_length"] for row in rows] == counts
     predictor, tokenizer = load_predictor(tmp_path)
     assert predictor.config.length_unit == "word"
     assert predictor.config.target_mean == pytest.approx(sum(2 * (1 + i % 9) for i in range(200)) / 200)
-    assert predictor.predict_lengths([row["source"] for row in rows], tokenizer) == [
-        row["predicted_length"] for row in rows
-    ]
+    predicted_lengths = predictor.predict_lengths([row["source"] for row in rows], tokenizer)
+    assert predicted_lengths == [row["predicted_length"] for row in rows]
     errors = [row["predicted_length"] - row["reference_length"] for row in rows]
     mae = sum(map(abs, errors)) / 30
     predicted = table["test"]["predicted"]

@@ -2,11 +2,13 @@
 
     python tests/tools/ray_kills.py --rows 20000 --kills 20
     python tests/tools/ray_kills.py --rows 20000 --kills 20 --ray_address 127.0.0.1:6379
+    python tests/tools/ray_kills.py --rows 3000 --kills 3 --parquet
     python tests/tools/ray_kills.py --rows 20000 --actors 2
 
 A victim is the command, an actor or the task that reads, with SIGKILL, after a few more parts. A killed command is
 repeated. The model is tiny and has random weights; some rows are equal. Prints what was lost, doubled and different.
-Without an address each command starts a cluster of its own, which ends with it.
+Without an address each command starts a cluster of its own, which ends with it. With `--parquet` the rows are read
+from Parquet and told apart by a column `id`.
 
 With `--actors` nothing is killed: it prints the CPU time of the actors for a row, which a crowded machine does not
 change, the rows in a second, and the most memory of the command, of an actor and of the reader, in MiB.
@@ -24,13 +26,15 @@ from collections import Counter
 from pathlib import Path
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 
-def make(folder: Path, rows: int, seed: int) -> list[str]:
+def make(folder: Path, rows: int, seed: int, parquet: bool) -> list[str]:
     """A model and rows, one in fifty twice; returns the options that both commands share."""
     from conftest import SOURCES, TARGETS, build_model
 
@@ -49,8 +53,13 @@ def make(folder: Path, rows: int, seed: int) -> list[str]:
     while len(lines) < rows:
         row = {"source": " ".join(draw.choices(words, k=draw.randint(3, 12))), "budget": draw.randint(5, 20)}
         lines += [json.dumps(row)] * (2 if draw.random() < 0.02 else 1)
-    (folder / "rows.jsonl").write_text("".join(f"{line}\n" for line in lines[:rows]))
-    options = ["--model", str(folder / "model"), "--input_file", str(folder / "rows.jsonl")]
+    path = folder / ("rows.parquet" if parquet else "rows.jsonl")
+    if parquet:
+        table = pa.Table.from_pylist([json.loads(line) | {"id": i} for i, line in enumerate(lines[:rows])])
+        pq.write_table(table, path, row_group_size=1000)
+    else:
+        path.write_text("".join(f"{line}\n" for line in lines[:rows]))
+    options = ["--model", str(folder / "model"), "--input_file", str(path)]
     return [*options, "--length_column", "budget", "--length_constraint", "max", "--num_beams", "1"]
 
 
@@ -116,10 +125,11 @@ def measure(options: list[str], folder: Path) -> dict[str, float]:
         seen.append((len(list((folder / "parts").glob("part-*"))), cpu, time.monotonic()))
     if command.returncode:
         raise RuntimeError(f"the command ended with {command.returncode}, see {folder / 'log'}")
-    whole = [each for each in seen if 2 <= each[0] < seen[-1][0]]
+    whole = [each for each in seen if 2 <= each[0] < seen[-1][0]] or seen[-1:]
     (first, cpu, at), (last, end, until) = whole[0], whole[-1]
     rows = 512 * (last - first)
-    return {"CPU ms of a row": 1000 * (end - cpu) / rows, "rows in a second": rows / (until - at), **most}
+    rates = {"CPU ms of a row": 1000 * (end - cpu) / rows, "rows in a second": rows / (until - at)} if rows else {}
+    return {**rates, **most}
 
 
 def compare(folder: Path) -> dict[str, int]:
@@ -130,7 +140,7 @@ def compare(folder: Path) -> dict[str, int]:
         for path in sorted((folder / "parts").glob("part-*.jsonl"))
         for line in path.read_text().splitlines()
     ]
-    keys = Counter(row.pop("key") for row in parts)
+    keys = Counter(row["id"] if "id" in row else row.pop("key") for row in parts)
     ours, theirs = (Counter(json.dumps(row, sort_keys=True) for row in rows) for rows in (parts, whole))
     sources = [Counter((row["source"], row["budget"]) for row in rows) for rows in (parts, whole)]
     return {
@@ -149,13 +159,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--actors", type=int, help="measure so many, without kills")
     parser.add_argument("--ray_address")
+    parser.add_argument("--parquet", action="store_true")
     parser.add_argument("--folder", help="to keep what is written")
     options = parser.parse_args()
     folder = Path(options.folder or tempfile.mkdtemp())
     folder.mkdir(exist_ok=True)
-    shared = make(folder, options.rows, options.seed)
+    shared = make(folder, options.rows, options.seed, options.parquet)
     address = ["--ray_address", options.ray_address] if options.ray_address else []
-    ray = [*shared, "--engine", "ray", "--output_dir", str(folder / "parts"), *address, "--concurrency"]
+    ray = [*shared, "--engine", "ray", "--output_dir", str(folder / "parts"), *address]
+    ray += [*(["--key_column", "id"] if options.parquet else []), "--concurrency"]
     if options.actors:
         figures = measure([*ray, str(options.actors)], folder)
         return print(json.dumps({"rows": options.rows, "actors": options.actors, **figures}))
