@@ -123,6 +123,7 @@ def test_the_files_hold_pairs_and_variants_and_no_held_out_name(everyday, tmp_pa
     )
     assert {"source": "Tom hat 33 Euro.", "target": "Tom has 33 euros."} in train
     assert {"source": "Ja", "target": "Yes"} not in train
+    assert train.count({"source": "die Zwiebel", "target": "the onion"}) == 8  # a line of written/
     assert test == [{"source": "Nein.", "target": "No."}]
     assert any(row["source"].startswith("tom hat") for row in train)  # as people type
     assert any(row["source"].count("Tom") == 2 for row in train)  # two pairs joined
@@ -134,6 +135,19 @@ def test_the_files_hold_pairs_and_variants_and_no_held_out_name(everyday, tmp_pa
     file = write(tmp_path / "it.jsonl.gz", "it", [("train", "Sì.", "Yes.", "prose")])
     with pytest.raises(ValueError, match="de or fr.*it"):
         everyday[0].main([file, "--output_dir", str(tmp_path / "data")])
+
+
+def test_written_lines_have_five_fields(everyday, tmp_path):
+    import written
+
+    assert len(list(written.lines())) > 10_000  # or an error of the first line that is not right
+    good = "Wo ist er?\tOù est-il ?\tWhere is he?\tWhere's he?\tIn which place is he now?\n"
+    (tmp_path / "one.tsv").write_text(good, encoding="utf-8")
+    assert list(written.pairs("fr", tmp_path)) == [{"source": "Où est-il ?", "target": "Where is he?"}]
+    assert [row["target"] for row in written.lengths("de", tmp_path)] == ["Where's he?"]  # the other is twice as long
+    (tmp_path / "two.tsv").write_text(good + "Ja\tOui\tYes\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="two.tsv, line 2.*5 fields.*Yes"):
+        list(written.lines(tmp_path))
 
 
 def test_the_mean_of_two_models_has_their_shares(tmp_path):

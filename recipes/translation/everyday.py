@@ -6,11 +6,12 @@
 An input has a row for each pair: `split` (train, validation or test), `en`, the other language under its code, and
 where it has kinds of text, `kind`. The folder receives `train.jsonl`, `validation.jsonl`, `names.jsonl` and
 `test_<corpus>.jsonl` for each input with test rows, with the columns `source` and `target`; the source language is not
-marked. Training rows are of five sorts:
+marked. Training rows are of six sorts:
 
 - the pairs as they are; of a kind with a weight, that share
 - a share of them again with other names, places and numbers on both sides (slots.py)
 - sentences with names, places, times, dates, amounts and words of daily life from the templates of slots.py
+- the sentences of written/, several times, because each is there for a word that the others lack (written.py)
 - pairs of one corpus and language joined in twos
 - pairs whose source is in lower case or lacks its final mark, as people type
 
@@ -23,6 +24,7 @@ import json
 import random
 from pathlib import Path
 
+import written
 from slots import HELD_OUT, replace, sentence
 
 
@@ -88,6 +90,7 @@ def main(argv=None) -> None:
     parser.add_argument("--weights", nargs="*", default=[], metavar="KIND=SHARE", help="share of a kind that is kept")
     parser.add_argument("--replace_share", type=float, default=1, help="of the pairs, for names, places, numbers")
     parser.add_argument("--sentences", type=int, default=60_000, help="from templates, for each language")
+    parser.add_argument("--written_copies", type=int, default=8, help="of each sentence of written/")
     parser.add_argument("--glue_share", type=float, default=0.05, help="pairs joined in twos, beside the others")
     parser.add_argument("--typed_share", type=float, default=0.05, help="pairs as people type, beside the others")
     parser.add_argument("--max_test_rows", type=int, default=1000, help="test pairs of each corpus")
@@ -99,10 +102,11 @@ def main(argv=None) -> None:
     draw = random.Random(args.seed)
     train: list[Pair] = []
     validation: list[Pair] = []
-    languages = []
+    languages, tested = [], set()  # sources of validation and test rows
     for path in args.files:
         code, rows = read(path)
         languages.append(code)
+        tested |= {row[code] for row in rows if row["split"] != "train"}
         own = [row for row in pairs(rows, code, "train") if draw.random() < weights.get(row["kind"], 1)]
         own = [row for row in own if not has_held_out(row)]
         train += own + variants(own, code, args, draw)
@@ -113,6 +117,8 @@ def main(argv=None) -> None:
     for code in codes:
         made = (sentence(code, draw) for _ in range(args.sentences))
         train += [{"source": source, "target": target} for source, target, _ in made]
+        own = [row for row in written.pairs(code) if row["source"] not in tested and not has_held_out(row)]
+        train += own * args.written_copies + (variants(own, code, args, draw) if args.written_copies else [])
     draw.shuffle(train)
     draw.shuffle(validation)  # the recipes evaluate on the first rows, which should hold every corpus
     write(train, folder / "train.jsonl")

@@ -6,8 +6,8 @@
 A source with one reference shows a model one length. Among the plain model's twenty best translations are shorter and
 longer ones that are just as good: "It's", "It has", "that" or no "that". This script keeps those that score near the
 best, read well (see benchmarks/reading.py), and differ in length, and writes them after the pairs themselves. With
-`--rewordings` it adds pairs whose English is said in other words, by the rules of rewordings.py. It needs CTranslate2:
-`pip install '.[fast]'`.
+`--rewordings` it adds pairs whose English is said in other words, by the rules of rewordings.py, with `--written` the
+shorter and longer texts of written/. It needs CTranslate2: `pip install '.[fast]'`.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from hf_lenctrl.commands.rows import Rows
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # benchmarks/ is no package that is installed
 
 from benchmarks.reading import WORD, faults, words_of  # noqa: E402
+from recipes.translation import written  # noqa: E402
 from recipes.translation.rewordings import reword  # noqa: E402
 
 
@@ -81,6 +82,7 @@ def main(argv=None) -> None:
     parser.add_argument("--sources", type=int, default=16000, help="so many sources are translated")
     parser.add_argument("--copies", type=int, default=2, help="of each new pair")
     parser.add_argument("--rewordings", type=float, default=0, help="share of the pairs, where a rule fits")
+    parser.add_argument("--written", type=int, default=0, help="copies of each shorter and longer text of written/")
     args = parser.parse_args(argv)
     pairs = Rows(args.train_file).values
     known = words_of(pair["target"] for pair in pairs)
@@ -92,6 +94,7 @@ def main(argv=None) -> None:
         rows += [{"source": source, "target": text} for text in select(source, texts, scores, known)] * args.copies
     new = [(pair["source"], reword(pair["target"], draw)) for pair in pairs if draw.random() < args.rewordings]
     rows += [{"source": source, "target": text} for source, text in new if text is not None]
+    rows += [row for code in ("de", "fr") for row in written.lengths(code)] * args.written
     part = Path(args.output_file + ".part")
     part.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     part.rename(args.output_file)

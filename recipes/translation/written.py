@@ -1,0 +1,39 @@
+"""
+The sentences of the folder written/, by the makers of this package: German, French, English in two or three lengths.
+
+A line has five fields with tabs between them: German, French, English, a shorter and a longer English text of the same
+meaning; the last two may be empty. Collections of sentences lack the words of daily life; these lines were written to
+have them, by subject, and by lists of frequent words that the collections lack (the files list_*.tsv).
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+
+FOLDER = Path(__file__).with_name("written")
+SHORTEST, LONGEST = 0.6, 1.45  # of the English text's characters; a text beyond says less, or is wordy
+
+
+def lines(folder: Path = FOLDER) -> Iterator[tuple[str, str, str, str, str]]:
+    """The fields of each line."""
+    for path in sorted(folder.glob("*.tsv")):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            fields = [field.strip() for field in line.split("\t")]
+            if len(fields) != 5 or not all(fields[:3]):
+                raise ValueError(f"{path.name}, line {number} must have 5 fields, the first 3 not empty, got {line!r}")
+            german, french, english, shorter, longer = fields
+            yield german, french, english, shorter, longer
+
+
+def pairs(code: str, folder: Path = FOLDER) -> Iterator[dict[str, str]]:
+    """The pairs of a language, `"de"` or `"fr"`, to English, with the columns `source` and `target`."""
+    for line in lines(folder):
+        yield {"source": line[("de", "fr").index(code)], "target": line[2]}
+
+
+def lengths(code: str, folder: Path = FOLDER) -> Iterator[dict[str, str]]:
+    """The same sources to the shorter and longer English texts."""
+    for line in lines(folder):
+        for text in line[3:]:
+            if SHORTEST * len(line[2]) <= len(text) <= LONGEST * len(line[2]):
+                yield {"source": line[("de", "fr").index(code)], "target": text}
