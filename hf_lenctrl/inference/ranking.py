@@ -15,8 +15,8 @@ from .chats import prompt_ids
 from .finish import last_sentence_end, sentence_ends
 
 
-# in the last word: "now..", "now?.", and a mark inside of it that is not of "p.m." or "3.5"
-_TWO_MARKS = re.compile(r"(?<!\.)\.\.(?!\.)|[?!]\.|(?<!\d)(?<!\b\w)[.!?…][^\s.!?…]+[.!?…]")
+# in the last word: "now..", "now?.", "now.?", and a mark inside of it that is not of "p.m." or "3.5"
+_TWO_MARKS = re.compile(r"(?<!\.)\.\.(?!\.)|[?!]\.|(?<=\w\w)\.[?!]|(?<!\d)(?<!\b\w)[.!?…][^\s.!?…]+[.!?…]")
 OVERLAP_WEIGHT = 10.0  # of the share of natural words, in nats; chosen on validation rows
 _AT_ONCE = 16  # outputs: their logits take more memory than a step of generation
 
