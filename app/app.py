@@ -26,7 +26,6 @@ LONGEST_TEXT = 300  # characters; the models know single sentences
 # the end of a sentence and the start of the next; "3. Mai" and "Dr. Frey" hold none
 NEXT_SENTENCE = re.compile(r"(?:[^\W\d_]{3}(?<!Prof)[.…]+|[!?]+)[\s\"'“”’»)]*\s[\s\"'„“«(]*[A-ZÀ-Þ]")
 LONGEST = 120  # of the slider, where the configuration does not name the lengths of the training
-CANDIDATES = 16  # of an exact length
 CONSTRAINTS = {"exact": "exact", "at most": "max", "unconstrained": None}
 EXAMPLES: list[tuple[str, int]] = [
     ("Ich kann dieses Fenster nicht öffnen.", 26),
@@ -145,10 +144,7 @@ def translate(pipe: Writer, base: Writer | None, text: str, length: float, choic
         raise ValueError(f"the constraint must be one of {', '.join(CONSTRAINTS)}, got {choice!r}")
     unit, requested = unit_of(pipe), int(length)
     natural = pipe if is_optional(pipe) else base  # writes without a length
-    ranked: dict[str, Any] = {}  # a plain model knows which of the candidates ends like a sentence
-    if natural is base and base is not None and choice == "exact":
-        ranked = {"rerank": CANDIDATES, "rerank_model": (base.model, base.tokenizer)}
-    out = pipe(text, length=requested, length_unit=unit, length_constraint=CONSTRAINTS[choice], **ranked)
+    out = pipe(text, length=requested, length_unit=unit, length_constraint=CONSTRAINTS[choice])
     produced, kind = out["length"], kind_of(out["length"], requested, choice)
     parts = [row(f"{choice}, {requested} {unit}s", out["generated_text"], f"{produced} of {requested}", kind)]
     if natural is not None:

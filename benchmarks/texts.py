@@ -34,7 +34,7 @@ from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_lenctrl import LengthControlledGenerationPipeline
 from hf_lenctrl.commands.rows import Rows
-from hf_lenctrl.inference.ranking import choose, ends, log_probabilities
+from hf_lenctrl.inference.ranking import ends, log_probabilities, rank
 from hf_lenctrl.lengths import window_of
 
 
@@ -116,7 +116,8 @@ class Systems:
             pool = [out["generated_text"] for out in outputs]
             pool = list(dict.fromkeys(pool + [text for text in self.best[source] if low <= len(text) <= high]))
             scores = log_probabilities(self.plain.model, self.plain.tokenizer, [source] * len(pool), pool)
-            texts.append(pool[choose(pool, scores, self.natural(source))[0]])
+            ranks = [rank(text, score, self.natural(source)) for text, score in zip(pool, scores, strict=True)]
+            texts.append(pool[ranks.index(max(ranks))])
         return texts
 
 

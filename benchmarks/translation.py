@@ -4,9 +4,8 @@
         --output_dir out
 
 Lengths are the reference's, and the base model's own times 0.8, 0.9, 1, 1.1 and 1.2; each is written unconstrained and
-with both constraints, and with `--rerank 16` also exactly, the best of 16 by the base model. The base model's text cut
-at the length is the comparison. The outputs are written to the folder, a file for each row of the table, for
-`benchmarks/reading.py`; a file that is there is not written again.
+with both constraints. The base model's text cut at the length is the comparison. The outputs are written to the
+folder, a file for each row of the table, for `benchmarks/reading.py`; a file that is there is not written again.
 """
 
 import argparse
@@ -60,7 +59,6 @@ def main(argv=None) -> None:
     parser.add_argument("--test_file", required=True, help="jsonl with source and target")
     parser.add_argument("--max_rows", type=int, help="only the first so many")
     parser.add_argument("--num_beams", type=int, default=4)
-    parser.add_argument("--rerank", type=int, help="candidates that the base model ranks")
     parser.add_argument("--batch_size", type=int, default=50)
     parser.add_argument("--output_dir", required=True)
     args = parser.parse_args(argv)
@@ -85,11 +83,9 @@ def main(argv=None) -> None:
     if pipe.model.config.length_predictor is not None:
         ways["predicted"] = "predict"
     for way, length in ways.items():
-        for constraint in (None, "max", "exact", *(["ranked"] if args.rerank else [])):
+        for constraint in (None, "max", "exact"):
             path = out / f"{way}_{constraint or 'unconstrained'}.jsonl"
-            ranked = {"rerank": args.rerank, "rerank_model": args.base_model} if constraint == "ranked" else {}
-            how = {"length_constraint": "exact" if ranked else constraint, **options, **ranked}
-            written = write(pipe, rows, length, path, **how)
+            written = write(pipe, rows, length, path, length_constraint=constraint, **options)
             report(f"{way}, {constraint or 'unconstrained'}", written)
         requested = [row["requested"] for row in written]
         cut = [row["output"][:n] for row, n in zip(plain, requested, strict=True)]

@@ -64,7 +64,8 @@ def refuse_dora(module: Any) -> None:
 
 def warn_of_column(length: torch.Tensor, counted: torch.Tensor, unit: str) -> None:
     """Warn of lengths in training, `(batch_size,)`, far from those of the labels: stock collators take a column."""
-    if length.shape == counted.shape and len(length) > 1 and (2 * (length - counted).abs() > counted).all():
+    several = length.shape == counted.shape and len(length) > 1
+    if several and length.all() and (2 * (length - counted).abs() > counted).all():  # 0 is no length
         logger.warning(
             "training takes length=%s, but the labels have %s %ss; a column `length` of the rows is taken for the "
             "requested length, rename it or make batches with DataCollatorForLengthControl",

@@ -185,7 +185,7 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
                 return progress, own
             if self.training and not self._looked and not torch.compiler.is_compiling():
                 self._looked = True
-                warn_of_column(as_length_tensor(length, rows, own.device), own, self.unit_table.unit)
+                warn_of_column(as_length_tensor(length, rows, own.device, least=0), own, self.unit_table.unit)
         elif progress is None and self.training:
             raise ValueError(
                 "training needs labels, -100 over the prompt, or progress= and length=; leave label smoothing out"

@@ -12,6 +12,7 @@ from transformers import Seq2SeqTrainingArguments
 import hf_lenctrl
 from hf_lenctrl import LengthControlledGenerationPipeline as Pipeline
 from hf_lenctrl.evaluation.metrics import build_compute_metrics
+from hf_lenctrl.inference import pipeline_call
 from hf_lenctrl.inference.sources import plans_of, ratio_ranges
 
 
@@ -88,9 +89,10 @@ def test_narrow_ranges_have_as_many_outputs_as_wide_ones(pipe):
     assert [out["requested_length"] for out in best] == ranges
 
 
-def test_the_lengths_to_write_at_are_an_option(pipe):
+def test_a_range_of_one_plan_is_a_window(pipe, monkeypatch):
+    monkeypatch.setattr(pipeline_call, "LENGTH_PLANS", 1)
     exact = pipe(SOURCES[0], length=19, length_constraint="exact", length_tolerance=(10, 11))
-    assert pipe(SOURCES[0], length=(9, 30), length_plans=1) == exact | {"requested_length": (9, 30)}
+    assert pipe(SOURCES[0], length=(9, 30)) == exact | {"requested_length": (9, 30)}
 
 
 def test_a_plain_model_an_ensemble_and_a_causal_model_keep_a_range(pipe, plain_pipe):
@@ -126,7 +128,6 @@ def test_a_range_that_no_text_can_have_is_left_empty():
         ({"length_ratio": (1.1, 0.9)}, "above 0, got"),
         ({"length": (5, 9), "length_constraint": None}, "leave length_constraint out"),
         ({"length": (5, 9), "length_tolerance": 2}, "leave length_tolerance out"),
-        ({"length": (5, 9), "length_plans": 0}, "at least 1, got 0"),
         ({"length": (5, 9), "length_ratio": 0.5}, "not both"),
         ({"length": 5, "length_tolerance": [1, 2], "length_constraint": "exact"}, r"each of 1 lengths, got \[1, 2\]"),
     ],

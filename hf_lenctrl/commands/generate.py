@@ -52,7 +52,7 @@ SAMPLING = (
 )
 ENGINES = ("output_dir", "key_column", "concurrency", "ray_address", "actor_cpus", "actor_gpus")
 # options of the command alone; the others are the pipeline's
-OWN = """model input_file output_file length length_column length_ratio reference_column rerank_model source_column
+OWN = """model input_file output_file length length_column length_ratio reference_column source_column
     column_prefix do_sample seed dtype compile way engine output_dir key_column concurrency ray_address actor_cpus
     actor_gpus min_score""".split()
 
@@ -92,10 +92,8 @@ def make_parser() -> CommandParser:
     add("--length_constraint", choices=LENGTH_CONSTRAINTS, help="never longer, or exactly so long")
     parser.add_window("window around an exact length: units (4), a share (0.1), or two of them, below and above")
     add("--min_score", type=float, help="texts under it go into <output_file>.low.jsonl too, for a person to read")
-    add("--length_plans", type=int, default=3, help="lengths of a range to generate candidates at")
     add("--num_return_sequences", type=int, default=1, help="outputs for each text, the best first")
     add("--rerank", type=int, default=0, help="candidates, of which the one with most source words wins")
-    add("--rerank_model", help="plain model of the task that chooses the candidate instead")
     add("--source_column", default="source", help="column of the texts")
     add("--column_prefix", default="", help="of `requested`, `output` and `length` where rows have such columns")
     add("--num_beams", type=int, help="width of the search; 4, or 1 with --do_sample")
@@ -157,7 +155,7 @@ def check_engine(parser: CommandParser, args: argparse.Namespace) -> None:
         parser.error("--engine ray writes parts into a folder: give --output_dir, and no --output_file")
     if args.concurrency < 1 or args.actor_cpus <= 0 or args.actor_gpus < 0:
         parser.error("--concurrency is at least 1, --actor_cpus above 0 and --actor_gpus at least 0")
-    wrong = [name for name in ("do_sample", "compile", "rerank_model") if getattr(args, name)]
+    wrong = [name for name in ("do_sample", "compile") if getattr(args, name)]
     wrong += ["model"] * (len(args.model) > 1) + ["num_return_sequences"] * (args.num_return_sequences > 1)
     wrong += ["min_score"] * (args.min_score is not None)
     wrong += ["length"] * (args.way == "reference" or len(args.length or []) > 1)
@@ -189,8 +187,6 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
         options |= {"return_dict_in_generate": True, "output_scores": True}
     if args.compile:
         options |= {"cache_implementation": "static", "disable_compile": True}  # by `generate`, which leaves out beams
-    if args.rerank_model is not None:
-        options["rerank_model"] = load([args.rerank_model], args.dtype)
     return options
 
 

@@ -10,7 +10,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import Pipeline
 
-from ..conversion import HUB_OPTIONS, auto_class, check_tokenizer, tokenizer_of
+from ..conversion import HUB_OPTIONS, check_tokenizer
 from ..generation import encode_once, eos_of, generate_for, prompt_of
 from ..length_tokens import LengthTokens
 from ..length_units import COST, UnitTable, check_sources, count_texts
@@ -38,9 +38,10 @@ class LengthControlledGenerationPipeline(Pipeline):
             tokenizer's template writes.
         length (`int`, `tuple`, `list` or `str`, *optional*): Units, for all texts or for each; a list for a single
             text, or for each of several, gives one output for each length. A tuple `(lowest, highest)` is a range: one
-            output, of any length within; see `length_plans`. `"predict"` uses a length
-            predictor (Oka et al. 2020), `"source"` the source's length (Lakew et al. 2019), `"reference"` that of
-            `references`, the best case. Defaults to the model's.
+            output, of any length within; a model that does not choose takes the candidate with the highest mean
+            log-probability of a token at the candidate's own length. `"predict"` uses a length predictor (Oka et al.
+            2020), `"source"` the source's length (Lakew et al. 2019), `"reference"` that of `references`, the best
+            case. Defaults to the model's.
         predictor (`str` or `tuple`, *optional*): Path or Hub name of a `LengthPredictor`, or the model and its
             tokenizer; defaults to the one that the model's configuration names.
         truncation (`bool`, *optional*, defaults to `False`): Predict the length for a text that is too long for the
@@ -52,23 +53,15 @@ class LengthControlledGenerationPipeline(Pipeline):
         length_constraint (`str`, *optional*): `"max"`, `"exact"` or `None`; defaults to the model's.
         length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window around the length,
             see `LengthControlledGeneration.generate`; a list holds one for each text.
-        length_plans (`int`, *optional*, defaults to 3): The candidates of a range are generated at so many lengths of
-            it, evenly spread, each in the window that is the range; with `rerank` or `num_return_sequences` the
-            number of these is divided among them. The one with the highest mean log-probability of a token is
-            returned, under this model at the candidate's own length; with `rerank_model`, the one that is most likely
-            as a whole under that model. A model that does not plan generates once.
         finish (`str`, *optional*): With `"max"`, for a model that does not plan: `"sentence"` or `"word"`, how an
             output ends that would not have ended within the length. Adds `finish` to the output: `"sentence"`,
             `"word"`, `"cut"` (within a word), or `"model"` where the model ended it.
         num_return_sequences (`int`, *optional*, defaults to 1): Outputs for each source.
         rerank (`bool` or `int`, *optional*, defaults to `False`): Generate so many candidates (`True`: 20) and return
             those that contain most source words first (`hf_lenctrl.rerank`).
-        rerank_model (`str` or `tuple`, *optional*): Path or Hub name of a plain model of the task, or the model and
-            its tokenizer: return first what this model gives the highest probability. It finds the candidate that
-            ends like a sentence (`hf_lenctrl.inference.ranking.log_probabilities`). Without `rerank`, 20 candidates.
         choose (`bool`, *optional*): For a model with `length_optional` and a constraint: generate candidates that
             are planned for several lengths and for none, and return the best, with its `score`, the log-probability
-            without a length (`hf_lenctrl.inference.ranking.choose`). `"max"` then gives the best text of at most this
+            without a length (`hf_lenctrl.inference.ranking.rank`). `"max"` then gives the best text of at most this
             length, not the longest. More than eight lengths of a text share their candidates, of one search by length
             (`hf_lenctrl.inference.search`). By default yes; `False` is faster, one search. Not with `finish`,
             `rerank`, `do_sample` or `num_return_sequences`.
@@ -103,7 +96,6 @@ class LengthControlledGenerationPipeline(Pipeline):
         given = {"revision": revision, "token": token}
         given = {name: value for name, value in given.items() if value is not None}
         self._predictors = Predictors(self.model, {**HUB_OPTIONS.get(self.model, {}), **given})
-        self._rankers: dict[str, tuple] = {}
         tokens = getattr(self.model.config, "length_tokens", None)
         self._length_tokens = None if tokens is None else LengthTokens(**tokens)
         self._controlled = getattr(self.model.config, "length_controlled", False)
@@ -169,10 +161,6 @@ class LengthControlledGenerationPipeline(Pipeline):
             call.batch_size = self._batch_size or 32
         call.set_candidates(plans=self._needs_length)
         call.set_choice(getattr(config, "length_optional", False))
-        if call.rerank_model is not None and call.rerank == 1:
-            raise ValueError(
-                "rerank_model chooses among several candidates; pass rerank=16, or leave rerank_model out"
-            )
         call.set_rows(texts, single)
         return call
 
@@ -291,12 +279,8 @@ class LengthControlledGenerationPipeline(Pipeline):
         outputs = [out for row in rows for out in row.outputs or []]
         scores = [out.pop("of_a_token") for out in outputs] if "of_a_token" in outputs[0] else None
         order, texts = list(range(len(outputs))), [out["generated_text"] for out in outputs]
-        if call.rerank > 1 and call.rerank_model is None:
+        if call.rerank > 1:
             order = rerank(rows[0].text, texts, scores)
-        elif call.rerank > 1:
-            model, tokenizer = self._ranker(call.rerank_model)
-            ranks = log_probabilities(model, tokenizer, [rows[0].text] * len(texts), texts)
-            order.sort(key=lambda k: -ranks[k])
         elif scores is not None:
             order.sort(key=lambda k: -scores[k])
         if call.ranged:  # lengths that were planned for may lead to one text; what differs comes first
@@ -304,15 +288,6 @@ class LengthControlledGenerationPipeline(Pipeline):
             order.sort(key=lambda k: first[texts[k]] != k)
         outputs = [outputs[k] for k in order[: call.num_return_sequences]]
         return outputs[0] if call.num_return_sequences == 1 else outputs
-
-    def _ranker(self, given) -> tuple[Any, Any]:
-        """The plain model that ranks candidates, and its tokenizer; a name is loaded once."""
-        if not isinstance(given, str):
-            return given
-        if given not in self._rankers:
-            model = auto_class(given).from_pretrained(given).eval().to(self.device)
-            self._rankers[given] = model, tokenizer_of(given)
-        return self._rankers[given]
 
     def preprocess(self, texts, *, tokens: list, **_) -> Any:
         if self._causal:
@@ -361,7 +336,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         if getattr(ids, "sequences_scores", None) is not None:
             figures["score"] = ids.sequences_scores.tolist()
         ids = ids if isinstance(ids, torch.Tensor) else ids.sequences
-        if call.ranged and not call.choose and call.length_plans * rows[0].candidates > 1:
+        if call.ranged and not call.choose and call.plans * rows[0].candidates > 1:
             figures["of_a_token"] = token_log_probabilities(
                 self.model, table, ids, inputs, self._causal * prompt, controlled=self._controlled
             )

@@ -13,6 +13,7 @@ from .finish import check_finish
 from .sources import is_ranged, plans_of
 
 
+LENGTH_PLANS = 3  # lengths of a range, evenly spread, that its candidates are generated at
 # of the choice among candidates: lengths planned below a limit, as shares of it, and candidates of each
 PLANNED_SHARES = (1.0, 0.9, 0.8)
 CHOICE_BEAMS = 24  # and as many candidates, divided among these searches; takes the time of 16 beams of one search
@@ -50,14 +51,12 @@ class Call:
     length_unit: Any = None
     length_constraint: Any = FROM_CONFIG
     length_tolerance: Any = None
-    length_plans: int = 3
     finish: str | None = None
     predictor: Any = None
     references: Sequence[str] | None = None
     truncation: bool = False
     num_return_sequences: int = 1
     rerank: bool | int = False
-    rerank_model: Any = None
     choose: bool | None = None
     batch_size: int | None = None
     batch_tokens: int | None = None
@@ -67,6 +66,7 @@ class Call:
     rows: list[Row] = field(default_factory=list, init=False)
     lists: bool = field(default=False, init=False)  # whether there is a list of lengths for each text
     ranged: bool = field(default=False, init=False)  # whether the lengths are ranges
+    plans: int = field(default=1, init=False)  # lengths of a range
     shared: bool = field(default=False, init=False)  # whether rows of one text share its encoder states
     options: dict[str, Any] = field(default_factory=dict, init=False)  # for `generate`
     defaults: Any = field(default=None, init=False)  # of `generate`, a `GenerationConfig`
@@ -102,15 +102,15 @@ class Call:
 
     def set_candidates(self, plans: bool) -> None:
         """How many outputs are wanted, checked; with `plans` a range is generated at several lengths."""
-        self.rerank = 20 if self.rerank is True or self.rerank_model and not self.rerank else self.rerank or 1
-        names = ("num_return_sequences", "rerank", "length_plans", "batch_size", "batch_tokens")
+        self.rerank = 20 if self.rerank is True else self.rerank or 1
+        names = ("num_return_sequences", "rerank", "batch_size", "batch_tokens")
         check_counts(**{name: getattr(self, name) for name in names if getattr(self, name) is not None})
-        self.length_plans = self.length_plans if self.ranged and plans else 1
+        self.plans = LENGTH_PLANS if self.ranged and plans else 1
 
     def set_choice(self, optional: bool) -> None:
         """Whether the best of several candidates is chosen; by default where the model can and nothing is against."""
         sample = self.options.get("do_sample", self.defaults.do_sample)
-        others = self.wanted > 1 or self.rerank_model is not None or self.finish is not None or sample
+        others = self.wanted > 1 or self.finish is not None or sample
         able = optional and self.length_constraint is not None and not others
         self.choose = able if self.choose is None else self.choose
         if self.choose and not able:
@@ -153,33 +153,27 @@ class Call:
                 self.rows.append(Row(text, i, len(self.rows), own, self.wanted))
 
     def set_lengths(self, lengths: list) -> None:
-        """Of each row; a range becomes a row for each length that the model plans for, in its window."""
+        """Of each row; a range or a choice has a row for each length that the model plans for, in its window."""
         planned = []
         for row, asked in zip(self.rows, lengths, strict=True):
             row.asked = row.length = asked
-            if not self.ranged:
-                planned += self._candidates(row) if self.choose else [row]
-                continue
-            low, high = asked
-            plans = plans_of(low, high, self.length_plans)
-            # a narrow range has fewer lengths, so each of them is generated more often
-            candidates = math.ceil(self.wanted / len(plans))
-            rows = [replace(row, length=n, tolerance=(n - low, high - n), candidates=candidates) for n in plans]
-            planned += self._searches(rows) if self.choose else rows
+            rows = [row]
+            if self.ranged:
+                low, high = asked
+                plans = plans_of(low, high, self.plans)
+                # a narrow range has fewer lengths, so each of them is generated more often
+                candidates = math.ceil(self.wanted / len(plans))
+                rows = [replace(row, length=n, tolerance=(n - low, high - n), candidates=candidates) for n in plans]
+            elif self.choose and self.length_constraint == "max":
+                told = dict.fromkeys(max(1, round(share * asked)) for share in PLANNED_SHARES)
+                rows = [replace(row, told=n) for n in told]
+            if self.choose:  # and a row without a plan; `_share` adds another
+                candidates = max(1, CHOICE_BEAMS // (len(rows) + 2))
+                rows = [replace(row, candidates=candidates) for row in [*rows, replace(rows[0], told=0)]]
+            planned += rows
         self.rows = planned
         if self.choose:
             self._share()
-
-    def _candidates(self, row: Row) -> list[Row]:
-        """The rows among whose outputs one is chosen: planned for lengths up to the limit, and for none."""
-        shares = PLANNED_SHARES if self.length_constraint == "max" else (1.0,)
-        told = dict.fromkeys(max(1, round(share * row.length)) for share in shares)
-        return self._searches([replace(row, told=n) for n in told])
-
-    def _searches(self, rows: list[Row]) -> list[Row]:
-        """The rows and one without a plan; `_share` adds another."""
-        candidates = max(1, CHOICE_BEAMS // (len(rows) + 2))
-        return [replace(row, candidates=candidates) for row in [*rows, replace(rows[0], told=0)]]
 
     def _share(self) -> None:
         """

@@ -1,4 +1,4 @@
-"""Order the n best outputs: by words of the source, by a plain model, or by the model that generated them."""
+"""Order the outputs for a text: by words of the source, or by what the model gives them with or without a length."""
 
 import inspect
 import re
@@ -15,8 +15,8 @@ from .chats import prompt_ids
 from .finish import last_sentence_end, sentence_ends
 
 
-# in the last word: "now..", "now?.", and a mark inside of it that is not of "p.m." or "3.5"
-_TWO_MARKS = re.compile(r"(?<!\.)\.\.(?!\.)|[?!]\.|(?<!\d)(?<!\b\w)[.!?…][^\s.!?…]+[.!?…]")
+# in the last word: "now..", "now?.", "now.?", and a mark inside of it that is not of "p.m." or "3.5"
+_TWO_MARKS = re.compile(r"(?<!\.)\.\.(?!\.)|[?!]\.|(?<=\w\w)\.[?!]|(?<!\d)(?<!\b\w)[.!?…][^\s.!?…]+[.!?…]")
 OVERLAP_WEIGHT = 10.0  # of the share of natural words, in nats; chosen on validation rows
 _AT_ONCE = 16  # outputs: their logits take more memory than a step of generation
 
@@ -47,8 +47,7 @@ def rerank(source: str, candidates: Sequence[str], scores: Sequence[float] | Non
     """
     known = _stems(source)
     overlap = [len(_stems(candidate) & known) for candidate in candidates]
-    rank = [-i for i in range(len(candidates))] if scores is None else list(scores)
-    return sorted(range(len(candidates)), key=lambda i: (-overlap[i], -rank[i]))
+    return sorted(range(len(candidates)), key=lambda i: (-overlap[i], 0 if scores is None else -scores[i]))
 
 
 @torch.no_grad()
@@ -202,21 +201,11 @@ def overlap(text: str, other: str) -> float:
     return (own & known).total() / max(1, known.total())
 
 
-def choose(candidates: Sequence[str], plain: Sequence[float], natural: str) -> tuple[int, float]:
-    """
-    The best of several texts of about one length, for a source, by `rank`.
-
-    `plain` has the log-probability of each candidate without a length, see `log_probabilities`; `natural` is what the
-    model writes without a length. Returns the index of the best, and its log-probability.
-    """
-    best = max(range(len(candidates)), key=lambda k: rank(candidates[k], plain[k], natural))
-    return best, plain[best]
-
-
 def rank(text: str, plain: float, natural: str) -> tuple[bool, float]:
     """
-    What a candidate is worth, greater is better.
+    What a candidate of about a length is worth, greater is better.
 
+    `plain` is its log-probability without a length (`log_probabilities`), `natural` what the model writes without one.
     Where the natural text ends a sentence, a candidate that does so, with no more sentences than it has, comes before
     one that does not: a piece of a second sentence is what fills a length. Among these the highest log-probability
     counts, plus `OVERLAP_WEIGHT` times the overlap with the natural text: log-probability alone prefers texts that

@@ -51,7 +51,7 @@ def test_lengths_are_those_of_the_source_or_of_the_reference(saved, tmp_path):
         ("--length 5 --length_constraint exact --length_tolerance 4", {"length_constraint": "exact"}),
         ("--length 5 --do_sample --top_p 0.9", {"do_sample": True, "top_p": 0.9, "num_beams": 1}),
         ("--length 5 --num_return_sequences 3", {"num_return_sequences": 3, "output_scores": True}),
-        ("--length 30-42 --length_plans 2 --batch_size 7", {"length_plans": 2, "batch_size": 7}),
+        ("--length 30-42 --batch_size 7", {"batch_size": 7}),
         ("--length 6 --batch_tokens 4000", {"batch_tokens": 4000, "batch_size": None}),
     ],
 )
