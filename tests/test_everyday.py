@@ -123,7 +123,7 @@ def test_the_files_hold_pairs_and_variants_and_no_held_out_name(everyday, tmp_pa
     )
     assert {"source": "Tom hat 33 Euro.", "target": "Tom has 33 euros."} in train
     assert {"source": "Ja", "target": "Yes"} not in train
-    assert train.count({"source": "die Zwiebel", "target": "the onion"}) == 8  # a line of written/
+    assert train.count({"source": "die Zwiebel", "target": "the onion"}) >= 8  # a line of written/
     assert test == [{"source": "Nein.", "target": "No."}]
     assert any(row["source"].startswith("tom hat") for row in train)  # as people type
     assert any(row["source"].count("Tom") == 2 for row in train)  # two pairs joined
@@ -182,3 +182,17 @@ def test_a_grown_model_keeps_what_it_knows():
     copied = [before[f"model.encoder.layers.{k}.fc1.weight"] for k in (0, 0, 1, 2, 2, 3, 4, 4, 5)]
     assert all(torch.equal(layer.fc1.weight, weight) for layer, weight in zip(layers, copied, strict=True))
     assert layers[0] is not layers[1] and model.config.encoder_layers == 9
+
+
+def test_a_wider_model_writes_what_the_old_one_writes(tmp_path):
+    widen, source = load_script("recipes/translation/widen.py"), ROOT / "models" / "translate_to_english_base"
+    widen.main([str(source), "--width", "3000", "--output_dir", str(tmp_path / "wide")])
+    old, wide = (MarianMTModel.from_pretrained(folder, dtype=torch.float32) for folder in (source, tmp_path / "wide"))
+    assert wide.config.encoder_ffn_dim == wide.config.decoder_ffn_dim == 3000
+    ids = torch.tensor([[5, 70, 900, 0]])
+    with torch.no_grad():
+        logits = [model(input_ids=ids, decoder_input_ids=torch.tensor([[2, 40, 7]])).logits for model in (old, wide)]
+    torch.testing.assert_close(logits[1], logits[0], rtol=0, atol=1e-4)
+    assert wide.model.encoder.layers[0].fc1.weight[-1].abs().sum() > 0  # or the new units would never learn
+    with pytest.raises(ValueError, match="at least.*got 64"):
+        widen.widen(wide.model.encoder.layers[0], 64)
