@@ -4,10 +4,12 @@
 
 First the outputs: the model continues a prompt by sampling, in JSON with two strings. Prints for each way the outputs
 that are valid, the strings that are too long, the words that are cut, and the mean length. A word is cut where a
-string ends, the model's first choice goes on with the word, and that has no room; strings of one word do not count.
-All outputs are read anew, by the same rule. Then the milliseconds of a step in a string of each bound, at its start
-and in its last 20 characters, without the model: medians of rounds in turn, on one thread. `--entries 150000` times a
-vocabulary of made-up words instead.
+string ends, the model's first choice goes on with the word, and that has no room. "No word fits" counts such strings
+where no word stands before it, or fewer characters than `minLength`. All outputs are read by the same rule, behind the
+entries that the model chose, and "anew", behind those into which the tokenizer splits the same text: where they
+differ, so may the first choice. Then the milliseconds of a step in a string of each bound, at its start and in its
+last 20 characters, without the model: medians of rounds in turn, on one thread. `--entries 150000` times a vocabulary
+of made-up words instead.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import json
 import random
 import statistics
 import time
+from collections import Counter
 
 import torch
 import xgrammar
@@ -25,7 +28,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.generation import LogitsProcessor
 
-from hf_lenctrl.engines.json_places import Places
+from hf_lenctrl.engines.json_places import PLAIN, Places, Reader
 from hf_lenctrl.engines.json_strings import JsonStringsLogitsProcessor
 from hf_lenctrl.inference.finish import goes_on
 
@@ -72,12 +75,15 @@ class XGrammar(LogitsProcessor):
         return scores
 
 
-def outputs(model, tokenizer, rows: int, batch_size: int) -> dict[str, list[str]]:
-    """The texts of each way."""
+Output = tuple[list[int], str]  # entries, and the text that a user gets
+
+
+def outputs(model, tokenizer, rows: int, batch_size: int) -> dict[str, list[Output]]:
+    """The outputs of each way."""
     inputs = tokenizer([PROMPT] * batch_size, return_tensors="pt")
     start = inputs["input_ids"].shape[1]
     grammar = compiled(SCHEMA, tokenizer)
-    texts: dict[str, list[str]] = {"xgrammar alone": [], "lengths": [], "lengths, finished": []}
+    made: dict[str, list[Output]] = {"xgrammar alone": [], "lengths": [], "lengths, finished": []}
     for batch in range(rows // batch_size):
         for name in ("xgrammar alone", "lengths"):
             torch.manual_seed(batch)
@@ -85,18 +91,19 @@ def outputs(model, tokenizer, rows: int, batch_size: int) -> dict[str, list[str]
             process = ours if name == "lengths" else XGrammar(grammar, batch_size, len(tokenizer), start)
             options = {"do_sample": True, "top_k": 50, "max_new_tokens": 150, "use_cache": True}
             ids = model.generate(**inputs, **options, logits_processor=[process])[:, start:]
-            texts[name] += tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            texts = tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            made[name] += zip(ids.tolist(), texts, strict=True)
             if name == "lengths":
-                texts["lengths, finished"] += map(ours.finish, ids.tolist())
-    return texts
+                made["lengths, finished"] += [(row, ours.finish(row)) for row in ids.tolist()]
+    return made
 
 
 class Judge:
     """Whether the last word of a string is cut: the model's first choice behind it, in the grammar without lengths."""
 
     def __init__(self, model, tokenizer):
-        self.model, self.tokenizer = model, tokenizer
-        self.grammar = compiled(Places(SCHEMA).plain, tokenizer)
+        self.model, self.tokenizer, self.places = model, tokenizer, Places(SCHEMA)
+        self.grammar = compiled(self.places.plain, tokenizer)
         self.vocabulary = JsonStringsLogitsProcessor(SCHEMA, tokenizer).vocabulary
         self.prompt = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
         with torch.no_grad():
@@ -104,8 +111,7 @@ class Judge:
         self.first = functools.cache(self._first)
 
     @torch.no_grad()
-    def _first(self, before: str) -> int:
-        ids = self.tokenizer(before, add_special_tokens=False)["input_ids"]
+    def _first(self, ids: tuple[int, ...]) -> int:
         matcher = xgrammar.GrammarMatcher(self.grammar)
         for i in ids:
             matcher.accept_token(i)
@@ -117,41 +123,61 @@ class Judge:
         xgrammar.apply_token_bitmask_inplace(scores, bitmask)
         return int(scores.argmax())
 
-    def __call__(self, before: str, value: str, most: int) -> bool:
-        """For a string that stands behind `before`, its value with it, and has `most` characters at most."""
+    def entries(self, ids: list[int]) -> dict[str, dict[int, int]]:
+        """Of each string by its name: how many entries are written where it has so many characters."""
+        reader, found = Reader(self.places), dict[str, dict[int, int]]()
+        for k, i in enumerate(ids, 1):
+            reader.read(self.vocabulary.data[i])
+            if reader.inside and reader.key is None and reader.state == PLAIN:
+                found.setdefault(str(reader.stack[-1][1]), {})[reader.count] = k
+        return found
+
+    def __call__(self, before: tuple[int, ...], value: str, most: int) -> bool:
+        """For a string with at most `most` characters that `before` ends with."""
         if not value[-1:].isalnum() or len(value) + self.vocabulary.longest <= most:
             return False
         first = self.first(before)
-        full = len(value) + self.vocabulary.facts[0][0][first] > most
+        full = len(value) + self.vocabulary.facts[PLAIN][0][first] > most
         return bool(full) and goes_on(self.vocabulary.pieces[first])
 
+    def anew(self, before: tuple[int, ...]) -> tuple[int, ...]:
+        """The entries into which the tokenizer splits the text of those that the model chose."""
+        text = b"".join(self.vocabulary.data[i] for i in before).decode("utf-8", errors="replace")
+        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
-def figures(is_cut: Judge, texts: list[str]) -> dict[str, str]:
+
+def figures(is_cut: Judge, made: list[Output]) -> dict[str, str]:
     """A row of the table."""
-    valid, over, cut, several, lengths = 0, 0, 0, 0, []
-    for text in texts:
+    valid, strings, lengths, count = 0, 0, [], Counter[str]()
+    for ids, text in made:
         try:
             values = json.loads(text)
         except ValueError:
             continue
         valid += Draft202012Validator(SCHEMA).is_valid(values)
-        position = 0
+        entries = is_cut.entries(ids)
         for name, value in values.items():
-            most = SCHEMA["properties"][name]["maxLength"]  # type: ignore[index]
-            over += len(value) > most
-            written = json.dumps(value, ensure_ascii=False)[:-1]
-            end = text.find(written, position)
-            if end >= 0 and len(value.split()) > 1:
-                several += 1
-                position = end + len(written)
-                cut += is_cut(text[:position], value, most)
+            schema = SCHEMA["properties"][name]  # type: ignore[index]
+            most, words = schema["maxLength"], value.rsplit(maxsplit=1)
+            fits = len(words) > 1 and len(words[0]) >= schema.get("minLength", 0)
             lengths.append(len(value))
+            strings += fits
+            count["over"] += len(value) > most
+            if (end := entries.get(name, {}).get(len(value))) is None:
+                count["within an entry"] += 1
+                continue
+            before = tuple(ids[:end])
+            count["cut" if fits else "no word fits"] += is_cut(before, value, most)
+            count["anew"] += fits and is_cut(is_cut.anew(before), value, most)
     return {
-        "outputs": str(len(texts)),
+        "outputs": str(len(made)),
         "valid": str(valid),
-        "strings too long": str(over),
-        "strings of several words": str(several),
-        "last word cut": f"{cut}, {100 * cut / max(several, 1):.1f} %",
+        "strings too long": str(count["over"]),
+        "last word cut": f"{count['cut']}, {100 * count['cut'] / max(strings, 1):.1f} %",
+        "read anew": f"{count['anew']}, {100 * count['anew'] / max(strings, 1):.1f} %",
+        "of strings": str(strings),
+        "cut, no word fits": str(count["no word fits"]),
+        "not judged": str(count["within an entry"]),
         "mean length": f"{statistics.mean(lengths or [0]):.1f}",
     }
 
@@ -228,8 +254,8 @@ def main(argv=None) -> None:
     if args.rows:
         model = AutoModelForCausalLM.from_pretrained(args.model, dtype="float32").eval()
         judge = Judge(model, tokenizer)
-        for k, (name, texts) in enumerate(outputs(model, tokenizer, args.rows, args.batch_size).items()):
-            row = figures(judge, texts)
+        for k, (name, made) in enumerate(outputs(model, tokenizer, args.rows, args.batch_size).items()):
+            row = figures(judge, made)
             if k == 0:
                 print("| | " + " | ".join(row) + " |\n" + "|---" * (len(row) + 1) + "|")
             print(f"| {name} | " + " | ".join(row.values()) + " |", flush=True)

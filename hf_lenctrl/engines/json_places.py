@@ -245,6 +245,13 @@ class Reader:
         """What decides what follows, outside of strings."""
         return (tuple(self.stack), self.expects_key)
 
+    @property
+    def told(self) -> tuple[int, int]:
+        """What a length-controlled model reads here: the characters of the string so far and its `maxLength`. Outside
+        of strings, and without a `maxLength`, -1 and 0."""
+        high = self.bounds.high if self.inside else None
+        return (self.count, high) if high else (-1, 0)
+
     def read(self, data: bytes) -> None:
         """Read on."""
         for byte in data:

@@ -243,8 +243,7 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
             piece = self.vocabulary.pieces[entry] if entry < self.vocabulary.size else None
             raise ValueError(f"the output is no JSON of the schema at entry {entry} ({piece!r}); pass prompt_length")
         row.reader.read(self.vocabulary.data[entry])
-        high = row.reader.bounds.high if row.reader.inside else None
-        row.told.append((row.reader.count, high) if high else (-1, 0))
+        row.told.append(row.reader.told)
 
     def _mask(self, row: _Row, ids: torch.Tensor, scores: torch.Tensor) -> None:
         vocabulary, reader = self.vocabulary, row.reader
