@@ -120,74 +120,81 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         if (limit := self.max_length) is not None:
             limit = limit.repeat_interleave(copies) if isinstance(limit, torch.Tensor) else limit
             left = limit - input_ids.shape[1] - 2 + torch.zeros_like(count)  # (rows,) after this entry, before EOS
-        return self.constrain(scores, count, state, left, start)
+        remaining = self.high.repeat_interleave(copies) - count  # (rows,)
+        slack = (self.high - self.low).repeat_interleave(copies) if self.window else None  # (rows,)
+        return self.constrain(scores.clone(), state, remaining, slack, left, start)
 
-    def constrain(self, scores, count, state, left=None, start=None):
+    def constrain(self, scores, state, remaining, slack=None, left=None, start=None):
         """
-        The same for texts that were counted before.
+        The same in place, for texts that were counted before and lengths of their own.
 
         Args:
             scores (`torch.FloatTensor` of shape `(rows, vocab_size)`): As in a call.
-            count, state (`torch.LongTensor` of shape `(rows,)`): Units of each text and its state in the unit table.
+            state, remaining (`torch.LongTensor` of shape `(rows,)`): Of each text, in the unit table; units up to the
+                highest length.
+            slack (`torch.LongTensor` of shape `(rows,)`, *optional*): Units between the lowest and the highest length.
             left (`torch.LongTensor` of shape `(rows,)`, *optional*): Entries that may follow the next one before EOS.
             start (`torch.BoolTensor` of shape `(rows,)`, *optional*): Where entries that write nothing may stand.
 
         Returns:
-            `torch.FloatTensor` of shape `(rows, vocab_size)`, `-inf` for what the constraint forbids.
+            `torch.FloatTensor` of shape `(rows, vocab_size)`: `scores`, `-inf` for what the constraint forbids.
         """
-        rules, copies = self.rules, len(scores) // len(self.high)
-        high = self.high.repeat_interleave(copies)  # (rows,)
-        remaining = high - count  # (rows,)
-        slack = (self.high - self.low).repeat_interleave(copies) if self.window else None  # (rows,)
-        masked = rules.fits_window(state, remaining, slack).to(scores.dtype).add_(scores)  # (rows, V)
+        rules = self.rules
+        ends, silent = scores[:, rules.eos], scores[:, rules.silent]  # as they were given
+        if slack is None:
+            rules.fits(state, remaining, scores)
+        else:
+            scores += rules.fits_window(state, remaining, slack)
         if start is not None:
-            masked[:, rules.silent] = torch.where(start.unsqueeze(1), scores[:, rules.silent], masked[:, rules.silent])
+            scores[:, rules.silent] = torch.where(start.unsqueeze(1), silent, scores[:, rules.silent])
         if left is not None:
             if int(left.min()) < rules.most_steps:
-                ends = masked[:, rules.eos]
-                masked += rules.ends_within(state, left)
-                masked[:, rules.eos] = ends
+                fitting = scores[:, rules.eos]
+                rules.ends_within(state, left, scores)
+                scores[:, rules.eos] = fitting
             if self.constraint == "exact":
                 missing = remaining if slack is None else remaining - slack  # (rows,) before the window
                 scarce = (left - rules.most_steps) * rules.reach < rules.pace * missing  # (rows,)
                 if bool(scarce.any()):
-                    least = rules.pace * missing - left * rules.reach
-                    masked = self._if_possible(masked, rules.steers(state, least))
-        empty = _nothing_in(masked)  # (rows,)
+                    self._steer(scores, rules.steers(state, rules.pace * missing - left * rules.reach))
+        empty = _nothing_in(scores)  # (rows,)
         if bool(empty.any()):  # nothing fits, or another processor forbids what does
             left, slack = (None if each is None else each[empty] for each in (left, slack))
-            masked[empty] = self._way_out(scores[empty], state[empty], remaining[empty], slack, left)
-        return masked
+            scores[empty] = self._way_out(ends[empty], silent[empty], state[empty], remaining[empty], slack, left)
+        return scores
 
     # `generate` asks for it at each step
     __call__.__signature__ = inspect.signature(__call__)  # type: ignore[attr-defined]
 
-    def _if_possible(self, masked, more):
-        """`masked + more`, made in `more`, EOS as it was, for the rows that are left with something to write."""
-        ends = masked[:, self.rules.eos]
-        more += masked  # in place, as above: a fresh tensor of this size costs more than the sum
-        more[:, self.rules.eos] = ends
-        impossible = _nothing_in(more)  # (rows,)
-        if bool(impossible.any()):
-            more[impossible] = masked[impossible]
-        return more
+    def _steer(self, scores, more):
+        """Add `more` to `scores`, but to EOS, in the rows that are left with something to write."""
+        more[:, self.rules.eos] = 0.0
+        more += scores  # in place: a fresh tensor of this size costs more than the sum
+        possible = ~_nothing_in(more)  # (rows,)
+        scores[possible] = more[possible].to(scores.dtype)
 
-    def _way_out(self, scores, state, remaining, slack, left):
-        """What completes a text that may not end here; else EOS, what writes nothing, EOS whatever its score."""
+    def _way_out(self, ends, silent, state, remaining, slack, left):
+        """
+        What completes a text that may not end here; else EOS, what writes nothing, EOS whatever its score. Of scores
+        `(rows, eos)` and `(rows, silent)`.
+        """
         rules = self.rules
         completes = rules.fits_window(state, remaining, slack)
         if left is not None:
             completes += rules.ends_within(state, left)
         completes[rules.ends[state]] = -math.inf
-        ends, silent, forced = (torch.full_like(scores, -math.inf) for _ in range(3))
-        ends[:, rules.eos] = scores[:, rules.eos]
-        silent[:, rules.silent] = scores[:, rules.silent]
-        forced[:, rules.eos] = 0.0
-        for way in (silent, ends, completes.to(scores.dtype)):  # the last one that is possible
+        completes = completes.to(ends.dtype)
+        last, still, forced = (torch.full_like(completes, -math.inf) for _ in range(3))
+        last[:, rules.eos], still[:, rules.silent], forced[:, rules.eos] = ends, silent, 0.0
+        for way in (still, last, completes):  # the last one that is possible
             forced = torch.where(_nothing_in(way).unsqueeze(1), forced, way)
         return forced
 
 
 def _nothing_in(scores: torch.Tensor) -> torch.Tensor:
     """Rows without a possible entry; `remove_invalid_values=True` writes the smallest number for `-inf`."""
-    return scores.amax(dim=-1) <= torch.finfo(scores.dtype).min
+    least = torch.finfo(scores.dtype).min
+    empty = scores[:, :4096].amax(dim=-1) <= least  # most rows have one here, and the others need not be read
+    if scores.shape[1] > 4096 and bool(empty.any()):
+        empty = scores.amax(dim=-1) <= least
+    return empty

@@ -241,17 +241,24 @@ class Rows:
         self.made = 0
         self.keys = self.slot = torch.empty(0, dtype=torch.long)  # of rows that are made, in order, and their places
 
-    def __call__(self, state: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+    def __call__(self, state: torch.Tensor, number: torch.Tensor, scores: torch.Tensor | None = None) -> torch.Tensor:
+        """The rows, `(rows, V)`; with `scores (rows, V)` these, to which they are added."""
         first = self.high - self.period + 1
-        number = number.clamp(self.low, first) + (number - first).clamp(min=0) % self.period
-        key = state * (self.high - self.low + 1) + number - self.low  # (rows,)
+        if self.period > 1:
+            number = torch.where(number > first, first + (number - first) % self.period, number)
+        key = state * (self.high - self.low + 1) + number.clamp(self.low, self.high) - self.low  # (rows,)
         with _LOCK:
             slots = self._slots(key)
             if slots is None:
                 self._add(key)
                 slots = self._slots(key)
             assert self.kept is not None and slots is not None
-            return self.kept.index_select(0, slots)
+            if scores is None or not scores.is_cpu or scores.shape[1] < 2**14:
+                chosen = self.kept.index_select(0, slots)
+                return chosen if scores is None else scores.add_(chosen)
+            for i, slot in enumerate(slots.tolist()):  # on a CPU a copy of long rows costs more than their sums
+                scores[i].add_(self.kept[slot])
+            return scores
 
     def _slots(self, keys: torch.Tensor) -> torch.Tensor | None:
         """Rows of `kept` that belong to the keys; `None` where one is missing."""

@@ -285,6 +285,16 @@ def test_exact_lengths_of_hundreds_a_character_take_little_memory():
         assert int(best[0, length]) == max(totals(weights, following, [0], (0, 0), length), default=-1)
 
 
+def test_what_fits_may_stand_anywhere_in_a_large_vocabulary():
+    units, scores = table([[0, *[5] * 19_998, 1]]), torch.rand(1, 20_000)
+    for constraint, rows, through in (
+        ("exact", [[0]], [19_999]),
+        ("max", [[0]], [0, 19_999]),
+        ("exact", [[0, 19_999]], [0]),
+    ):
+        assert constrain(1, constraint, rows, scores, unit_table=units) == [through]
+
+
 def test_a_bound_leaves_nothing_on_the_model():
     units = UnitTable.from_tokenizer(tokenizer_of("bart"), "character")
     before = sorted(vars(units))

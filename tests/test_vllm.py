@@ -81,6 +81,10 @@ def test_each_row_has_its_own_constraint_and_others_stay_as_they_are():
     everything = [0, 1, 2, 3, 4]
     assert through(rows) == [[0, 2, 3], everything, [2, 3], [0], [0, 2, 3], [4]]
     assert through([Row(0, most, Point(3, 5, 0), (0, 4), 99)], 1) == [[0, 2]]
+    # in half precision, where no entry is as large as the last one must be
+    counters = {"token": Counter(TABLE, torch.device("cpu"))}
+    masked = mask(torch.zeros(1, 5, dtype=torch.bfloat16), [Row(0, exact, Point(1, 1, 0), (0,), 3)], counters)
+    assert masked.tolist() == [[-torch.inf, -torch.inf, 0.0, 0.0, 0.0]] and masked.dtype == torch.bfloat16
     # of more rows than are masked at once
     entries = 2**21
     table = UnitTable("token", torch.ones(1, entries).index_fill(1, torch.tensor([0]), 0))

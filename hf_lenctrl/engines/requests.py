@@ -10,7 +10,7 @@ import torch
 
 from ..length_constraint import LengthConstraintLogitsProcessor
 from ..length_units import LENGTH_UNITS, UnitTable
-from ..lengths import LENGTH_CONSTRAINTS, Target, check_length, check_name, check_tolerance, window_of
+from ..lengths import LENGTH_CONSTRAINTS, check_length, check_name, check_tolerance, window_of
 
 
 FIELDS = ("length", "length_unit", "length_constraint", "length_tolerance")
@@ -72,6 +72,7 @@ class Counter:
     def __init__(self, table: UnitTable, device: torch.device):
         self.weights, self.following = table.weights.cpu().numpy(), table.next_state.cpu().numpy()
         self.table = table.to(device)
+        self.processes: dict[tuple, LengthConstraintLogitsProcessor] = {}
 
     def start(self, prompt: Sequence[int] | None) -> Point:
         """
@@ -92,6 +93,12 @@ class Counter:
             weight = int(self.weights[state, token])
             written, units, state = written + 1, units + max(weight, ~weight), int(self.following[state, token])
         return Point(written, units, state)
+
+    def process(self, constraint: str, eos: tuple[int, ...]) -> LengthConstraintLogitsProcessor:
+        """The processor of a constraint and EOS, made once; `constrain` is given the lengths."""
+        if (key := (constraint, eos)) not in self.processes:
+            self.processes[key] = LengthConstraintLogitsProcessor(self.table, 1, constraint, eos_token_id=list(eos))
+        return self.processes[key]
 
 
 @dataclass
@@ -115,7 +122,7 @@ def mask(logits: torch.Tensor, rows: list[Row], counters: dict[str, Counter]) ->
         counters (`dict[str, Counter]`): For each unit.
 
     Returns:
-        `torch.FloatTensor` of shape `(rows, vocab_size)`: `logits`, changed in place, or a new tensor.
+        `torch.FloatTensor` of shape `(rows, vocab_size)`: `logits`, changed in place.
     """
     groups: dict[tuple, list[Row]] = defaultdict(list)
     for row in rows:
@@ -124,19 +131,19 @@ def mask(logits: torch.Tensor, rows: list[Row], counters: dict[str, Counter]) ->
     most = len(logits) if logits.is_cuda else max(1, 2**21 // logits.shape[1])
     parts = [(key, group[i : i + most]) for key, group in groups.items() for i in range(0, len(group), most)]
     for (unit, constraint, eos), group in parts:
+        asked, points = [r.asked for r in group], [r.point for r in group]
         facts = [
-            (r.index, r.asked.low, r.asked.high, r.point.units, r.point.state, r.limit - r.point.tokens - 2)
-            for r in group
+            (r.index, p.state, a.high - p.units, a.high - a.low, r.limit - p.tokens - 2)
+            for r, a, p in zip(group, asked, points, strict=True)
         ]
-        index, low, high, units, state, left = torch.tensor(facts, device=logits.device).T
-        begun = [r.point.tokens > 2 or r.point.units > 0 for r in group]
+        index, state, remaining, slack, left = torch.tensor(facts, device=logits.device).T
+        window = slack if any(a.low < a.high for a in asked) else None
+        begun = [p.tokens > 2 or p.units > 0 for p in points]
         start = None if all(begun) else ~torch.tensor(begun, device=logits.device)
-        process = LengthConstraintLogitsProcessor(
-            counters[unit].table, Target(high, low, high), constraint, eos_token_id=list(eos)
-        )
-        if len(group) == len(logits):  # saves two copies
-            return process.constrain(logits, units, state, left, start)
         first, last = group[0].index, group[-1].index
-        place = slice(first, last + 1) if last - first + 1 == len(group) else index  # a slice is not copied
-        logits[place] = process.constrain(logits[place], units, state, left, start)
+        together = last - first + 1 == len(group)  # a slice is not copied
+        part = logits[first : last + 1] if together else logits[index]
+        counters[unit].process(constraint, eos).constrain(part, state, remaining, window, left, start)
+        if not together:
+            logits[index] = part
     return logits
