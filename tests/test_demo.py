@@ -40,3 +40,13 @@ def test_the_score_of_each_length_is_printed_and_drawn(tmp_path, capsys, monkeyp
     assert [int(length) for length, _, _ in rows] == [len(text) for _, _, text in rows] == [28, 29, 30, 31, 32]
     assert max(rows, key=lambda row: float(row[1]))[0] == "29"  # the natural length
     assert (tmp_path / "scores.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_finetune_demo_is_measured_and_shown_on_sentences_that_are_not_trained_on(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "recipes" / "translation"))
+    script = load_script("recipes/translation/finetune_demo.py")
+    train, validation = script.pairs()
+    assert script.pairs() == (train, validation)  # drawn with a seed
+    sources = {row["source"] for row in train}
+    assert len(sources) > 5000 and len({row["source"] for row in validation}) == script.HELD_OUT
+    assert not sources & {*script.SHOWN, *(row["source"] for row in validation)}

@@ -145,6 +145,13 @@ def test_written_lines_have_five_fields(everyday, tmp_path):
     (tmp_path / "one.tsv").write_text(good, encoding="utf-8")
     assert list(written.pairs("fr", tmp_path)) == [{"source": "Où est-il ?", "target": "Where is he?"}]
     assert [row["target"] for row in written.lengths("de", tmp_path)] == ["Where's he?"]  # the other is twice as long
+    (tmp_path / "one.tsv").write_text(
+        good + good + "Ja\tOui\tYes\t\t\nDanke\tMerci\tThank you\tThanks\t\n", encoding="utf-8"
+    )
+    assert written.several(tmp_path) == [
+        ("Où est-il ?", ["Where is he?", "Where's he?"]),
+        ("Merci", ["Thank you", "Thanks"]),
+    ]
     (tmp_path / "two.tsv").write_text(good + "Ja\tOui\tYes\n", encoding="utf-8")
     with pytest.raises(ValueError, match="two.tsv, line 2.*5 fields.*Yes"):
         list(written.lines(tmp_path))

@@ -36,8 +36,9 @@ assert all(out["length"] <= out["requested_length"] for out in several) and "sco
 """,
     "02_finetune_your_checkpoint": """
 assert same == [True, True] and not report.dropped
-assert len(pairs) == len({(pair["source"], pair["target"]) for pair in pairs}) > len(sources) == 6
-assert not {pair["source"] for pair in pairs} & set(tests) and list(errors) == [0, 1, 2]
+sources = {pair["source"] for pair in pairs}
+assert len(pairs) == len({(pair["source"], pair["target"]) for pair in pairs}) > len(sources) == 56
+assert not sources & {*tests, *chosen_by_hand} and list(errors) == [0, 1, 2]
 assert torch.count_nonzero(reloaded.model.decoder.length_projection.weight) > 0
 assert reloaded.config.length_unit == "character"
 """,
@@ -152,7 +153,7 @@ def test_the_committed_outputs_show_what_the_text_says():
     before, after = map(float, re.findall(r"(?:before|after): mean error ([\d.]+) characters", causal))
     assert after < before / 3
     errors = [float(error) for error in re.findall(r"mean error ([\d.]+) characters", finetune)]
-    assert errors[-1] < 0.9 * errors[0]
+    assert errors[-1] < 2 / 3 * errors[0]
     source, predictor = re.findall(r"^(?:length of the source|predictor) +([\d.]+) ", predict, flags=re.M)
     assert float(predictor) < float(source)
     plain, *isometric = map(int, re.findall(r"(\d+)% within", predict))

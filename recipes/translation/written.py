@@ -34,6 +34,20 @@ def pairs(code: str, folder: Path = FOLDER) -> Iterator[dict[str, str]]:
 def lengths(code: str, folder: Path = FOLDER) -> Iterator[dict[str, str]]:
     """The same sources to the shorter and longer English texts."""
     for line in lines(folder):
-        for text in line[3:]:
-            if SHORTEST * len(line[2]) <= len(text) <= LONGEST * len(line[2]):
-                yield {"source": line[("de", "fr").index(code)], "target": text}
+        for text in _of_its_length(line[2:])[1:]:
+            yield {"source": line[("de", "fr").index(code)], "target": text}
+
+
+def several(folder: Path = FOLDER) -> list[tuple[str, list[str]]]:
+    """Sources, German and French in turn, with two or three English texts; each English text is there once."""
+    found = {}
+    for number, line in enumerate(lines(folder)):
+        texts = _of_its_length(line[2:])
+        if len(texts) > 1:
+            found[line[2]] = line[number % 2], texts
+    return list(found.values())
+
+
+def _of_its_length(texts: tuple[str, ...]) -> list[str]:
+    """The English text, and which of the others it has within `SHORTEST` and `LONGEST`."""
+    return [text for text in texts if SHORTEST * len(texts[0]) <= len(text) <= LONGEST * len(texts[0])]
