@@ -186,7 +186,7 @@ def test_a_file_is_filled_within_its_limits(tmp_path, capsys):
     filled = {entry.msgid: entry for entry in polib.pofile(str(tmp_path / "out.po"))}
     game = filled["Das Spiel ist vorbei."]
     assert (game.msgstr, game.flags) == ("The game is over.", ["fuzzy"])
-    assert filled["Es ist noch %d Zug übrig."].msgstr_plural[1] == "There are %d trains left."
+    assert filled["Es ist noch %d Zug übrig."].msgstr_plural[1] == "There are still %d trains left."
     assert (filled["Bitte warten Sie."].msgstr, filled["Bitte warten Sie."].flags) == ("Please wait.", [])
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert (report["entries"], report["missing"], report["too_long"], report["over_limit"]) == (5, 3, 1, 0)
