@@ -102,7 +102,7 @@ def test_it_is_as_good_as_its_card_says(pipe):
     """On German test rows of the card, without a length, though not on all of them."""
     with gzip.open(SHARED, "rt", encoding="utf-8") as file:
         rows = [row for row in map(json.loads, file) if row["split"] == "test"][:100]
-    said = re.search(r"^\| Tatoeba, German \| [\d.]+ \| ([\d.]+) \|$", CARD, flags=re.M)
+    said = re.search(r"^\| Tatoeba, German .*\| ([\d.]+) \|$", CARD, flags=re.M)
     outputs = pipe([row["de"] for row in rows])
     bleu = translation_metrics([out["generated_text"] for out in outputs], [row["en"] for row in rows])["bleu"]
     assert abs(bleu - float(said[1])) < 8
