@@ -5,7 +5,7 @@
 
 The model is exported in float32 and int8. Every text is generated with beam 4 at a length around its natural one,
 exact, in PyTorch and in both exports, and compared. Speed is of batches, round by round in turn, in one process.
-CTranslate2 knows no length, so that it runs the plain base, which has the same shape. Prints JSON lines.
+CTranslate2 knows no length, so that it runs the plain base, whose feed-forward layers are narrower. Prints JSON lines.
 """
 
 import argparse
