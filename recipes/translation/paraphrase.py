@@ -5,7 +5,8 @@
 
 A source with one reference shows a model one length. Among the plain model's twenty best translations are shorter and
 longer ones that are just as good: "It's", "It has", "that" or no "that". This script keeps those that score near the
-best, read well (see benchmarks/reading.py), and differ in length, and writes them after the pairs themselves. With
+best, read well (see benchmarks/reading.py), and differ in length, and writes them after the pairs themselves. A source
+whose best translation is far from its reference is left out: the model does not know its words. With
 `--rewordings` it adds pairs whose English is said in other words, by the rules of rewordings.py, with `--written` the
 shorter and longer texts of written/. It needs CTranslate2: `pip install '.[fast]'`.
 """
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from sacrebleu import sentence_chrf
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_lenctrl.commands.export import export_ctranslate2
@@ -34,6 +36,7 @@ from recipes.translation.rewordings import reword  # noqa: E402
 
 NUM_BEAMS = 20
 GAP, FLOOR = 0.45, -0.75  # log-probability per token: at most so far under the best one, and at least so high
+NEAR = 40  # chrF, in percent: at least so near a reference is the best one
 BATCH = 1000
 
 
@@ -89,9 +92,14 @@ def main(argv=None) -> None:
     sources = sorted({pair["source"] for pair in pairs})
     draw = random.Random(3)
     draw.shuffle(sources)
+    references: dict[str, list[str]] = {}
+    for pair in pairs:
+        references.setdefault(pair["source"], []).append(pair["target"])
     rows = [{"source": pair["source"], "target": pair["target"]} for pair in pairs]
     for source, texts, scores in n_best(args.model, sources[: args.sources]):
-        rows += [{"source": source, "target": text} for text in select(source, texts, scores, known)] * args.copies
+        if sentence_chrf(texts[0], references[source]).score >= NEAR:
+            kept = select(source, texts, scores, known)
+            rows += [{"source": source, "target": text} for text in kept] * args.copies
     new = [(pair["source"], reword(pair["target"], draw)) for pair in pairs if draw.random() < args.rewordings]
     rows += [{"source": source, "target": text} for source, text in new if text is not None]
     rows += [row for code in ("de", "fr") for row in written.lengths(code)] * args.written

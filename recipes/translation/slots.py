@@ -16,23 +16,18 @@ from pathlib import Path
 from words import draw_words
 
 
-MEN = (
-    "Lukas Jonas Felix Paul Max Moritz Leon Noah Ben Emil Anton Jakob David Simon Tobias "
-    "Stefan Markus Andreas Michael "
-    "Peter Klaus Jürgen Wolfgang Uwe Dieter Karl Otto Günther Björn Jörg Sören Hugo Louis Gabriel Raphaël Arthur "
-    "Nathan Théo Mathis Clément Antoine Julien Nicolas Pierre François Michel Philippe Laurent Olivier Sébastien "
-    "Guillaume Benoît Cédric Rémi Yves Omar Ali Mehmet Mustafa Ahmed Karim Youssef Ivan Dmitri Sergei Luca Marco "
-    "Giovanni Matteo Diego Carlos Javier Pablo Miguel Kenji Hiroshi Wei Raj Arjun Kwame Lars Erik Oliver Harry George "
-    "Liam Ethan Mason Logan Ryan Kevin Brian Steven Daniel Robert William Richard Thomas"
-).split()
-WOMEN = (
-    "Anna Emma Mia Hannah Sofia Lena Lea Clara Marie Laura Julia Katharina Sabine Petra Monika Ursula Renate Ingrid "
-    "Heike Birgit Susanne Claudia Nadine Franziska Greta Frieda Jette Käthe Louise Chloé Camille Manon Inès Léa Zoé "
-    "Jade Juliette Margaux Élodie Céline Aurélie Nathalie Sylvie Brigitte Véronique Hélène Françoise Geneviève Amélie "
-    "Fatima Aisha Leila Yasmin Elif Zeynep Olga Natalia Svetlana Giulia Chiara Francesca Carmen Lucía Elena Yuki "
-    "Sakura Mei Priya Ananya Amina Freya Astrid Olivia Charlotte Amelia Isla Grace Chloe Ella Megan Rachel Rebecca "
-    "Jessica Ashley Karen Linda Susan Deborah"
-).split()
+_NAMES_FILE = Path(__file__).with_name("names.txt").read_text(encoding="utf-8")
+_LISTS = {name: text for name, _, text in (line.partition(": ") for line in _NAMES_FILE.splitlines())}
+
+
+def _places(text: str) -> list[tuple[str, ...]]:
+    """Places in German, French and English, from `"München/Munich/Munich | Bonn"`."""
+    return [tuple(place.split("/")) if "/" in place else (place,) * 3 for place in text.split(" | ")]
+
+
+MEN, WOMEN, SURNAMES = (_LISTS[name].split() for name in ("men", "women", "surnames"))
+CITIES = _places(_LISTS["cities"])
+COUNTRIES = _places(_LISTS["countries"])  # without an article in German; feminine in French ("en France")
 HELD_OUT = {
     "men": "Florian Hannes Rüdiger Till Baptiste Gaspard Loïc Tariq Bogdan Enzo Rodrigo "
     "Takeshi Ravi Callum Duncan".split(),
@@ -40,54 +35,6 @@ HELD_OUT = {
     "Harriet".split(),
     "cities": "Kassel Rostock Bielefeld Graz Lugano Grenoble Dijon Limoges Malmö Gdansk Bilbao Denver Perth".split(),
 }
-SURNAMES = (
-    "Müller Schmidt Schneider Fischer Weber Meyer Wagner Becker Schulz Hoffmann Koch Bauer "
-    "Richter Klein Wolf Schröder "
-    "Neumann Schwarz Zimmermann Krüger Hartmann Lange Krause Lehmann Köhler Dupont Martin "
-    "Bernard Durand Dubois Moreau "
-    "Lefebvre Girard Bonnet Lambert Fontaine Rousseau Chevalier Mercier Smith Jones Taylor Brown Wilson Evans Walker "
-    "Wright Green Hall Wood Clarke Yilmaz Kaya Demir Nguyen Tran Kowalski Novak Rossi Russo Garcia Lopez Silva Tanaka"
-).split()
-# (German, French, English)
-CITIES = [
-    tuple(line.split("/")) if "/" in line else (line,) * 3
-    for line in (
-        "Berlin|Hamburg|München/Munich/Munich|Köln/Cologne/Cologne|Frankfurt/Francfort/Frankfurt|Stuttgart|Düsseldorf|"
-        "Dortmund|Leipzig|Dresden/Dresde/Dresden|Hannover/Hanovre/Hanover|"
-        "Nürnberg/Nuremberg/Nuremberg|Bremen/Brême/Bremen|"
-        "Mainz/Mayence/Mainz|Freiburg/Fribourg/Freiburg|Heidelberg|Wien/Vienne/Vienna|Salzburg/Salzbourg/Salzburg|"
-        "Innsbruck|Zürich/Zurich/Zurich|Basel/Bâle/Basel|Bern/Berne/Bern|Genf/Genève/Geneva|Lausanne|Paris|"
-        "Lyon|Marseille|Toulouse|Nizza/Nice/Nice|Bordeaux|Lille|Nantes|"
-        "Straßburg/Strasbourg/Strasbourg|Rennes|Montpellier|"
-        "Brüssel/Bruxelles/Brussels|Gent/Gand/Ghent|Brügge/Bruges/Bruges|"
-        "Luxemburg/Luxembourg/Luxembourg|Rotterdam|London/"
-        "Londres/London|Manchester|Liverpool|Bristol|Dublin|Glasgow|Rom/Rome/Rome|"
-        "Mailand/Milan/Milan|Florenz/Florence/"
-        "Florence|Venedig/Venise/Venice|Neapel/Naples/Naples|Turin|Madrid|"
-        "Barcelona/Barcelone/Barcelona|Sevilla/Séville/"
-        "Seville|Lissabon/Lisbonne/Lisbon|Porto|Kopenhagen/Copenhague/Copenhagen|Stockholm|Helsinki|Warschau/Varsovie/"
-        "Warsaw|Krakau/Cracovie/Krakow|Prag/Prague/Prague|Budapest|Bukarest/Bucarest/Bucharest|Moskau/Moscou/Moscow|"
-        "Kiew/Kiev/Kyiv|Tokio/Tokyo/Tokyo|Peking/Pékin/Beijing|Shanghai|"
-        "Singapur/Singapour/Singapore|Delhi|Mumbai|Dubai/"
-        "Dubaï/Dubai|Kairo/Le Caire/Cairo|Tunis|Casablanca|Nairobi|New York|Chicago|Boston|Los Angeles|San Francisco|"
-        "Seattle|Miami|Toronto|Montreal/Montréal/Montreal|Vancouver|Quebec/Québec/Quebec|Sydney|"
-        "Melbourne|Athen/Athènes/"
-        "Athens|Edinburgh/Édimbourg/Edinburgh|Antwerpen/Anvers/Antwerp|Oslo|Istanbul|Amsterdam"
-    ).split("|")
-]
-# without an article in German; feminine in French ("en France")
-COUNTRIES = [
-    tuple(line.split("/"))
-    for line in (
-        "Deutschland/Allemagne/Germany|Österreich/Autriche/Austria|Italien/Italie/Italy|Spanien/Espagne/Spain|"
-        "Australien/Australie/Australia|Indien/Inde/India|Irland/Irlande/Ireland|Ägypten/Égypte/Egypt|"
-        "Argentinien/Argentine/Argentina|Algerien/Algérie/Algeria|Frankreich/France/France|China/Chine/China|"
-        "Russland/Russie/Russia|Belgien/Belgique/Belgium|Norwegen/Norvège/Norway|Schweden/Suède/Sweden|"
-        "Griechenland/Grèce/Greece|Polen/Pologne/Poland|Ungarn/Hongrie/Hungary|Finnland/Finlande/Finland|"
-        "Kroatien/Croatie/Croatia|Tunesien/Tunisie/Tunisia|Rumänien/Roumanie/Romania|Neuseeland/Nouvelle-Zélande/"
-        "New Zealand|Südafrika/Afrique du Sud/South Africa|Schottland/Écosse/Scotland|Kolumbien/Colombie/Colombia"
-    ).split("|")
-]
 MONTHS = [
     tuple(line.split("/"))
     for line in (
@@ -181,6 +128,17 @@ def _new_name(names: Sequence[str], draw: random.Random) -> str:
             return made
 
 
+def _whole_name(name: str, code: str, woman: bool, draw: random.Random) -> tuple[str, str]:
+    """A first name in source and target, one time in four with a surname, or with a title and a surname alone."""
+    if draw.randrange(4) != 3:
+        return name, name
+    surname = _new_name(SURNAMES, draw)
+    title = {"de": "Frau", "fr": "Mme"}[code] if woman else "M."
+    if draw.randrange(3) == 2 and (woman or code == "fr"):  # "Herr" has cases
+        return f"{title} {surname}", f"{'Ms.' if woman else 'Mr.'} {surname}"
+    return f"{name} {surname}", f"{name} {surname}"
+
+
 def _city(cities: Sequence[tuple[str, ...]], draw: random.Random) -> tuple[str, ...]:
     """The same for a city; one that is made is the same in the three languages."""
     city = draw.choice([city for city in cities if not city[1].startswith("Le ")])
@@ -219,7 +177,8 @@ def replace(source: str, target: str, code: str, draw: random.Random) -> tuple[s
             genitive = re.search(rf"(?<!\w){name}s", pair[0])
             fits = [other for other in others if other not in taken and not (genitive and other[-1] in "sxzß")]
             new = draw.choice(fits) if genitive else _new_name(fits, draw)
-            pair = _both(*pair, (name, english), (new, new)) or pair
+            whole = (new, new) if genitive else _whole_name(new, code, others is WOMEN, draw)
+            pair = _both(*pair, (name, english), whole) or pair
             taken.add(new)
     for places in (CITIES, COUNTRIES):
         for place in places:

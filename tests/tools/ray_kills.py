@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 
-def make(folder: Path, rows: int, seed: int, parquet: bool) -> list[str]:
+def make(folder: Path, rows: int, seed: int, parquet: bool, beams: int) -> list[str]:
     """A model and rows, one in fifty twice; returns the options that both commands share."""
     from conftest import SOURCES, TARGETS, build_model
 
@@ -60,7 +60,7 @@ def make(folder: Path, rows: int, seed: int, parquet: bool) -> list[str]:
     else:
         path.write_text("".join(f"{line}\n" for line in lines[:rows]))
     options = ["--model", str(folder / "model"), "--input_file", str(path)]
-    return [*options, "--length_column", "budget", "--length_constraint", "max", "--num_beams", "1"]
+    return [*options, "--length_column", "budget", "--length_constraint", "max", "--num_beams", str(beams)]
 
 
 def start(options: list[str], log: Path) -> subprocess.Popen:
@@ -112,7 +112,7 @@ def measure(options: list[str], folder: Path) -> dict[str, float]:
     """Figures of a whole run, those of time from the second part to the last but one."""
     command, seen, most = start(options, folder / "log"), [], Counter()
     while command.poll() is None:
-        time.sleep(0.2)
+        time.sleep(1)  # a look at all processes costs time of a core
         groups = {"actor": workers("BlockGenerator"), "reader": workers("read")}
         cpu = 0.0
         for kind, processes in {**groups, "command": [psutil.Process(command.pid)]}.items():
@@ -158,13 +158,14 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--actors", type=int, help="measure so many, without kills")
+    parser.add_argument("--num_beams", type=int, default=1)
     parser.add_argument("--ray_address")
     parser.add_argument("--parquet", action="store_true")
     parser.add_argument("--folder", help="to keep what is written")
     options = parser.parse_args()
     folder = Path(options.folder or tempfile.mkdtemp())
     folder.mkdir(exist_ok=True)
-    shared = make(folder, options.rows, options.seed, options.parquet)
+    shared = make(folder, options.rows, options.seed, options.parquet, options.num_beams)
     address = ["--ray_address", options.ray_address] if options.ray_address else []
     ray = [*shared, "--engine", "ray", "--output_dir", str(folder / "parts"), *address]
     ray += [*(["--key_column", "id"] if options.parquet else []), "--concurrency"]
