@@ -45,7 +45,13 @@ def runs(tmp_path_factory):
     base.main([str(folder / "rows.jsonl.gz"), str(folder / "base"), "--max_steps", "2", "--batch_size", "2"])
     fields = yaml.safe_load((RECIPES / "causal" / "acl.yaml").read_text(encoding="utf-8"))
     fields |= {"base_model": str(folder / "base"), "train_file": str(folder / "base" / "data" / "train.jsonl")}
-    fields |= {"max_steps": 3, "output_dir": str(folder / "whole"), "bf16": False, "disable_tqdm": True}
+    fields |= {
+        "no_length_share": 0.5,
+        "max_steps": 3,
+        "output_dir": str(folder / "whole"),
+        "bf16": False,
+        "disable_tqdm": True,
+    }
     (folder / "small.yaml").write_text(yaml.safe_dump(fields), encoding="utf-8")
     return folder
 
@@ -71,14 +77,17 @@ def test_a_base_a_whole_training_an_adapter_and_their_table(runs, capsys):
     options = ["--rows", "2", "--lengths", "9", "--output_file", str(runs / "outputs.jsonl")]
     evaluate_causal.main([str(test), str(runs / "base"), str(runs / "whole"), str(runs / "lora"), *options])
     lines = table_rows(capsys.readouterr().out)
-    assert lines[0] == ["model", "asked", "length", "variance", "MAE", "exact %", "over %", "ROUGE-1"]
+    assert lines[0] == ["model", "asked", "length", "variance", "MAE", "exact %", "over %", "ROUGE-1", "whole %"]
     rows = {tuple(cells[:3]): cells[3:] for cells in lines[1:]}
     asked = {"base": ["no length", "named in the prompt", "max", "exact"]}
-    asked |= dict.fromkeys(("whole", "lora"), ["unconstrained", "max", "exact"])
+    controlled = ["no length", "unconstrained", "max", "exact", "max, chosen", "exact, chosen"]
+    asked |= dict.fromkeys(("whole", "lora"), controlled)
     assert set(rows) == {(m, way, n) for m in asked for way in asked[m] for n in ("9", "reference")}
     for model in asked:
         assert rows[model, "exact", "9"][:4] == ["0.000", "0.00", "100.0", "0.0"]
         assert rows[model, "max", "reference"][3] == "0.0"
+    assert rows["whole", "exact, chosen", "9"][:4] == ["0.000", "0.00", "100.0", "0.0"]
+    assert evaluate_causal.whole(["An editor", "The edi", "12"], {"the", "an", "editor"}) == pytest.approx(100 / 3)
     options = ["--rows", "2", "--lengths", "2", "--unit", "word", "--asked", "exact"]
     evaluate_causal.main([str(test), str(runs / "base"), *options])
     lines = table_rows(capsys.readouterr().out)

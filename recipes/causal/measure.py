@@ -3,11 +3,14 @@
     python recipes/causal/measure.py runs/causal/base/data/test.jsonl runs/causal/base runs/causal/ldpe
 
 The test file has the columns `prompt` and `completion`. A plain model writes without a length, with a prompt that
-names the length ({length} in --named_prompt), and with constraints; a length-controlled one without and with them.
+names the length ({length} in --named_prompt), and with constraints; a length-controlled one without and with them, and
+if it also writes without a length (`length_optional`), its texts are chosen among candidates too. "Whole" is the share
+of outputs whose last word stands in the rows of the test file or of --words_file.
 """
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from transformers import AutoTokenizer
@@ -18,6 +21,11 @@ from hf_lenctrl.commands.rows import Rows
 from hf_lenctrl.conversion import auto_class
 from hf_lenctrl.evaluation.metrics import rouge_metrics
 from hf_lenctrl.length_units import LENGTH_UNITS, count_texts
+
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # benchmarks/ is no package that is installed
+
+from benchmarks.reading import WORD, words_of  # noqa: E402
 
 
 def load(folder: str):
@@ -33,12 +41,21 @@ def load(folder: str):
     return model.eval(), AutoTokenizer.from_pretrained(folder)
 
 
-def ways(controlled: bool, named: str) -> list[tuple[str, dict]]:
+def ways(config, named: str) -> list[tuple[str, dict]]:
     """How a model is asked: a name, and options of the pipeline."""
-    bounds = [("max", {"length_constraint": "max"}), ("exact", {"length_constraint": "exact"})]
-    free: list[tuple[str, dict]] = [] if controlled else [("no length", {"length": None})]
-    free += [("unconstrained", {})] if controlled else [("named in the prompt", {"length": None, "named": named})]
-    return free + bounds
+    controlled, optional = (getattr(config, name, False) for name in ("length_controlled", "length_optional"))
+    choose: dict = {"choose": False} if optional else {}
+    bounds = [(name, {"length_constraint": name, **choose}) for name in ("max", "exact")]
+    chosen = [(f"{name}, chosen", {"length_constraint": name, "num_beams": 1}) for name in ("max", "exact")]
+    free: list[tuple[str, dict]] = [("no length", {"length": None})] if optional or not controlled else []
+    free += [("unconstrained", choose)] if controlled else [("named in the prompt", {"length": None, "named": named})]
+    return free + bounds + (chosen if optional else [])
+
+
+def whole(texts: list[str], known: set[str]) -> float:
+    """Share of the texts whose last word is known, in percent."""
+    last = [WORD.findall(text)[-1:] for text in texts]
+    return 100 * sum(bool(word) and word[0].lower() in known for word in last) / len(texts)
 
 
 def write(model, tokenizer, prompts: list[str], lengths: list[int], options: dict, args) -> list[str]:
@@ -68,29 +85,31 @@ def main(argv=None) -> None:
     parser.add_argument(
         "--named_prompt", default="Title:=>Title ({length} characters):", help="old=>new in the prompt"
     )
+    parser.add_argument("--words_file", help="more rows whose words are known, such as train.jsonl")
     parser.add_argument("--output_file", help="outputs as JSON lines")
     args = parser.parse_args(argv)
     rows = Rows(args.test_file).values[: args.rows]
     prompts, references = [row["prompt"] for row in rows], [row["completion"] for row in rows]
-    print(
-        "| model | asked | length | variance | MAE | exact % | over % | ROUGE-1 |\n|---|---|---|---|---|---|---|---|"
-    )
+    files = [args.test_file, *([args.words_file] if args.words_file else [])]
+    known = words_of(row[name] for file in files for row in Rows(file).values for name in ("prompt", "completion"))
+    print("| model | asked | length | variance | MAE | exact % | over % | ROUGE-1 | whole % |\n" + "|---" * 9 + "|")
     kept = []
     for folder in args.models:
         model, tokenizer = load(folder)
         own = count_texts(tokenizer, references, args.unit, target=True)
         requests = {str(n): [n] * len(rows) for n in args.lengths} | {"reference": own}
-        for name, options in ways(getattr(model.config, "length_controlled", False), args.named_prompt):
+        for name, options in ways(model.config, args.named_prompt):
             if args.asked and name not in args.asked:
                 continue
-            known = None
+            same = None
             for label, lengths in requests.items():
-                texts = known or write(model, tokenizer, prompts, lengths, options, args)
-                known = texts if name == "no length" else None  # the same for every length
+                texts = same or write(model, tokenizer, prompts, lengths, options, args)
+                same = texts if name == "no length" else None  # the same for every length
                 figures = length_metrics(count_texts(tokenizer, texts, args.unit, target=True), lengths)
                 rouge = rouge_metrics(texts, references)["rouge1_f1"]
                 cells = [Path(folder).name, name, label, f"{figures['variance']:.3f}", f"{figures['mae']:.2f}"]
                 cells += [f"{100 * figures['exact']:.1f}", f"{100 * figures['over']:.1f}", f"{rouge:.1f}"]
+                cells += [f"{whole(texts, known):.1f}"]
                 print("| " + " | ".join(cells) + " |", flush=True)
                 kept += [{"model": folder, "asked": name, "length": label, "output": text} for text in texts]
     if args.output_file:
