@@ -10,7 +10,7 @@ import pytest
 import torch
 from recipe_runs import load_script
 from safetensors.torch import load_file, save_file
-from transformers import MarianMTModel, MarianTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel, MarianTokenizer
 
 
 ROOT = Path(__file__).parents[1]
@@ -203,3 +203,19 @@ def test_a_wider_model_writes_what_the_old_one_writes(tmp_path):
     assert wide.model.encoder.layers[0].fc1.weight[-1].abs().sum() > 0  # or the new units would never learn
     with pytest.raises(ValueError, match="at least.*got 64"):
         widen.widen(wide.model.encoder.layers[0], 64)
+
+
+def test_the_plain_model_writes_what_the_translator_writes_without_a_length(everyday, tmp_path):
+    import plain
+
+    shipped = ROOT / "models" / "translate_to_english"
+    plain.main([str(shipped), str(tmp_path / "plain")])
+    stock = MarianMTModel.from_pretrained(tmp_path / "plain")
+    model = AutoModelForSeq2SeqLM.from_pretrained(shipped, length_constraint=None)
+    inputs = AutoTokenizer.from_pretrained(tmp_path / "plain")(
+        ["Die Kinder schlafen.", "Où est la gare ?"], padding=True
+    )
+    tensors = {name: torch.tensor(inputs[name]) for name in ("input_ids", "attention_mask")}
+    assert stock.generate(**tensors).tolist() == model.generate(**tensors).tolist()
+    with pytest.raises(ValueError, match="length_optional"):
+        plain.main([str(tmp_path / "plain"), str(tmp_path / "again")])
