@@ -1,11 +1,12 @@
 """An exported model in ONNX Runtime against PyTorch and CTranslate2: the same texts, size, speed.
 
-    python benchmarks/onnx_runtime.py --model models/translate_to_english --base models/translate_to_english_base \\
+    python recipes/translation/plain.py models/translate_to_english runs/plain
+    python benchmarks/onnx_runtime.py --model models/translate_to_english --base runs/plain \\
         --input_file recipes/translation/german.txt recipes/translation/french.txt --rows 500
 
 The model is exported in float32 and int8. Every text is generated with beam 4 at a length around its natural one,
 exact, in PyTorch and in both exports, and compared. Speed is of batches, round by round in turn, in one process.
-CTranslate2 knows no length, so that it runs the plain base, whose feed-forward layers are narrower. Prints JSON lines.
+CTranslate2 knows no length, so that it runs the plain model. Prints JSON lines.
 """
 
 import argparse
