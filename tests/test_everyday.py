@@ -132,9 +132,28 @@ def test_the_files_hold_pairs_and_variants_and_no_held_out_name(everyday, tmp_pa
     assert len(names) == 200
     assert all(any(name in row["target"] for name in held_out) for row in names)
     assert all(word in row["target"] for row in names for word in row["names"])
+    other = write(tmp_path / "other.jsonl.gz", "de", [("train", "Nein.", "Not at all.", "prose")])
+    everyday[0].main([other, file, "--output_dir", str(tmp_path / "two"), "--sentences", "0", "--written_copies", "0"])
+    two = (tmp_path / "two" / "train.jsonl").read_text(encoding="utf-8")
+    assert "Nein" not in two and "Tom hat 33 Euro." in two  # a test source of the other file
+    assert everyday[0].has_held_out({"source": "", "target": "Dijon's market is old."})
     file = write(tmp_path / "it.jsonl.gz", "it", [("train", "Sì.", "Yes.", "prose")])
     with pytest.raises(ValueError, match="de or fr.*it"):
         everyday[0].main([file, "--output_dir", str(tmp_path / "data")])
+
+
+def test_other_lengths_are_of_training_sources_alone(everyday, tmp_path, monkeypatch):
+    import written
+
+    known = next(iter(written.lengths("de")))["source"]
+    train = tmp_path / "train.jsonl"
+    train.write_text(json.dumps({"source": known, "target": "It."}) + "\n", encoding="utf-8")
+    script = load_script("recipes/translation/paraphrase.py")
+    monkeypatch.setattr(script, "n_best", lambda model, sources: iter(()))
+    out = tmp_path / "out.jsonl"
+    script.main(["--model", "none", "--train_file", str(train), "--output_file", str(out), "--written", "1"])
+    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert len(rows) in (2, 3) and {row["source"] for row in rows} == {known}
 
 
 def test_written_lines_have_five_fields(everyday, tmp_path):

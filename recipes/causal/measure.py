@@ -5,7 +5,7 @@
 The test file has the columns `prompt` and `completion`. A plain model writes without a length, with a prompt that
 names the length ({length} in --named_prompt), and with constraints; a length-controlled one without and with them, and
 if it also writes without a length (`length_optional`), its texts are chosen among candidates too. "Whole" is the share
-of outputs whose last word stands in the rows of the test file or of --words_file.
+of outputs whose last word is also in the test file or in --words_file.
 """
 
 import argparse

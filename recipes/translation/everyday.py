@@ -22,6 +22,7 @@ import argparse
 import gzip
 import json
 import random
+import re
 from pathlib import Path
 
 import written
@@ -48,7 +49,7 @@ def pairs(rows: list[dict], code: str, split: str) -> list[dict]:
 
 
 def has_held_out(row: Pair) -> bool:
-    words = {word.strip(".,!?:;\"'()") for word in row["target"].split()}
+    words = set(re.findall(r"\w+", row["target"]))
     return any(words.intersection(names) for names in HELD_OUT.values())
 
 
@@ -102,18 +103,17 @@ def main(argv=None) -> None:
     draw = random.Random(args.seed)
     train: list[Pair] = []
     validation: list[Pair] = []
-    languages, tested = [], set()  # sources of validation and test rows
-    for path in args.files:
-        code, rows = read(path)
-        languages.append(code)
-        tested |= {row[code] for row in rows if row["split"] != "train"}
+    files = [(path, *read(path)) for path in args.files]
+    # sources of validation and test rows; another file may have them too
+    tested = {row[code] for _, code, rows in files for row in rows if row["split"] != "train"}
+    for path, code, rows in files:
         own = [row for row in pairs(rows, code, "train") if draw.random() < weights.get(row["kind"], 1)]
-        own = [row for row in own if not has_held_out(row)]
+        own = [row for row in own if row["source"] not in tested and not has_held_out(row)]
         train += own + variants(own, code, args, draw)
         validation += pairs(rows, code, "validation")
         if test := pairs(rows, code, "test"):
             write(test[: args.max_test_rows], folder / f"test_{Path(path).name.split('.')[0]}.jsonl")
-    codes = list(dict.fromkeys(languages))
+    codes = list(dict.fromkeys(code for _, code, _ in files))
     for code in codes:
         made = (sentence(code, draw) for _ in range(args.sentences))
         train += [{"source": source, "target": target} for source, target, _ in made]

@@ -102,7 +102,8 @@ def main(argv=None) -> None:
             rows += [{"source": source, "target": text} for text in kept] * args.copies
     new = [(pair["source"], reword(pair["target"], draw)) for pair in pairs if draw.random() < args.rewordings]
     rows += [{"source": source, "target": text} for source, text in new if text is not None]
-    rows += [row for code in ("de", "fr") for row in written.lengths(code)] * args.written
+    lengths = [row for code in ("de", "fr") for row in written.lengths(code)]
+    rows += [row for row in lengths if row["source"] in references] * args.written  # others are test rows, or held out
     part = Path(args.output_file + ".part")
     part.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     part.rename(args.output_file)

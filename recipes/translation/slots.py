@@ -3,7 +3,7 @@ Names, places, numbers and times for training pairs, German or French to English
 
 Sentence collections know a handful of names (in Tatoeba: Tom, Mary and Boston), so a small model that is trained on
 them writes these for every other name. `replace` puts others into a pair, on both sides; `sentence` writes a pair with
-several of them. Both draw from lists below, and two times in three make a name that no list has, because a model
+several of them. Both draw from names.txt, and two times in three make a name that no list has, because a model
 learns some hundred names by heart but must copy thousands. `HELD_OUT` names never enter training; they test whether a
 model copies.
 """
