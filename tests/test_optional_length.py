@@ -13,7 +13,7 @@ from test_causal import build_plain, make_tokenizer
 from hf_lenctrl import LengthControlledGenerationPipeline, add_length_control
 from hf_lenctrl.commands import generate
 from hf_lenctrl.inference import pipeline, pipeline_call
-from hf_lenctrl.inference.ranking import log_probabilities, overlap, rank
+from hf_lenctrl.inference.ranking import log_probabilities, rank, similarity
 from hf_lenctrl.inference.search import SearchByLength, best_of_each
 
 
@@ -71,9 +71,35 @@ def test_what_cannot_be_switched_off_is_not_optional():
         model.make_length_optional()
 
 
-def test_overlap_counts_each_word_as_often_as_it_is_there():
-    assert overlap("the the cat", "The cat and the dog") == 3 / 5
-    assert overlap("cat", "cat cat") == 1 / 2 and overlap("", "a") == 0 and overlap("a", "") == 0
+@pytest.mark.parametrize(
+    ("text", "other", "wanted"),
+    [
+        ("the cat", "The cat", 5 * 3 / (4 + 4 * 4)),  # hec, eca, cat of theca: The is another trigram
+        ("aaaa", "aaa", 5 * 1 / (2 + 4 * 1)),  # each as often as it is there
+        ("a b c", "abc", 1.0),  # spaces do not count
+        ("", "abc", 0.0),
+        ("ab", "", 0.0),
+    ],
+)
+def test_similarity_is_the_f_score_of_character_trigrams(text, other, wanted):
+    assert similarity(text, other) == pytest.approx(wanted)
+
+
+def test_similarity_is_chrf_of_order_three():
+    metric = pytest.importorskip("sacrebleu.metrics.chrf")
+    for text, other in [("She went home early.", "She left for home."), ("It is late", "It's late now")]:
+        grams = [metric.extract_all_char_ngrams(each, 3, include_whitespace=False)[2] for each in (text, other)]
+        hypothesis, reference, matches = metric.CHRF._get_match_statistics(*grams)
+        precision, recall = matches / hypothesis, matches / reference
+        assert similarity(text, other) == pytest.approx(5 * precision * recall / (4 * precision + recall))
+
+
+def test_several_natural_texts_count_by_their_probability():
+    """exp(-1 / 2) : exp(-3 / 2), so 0.731 and 0.269 of the weight."""
+    likely, other = "She went home.", "Not now!"
+    for text, share in ((likely, 0.7311), (other, 0.2689)):
+        value = rank(text, 0.0, {likely: -1.0, other: -3.0})[1]
+        assert value == pytest.approx(40 * share, abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +117,7 @@ def test_overlap_counts_each_word_as_often_as_it_is_there():
     ],
 )
 def test_the_best_is_finished_likely_and_says_what_the_natural_text_says(candidates, plain, natural, best):
-    assert max((0, 1), key=lambda k: rank(candidates[k], plain[k], natural)) == best
+    assert max((0, 1), key=lambda k: rank(candidates[k], plain[k], {natural: -1.0})) == best
 
 
 @pytest.fixture(scope="module", params=["marian", "llama"])

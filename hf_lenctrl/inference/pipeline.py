@@ -254,20 +254,22 @@ class LengthControlledGenerationPipeline(Pipeline):
 
     def _chosen(self, call: Call) -> list[dict]:
         """Step 5, with `choose`: the best text of each request."""
-        natural: dict[str, str] = {}  # of a source
+        natural: dict[str, list[str]] = {}  # of a source, the best text first
         plain: dict[tuple[str, str], float] = {}  # of a source and a text
         for row in call.rows:
             if row.natural and row.outputs:
-                natural[row.text] = row.outputs[0]["generated_text"]
+                natural[row.text] = list(dict.fromkeys(out["generated_text"] for out in row.outputs))
             if row.search:  # the model was given no length
                 outputs = reversed(row.outputs or [])  # the best of the same text comes last
                 plain |= {(row.text, out["generated_text"]): out.pop("score") for out in outputs}
         pools = [(own[0], {out["generated_text"]: out for out in outputs}) for own, outputs in call.pools()]
         pairs = {(row.text, text) for row, pool in pools for text in pool}
-        order = sorted(pairs - plain.keys(), key=lambda pair: (len(pair[0]) + len(pair[1]), pair))  # little padding
+        scored = pairs | {(source, text) for source, texts in natural.items() for text in texts}
+        order = sorted(scored - plain.keys(), key=lambda pair: (len(pair[0]) + len(pair[1]), pair))  # little padding
         sources, texts = ([pair[side] for pair in order] for side in range(2))
         plain |= dict(zip(order, log_probabilities(self.model, self.tokenizer, sources, texts), strict=True))
-        ranks = {pair: rank(pair[1], plain[pair], natural[pair[0]]) for pair in pairs}
+        known = {source: {text: plain[source, text] for text in texts} for source, texts in natural.items()}
+        ranks = {pair: rank(pair[1], plain[pair], known[pair[0]]) for pair in pairs}
         results = []
         for row, pool in pools:
             best = max(pool, key=lambda text: ranks[row.text, text])
