@@ -1,10 +1,12 @@
 """What LengthControlTrainer hands to the model: lengths with noise in training alone; what the stock Trainer does."""
 
+import random
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import SOURCES, TARGETS, build_model, plain_marian
+from datasets import Dataset
 from torch.utils.data import DataLoader
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.trainer_pt_utils import LabelSmoother
@@ -79,6 +81,23 @@ def test_one_noisy_collator_is_enough_and_evaluation_is_exact(counting, pairs, s
     noisy = [n for training, n in seen if training]
     epochs = [sorted(noisy[i : i + 6]) for i in (0, 6)]
     assert exact not in epochs and epochs[0] != epochs[1]
+
+
+def test_batches_group_rows_by_their_longer_side(shared_tokenizer, tmp_path):
+    draw, model = random.Random(1), build_model("marian", vocab_size=len(shared_tokenizer))
+    sides = [(n, max(1, n + draw.randrange(-6, 7))) for n in draw.choices(range(2, 40), k=256)]
+    rows = Dataset.from_dict(
+        {name: [[5] * pair[k] for pair in sides] for k, name in enumerate(("input_ids", "labels"))}
+    )
+    collate = DataCollatorForLengthControl(shared_tokenizer, model=model)
+    args = arguments(tmp_path, per_device_train_batch_size=4, train_sampling_strategy="group_by_length")
+    padded = []
+    for trainer in (Seq2SeqTrainer, LengthControlTrainer):
+        order = list(trainer(model, args, collate, train_dataset=rows)._get_train_sampler())
+        assert sorted(order) == list(range(256))
+        batches = [[sides[i] for i in order[start : start + 4]] for start in range(0, 256, 4)]
+        padded.append(sum(4 * max(side) - sum(side) for batch in batches for side in zip(*batch, strict=True)))
+    assert padded[1] < 0.9 * padded[0]
 
 
 @pytest.mark.parametrize("stock", [True, False])

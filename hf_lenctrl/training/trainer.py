@@ -57,7 +57,16 @@ class ResumableTrainer(HubTrainer):
         super()._issue_warnings_after_load(load_result)
 
     def _get_train_sampler(self, train_dataset=None):
-        sampler = super()._get_train_sampler(train_dataset)
+        rows: Any = self.train_dataset if train_dataset is None else train_dataset
+        columns, by_length = getattr(rows, "column_names", []), self.args.train_sampling_strategy == "group_by_length"
+        if by_length and {"input_ids", "labels"} <= {*columns} and self.args.length_column_name not in columns:
+            # Trainer's looks at the source alone, which leaves twice the padding, and reads row by row
+            pairs = zip(rows["input_ids"], rows["labels"], strict=True)
+            lengths = [max(len(source), len(target)) for source, target in pairs]
+            batch_size = self.args.train_batch_size * self.args.gradient_accumulation_steps
+            sampler = LengthGroupedSampler(batch_size, lengths=lengths)
+        else:
+            sampler = super()._get_train_sampler(train_dataset)
         # private (transformers 5.23): Trainer's draws from the global generator, so that a resumed epoch would have
         # other batches than a whole one
         return _Seeded(sampler, self.args.seed) if isinstance(sampler, LengthGroupedSampler) else sampler
