@@ -82,6 +82,37 @@ def test_words_have_their_articles(everyday, word, form, wanted):
 
 
 @pytest.mark.parametrize(
+    "german, done, wanted",
+    [
+        ("die Wäsche aufhängen", "die Wäsche aufgehängt", "die Wäsche aufzuhängen"),
+        ("den Termin verschieben", "den Termin verschoben", "den Termin zu verschieben"),
+        ("einen Kuchen backen", "einen Kuchen gebacken", "einen Kuchen zu backen"),
+        ("die Akten kopieren", "die Akten kopiert", "die Akten zu kopieren"),
+        ("die Rede vorbereiten", "die Rede vorbereitet", None),  # "vorzubereiten"; its participle has no "ge"
+        ("das Wort wiederholen", "das Wort wiederholt", "das Wort zu wiederholen"),
+        ("mit dem Zug fahren", "", None),
+    ],
+)
+def test_an_infinitive_with_zu(everyday, german, done, wanted):
+    import words
+
+    assert words._infinitive(german, done) == wanted
+
+
+def test_phrases_fit_their_slots(everyday):
+    import words
+
+    forms = {form: dict((english, (german, french)) for german, french, english in phrases)
+             for form, phrases in words.PHRASES.items()}  # fmt: skip
+    assert forms["do"]["send out the agenda"] == ("die Tagesordnung verschicken", "envoyer l'ordre du jour")
+    assert forms["zu"]["send out the agenda"] == ("die Tagesordnung zu verschicken", "d'envoyer l'ordre du jour")
+    assert forms["zua"]["send out the agenda"] == ("die Tagesordnung zu verschicken", "envoyer l'ordre du jour")
+    assert forms["done"]["sent out the agenda"] == ("die Tagesordnung verschickt", "envoyé l'ordre du jour")
+    assert forms["did"]["send out the agenda"] == ("die Tagesordnung verschickt", "envoyé l'ordre du jour")
+    assert all(len(phrases) > 1000 for phrases in words.PHRASES.values())
+
+
+@pytest.mark.parametrize(
     "text, others",
     [
         ("I'm tired.", {"I am tired."}),
@@ -114,6 +145,7 @@ def test_the_files_hold_pairs_and_variants_and_no_held_out_name(everyday, tmp_pa
     rows += [("validation", "Gut.", "Good.", "prose"), ("test", "Nein.", "No.", "prose")]
     file = write(tmp_path / "small.jsonl.gz", "de", rows)
     options = ["--sentences", "300", "--replace_share", "1", "--weights", "machine=0", "--typed_share", "0.5"]
+    options += ["--written_copies", "2"]
     everyday[0].main([file, "--output_dir", str(tmp_path / "one"), *options])
     files = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert files == ["names.jsonl", "test_small.jsonl", "train.jsonl", "validation.jsonl"]
@@ -123,7 +155,7 @@ def test_the_files_hold_pairs_and_variants_and_no_held_out_name(everyday, tmp_pa
     )
     assert {"source": "Tom hat 33 Euro.", "target": "Tom has 33 euros."} in train
     assert {"source": "Ja", "target": "Yes"} not in train
-    assert train.count({"source": "die Zwiebel", "target": "the onion"}) >= 8  # a line of written/
+    assert train.count({"source": "die Zwiebel", "target": "the onion"}) >= 2  # a line of written/
     assert test == [{"source": "Nein.", "target": "No."}]
     assert any(row["source"].startswith("tom hat") for row in train)  # as people type
     assert any(row["source"].count("Tom") == 2 for row in train)  # two pairs joined

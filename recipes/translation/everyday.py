@@ -90,8 +90,8 @@ def main(argv=None) -> None:
     parser.add_argument("--output_dir", required=True, help="folder for the recipes' files")
     parser.add_argument("--weights", nargs="*", default=[], metavar="KIND=SHARE", help="share of a kind that is kept")
     parser.add_argument("--replace_share", type=float, default=1, help="of the pairs, for names, places, numbers")
-    parser.add_argument("--sentences", type=int, default=60_000, help="from templates, for each language")
-    parser.add_argument("--written_copies", type=int, default=8, help="of each sentence of written/")
+    parser.add_argument("--sentences", type=int, default=100_000, help="from templates, for each language")
+    parser.add_argument("--written_copies", type=int, default=5, help="of each sentence of written/")
     parser.add_argument("--glue_share", type=float, default=0.05, help="pairs joined in twos, beside the others")
     parser.add_argument("--typed_share", type=float, default=0.05, help="pairs as people type, beside the others")
     parser.add_argument("--max_test_rows", type=int, default=1000, help="test pairs of each corpus")
@@ -123,6 +123,7 @@ def main(argv=None) -> None:
     draw.shuffle(validation)  # the recipes evaluate on the first rows, which should hold every corpus
     write(train, folder / "train.jsonl")
     write(validation, folder / "validation.jsonl")
+    draw = random.Random(f"names {args.seed}")  # the same test whatever the training rows are
     held = [(code, *sentence(code, draw, held_out=True)) for code in codes for _ in range(200 // len(codes))]
     names = [{"source": s, "target": t, "names": n, "language": code} for code, s, t, n in held]
     (folder / "names.jsonl").write_text(

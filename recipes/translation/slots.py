@@ -129,12 +129,12 @@ def _new_name(names: Sequence[str], draw: random.Random) -> str:
 
 
 def _whole_name(name: str, code: str, woman: bool, draw: random.Random) -> tuple[str, str]:
-    """A first name in source and target, one time in four with a surname, or with a title and a surname alone."""
-    if draw.randrange(4) != 3:
+    """A first name in source and target; half of the time with a surname, or with a title and a surname alone."""
+    if draw.randrange(2) == 0:
         return name, name
     surname = _new_name(SURNAMES, draw)
     title = {"de": "Frau", "fr": "Mme"}[code] if woman else "M."
-    if draw.randrange(3) == 2 and (woman or code == "fr"):  # "Herr" has cases
+    if draw.randrange(4) == 3 and (woman or code == "fr"):  # "Herr" has cases
         return f"{title} {surname}", f"{'Ms.' if woman else 'Mr.'} {surname}"
     return f"{name} {surname}", f"{name} {surname}"
 
@@ -275,6 +275,8 @@ def sentence(code: str, draw: random.Random, held_out: bool = False) -> tuple[st
     else:
         city, city2 = _city(cities, draw), _city(cities, draw)
         man, woman, surname = _new_name(men, draw), _new_name(women, draw), _new_name(SURNAMES, draw)
+    if not held_out and "surname" not in template[2] and draw.randrange(3) == 0:  # a name of two parts
+        man, woman = f"{man} {surname}", f"{woman} {surname}"
     anyone = draw.choice([man, woman])
     if "né le" in template[1] and code == "fr":
         anyone = man  # the participle agrees

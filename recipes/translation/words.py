@@ -1,8 +1,9 @@
 """
-The words of words.txt, with their articles, for the sentences of slots.py.
+The words of words.txt, with their articles, and the phrases of phrases.tsv, for the sentences of slots.py.
 
 Collections of sentences lack many words of daily life (pharmacy, onion, plumber). A slot `{place.acc}` is a word of
-the kind `place` in the form `acc`, which each language writes in its own way; `{place2.acc}` is another word of it.
+the kind `place` in the form `acc`, which each language writes in its own way; `{place2.acc}` is another word of it. A
+slot `{do}` is a verb with what belongs to it ("hang up the laundry"), `{done}` the same in the past.
 """
 
 import random
@@ -12,6 +13,13 @@ from pathlib import Path
 
 DATIVE = {"der": "dem", "das": "dem", "die": "der"}
 TO = {"der": "zum", "das": "zum", "die": "zur"}
+PREFIXES = (
+    "abhanden|ab|an|auf|aus|bei|bereit|ein|empor|entgegen|fertig|fest|fort|frei|gegenüber|gut|heim|heran|heraus|herbei|"
+    "herein|herum|herunter|hervor|her|hinaus|hinein|hinunter|hinzu|hin|hoch|kennen|klar|leer|los|mit|nach|nieder|raus|"
+    "rein|runter|sauber|stand|statt|teil|trocken|um|unter|vorbei|vor|warm|weg|weiter|wieder|zurecht|zurück|zusammen|"
+    "zu|über|durch"
+)
+ASPIRATED = "ach|aï|arce|ausse|eurt|iss|och|ors|url|ur"  # French verbs with an h that keeps "de" whole
 IN = {"der": "im", "das": "im", "die": "in der"}
 
 
@@ -48,7 +56,7 @@ def forms(german: str, french: str, english: str) -> dict[str, tuple[str, str, s
     mine = ("mes " if plural else "ma " if gender == "f" and not vowel else "mon ") + own
     ending = "e" if article == "die" else ""
     accusative = "en" if article == "der" else ending
-    an = ("an " if re.match("(?i)[aeio]|umb", english) else "a ") + english
+    an = ("an " if re.match("(?i)(?!eu|one|once)[aeio]|u[mnp](?!i)|hour|hono|X-", english) else "a ") + english
     return {
         "the": (f"{article} {noun}", french, "the " + english),
         "acc": (f"{'den' if article == 'der' else article} {noun}{weak}", french, "the " + english),
@@ -59,16 +67,61 @@ def forms(german: str, french: str, english: str) -> dict[str, tuple[str, str, s
         "one": (f"ein{accusative} {noun}{weak}", a, an),
         "my": (f"mein{ending} {noun}", mine, "my " + english),
         "mine": (f"mein{accusative} {noun}{weak}", mine, "my " + english),
+        "mydat": (f"mein{DATIVE[article][1:]} {noun}{weak}", mine, "my " + english),
         "no": (f"kein{accusative} {noun}{weak}", ("d'" if vowel else "de ") + own, "no " + english),
+        "of": (f"{'den' if article == 'der' else article} {noun}{weak}", of, "the " + english),
         "ofa": (f"ein{accusative} {noun}{weak}", ("de " if plural else "d'") + a.removeprefix("des "), an),
         "some": (noun, of, english),
         "bare": (noun, own, english),
     }
 
 
+def _infinitive(german: str, done: str) -> str | None:
+    """A phrase that ends with an infinitive with "zu" before it: "aufhängen" has "aufzuhängen". `None` if unsure."""
+    *others, verb = german.split()
+    participle = done.split()[-1] if done else ""
+    if not participle:
+        return None
+    if prefix := re.match(rf"({PREFIXES})ge", participle):
+        if not verb.startswith(prefix[1]):
+            return None
+        verb = f"{prefix[1]}zu{verb[len(prefix[1]) :]}"
+    elif participle.startswith("ge") or re.match("be|ver|ent|er|zer", verb) or verb.endswith("ieren"):
+        verb = "zu " + verb
+    elif "ge" not in participle and re.match("über|unter|wieder", verb):  # of a participle without "ge" no part goes
+        verb = "zu " + verb
+    else:
+        return None
+    return " ".join([*others, verb])
+
+
+def _phrases() -> dict[str, list[tuple[str, str, str]]]:
+    """
+    The phrases in the forms of the slots, in the three languages.
+
+    `do`: aufhängen/étendre/hang up; `zu`: aufzuhängen/d'étendre/hang up; `zua`: aufzuhängen/étendre/hang up; `done`:
+    aufgehängt/étendu/hung up; `did`: aufgehängt/étendu/hang up.
+    """
+    found: dict[str, list[tuple[str, str, str]]] = {form: [] for form in ("do", "zu", "zua", "done", "did")}
+    for line in Path(__file__).with_name("phrases.tsv").read_text(encoding="utf-8").splitlines():
+        german, german_done, french, french_done, english, english_done = line.split("\t")
+        found["do"].append((german, french, english))
+        if infinitive := _infinitive(german, german_done):
+            vowel = re.match(f"[aeiouyéèêâîôœ]|h(?!{ASPIRATED})", french)
+            found["zu"].append((infinitive, ("d'" if vowel else "de ") + french, english))
+            found["zua"].append((infinitive, french, english))
+        if german_done:
+            found["done"].append((german_done, french_done, english_done))
+            found["did"].append((german_done, french_done, english))
+    return found
+
+
+PHRASES = _phrases()
+
+
 def draw_words(draw: random.Random) -> dict[str, tuple[str, str, str]]:
-    """Two words of each kind in all their forms: `place.acc`, `place2.acc`, ..."""
-    words = {}
+    """Two words of each kind in all their forms (`place.acc`, `place2.acc`, ...), a phrase in each form (`do`, ...)."""
+    words = {form: draw.choice(phrases) for form, phrases in PHRASES.items()}
     for kind, entries in WORDS.items():
         for name, entry in zip((kind, kind + "2"), draw.sample(entries, 2), strict=True):
             words.update({f"{name}.{form}": value for form, value in forms(*entry).items()})
