@@ -120,7 +120,7 @@ PHRASES = _phrases()
 
 
 def draw_words(draw: random.Random) -> dict[str, tuple[str, str, str]]:
-    """Two words of each kind in all their forms (`place.acc`, `place2.acc`, ...), a phrase in each form (`do`, ...)."""
+    """Two words of each kind in all their forms (`place.acc`, `place2.acc`, ...), a phrase in each (`do`, ...)."""
     words = {form: draw.choice(phrases) for form, phrases in PHRASES.items()}
     for kind, entries in WORDS.items():
         for name, entry in zip((kind, kind + "2"), draw.sample(entries, 2), strict=True):
