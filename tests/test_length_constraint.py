@@ -12,7 +12,6 @@ import torch
 import transformers
 from conftest import build_model
 from family_models import CONSTRAINTS, NO, tokenizer_of
-from test_length_units import marian_of
 from test_length_window import totals
 
 from hf_lenctrl import LengthConstraintLogitsProcessor, UnitTable
@@ -152,47 +151,6 @@ def test_a_character_of_many_entries_is_not_begun_where_an_exact_length_needs_it
     for length, limit, begun in ((2, 6, set()), (2, 7, {"æ", "ðŁ"}), (4, 8, set()), (4, 9, {"æ", "ðŁ"})):
         names = byte_names(length, "exact", "character", [], pieces=singles, max_length=limit)
         assert names & {"a", "Ġ", "æ", "ðŁ"} == {"a", "Ġ"} | begun
-
-
-# Marian strips its text
-MARIAN_PIECES = ["</s>", "<unk>", "<pad>", "▁", "▁a", "b", "b▁"]
-
-
-@pytest.fixture(scope="module")
-def marian_pieces(tmp_path_factory):
-    tokenizer = marian_of({piece: i for i, piece in enumerate(MARIAN_PIECES)}, tmp_path_factory.mktemp("pieces"))
-
-    def names(length, constraint, unit, written):
-        units = UnitTable.from_tokenizer(tokenizer, unit)
-        process = LengthConstraintLogitsProcessor(units, length, constraint, eos_token_id=0)
-        ids = torch.tensor([[2, *map(MARIAN_PIECES.index, written)]])
-        masked = process(ids, torch.zeros(1, len(MARIAN_PIECES)))
-        through = {piece for piece, score in zip(MARIAN_PIECES, masked[0].tolist(), strict=True) if score > NO}
-        return through - {"<unk>", "<pad>"}  # which write nothing, and may stand at the start
-
-    return names
-
-
-@pytest.mark.parametrize("unit", ["character", "byte"])
-def test_white_space_is_never_the_last_thing_that_marian_writes(marian_pieces, unit):
-    # "ab" with two more to come
-    assert marian_pieces(4, "max", unit, ["▁a", "b"]) == {"</s>", "▁", "▁a", "b"}
-    assert marian_pieces(4, "exact", unit, ["▁a", "b"]) == {"▁", "▁a", "b"}
-    # "ab b" with one more: a space would be the last thing
-    assert marian_pieces(5, "max", unit, ["▁a", "b", "▁", "b"]) == {"</s>", "b"}
-    # after the space the text may not end, and another one would have no room for what follows
-    for constraint in CONSTRAINTS:
-        assert marian_pieces(4, constraint, unit, ["▁a", "b", "▁"]) == {"b"}
-        assert marian_pieces(4, constraint, unit, ["▁a", "b▁"]) == {"b"}
-        assert marian_pieces(5, constraint, unit, ["▁a", "b▁"]) == {"▁", "▁a", "b"}
-
-
-def test_stripped_white_space_does_not_count_and_words_go_on_at_their_limit(marian_pieces):
-    assert marian_pieces(1, "exact", "character", ["▁", "▁"]) == {"▁", "▁a", "b"}
-    assert marian_pieces(1, "exact", "character", ["▁", "▁", "▁a"]) == {"</s>"}
-    assert marian_pieces(2, "max", "word", ["▁a", "b", "▁a"]) == {"</s>", "▁", "b", "b▁"}
-    assert marian_pieces(2, "exact", "word", ["▁a", "b"]) == {"▁", "▁a", "b", "b▁"}
-    assert marian_pieces(2, "exact", "word", ["▁a", "▁a", "▁"]) == {"</s>", "▁"}
 
 
 @pytest.mark.parametrize(
