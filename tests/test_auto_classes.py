@@ -121,8 +121,7 @@ def test_a_checkpoint_that_lost_its_character_table_asks_for_the_tokenizer(check
 
 
 def test_a_checkpoint_that_lost_its_token_table_gets_the_default_one(family, tmp_path):
-    model = build_model(family)
-    model.save_pretrained(tmp_path)
+    build_model(family).save_pretrained(tmp_path)
     without_table(tmp_path)
     loaded = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     special = {"bart": {0, 1, 2}, "marian": {0, 2}}[family]

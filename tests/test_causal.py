@@ -245,8 +245,7 @@ def test_training_is_one_graph():
     labels[0, :4], labels[1, :6] = -100, -100
     expected = model.train()(ids, labels=labels).loss
     torch._dynamo.reset()
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
-    assert torch.equal(compiled(ids, labels=labels).loss, expected)
+    assert torch.equal(torch.compile(model, backend="eager", fullgraph=True)(ids, labels=labels).loss, expected)
 
 
 @pytest.mark.parametrize(

@@ -196,8 +196,7 @@ def test_an_overshoot_is_inside_the_target_whatever_the_noise(shared_tokenizer):
     model = build_model("marian", vocab_size=len(shared_tokenizer), length_unit="character")
     collate = DataCollatorForLengthControl(shared_tokenizer, model=model, length_noise=4, overshoot_share=0.9)
     collate.set_epoch(0)
-    rows = [dict(shared_tokenizer(f"source {i}", text_target="abc")) for i in range(60)]
-    batch = collate(rows)
+    batch = collate([dict(shared_tokenizer(f"source {i}", text_target="abc")) for i in range(60)])
     assert bool((batch["labels"] != -100).any(dim=1).all())  # no row is without a label
     over = (batch["labels"] == -100).any(dim=1)
     assert bool(over.any()) and bool((batch["length"][over] < 3).all())

@@ -95,8 +95,7 @@ def test_the_entries_that_get_through(cases):
 
 def test_what_another_processor_masked_stays_masked_but_for_eos_where_nothing_fits():
     process = LengthConstraintLogitsProcessor(table([[0, 2, 2]]), 3, "exact", eos_token_id=0)
-    masked = process(torch.tensor([[1, 2, 2]]), torch.tensor([[NO, 0.2, 0.3]]))
-    assert masked.tolist() == [[0.0, NO, NO]]
+    assert process(torch.tensor([[1, 2, 2]]), torch.tensor([[NO, 0.2, 0.3]])).tolist() == [[0.0, NO, NO]]
     forced = [[NO, 0.0, NO, NO, NO]]  # a token that writes nothing
     for constraint in CONSTRAINTS:
         assert constrain(6, constraint, [[0]], scores=forced) == [[1]]
@@ -167,8 +166,7 @@ def test_a_wrong_call_is_told(given, scores, message):
     options = {"unit_table": table(), "length": 5, "constraint": "max", "eos_token_id": 0, **given}
     options["unit_table"] = options["unit_table"] or build_model("bart", length_unit="character").unit_table
     with pytest.raises(ValueError, match=message):
-        process = LengthConstraintLogitsProcessor(**options)
-        process(torch.tensor([[1]] * scores[0]), torch.zeros(scores))
+        LengthConstraintLogitsProcessor(**options)(torch.tensor([[1]] * scores[0]), torch.zeros(scores))
 
 
 @pytest.mark.parametrize(

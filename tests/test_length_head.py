@@ -74,15 +74,6 @@ def test_a_cache_changes_nothing(family, name):
         assert torch.equal(*ids)
 
 
-@pytest.mark.parametrize("name", ["full", "head and LDPE"])
-def test_a_row_does_not_depend_on_the_others(name):
-    model = wild("bart", **MODELS[name])
-    both = model.generate(SOURCE, attention_mask=MASK, length=[4, 9], max_new_tokens=8, do_sample=False)
-    alone = model.generate(SOURCE[1:, :3], length=9, max_new_tokens=8, do_sample=False)
-    width = min(both.shape[1], alone.shape[1])
-    assert torch.equal(both[1:, :width], alone[:, :width])
-
-
 def stock_of(model):
     """The stock BART with the same weights."""
     fields = {name: value for name, value in model.config.to_dict().items() if name in BartConfig().to_dict()}
@@ -158,5 +149,4 @@ def test_a_model_that_is_told_by_its_encoder_alone_needs_a_length():
         model.generate(SOURCE)
     labels = torch.tensor([[5, 6, 7, 2], [9, 2, -100, -100]])
     counted = model(SOURCE, attention_mask=MASK, labels=labels).loss
-    given = model(SOURCE, attention_mask=MASK, labels=labels, length=[3, 1]).loss
-    assert torch.equal(counted, given)
+    assert torch.equal(counted, model(SOURCE, attention_mask=MASK, labels=labels, length=[3, 1]).loss)
