@@ -12,7 +12,6 @@ from transformers import Seq2SeqTrainingArguments
 import hf_lenctrl
 from hf_lenctrl import LengthControlledGenerationPipeline as Pipeline
 from hf_lenctrl.evaluation.metrics import build_compute_metrics
-from hf_lenctrl.inference import pipeline_call
 from hf_lenctrl.inference.sources import plans_of, ratio_ranges
 
 
@@ -86,12 +85,6 @@ def test_narrow_ranges_have_as_many_outputs_as_wide_ones(pipe):
         assert outputs == pipe(source, length=(low, high), num_return_sequences=3)  # its neighbours change nothing
     best = pipe(SOURCES[:4], length=ranges, rerank=3)
     assert [out["requested_length"] for out in best] == ranges
-
-
-def test_a_range_of_one_plan_is_a_window(pipe, monkeypatch):
-    monkeypatch.setattr(pipeline_call, "LENGTH_PLANS", 1)
-    exact = pipe(SOURCES[0], length=19, length_constraint="exact", length_tolerance=(10, 11))
-    assert pipe(SOURCES[0], length=(9, 30)) == exact | {"requested_length": (9, 30)}
 
 
 def test_a_plain_model_an_ensemble_and_a_causal_model_keep_a_range(pipe, plain_pipe):
