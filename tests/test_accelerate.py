@@ -8,26 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import recipe_runs
 import torch
 from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from accelerate.utils.launch import prepare_multi_gpu_env
 from conftest import SOURCES, build_model_of
-from recipe_runs import (
-    ROOT,
-    ROWS,
-    TINY,
-    assert_same_weights,
-    load,
-    options_of,
-    read_rows,
-    steps_of,
-    train,
-    weights,
-    write_rows,
-    write_texts,
-)
+from recipe_runs import ROOT, ROWS, TINY, assert_same_weights, load, read_rows, train, weights, write_rows
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from hf_lenctrl.training.collator import DataCollatorForLengthControl
@@ -36,13 +24,13 @@ from hf_lenctrl.training.collator import DataCollatorForLengthControl
 CONFIGURATIONS = ROOT / "recipes" / "accelerate"
 FEW = ROWS[:38]
 # plain steps: Adam would make of the smallest difference between two gradients around zero a whole step
-ALL_AT_ONCE = options_of(
+ALL_AT_ONCE = recipe_runs.options_of(
     "optim=sgd learning_rate=0.1 max_grad_norm=0.0 dropout=0 max_steps=1 target_vocabulary=shared "
     "label_smoothing_factor=0.1 validation_share=0 test_share=0"
 )
 NOISE = {"length_noise": 4, "num_train_epochs": 2, "save_strategy": "no", "validation_share": 0, "test_share": 0}
 # with other seeds the untrained model writes nothing for some rows; of the test rows the last batch is not full
-TESTED = options_of(
+TESTED = recipe_runs.options_of(
     "seed=1 save_steps=1 average_checkpoints=2 eval_strategy=steps eval_steps=2 max_validation_rows=5 max_test_rows=7 "
     "per_device_eval_batch_size=2 length_noise=2 validation_share=0.2 test_share=0.2"
 )
@@ -186,7 +174,7 @@ def test_two_processes_evaluate_every_row_once_and_in_order(two):
 
 @pytest.mark.slow
 def test_two_processes_go_on_as_if_they_had_not_stopped_and_another_number_does_not(two):
-    assert "resuming from" in (two / "log").read_text() and steps_of(two / "parts") == 4
+    assert "resuming from" in (two / "log").read_text() and recipe_runs.steps_of(two / "parts") == 4
     assert_same_weights(two / "whole", two / "parts")
     assert (two / "whole" / "test_outputs.jsonl").read_text() == (two / "parts" / "test_outputs.jsonl").read_text()
     with pytest.raises(ValueError, match=r"(?s)holds a run with other options.*\* processes=2, now 1$"):
@@ -195,7 +183,7 @@ def test_two_processes_go_on_as_if_they_had_not_stopped_and_another_number_does_
 
 @pytest.mark.slow
 def test_two_processes_write_every_row_once_and_in_order(two):
-    alone = write_texts(two / "whole", two / "in.jsonl", *GENERATED)
+    alone = recipe_runs.write_texts(two / "whole", two / "in.jsonl", *GENERATED)
     assert [row["budget"] for row in alone] == [row["budget"] for row in REQUESTS]
     assert read_rows(two / "together" / "out.jsonl") == alone
 

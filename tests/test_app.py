@@ -13,15 +13,14 @@ from itertools import pairwise
 import gradio as gr
 import pytest
 from huggingface_hub import SpaceCard
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 from recipe_runs import ROOT, load_script
+from test_browser import WAIT, needs_chromium, opened
 
 
 app = load_script("app/app.py")
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 SENTENCE = "This package contains a small editor for plain text files."
-WAIT = 120  # seconds; the cores may be busy
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +188,7 @@ def address(writer, plain_writer, tmp_path_factory):
         command = [sys.executable, str(ROOT / "app" / "app.py")]
         server = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
         try:
-            end = time.monotonic() + WAIT
+            end = time.monotonic() + WAIT / 1000
             while socket.socket().connect_ex(("127.0.0.1", port)):
                 assert server.poll() is None and time.monotonic() < end, (folder / "log").read_text()[-2000:]
                 time.sleep(0.2)
@@ -201,31 +200,18 @@ def address(writer, plain_writer, tmp_path_factory):
 
 @pytest.fixture
 def browser_page(address):
-    """The page in Chromium, cut off from everything but the server, and what it asked for elsewhere."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM)
-        page = browser.new_page()
-        page.set_default_timeout(WAIT * 1000)
-        elsewhere: list[str] = []
-
-        def refuse(route):
-            elsewhere.append(route.request.url)
-            route.abort()
-
-        page.route(lambda url: not url.startswith(address), refuse)
-        page.goto(address)
-        yield page, elsewhere
-        browser.close()
+    with opened(address) as found:
+        yield found
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the path (Debian: apt-get install chromium)")
+@needs_chromium
 def test_a_visitor_gets_the_length_asked_for_and_is_told_of_faults(browser_page):
     page, elsewhere = browser_page
     page.set_viewport_size({"width": 390, "height": 844})  # a phone
     translate = page.get_by_role("button", name="Translate")
     fault = page.get_by_test_id("toast-body")
-    wait = {"timeout": WAIT * 1000}
+    wait = {"timeout": WAIT}
 
     sentence = page.get_by_label("Sentence")
     expect(page.get_by_text("a small model for everyday sentences")).to_be_visible(**wait)

@@ -99,8 +99,6 @@ def test_what_a_recipe_calls_required_is_given_by_hand(parse, tmp_path):
     assert parse("base_model: required\n", "--base_model=owner/name")["base_model"] == "owner/name"
     continued = parse("base_model: required\n", "--model_name_or_path", "owner/run")
     assert (continued["base_model"], continued["model_name_or_path"]) == (None, "owner/run")
-    with pytest.raises(ValueError, match=r"^base_model is required; give --base_model"):
-        parse("base_model: required\n", "--layers", "2")
     with pytest.raises(ValueError, match="output_dir is required; give --output_dir"):
         parse_arguments([Seq2SeqTrainingArguments], ["--max_steps", "3", "--use_cpu"])
 
@@ -205,8 +203,6 @@ def test_a_recipe_is_found_by_its_name():
     path = parse_arguments(classes, [str(ROOT / "recipes" / "headline" / "debian.yaml"), "--use_cpu"])
     assert [vars(part) for part in named[:3]] == [vars(part) for part in path[:3]]
     assert named[0].vocab_size == 6000 and named[3].output_dir == "runs/headline/debian"
-    with pytest.raises(ValueError, match=r"no recipe 'headlin/small' \(did you mean headline/small\?\); `lenctrl"):
-        parse_arguments(CLASSES, ["headlin/small"])
 
 
 def test_the_full_recipes_have_the_hyper_parameters_of_the_papers():

@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 from conftest import FAMILIES, RELATIVE, TARGETS, build_model, build_model_of, make_tokenizers
-from recipe_runs import isolated
+from recipe_runs import isolated, save
 from safetensors.torch import load_file, save_file
 
 import hf_lenctrl
@@ -37,10 +37,7 @@ def checkpoints(tmp_path_factory, shared_tokenizer):
     for family, tokenizer in (("bart", bart_tokenizer), ("marian", shared_tokenizer), ("t5", make_tokenizers()["t5"])):
         fields = {"vocab_size": len(tokenizer), "length_unit": "character", "length_encoding": "lrpe"}
         model = build_model_of(family, seed=1, **fields, init_std=0.2, tie_word_embeddings=False)
-        model.set_unit_table(tokenizer)
-        folders[family] = tmp_path_factory.mktemp("checkpoints") / f"{family}-model"
-        model.save_pretrained(folders[family])
-        tokenizer.save_pretrained(folders[family])
+        folders[family] = save(model, tokenizer, tmp_path_factory.mktemp("checkpoints") / f"{family}-model")
     return folders
 
 
@@ -124,8 +121,7 @@ def test_a_checkpoint_that_lost_its_character_table_asks_for_the_tokenizer(check
 
 
 def test_a_checkpoint_that_lost_its_token_table_gets_the_default_one(family, tmp_path):
-    model = build_model(family)
-    model.save_pretrained(tmp_path)
+    build_model(family).save_pretrained(tmp_path)
     without_table(tmp_path)
     loaded = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     special = {"bart": {0, 1, 2}, "marian": {0, 2}}[family]

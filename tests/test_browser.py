@@ -1,5 +1,6 @@
 """The page without a server: its reading of lenctrl.json against the package's, and the page itself in a browser."""
 
+import contextlib
 import functools
 import json
 import random
@@ -7,13 +8,12 @@ import shutil
 import subprocess
 import threading
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 import torch
 from family_models import controlled_model
 from playwright.sync_api import expect, sync_playwright
-from recipe_runs import load_script
+from recipe_runs import ROOT, load_script
 
 from hf_lenctrl import LengthConstraintLogitsProcessor
 from hf_lenctrl.engines.rules_file import describe
@@ -21,7 +21,6 @@ from hf_lenctrl.generation import token_limit
 from hf_lenctrl.lengths import as_target
 
 
-ROOT = Path(__file__).resolve().parents[1]
 BROWSER = ROOT / "browser"
 NODE = shutil.which("node")
 CPU = torch.device("cpu")
@@ -52,13 +51,8 @@ def draw_cases(model, start: list[int], rows: int) -> list[dict]:
 def allowed_by_python(model, end: list[int], case: dict) -> list[int]:
     target = case["target"]
     low, high = target["low"], target["high"]
-    process = LengthConstraintLogitsProcessor(
-        model.unit_table,
-        torch.tensor([high]),
-        target["constraint"],
-        eos_token_id=end,
-        tolerance=(high - low, 0) if low < high else None,
-    )
+    options = {"eos_token_id": end, "tolerance": (high - low, 0) if low < high else None}
+    process = LengthConstraintLogitsProcessor(model.unit_table, torch.tensor([high]), target["constraint"], **options)
     process.max_length = case["limit"]  # also one that the constructor refuses as too small
     scores = process(torch.tensor([case["ids"]]), torch.zeros(1, model.unit_table.weights.shape[1]))
     return (scores[0] == 0).nonzero().squeeze(1).tolist()
@@ -99,8 +93,7 @@ def address(tmp_path_factory):
         pytest.skip("the page's libraries are not installed: npm ci in browser/, or make browser")
     pytest.importorskip("onnxscript", reason="the extra 'onnx' is not installed")
     built = tmp_path_factory.mktemp("browser") / "dist"
-    size = load_script("browser/build.py").build(str(ROOT / "models" / "translate_to_english"), built)
-    assert size < 45e6
+    assert load_script("browser/build.py").build(str(ROOT / "models" / "translate_to_english"), built) < 45e6
     handler = functools.partial(QuietHandler, directory=str(built))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -113,9 +106,9 @@ class QuietHandler(SimpleHTTPRequestHandler):
         """Nothing."""
 
 
-@pytest.fixture
-def page(address):
-    """The page in Chromium, and what it asked for at other addresses."""
+@contextlib.contextmanager
+def opened(address: str):
+    """A page in Chromium, cut off from everything but its server, and what it asked for elsewhere."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM)
         page = browser.new_page()
@@ -132,8 +125,17 @@ def page(address):
         browser.close()
 
 
+@pytest.fixture
+def page(address):
+    with opened(address) as found:
+        yield found
+
+
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium (Debian: apt-get install chromium)")
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the path (Debian: apt-get install chromium)")
+@needs_chromium
 def test_a_visitor_gets_the_length_of_the_slider_and_nothing_leaves_the_page(page):
     page, elsewhere = page
 

@@ -45,13 +45,8 @@ def runs(tmp_path_factory):
     base.main([str(folder / "rows.jsonl.gz"), str(folder / "base"), "--max_steps", "2", "--batch_size", "2"])
     fields = yaml.safe_load((RECIPES / "causal" / "acl.yaml").read_text(encoding="utf-8"))
     fields |= {"base_model": str(folder / "base"), "train_file": str(folder / "base" / "data" / "train.jsonl")}
-    fields |= {
-        "no_length_share": 0.5,
-        "max_steps": 3,
-        "output_dir": str(folder / "whole"),
-        "bf16": False,
-        "disable_tqdm": True,
-    }
+    fields |= {"output_dir": str(folder / "whole"), "bf16": False, "disable_tqdm": True}
+    fields |= {"no_length_share": 0.5, "max_steps": 3}
     (folder / "small.yaml").write_text(yaml.safe_dump(fields), encoding="utf-8")
     return folder
 

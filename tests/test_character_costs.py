@@ -9,11 +9,10 @@ import pytest
 import torch
 import transformers
 import wcwidth
-from conftest import MARIAN, SHAPE, TARGETS
+from conftest import TARGETS, plain_marian
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_length_units import decode
-from test_unit_vocabulary import run_one_by_one
 
 import hf_lenctrl
 
@@ -42,10 +41,6 @@ def tables(tokenizers_of_every_kind):
 def columns_of(text: str) -> int:
     """`wcswidth` of the parts between control characters, which have no width."""
     return sum(max(0, wcwidth.wcswidth(part)) for part in re.split("[\x01-\x1f\x7f-\x9f]", text))
-
-
-def count_of(cost: str):
-    return columns_of if cost == "width" else COSTS[cost]
 
 
 def test_a_text_has_the_columns_written_here():
@@ -134,7 +129,7 @@ def test_random_ids_count_what_they_decode_to(tokenizers_of_every_kind, tables, 
     padded = torch.tensor([row + [tokenizer.pad_token_id] * (30 - len(row)) for row in rows])
     for ids, counted in zip(rows, table.count(padded).tolist(), strict=True):
         text = decode(tokenizer, ids)
-        assert counted == count_of(cost)(text), (ids, text)
+        assert counted == (columns_of(text) if cost == "width" else COSTS[cost](text)), (ids, text)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -151,17 +146,6 @@ def test_the_ids_of_a_text_count_its_columns_and_never_fewer(tokenizers_of_every
     assert exact == 300 if kind in WHOLE else exact > 75, exact  # there is no state for every split flag and conjunct
 
 
-@pytest.mark.parametrize("cost", ["width", "vowels"])
-@pytest.mark.parametrize("kind", ["bart", "byte fallback", "marian"])
-def test_states_are_those_of_the_machine_run_one_entry_at_a_time(tokenizers_of_every_kind, tables, kind, cost):
-    table, draw = tables(kind, cost), random.Random(7)
-    special, entries = tokenizers_of_every_kind[kind].all_special_ids, range(table.weights.shape[1])
-    rows = [[draw.choice(special if draw.random() < 0.3 else entries) for _ in range(20)] for _ in range(200)]
-    expected = [run_one_by_one(table, row) for row in rows]
-    assert table.states_after(torch.tensor(rows)).tolist() == [states for states, _ in expected]
-    assert table.progress(torch.tensor(rows)).tolist() == [progress for _, progress in expected]
-
-
 def test_a_split_character_costs_when_its_last_byte_is_written(tokenizers_of_every_kind, tables):
     tokenizer = tokenizers_of_every_kind["byte fallback"]
     ids = [tokenizer.convert_tokens_to_ids(f"<0x{byte:02X}>") for byte in "語e\u0301".encode()]
@@ -173,9 +157,7 @@ def letters(text: str) -> int:
 
 
 def test_a_model_counts_a_cost_of_the_user_and_keeps_its_table(shared_tokenizer, tmp_path):
-    torch.manual_seed(5)
-    shape = {**SHAPE, **MARIAN, "vocab_size": len(shared_tokenizer), "init_std": 0.5}
-    plain = transformers.MarianMTModel(transformers.MarianConfig(**shape)).eval()
+    plain = plain_marian(shared_tokenizer)
     with pytest.raises(ValueError, match="unit='cost' is counted by cost=function"):
         hf_lenctrl.add_length_control(plain, tokenizer=shared_tokenizer, length_unit="cost")
     model = hf_lenctrl.add_length_control(plain, tokenizer=shared_tokenizer, length_unit="cost", cost=letters)

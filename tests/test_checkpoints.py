@@ -9,6 +9,7 @@ import recipe_runs
 import torch
 import transformers
 from conftest import SOURCES, TARGETS, build_model, build_model_of
+from family_models import stock_model, tokenizer_of
 from recipe_runs import ROWS, assert_same_weights, train, write_predictor
 from safetensors.torch import save_file
 from transformers.trainer_callback import TrainerState
@@ -116,12 +117,9 @@ def test_a_model_of_another_unit_is_not_trained_further(tmp_path):
     assert unit_of(ModelArguments(), data, rows, None)[0] == "character"
 
 
-def test_a_language_is_forced_by_its_token(tokenizers_of_every_kind, tmp_path):
-    tokenizer = tokenizers_of_every_kind["m2m_100"]
-    size = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
-    size |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "vocab_size": 108 + tokenizer.encoder_size}
-    transformers.M2M100ForConditionalGeneration(transformers.M2M100Config(**size)).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
+def test_a_language_is_forced_by_its_token(tmp_path):
+    for part in (stock_model("m2m_100"), tokenizer_of("m2m_100")):
+        part.save_pretrained(tmp_path)
     args = ModelArguments(base_model=str(tmp_path), source_language="en", target_language="ja")
     tokenizer = commands_models.load_tokenizer(args, {}, str(tmp_path))
     labels = tokenizer(text_target="text")["input_ids"]
@@ -134,11 +132,10 @@ def test_a_language_is_forced_by_its_token(tokenizers_of_every_kind, tmp_path):
         commands_models.load_tokenizer(args, {}, str(tmp_path))
 
 
-def test_the_dropout_of_t5_is_the_runs(tokenizers_of_every_kind, tmp_path):
-    tokenizer = tokenizers_of_every_kind["t5"]
-    size = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "vocab_size": len(tokenizer)}
-    transformers.T5ForConditionalGeneration(transformers.T5Config(**size)).save_pretrained(tmp_path)
-    model = commands_models.build_model(ModelArguments(base_model=str(tmp_path), dropout=0.0), tokenizer, 64)
+def test_the_dropout_of_t5_is_the_runs(tmp_path):
+    stock_model("t5").save_pretrained(tmp_path)
+    args = ModelArguments(base_model=str(tmp_path), dropout=0.0)
+    model = commands_models.build_model(args, tokenizer_of("t5"), 64)
     assert {part.p for part in model.modules() if isinstance(part, torch.nn.Dropout)} == {0.0}
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import transformers
-from conftest import RELATIVE, in_names_of
+from conftest import RELATIVE
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
@@ -34,22 +34,6 @@ def test_defaults_are_the_documented_ones_and_those_of_the_base_model(any_family
     own, base = config.to_dict(), BASES[any_family]().to_dict()
     different = {name for name in own.keys() | base.keys() if own.get(name) != base.get(name)}
     assert different <= {*DEFAULTS, "model_type", "auto_map"}  # and the note for trust_remote_code
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {**NONE, "length": 9, "length_constraint": "max"},
-        {"length_unit": "word", "unit_states": 3, "length_projection": True, "length_constraint": "exact"},
-    ],
-)
-def test_a_saved_config_loads_as_it_was_through_autoconfig(any_family, config_class, fields, tmp_path):
-    fields = {**in_names_of(any_family, decoder_layers=3), **fields}
-    config_class(d_model=48, **fields).save_pretrained(tmp_path)
-    loaded = AutoConfig.from_pretrained(tmp_path)
-    assert type(loaded) is config_class
-    expected = {**DEFAULTS, "absolute_positions": any_family in RELATIVE, "d_model": 48, **fields}
-    assert {name: getattr(loaded, name) for name in expected} == expected
 
 
 ENCODINGS = "length_encoding must be one of ldpe, lrpe, pre, learned, scale, none, got "

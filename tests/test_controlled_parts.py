@@ -8,9 +8,10 @@ import pickle
 import pytest
 import torch
 from accelerate import cpu_offload, disk_offload
-from conftest import FAMILIES, SHAPE, build_model_of, given_to, make_tokenizers, size_of
+from conftest import FAMILIES, build_model_of, given_to, make_tokenizers, size_of
+from family_models import stock_model
 from torch._subclasses.fake_tensor import FakeTensorMode
-from transformers import DataCollatorForSeq2Seq, M2M100ForConditionalGeneration, Seq2SeqTrainer
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer
 from transformers import Seq2SeqTrainingArguments as Arguments
 
 from hf_lenctrl import UnitTable, add_length_control
@@ -113,11 +114,8 @@ def test_resizing_positions_of_pegasus_leaves_a_controlled_decoder_without_them(
 
 
 def test_m2m100_starts_bit_for_bit_with_padding_on_the_left_and_among_the_decoder_ids():
-    tokenizer = make_tokenizers()["m2m_100"]
-    torch.manual_seed(0)
-    fields = {**SHAPE, "vocab_size": size_of(tokenizer), "pad_token_id": 1, "decoder_start_token_id": 2}
-    plain = M2M100ForConditionalGeneration(M2M100ForConditionalGeneration.config_class(**fields)).eval()
-    model = add_length_control(plain, tokenizer=tokenizer, **FULL)
+    plain = stock_model("m2m_100")  # which pads with 1
+    model = add_length_control(plain, tokenizer=make_tokenizers()["m2m_100"], **FULL)
     batch = {
         "input_ids": torch.tensor([[1, 1, 5, 8, 9], [7, 4, 2, 6, 5]]),
         "attention_mask": torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]]),

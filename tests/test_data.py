@@ -76,8 +76,7 @@ def test_a_file_name_is_no_pattern(tmp_path, name, monkeypatch):
     folder = tmp_path / "runs[a-c]"
     folder.mkdir()
     write(folder / f"other{''.join(Path(name).suffixes)}", [{"source": "other", "target": "other"}])
-    path = write(folder / name, ROWS)
-    assert load_rows(path).to_list() == ROWS
+    assert load_rows(write(folder / name, ROWS)).to_list() == ROWS
     monkeypatch.chdir(folder)
     assert load_rows(name).to_list() == ROWS
 

@@ -247,7 +247,6 @@ def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
     assert done.returncode == 0 and "WARNING" not in done.stderr, done.stderr[-3000:]
     for name in PAGES:
-        page = tmp_path / "site" / (name.removesuffix("index")) / "index.html"
-        html = page.read_text(encoding="utf-8")
+        html = (tmp_path / "site" / (name.removesuffix("index")) / "index.html").read_text(encoding="utf-8")
         loaded = r'<(?:script|img|iframe)[^>]*src="(?:https?:)?//[^"]*|<link[^>]*href="https?:[^"]*'
         assert re.findall(loaded, html) == [] and str(ROOT) not in html

@@ -154,8 +154,7 @@ def test_a_doubtful_text_is_a_suggestion_of_the_report_alone():
     todo.append((catalogues.Entry("bell", "Hallo\x07"), 20))
     rows = strings.translate(todo, Scored(texts), -0.5)
     assert [row["output"] for row in rows] == ["Please wait.", None, None, "The game is over.", None, None]
-    suggested = [None, "File this file?", "Don't go.", None, "Go away!", None]
-    assert [row["suggestion"] for row in rows] == suggested
+    assert [row["suggestion"] for row in rows] == [None, "File this file?", "Don't go.", None, "Go away!", None]
     other, below = "doubtful: another path gives another text", "doubtful: far below the other texts"
     faults = ["", other, below, "", "improbable: -1.00", "a control character, U+0007"]  # the median is -0.23
     assert [row["fault"] for row in rows] == faults

@@ -3,7 +3,6 @@
 import json
 import re
 import textwrap
-from pathlib import Path
 
 import cues
 import fitting
@@ -12,9 +11,9 @@ import pytest
 import subtitles
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recipe_runs import ROOT
 
 
-ROOT = Path(__file__).resolve().parents[1]
 MODELS = ROOT / "models"
 FILM = ROOT / "tests" / "breakfast.de.srt"
 NETFLIX = subtitles.Limits(17, 42, 2)

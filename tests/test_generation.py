@@ -83,16 +83,6 @@ def test_each_row_has_the_length_asked_for(family, fields, num_beams):
         assert output.tolist() == expected(model, lengths)
 
 
-def test_the_length_of_the_config_is_a_default_and_a_call_changes_no_configuration(speller, inputs):
-    with pytest.raises(ValueError, match="no length was given"):
-        speller.generate(**inputs)
-    speller.config.length = 7
-    before = speller.config.to_dict(), speller.generation_config.to_dict()
-    assert speller.generate(**inputs).tolist() == expected(speller, [7, 7, 7])
-    assert speller.generate(**inputs, length=[2, 3, 4], num_beams=2).tolist() == expected(speller, [2, 3, 4])
-    assert (speller.config.to_dict(), speller.generation_config.to_dict()) == before
-
-
 @pytest.mark.parametrize("constraint", ["max", "exact"])
 @torch.no_grad()
 def test_enough_beams_find_the_likeliest_of_all_outputs(constraint):
@@ -138,34 +128,6 @@ def test_encoder_outputs_and_embeddings_do_as_source_ids_do(speller, inputs):
     embeds = speller.model.encoder.embed_tokens(inputs["input_ids"])
     output = speller.generate(inputs_embeds=embeds, attention_mask=mask, length=[3, 25, 11])
     assert output.tolist() == expected(speller, [3, 25, 11])
-
-
-@pytest.mark.parametrize(
-    ("family", "encoding", "absolute_positions", "num_beams"),
-    [("bart", "ldpe", False, 1), ("marian", "lrpe", True, 4)],
-)
-def test_a_row_gets_in_a_batch_what_it_gets_alone(family, encoding, absolute_positions, num_beams):
-    fields = {"length_encoding": encoding, "absolute_positions": absolute_positions}
-    model = build_model(family, **fields, init_std=0.2, tie_word_embeddings=False).double()  # no near tie can flip
-    pad = model.config.pad_token_id
-
-    def ids_and_scores(source, length, mask=None):
-        options = {"num_beams": num_beams, "return_dict_in_generate": True, "output_scores": True}
-        out = model.generate(source, attention_mask=mask, length=length, max_new_tokens=12, **options)
-        scores = out.sequences_scores if num_beams > 1 else torch.stack(out.scores, 1).amax(-1).sum(-1)
-        return out.sequences.tolist(), scores
-
-    rows, lengths = [[11, 12, 13, 14], [21], [31, 32]], [2, 9, 40]
-    source = torch.tensor([row + [pad] * (4 - len(row)) for row in rows])
-    mask = (torch.arange(4) < torch.tensor([[4], [1], [2]])).long()
-    batch, scores = ids_and_scores(source, lengths, mask)
-    for i, row in enumerate(rows):
-        alone, score = ids_and_scores(torch.tensor([row]), lengths[i])
-        assert batch[i] == alone[0] + [pad] * (len(batch[i]) - len(alone[0]))
-        torch.testing.assert_close(scores[i : i + 1], score, atol=1e-5, rtol=1e-5)
-    _, swapped = ids_and_scores(source, lengths[::-1], mask)
-    changed = (swapped - scores).abs() > 1e-3
-    assert changed.tolist() == [True, False, True]  # the middle row keeps its length
 
 
 def watch(model, monkeypatch):
@@ -219,16 +181,12 @@ def test_progress_of_a_step_is_the_length_of_the_text_so_far(family, shared_toke
     assert len({row[-1] for row in steps[-1][1]}) > 1  # rows had written different numbers of characters
 
 
-def make_endless(**fields):
-    """A model that never ends by itself, so that what comes out is the limit."""
-    model = build_model("bart", **fields)
-    model.final_logits_bias[0, model.config.eos_token_id] = -1e4
-    return model
-
-
 @pytest.fixture
 def endless():
-    return make_endless()
+    """A model that never ends by itself, so that what comes out is the limit."""
+    model = build_model("bart")
+    model.final_logits_bias[0, model.config.eos_token_id] = -1e4
+    return model
 
 
 SOURCE = torch.tensor([[11, 12], [21, 22]])
@@ -288,14 +246,6 @@ def test_limit_of_the_caller_is_respected_and_counts_after_a_prompt(endless):
     assert endless.generate(SOURCE, decoder_input_ids=prompt, length=[3, 10]).shape[1] > 3 + 10 + 20
     long_prompt = torch.full((2, 90), 30).index_fill(1, torch.tensor([0]), 2)
     assert endless.generate(SOURCE, decoder_input_ids=long_prompt, length=10).shape[1] > 90
-
-
-def test_length_beyond_the_positions_is_refused_with_absolute_positions():
-    model = make_endless(absolute_positions=True, max_position_embeddings=16)
-    assert model.generate(SOURCE, length=15).shape == (2, 17)  # twice the length, but for the positions
-    for length in (16, [3, 16], torch.tensor([16, 3])):
-        with pytest.raises(ValueError, match=r"length=16 needs at least 17 decoder positions, the model has 16"):
-            model.generate(SOURCE, length=length)
 
 
 @pytest.mark.parametrize(("num_beams", "forced"), [(1, None), (1, "eos"), (3, "eos")])

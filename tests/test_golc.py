@@ -49,8 +49,7 @@ def trainer_of(tokenizer, tmp_path, **options):
 def test_a_step_against_the_risk_lowers_the_risk_of_the_same_samples(shared_tokenizer, tmp_path, monkeypatch):
     trainer = trainer_of(shared_tokenizer, tmp_path, golc_samples=4, golc_alpha=0.5)
     model = trainer.model.train()
-    rows = [dict(shared_tokenizer(SOURCES[i], text_target=TARGETS[i])) for i in (0, 3)]
-    batch = trainer.data_collator(rows)
+    batch = trainer.data_collator([dict(shared_tokenizer(SOURCES[i], text_target=TARGETS[i])) for i in (0, 3)])
     written = ["small text editor", "small", "editor of much too long a text", "a b", "measure", "disk", "b", "speed"]
     ids = shared_tokenizer(text_target=written, padding=True, return_tensors="pt")["input_ids"]
     start = ids.new_full((8, 1), shared_tokenizer.pad_token_id)

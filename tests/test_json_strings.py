@@ -4,10 +4,10 @@ import importlib.util
 import json
 import re
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from recipe_runs import ROOT
 from test_causal import build, build_plain, make_tokenizer
 
 from hf_lenctrl.engines.json_places import Bounds, Places, Reader
@@ -15,7 +15,6 @@ from hf_lenctrl.engines.json_strings import JsonStringsLogitsProcessor, StringVo
 from hf_lenctrl.length_units import UnitTable
 
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
 needs_xgrammar = pytest.mark.skipif(
     importlib.util.find_spec("xgrammar") is None, reason="the extra 'json' is not installed"

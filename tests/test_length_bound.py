@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import SHAPE
 from recipe_runs import isolated
 from test_causal import PROMPTS, build_plain, encode, make_tokenizer
 from transformers import BartConfig, BartForConditionalGeneration
@@ -60,11 +61,10 @@ def test_a_sequence_to_sequence_model_keeps_it_with_what_the_folder_holds_and_wh
     names = {path.stem for path in (tmp_path / "custom_generate").glob("*.py")}
     assert names == {"generate", *assemble.NEEDED}  # and no more
     tokenizer = make_tokenizer()
-    size = {"vocab_size": len(tokenizer), "d_model": 16, "encoder_layers": 1, "decoder_layers": 1}
-    size |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
     special = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "decoder_start_token_id": 0}
+    config = BartConfig(**{**SHAPE, **special, "vocab_size": len(tokenizer), "forced_eos_token_id": 1})
     torch.manual_seed(1)
-    model = BartForConditionalGeneration(BartConfig(**size, **special, forced_eos_token_id=1)).eval()
+    model = BartForConditionalGeneration(config).eval()
     bound = {"custom_generate": str(tmp_path), "trust_remote_code": True, "length_unit": "byte"}
     out = model.generate(**encode(PROMPTS), **bound, length=8, length_constraint="exact", tokenizer=tokenizer)
     assert UnitTable.from_tokenizer(tokenizer, "byte").count(out).tolist() == [8, 8]

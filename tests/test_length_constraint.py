@@ -12,7 +12,6 @@ import torch
 import transformers
 from conftest import build_model
 from family_models import CONSTRAINTS, NO, tokenizer_of
-from test_length_units import marian_of
 from test_length_window import totals
 
 from hf_lenctrl import LengthConstraintLogitsProcessor, UnitTable
@@ -96,8 +95,7 @@ def test_the_entries_that_get_through(cases):
 
 def test_what_another_processor_masked_stays_masked_but_for_eos_where_nothing_fits():
     process = LengthConstraintLogitsProcessor(table([[0, 2, 2]]), 3, "exact", eos_token_id=0)
-    masked = process(torch.tensor([[1, 2, 2]]), torch.tensor([[NO, 0.2, 0.3]]))
-    assert masked.tolist() == [[0.0, NO, NO]]
+    assert process(torch.tensor([[1, 2, 2]]), torch.tensor([[NO, 0.2, 0.3]])).tolist() == [[0.0, NO, NO]]
     forced = [[NO, 0.0, NO, NO, NO]]  # a token that writes nothing
     for constraint in CONSTRAINTS:
         assert constrain(6, constraint, [[0]], scores=forced) == [[1]]
@@ -154,47 +152,6 @@ def test_a_character_of_many_entries_is_not_begun_where_an_exact_length_needs_it
         assert names & {"a", "Ġ", "æ", "ðŁ"} == {"a", "Ġ"} | begun
 
 
-# Marian strips its text
-MARIAN_PIECES = ["</s>", "<unk>", "<pad>", "▁", "▁a", "b", "b▁"]
-
-
-@pytest.fixture(scope="module")
-def marian_pieces(tmp_path_factory):
-    tokenizer = marian_of({piece: i for i, piece in enumerate(MARIAN_PIECES)}, tmp_path_factory.mktemp("pieces"))
-
-    def names(length, constraint, unit, written):
-        units = UnitTable.from_tokenizer(tokenizer, unit)
-        process = LengthConstraintLogitsProcessor(units, length, constraint, eos_token_id=0)
-        ids = torch.tensor([[2, *map(MARIAN_PIECES.index, written)]])
-        masked = process(ids, torch.zeros(1, len(MARIAN_PIECES)))
-        through = {piece for piece, score in zip(MARIAN_PIECES, masked[0].tolist(), strict=True) if score > NO}
-        return through - {"<unk>", "<pad>"}  # which write nothing, and may stand at the start
-
-    return names
-
-
-@pytest.mark.parametrize("unit", ["character", "byte"])
-def test_white_space_is_never_the_last_thing_that_marian_writes(marian_pieces, unit):
-    # "ab" with two more to come
-    assert marian_pieces(4, "max", unit, ["▁a", "b"]) == {"</s>", "▁", "▁a", "b"}
-    assert marian_pieces(4, "exact", unit, ["▁a", "b"]) == {"▁", "▁a", "b"}
-    # "ab b" with one more: a space would be the last thing
-    assert marian_pieces(5, "max", unit, ["▁a", "b", "▁", "b"]) == {"</s>", "b"}
-    # after the space the text may not end, and another one would have no room for what follows
-    for constraint in CONSTRAINTS:
-        assert marian_pieces(4, constraint, unit, ["▁a", "b", "▁"]) == {"b"}
-        assert marian_pieces(4, constraint, unit, ["▁a", "b▁"]) == {"b"}
-        assert marian_pieces(5, constraint, unit, ["▁a", "b▁"]) == {"▁", "▁a", "b"}
-
-
-def test_stripped_white_space_does_not_count_and_words_go_on_at_their_limit(marian_pieces):
-    assert marian_pieces(1, "exact", "character", ["▁", "▁"]) == {"▁", "▁a", "b"}
-    assert marian_pieces(1, "exact", "character", ["▁", "▁", "▁a"]) == {"</s>"}
-    assert marian_pieces(2, "max", "word", ["▁a", "b", "▁a"]) == {"</s>", "▁", "b", "b▁"}
-    assert marian_pieces(2, "exact", "word", ["▁a", "b"]) == {"▁", "▁a", "b", "b▁"}
-    assert marian_pieces(2, "exact", "word", ["▁a", "▁a", "▁"]) == {"</s>", "▁"}
-
-
 @pytest.mark.parametrize(
     ("given", "scores", "message"),
     [
@@ -209,8 +166,7 @@ def test_a_wrong_call_is_told(given, scores, message):
     options = {"unit_table": table(), "length": 5, "constraint": "max", "eos_token_id": 0, **given}
     options["unit_table"] = options["unit_table"] or build_model("bart", length_unit="character").unit_table
     with pytest.raises(ValueError, match=message):
-        process = LengthConstraintLogitsProcessor(**options)
-        process(torch.tensor([[1]] * scores[0]), torch.zeros(scores))
+        LengthConstraintLogitsProcessor(**options)(torch.tensor([[1]] * scores[0]), torch.zeros(scores))
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,7 @@ def test_any_dtype_gives_the_same_float32(encoding, dtype):
 @pytest.mark.skipif(not GOLDEN_FILE.is_file(), reason="shared/golden/paper_equations.npz is not beside the repository")
 @pytest.mark.parametrize("dim", [8, 64, 512])
 def test_every_golden_value_is_matched(dim):
-    np = pytest.importorskip("numpy")
-    golden = np.load(GOLDEN_FILE)
+    golden = pytest.importorskip("numpy").load(GOLDEN_FILE)
     position = torch.from_numpy(golden[f"pos_d{dim}"])  # (P,)
     length = torch.from_numpy(golden[f"len_d{dim}"])  # (L,)
     progress = position.expand(len(length), -1)  # (L, P)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from conftest import FAMILIES, SHAPE, build_model_of, in_names_of, make_tokenizers, size_of
+from conftest import FAMILIES, SHAPE, build_model_of
+from family_models import stock_model, tokenizer_of
 from transformers import BartConfig, BartForConditionalGeneration, DynamicCache, EncoderDecoderCache
 from transformers.models.bart.modeling_bart import BartAttention
 
@@ -74,15 +75,6 @@ def test_a_cache_changes_nothing(family, name):
         assert torch.equal(*ids)
 
 
-@pytest.mark.parametrize("name", ["full", "head and LDPE"])
-def test_a_row_does_not_depend_on_the_others(name):
-    model = wild("bart", **MODELS[name])
-    both = model.generate(SOURCE, attention_mask=MASK, length=[4, 9], max_new_tokens=8, do_sample=False)
-    alone = model.generate(SOURCE[1:, :3], length=9, max_new_tokens=8, do_sample=False)
-    width = min(both.shape[1], alone.shape[1])
-    assert torch.equal(both[1:, :width], alone[:, :width])
-
-
 def stock_of(model):
     """The stock BART with the same weights."""
     fields = {name: value for name, value in model.config.to_dict().items() if name in BartConfig().to_dict()}
@@ -122,13 +114,8 @@ def test_embeddings_are_changed_as_in_the_papers(fields, lengths, side, change):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_pretrained_start_is_the_base_model_at_step_0_and_then_learns(family):
-    tokenizer = make_tokenizers()[family]
-    torch.manual_seed(0)
-    stock_class = next(c for c in FAMILIES[family].__mro__ if c.__module__.startswith("transformers.models"))
-    fields = {**SHAPE, "vocab_size": size_of(tokenizer), "pad_token_id": 1, "decoder_start_token_id": 2}
-    config = stock_class.config_class(**in_names_of(family, **fields, scale_embedding=True))
-    stock = stock_class(config).eval()
-    model = add_length_control(stock, tokenizer=tokenizer, **{**FULL, "length_encoding": "learned"})
+    stock = stock_model(family, scale_embedding=True)
+    model = add_length_control(stock, tokenizer=tokenizer_of(family), **FULL)
     new = {name.rsplit(".", 2)[-2] for name in model.conversion_report.new}
     assert new == {"length_projection", "length_embedding", "length_out"} and not model.conversion_report.dropped
     batch = {"input_ids": SOURCE, "attention_mask": MASK, "decoder_input_ids": IDS}
@@ -158,5 +145,4 @@ def test_a_model_that_is_told_by_its_encoder_alone_needs_a_length():
         model.generate(SOURCE)
     labels = torch.tensor([[5, 6, 7, 2], [9, 2, -100, -100]])
     counted = model(SOURCE, attention_mask=MASK, labels=labels).loss
-    given = model(SOURCE, attention_mask=MASK, labels=labels, length=[3, 1]).loss
-    assert torch.equal(counted, given)
+    assert torch.equal(counted, model(SOURCE, attention_mask=MASK, labels=labels, length=[3, 1]).loss)

@@ -218,17 +218,6 @@ def test_a_predictor_runs_with_its_own_code_where_the_package_is_not_installed(t
     assert logits == pytest.approx(predictor(IDS, attention_mask=MASK).logits.tolist(), abs=1e-5)
 
 
-@pytest.mark.parametrize("subfolder", ["", "length_predictor"])
-def test_a_predictor_is_loaded_with_its_tokenizer(tokenizer, tmp_path, subfolder):
-    predictor = build()
-    for part in (predictor, tokenizer):
-        part.save_pretrained(tmp_path / subfolder)
-    loaded, its_tokenizer = load_predictor(tmp_path, subfolder=subfolder)
-    assert not loaded.training
-    assert its_tokenizer("small files")["input_ids"] == [2, 6, 11, 3]
-    assert loaded.predict_lengths(TEXTS, its_tokenizer) == predictor.predict_lengths(TEXTS, tokenizer)
-
-
 def test_loading_something_else_says_what_is_there(tmp_path):
     encoder_config().save_pretrained(tmp_path / "bert")
     with pytest.raises(ValueError, match="bert holds a 'bert' model, not a length predictor"):

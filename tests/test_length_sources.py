@@ -48,20 +48,6 @@ def predictor():
     return model, BertTokenizer(vocab={word: i for i, word in enumerate(words)}, model_max_length=512)
 
 
-def test_a_saved_generator_names_its_predictor(model, tokenizer, predictor, tmp_path, monkeypatch):
-    monkeypatch.setattr(model.config, "length_predictor", "./predictor")
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    for part in predictor:
-        part.save_pretrained(tmp_path / "predictor")
-    found = pipeline(TASK, model=str(tmp_path), device="cpu")
-    rows = found(SOURCES, length="predict", length_constraint="max")
-    predicted = [predictor[0].predict(**predictor[1](text, return_tensors="pt")).item() for text in SOURCES]
-    assert [row["requested_length"] for row in rows] == predicted
-    by_path = found(SOURCES, length="predict", predictor=str(tmp_path / "predictor"), length_constraint="max")
-    assert by_path == rows
-
-
 def test_the_sources_length_is_asked_for(pipe, plain_pipe, tokenizer):
     rows = pipe(SOURCES, length="source", length_constraint="max")
     assert [row["requested_length"] for row in rows] == [len(source) for source in SOURCES]

@@ -40,8 +40,7 @@ def test_each_length_has_one_class_and_longer_ones_no_lower_one(lengths, bins, l
     tokens = LengthTokens.fit("bins", lengths, lengths, bins=bins)
     classes = [tokens.tokens.index(tokens.token_for(n, 1)) for n in (length, length + 1)]
     assert 0 <= classes[0] <= classes[1] < len(tokens.tokens) <= bins
-    used = {tokens.token_for(n, 1) for n in lengths}
-    assert used == set(tokens.tokens)
+    assert {tokens.token_for(n, 1) for n in lengths} == set(tokens.tokens)
 
 
 @pytest.mark.parametrize("kind", ["bart", "bert", "m2m_100", "marian", "mbart", "nllb", "pegasus", "t5", "characters"])

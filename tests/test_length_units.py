@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 from conftest import MARIAN, build_model
+from recipe_runs import save
 from safetensors.torch import load_file, save_file
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
@@ -264,10 +265,8 @@ def character_checkpoint(shared_tokenizer, tmp_path_factory):
     """A model with its tokenizer beside it, and the same without."""
     folder, bare = tmp_path_factory.mktemp("with"), tmp_path_factory.mktemp("without")
     model = build_model("marian", **{**MARIAN, "vocab_size": len(shared_tokenizer)}, length_unit="character")
-    model.set_unit_table(shared_tokenizer)
-    model.save_pretrained(folder)
+    save(model, shared_tokenizer, folder)
     model.save_pretrained(bare)
-    shared_tokenizer.save_pretrained(folder)
     return folder, bare
 
 

@@ -50,11 +50,6 @@ def test_a_request_becomes_a_target(length, constraint, tolerance, expected):
     assert as_target(target, "exact", None, 9, torch.device("cpu")) is target
 
 
-def test_another_number_of_tolerances_than_lengths_is_told():
-    with pytest.raises(ValueError, match=r"one item for each of 2 lengths, got \[4\]"):
-        as_target(40, "exact", [4], 2, torch.device("cpu"))
-
-
 def test_constraints_are_max_exact_or_none():
     for constraint in (None, "max", "exact"):
         check_constraint(constraint)

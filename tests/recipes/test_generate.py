@@ -72,8 +72,7 @@ def stock(shared_tokenizer, tmp_path_factory):
 
 
 def test_a_stock_model_needs_no_length(stock, tmp_path):
-    file = write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES])
-    rows = write_texts(stock, file)
+    rows = write_texts(stock, write_rows(tmp_path / "in.jsonl", [{"source": source} for source in SOURCES]))
     assert [row["source"] for row in rows] == SOURCES
     assert all(row["requested"] is None and row["length"] > 0 for row in rows)
 
