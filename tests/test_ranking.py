@@ -35,9 +35,9 @@ def plain(shared_tokenizer):
     return plain_marian(shared_tokenizer)
 
 
-def loss_of(model, tokenizer, source: str, text: str) -> float:
+def loss_of(model, tokenizer, source: str, text: str, **options) -> float:
     """Minus the stock model's own loss of a single pair, times its tokens."""
-    batch = tokenizer(source, text_target=text, return_tensors="pt")
+    batch = tokenizer(source, text_target=text, return_tensors="pt", **options)
     return -float(model(**batch).loss.detach()) * batch["labels"].shape[1]
 
 
@@ -52,8 +52,7 @@ def test_a_source_that_the_model_cannot_hold_is_cut(shared_tokenizer):
     torch.manual_seed(3)
     shape = {**SHAPE, "vocab_size": len(shared_tokenizer), "max_position_embeddings": 16}
     model, source = BartForConditionalGeneration(BartConfig(**shape)).eval(), " ".join(SOURCES)
-    batch = shared_tokenizer(source, text_target="a tool", return_tensors="pt", truncation=True, max_length=16)
-    expected = -float(model(**batch).loss.detach()) * batch["labels"].shape[1]
+    expected = loss_of(model, shared_tokenizer, source, "a tool", truncation=True, max_length=16)
     assert log_probabilities(model, shared_tokenizer, [source], ["a tool"]) == pytest.approx([expected], rel=1e-4)
 
 
