@@ -56,10 +56,7 @@ def test_a_source_that_the_model_cannot_hold_is_cut(shared_tokenizer):
     assert log_probabilities(model, shared_tokenizer, [source], ["a tool"]) == pytest.approx([expected], rel=1e-4)
 
 
-def test_what_is_no_choice_is_refused(pipe, plain, shared_tokenizer):
-    for option in ("rerank_model", "length_plans"):  # of older versions
-        with pytest.raises(ValueError, match=rf"not used by the model: \['{option}'\]"):
-            pipe(SOURCES[0], length=10, **{option: 3})
+def test_what_cannot_be_scored_is_refused(plain, shared_tokenizer):
     with pytest.raises(TypeError, match="sources must be a list of texts, got 'a'"):
         log_probabilities(plain, shared_tokenizer, "a", ["b"])
     assert log_probabilities(plain, shared_tokenizer, [], []) == []

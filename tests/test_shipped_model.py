@@ -22,8 +22,6 @@ FOLDER = MODELS / "translate_to_english"
 CARD = (FOLDER / "README.md").read_text(encoding="utf-8")
 SHARED = ROOT.parent / "shared" / "data" / "tatoeba_de_en.jsonl.gz"
 SENTENCES = load_script("recipes/translation/translate_demo.py").sentences()[20:28]
-
-
 OPTIONS = {"length_unit": "character", "num_beams": 4}
 
 
@@ -42,8 +40,7 @@ def own_lengths():
 def test_it_is_small_and_safe():
     files = [path for path in FOLDER.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     assert {path.suffix for path in files} == {".json", ".safetensors", ".spm", ".md", ".py"}
-    predictor = sum(path.stat().st_size for path in (FOLDER / "predictor").iterdir())
-    assert predictor < 10e6
+    assert sum(path.stat().st_size for path in (FOLDER / "predictor").iterdir()) < 10e6
     assert 0 < sum(path.stat().st_size for path in files) < 50e6
     weights = load_file(FOLDER / "model.safetensors")
     assert {t.dtype for t in weights.values() if t.is_floating_point()} == {torch.float16}
