@@ -7,7 +7,6 @@ import pytest
 import torch
 from conftest import build_model_of, given_to
 from test_causal import LENGTHS, PROMPTS, answers, build, encode
-from torch import nn
 
 
 SOURCE = torch.tensor([[11, 12, 13, 14], [5, 6, 7, 8]])
@@ -66,7 +65,7 @@ def test_lora_on_the_output_projections_leaves_the_length_head_whole(any_family)
     torch.manual_seed(1)
     for name, parameter in model.named_parameters():
         if "length" in name:
-            nn.init.normal_(parameter, std=0.3)
+            torch.nn.init.normal_(parameter, std=0.3)
     expected = logits(model, 3)
     adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["out_proj", "o", "length_projection"])).eval()
     assert torch.equal(logits(adapted, 3), expected)  # an adapter starts as nothing
