@@ -12,7 +12,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, EvalPrediction
 from hf_lenctrl import length_metrics
 from hf_lenctrl.commands.arguments import ModelArguments, RunArguments
 from hf_lenctrl.commands.quality import base_figures, warn_of_baselines
-from hf_lenctrl.evaluation.metrics import build_compute_metrics, rouge_metrics, rouge_settings
+from hf_lenctrl.evaluation.metrics import build_compute_metrics, rouge_metrics, rouge_settings, translation_metrics
 
 
 def test_length_metrics_are_means_over_the_outputs():
@@ -24,7 +24,7 @@ def test_length_metrics_are_means_over_the_outputs():
     assert length_metrics(np.array([12, 12]), np.array([10, 10])) == {"variance": 4.0, "mae": 2, "exact": 0, "over": 1}
 
 
-@pytest.mark.parametrize("measure", [length_metrics, rouge_metrics])
+@pytest.mark.parametrize("measure", [length_metrics, rouge_metrics, translation_metrics])
 @pytest.mark.parametrize(("outputs", "wanted", "counts"), [([], [], "0 and 0"), (["a", "b"], ["a"], "2 and 1")])
 def test_what_does_not_pair_up_is_refused(measure, outputs, wanted, counts):
     with pytest.raises(ValueError, match=f"got {counts}"):

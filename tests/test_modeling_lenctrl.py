@@ -22,11 +22,7 @@ DECODER_IDS = {
 PROGRESS = {family: [[0, 1, 2, 3, 4], [0, 1, 2, 3, 4]] for family in DECODER_IDS}
 PROGRESS["bart"] = [[0, 0, 1, 2, 3], [0, 0, 1, 2, 3]]
 EOS = {"bart": 2, "marian": 0, "mbart": 2, "pegasus": 1, "m2m_100": 2, **dict.fromkeys(RELATIVE, 1)}
-TABLE = [f"model.decoder.unit_table.{name}" for name in ("weights", "next_state", "unit_code")]
-
-
-def table_names(family):
-    return [name.removeprefix("model.") for name in TABLE] if family in RELATIVE else TABLE
+TABLE = [f"decoder.unit_table.{name}" for name in ("weights", "next_state", "unit_code")]
 
 
 def stock_twin(family, model, **fields):
@@ -89,7 +85,7 @@ def test_without_encoding_loss_logits_and_states_are_those_of_the_stock_model(an
     fields = {"scale_embedding": scale_embedding, "attn_implementation": "eager"}
     model = build_model_of(any_family, length_encoding="none", absolute_positions=True, **fields)
     stock, missing, unexpected = stock_twin(any_family, model, **fields)
-    assert (missing, unexpected) == ([], table_names(any_family))
+    assert (missing, [name.removeprefix("model.") for name in unexpected]) == ([], TABLE)
     mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
     labels = torch.tensor([[31, 32, 33, EOS[any_family]], [41, EOS[any_family], -100, -100]])
     recorded = {"output_hidden_states": True, "output_attentions": True}
@@ -159,13 +155,6 @@ def test_embeddings_are_tied_as_in_the_stock_model(any_family):
             assert side.embed_tokens.weight is part.shared.weight
 
 
-def test_length_is_counted_from_labels(any_family):
-    model, eos = build_model_of(any_family), EOS[any_family]
-    labels = torch.tensor([[31, 32, 33, 34, eos], [41, 42, eos, -100, -100]])
-    assert model.count_labels(labels).tolist() == [4, 2]
-    assert torch.equal(model(SOURCE, labels=labels).logits, model(SOURCE, labels=labels, length=[4, 2]).logits)
-
-
 def test_explicit_length_beats_labels_and_labels_beat_the_default(family):
     model, without = build_model(family, length=7), build_model(family)
     labels = torch.tensor([[31, 32, 33, 34], [41, 42, 43, 44]])
@@ -190,7 +179,7 @@ def test_encoder_takes_no_notice_of_length(family):
     assert passed_on and not passed_on & {"length", "progress"}
 
 
-def test_a_row_gets_in_a_padded_batch_what_it_gets_alone(any_family):
+def test_a_row_gets_in_a_padded_batch_what_it_gets_alone_at_the_length_of_its_labels(any_family):
     model = build_model_of(any_family, length_encoding="lrpe", absolute_positions=any_family in RELATIVE, init_std=0.2)
     eos, pad = EOS[any_family], model.config.pad_token_id
     sources = [[11, 12, 13, 14, 15], [21, 22], [16, 17, 18]]
@@ -198,10 +187,11 @@ def test_a_row_gets_in_a_padded_batch_what_it_gets_alone(any_family):
     source = torch.tensor([row + [pad] * (5 - len(row)) for row in sources])
     mask = torch.tensor([[1] * len(row) + [0] * (5 - len(row)) for row in sources])
     labels = torch.tensor([row + [-100] * (7 - len(row)) for row in targets])
+    assert model.count_labels(labels).tolist() == [1, 6, 3]
     batch = model(source, attention_mask=mask, labels=labels)
     losses = []
     for i, target in enumerate(targets):
-        alone = model(torch.tensor([sources[i]]), labels=torch.tensor([target]))
+        alone = model(torch.tensor([sources[i]]), labels=torch.tensor([target]), length=len(target) - 1)  # without EOS
         torch.testing.assert_close(batch.logits[i, : len(target)], alone.logits[0], atol=1e-5, rtol=0)
         losses.append(alone.loss * len(target))
     torch.testing.assert_close(batch.loss, sum(losses) / 13, atol=1e-5, rtol=0)  # 2 + 7 + 4 labels

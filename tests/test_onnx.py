@@ -1,13 +1,13 @@
 """Models in ONNX Runtime: the same texts as in PyTorch, in every family, and what the export refuses."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
 from conftest import build_model
 from family_models import controlled_model, stock_model, tokenizer_of
 from huggingface_hub import ModelCard
+from recipe_runs import ROOT
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from hf_lenctrl.commands import export
@@ -18,7 +18,6 @@ from hf_lenctrl.engines.rules_file import RULES, describe, read_table
 pytest.importorskip("onnxruntime", reason="the extra 'onnx' is not installed")
 pytest.importorskip("onnxscript", reason="the extra 'onnx' is not installed")
 
-ROOT = Path(__file__).resolve().parents[1]
 EVERYDAY = ROOT / "models" / "translate_to_english"
 TEXTS = ["small text editor", "image reading and writing library", "measure disk speed"]
 

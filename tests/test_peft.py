@@ -7,7 +7,6 @@ import pytest
 import torch
 from conftest import build_model_of, given_to
 from test_causal import LENGTHS, PROMPTS, answers, build, encode
-from torch import nn
 
 
 SOURCE = torch.tensor([[11, 12, 13, 14], [5, 6, 7, 8]])
@@ -18,16 +17,6 @@ FULL = {"length_encoding": "learned", "length_head": True, "encoder_length_embed
 def controlled(family, **fields):
     """As `add_length_control` makes it: the length modules start at zero."""
     return build_model_of(family, absolute_positions=True, length_projection=True, **fields)
-
-
-def heard(family):
-    """With all parts of length control, none of them zero."""
-    model = controlled(family, **FULL)
-    torch.manual_seed(1)
-    for name, parameter in model.named_parameters():
-        if "length" in name:
-            nn.init.normal_(parameter, std=0.3)
-    return model
 
 
 def train(model, steps=2):
@@ -72,7 +61,11 @@ def test_dora_on_modules_that_are_zero_is_refused_with_what_works():
 
 
 def test_lora_on_the_output_projections_leaves_the_length_head_whole(any_family):
-    model = heard(any_family)
+    model = controlled(any_family, **FULL)
+    torch.manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if "length" in name:
+            torch.nn.init.normal_(parameter, std=0.3)
     expected = logits(model, 3)
     adapted = peft.get_peft_model(model, peft.LoraConfig(target_modules=["out_proj", "o", "length_projection"])).eval()
     assert torch.equal(logits(adapted, 3), expected)  # an adapter starts as nothing

@@ -49,12 +49,9 @@ def test_each_row_is_what_the_model_writes_for_its_source_at_its_length(pipe, mo
 
 
 def test_a_constraint_comes_from_the_call_from_the_configuration_or_from_none(tokenizer):
-    free, bound = (
-        LengthControlledGenerationPipeline(
-            model=controlled_marian(tokenizer, length_constraint=constraint), tokenizer=tokenizer, device="cpu"
-        )
-        for constraint in (None, "exact")
-    )
+    models = (controlled_marian(tokenizer, length_constraint=constraint) for constraint in (None, "exact"))
+    parts = {"tokenizer": tokenizer, "device": "cpu"}
+    free, bound = (LengthControlledGenerationPipeline(model=model, **parts) for model in models)
     assert free(SOURCES[0], length=12)["length"] > 12
     assert free(SOURCES[0], length=12, length_constraint="max")["length"] <= 12
     assert free(SOURCES[0], length=12, length_constraint="exact")["length"] == 12
@@ -65,8 +62,7 @@ def test_a_constraint_comes_from_the_call_from_the_configuration_or_from_none(to
 
 
 @pytest.mark.parametrize(
-    ("unit", "options"),
-    [*((unit, {"num_beams": 3}) for unit in UNITS), ("character", {"do_sample": True})],
+    ("unit", "options"), [*((unit, {"num_beams": 3}) for unit in UNITS), ("character", {"do_sample": True})]
 )
 def test_a_plain_model_stays_within_its_bound_in_every_unit(plain_pipe, unit, options):
     torch.manual_seed(0)
@@ -167,9 +163,8 @@ def test_options_of_the_pipeline_hold_for_every_call_and_those_of_a_call_win(mod
 
 def test_a_model_without_encoding_is_bound_once_and_in_the_unit_of_the_call(tokenizer):
     fields = {"length_encoding": "none", "absolute_positions": True, "length": 3, "length_constraint": "max"}
-    pipe = LengthControlledGenerationPipeline(
-        model=controlled_marian(tokenizer, **fields), tokenizer=tokenizer, device="cpu"
-    )
+    model = controlled_marian(tokenizer, **fields)
+    pipe = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device="cpu")
     result = pipe(SOURCES[0], length=11, length_unit="byte", length_constraint="exact")
     assert (independent_length(result["generated_text"], "byte"), result["requested_length"]) == (11, 11)
     free = pipe(SOURCES[0], length_constraint=None, max_new_tokens=9)
@@ -179,12 +174,11 @@ def test_a_model_without_encoding_is_bound_once_and_in_the_unit_of_the_call(toke
 def test_the_bound_leaves_room_within_the_models_positions(tokenizer):
     torch.manual_seed(3)
     shape = {**SHAPE, **MARIAN, "vocab_size": len(tokenizer), "max_position_embeddings": 24, "init_std": 0.5}
-    pipe = LengthControlledGenerationPipeline(
-        model=MarianMTModel(MarianConfig(**shape)).eval(), tokenizer=tokenizer, device="cpu", length_constraint="max"
-    )
-    assert pipe(SOURCES[0], length=23, length_unit="token")["length"] <= 23
+    model, options = MarianMTModel(MarianConfig(**shape)).eval(), {"length_unit": "token", "length_constraint": "max"}
+    pipe = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    assert pipe(SOURCES[0], length=23, **options)["length"] <= 23
     with pytest.raises(ValueError, match="length=24 needs at least 25 decoder positions, the model has 24; ask for"):
-        pipe(SOURCES[0], length=24, length_unit="token")
+        pipe(SOURCES[0], length=24, **options)
 
 
 def test_a_source_longer_than_the_encoder_is_cut_and_told(tokenizer, caplog):

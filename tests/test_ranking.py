@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from conftest import SHAPE, SOURCES, plain_marian
+from conftest import SHAPE, SOURCES
 from transformers import BartConfig, BartForConditionalGeneration
 
 from hf_lenctrl import rerank
@@ -30,37 +30,28 @@ def test_candidates_are_ordered_by_the_stems_they_share_with_the_source(candidat
     assert rerank("новости из Осло", ["погода", "Новости"]) == [1, 0]
 
 
-@pytest.fixture(scope="module")
-def plain(shared_tokenizer):
-    return plain_marian(shared_tokenizer)
-
-
-def loss_of(model, tokenizer, source: str, text: str) -> float:
+def loss_of(model, tokenizer, source: str, text: str, **options) -> float:
     """Minus the stock model's own loss of a single pair, times its tokens."""
-    batch = tokenizer(source, text_target=text, return_tensors="pt")
+    batch = tokenizer(source, text_target=text, return_tensors="pt", **options)
     return -float(model(**batch).loss.detach()) * batch["labels"].shape[1]
 
 
-def test_a_score_is_the_stock_loss_of_the_pair_alone(plain, shared_tokenizer):
+def test_a_score_is_the_stock_loss_of_the_pair_alone(plain, tokenizer):
     texts = ["a tool", "a longer text for the same source", "b"]
-    scores = log_probabilities(plain, shared_tokenizer, SOURCES[:1] * 3, texts)
+    scores = log_probabilities(plain, tokenizer, SOURCES[:1] * 3, texts)
     for text, score in zip(texts, scores, strict=True):
-        assert math.isclose(score, loss_of(plain, shared_tokenizer, SOURCES[0], text), rel_tol=1e-4)
+        assert math.isclose(score, loss_of(plain, tokenizer, SOURCES[0], text), rel_tol=1e-4)
 
 
-def test_a_source_that_the_model_cannot_hold_is_cut(shared_tokenizer):
+def test_a_source_that_the_model_cannot_hold_is_cut(tokenizer):
     torch.manual_seed(3)
-    shape = {**SHAPE, "vocab_size": len(shared_tokenizer), "max_position_embeddings": 16}
+    shape = {**SHAPE, "vocab_size": len(tokenizer), "max_position_embeddings": 16}
     model, source = BartForConditionalGeneration(BartConfig(**shape)).eval(), " ".join(SOURCES)
-    batch = shared_tokenizer(source, text_target="a tool", return_tensors="pt", truncation=True, max_length=16)
-    expected = -float(model(**batch).loss.detach()) * batch["labels"].shape[1]
-    assert log_probabilities(model, shared_tokenizer, [source], ["a tool"]) == pytest.approx([expected], rel=1e-4)
+    expected = loss_of(model, tokenizer, source, "a tool", truncation=True, max_length=16)
+    assert log_probabilities(model, tokenizer, [source], ["a tool"]) == pytest.approx([expected], rel=1e-4)
 
 
-def test_what_is_no_choice_is_refused(pipe, plain, shared_tokenizer):
-    for option in ("rerank_model", "length_plans"):  # of older versions
-        with pytest.raises(ValueError, match=rf"not used by the model: \['{option}'\]"):
-            pipe(SOURCES[0], length=10, **{option: 3})
+def test_what_cannot_be_scored_is_refused(plain, tokenizer):
     with pytest.raises(TypeError, match="sources must be a list of texts, got 'a'"):
-        log_probabilities(plain, shared_tokenizer, "a", ["b"])
-    assert log_probabilities(plain, shared_tokenizer, [], []) == []
+        log_probabilities(plain, tokenizer, "a", ["b"])
+    assert log_probabilities(plain, tokenizer, [], []) == []

@@ -3,14 +3,14 @@
 import importlib.util
 import json
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import SOURCES, build_model
+from conftest import SOURCES
+from recipe_runs import ROOT, read_rows, write_rows
 
 from hf_lenctrl import LengthControlledGenerationPipeline
 from hf_lenctrl.commands import bulk, generate
@@ -19,30 +19,12 @@ from hf_lenctrl.commands.rows import Request, Rows
 from hf_lenctrl.engines.ray import LengthControlledGenerator
 
 
-ROOT = Path(__file__).resolve().parents[1]
-needs_ray = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install '.[ray]'"
-)
-
-
-@pytest.fixture(scope="module")
-def saved(shared_tokenizer, tmp_path_factory):
-    """The folder of a tiny model."""
-    folder = tmp_path_factory.mktemp("model")
-    model = build_model("marian", vocab_size=len(shared_tokenizer))
-    model.set_unit_table(shared_tokenizer)
-    model.save_pretrained(folder)
-    shared_tokenizer.save_pretrained(folder)
-    return str(folder)
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
 
 
 def test_the_class_adds_columns_and_a_text_has_the_neighbours_of_no_batch(saved):
     generator = LengthControlledGenerator(saved, length_constraint="max", batch_size=2)
-    batch = {
-        "id": np.arange(6),
-        "text": np.array(SOURCES, dtype=object),
-        "length": np.array([5, 30, 12, 7, 9, 20]),
-    }
+    batch = {"id": np.arange(6), "text": np.array(SOURCES, dtype=object), "length": np.array([5, 30, 12, 7, 9, 20])}
     found = generator(batch)
     pipe = LengthControlledGenerationPipeline(model=generator.pipeline.model, tokenizer=generator.pipeline.tokenizer)
     for i, source in enumerate(SOURCES):
@@ -58,24 +40,23 @@ def test_the_class_adds_columns_and_a_text_has_the_neighbours_of_no_batch(saved)
 
 
 def test_within_is_the_window_of_the_constraint():
-    lengths = {"max": {}, "exact": {"length_tolerance": (1, 2)}, None: {}}
-    for constraint, window in lengths.items():
-        generator = LengthControlledGenerator.__new__(LengthControlledGenerator)
-        config = SimpleNamespace(length_constraint=None, length_tolerance=None)
-        model = SimpleNamespace(config=config, generation_config=None)
-        texts = {"a": 8, "b": 9, "c": 10, "d": 12, "e": 13}
+    texts = {"a": 8, "b": 9, "c": 10, "d": 12, "e": 13}
 
-        class Pipe:
-            def __call__(self, given, texts=texts, **options):
-                return [{"generated_text": t, "length": texts[t], "requested_length": 10} for t in given]
+    def pipe(given, **options):
+        return [{"generated_text": text, "length": texts[text], "requested_length": 10} for text in given]
 
-        generator.pipeline = Pipe()
-        generator.pipeline.model = model
-        generator.text_column, generator.length_column = "text", "length"
+    config = SimpleNamespace(length_constraint=None, length_tolerance=None)
+    pipe.model = SimpleNamespace(config=config, generation_config=None)
+    generator = LengthControlledGenerator.__new__(LengthControlledGenerator)
+    generator.pipeline, generator.text_column, generator.length_column = pipe, "text", "length"
+    for constraint, window, expected in (
+        ("max", {}, "abc"),
+        ("exact", {"length_tolerance": (1, 2)}, "bcd"),
+        (None, {}, "c"),
+    ):
         generator.options = {"length_constraint": constraint, **window}
         found = generator({"text": np.array(list(texts)), "length": np.full(5, 10)})["within"]
-        expected = {"max": [1, 1, 1, 0, 0], "exact": [0, 1, 1, 1, 0], None: [0, 0, 1, 0, 0]}
-        assert found == [bool(inside) for inside in expected[constraint]], constraint
+        assert found == [text in expected for text in texts], constraint
 
 
 def test_lengths_may_be_texts_and_ranges(saved):
@@ -171,28 +152,19 @@ def test_a_wrong_row_of_a_later_block_is_named(tmp_path):
     [
         ("--output_dir parts", "--output_dir goes with --engine ray"),
         ("", "--output_file is required"),
-        (
-            "--engine ray --output_file out",
-            "--engine ray writes parts into a folder: give --output_dir",
-        ),
+        ("--engine ray --output_file out", "--engine ray writes parts into a folder: give --output_dir"),
         ("--engine ray --output_dir p --concurrency 0", "--concurrency is at least 1, --actor_cpus above 0 and"),
         ("--engine ray --output_dir p --do_sample", "leave out --do_sample"),
         ("--engine ray --output_dir p --length 3 4", "leave out --length"),
         ("--engine ray --output_dir p --num_return_sequences 2", "leave out --num_return_sequences"),
+        ("--engine ray --output_dir p", "--engine ray needs Ray: pip install '.[ray]'"),
     ],
 )
 def test_the_command_refuses(words, message, monkeypatch, capsys):
-    monkeypatch.setattr(generate, "find_spec", lambda name: name)
+    monkeypatch.setattr(generate, "find_spec", lambda name: None if "needs Ray" in message else name)
     with pytest.raises(SystemExit):
         generate.parse(f"--model org/model --input_file rows.jsonl {words}".split())
     assert message in capsys.readouterr().err
-
-
-def test_without_ray_the_command_says_what_to_install(monkeypatch, capsys):
-    monkeypatch.setattr(generate, "find_spec", lambda name: None)
-    with pytest.raises(SystemExit):
-        generate.parse("--model org/model --input_file rows.jsonl --engine ray --output_dir parts".split())
-    assert "--engine ray needs Ray: pip install '.[ray]'" in capsys.readouterr().err
 
 
 def in_this_process(args, options, size, keys, todo):
@@ -203,7 +175,7 @@ def in_this_process(args, options, size, keys, todo):
 
 
 def rows_of(folder) -> list[dict]:
-    return [json.loads(line) for path in sorted(folder.glob("part-*")) for line in path.read_text().splitlines()]
+    return [row for path in sorted(folder.glob("part-*")) for row in read_rows(path)]
 
 
 WORDS = "--length_column budget --length_constraint max --num_beams 1 --batch_size 2".split()
@@ -214,16 +186,15 @@ def command(saved, tmp_path, monkeypatch):
     """Runs the command on rows, two of them equal, in one process without Ray, and returns the rows of its output."""
     rows = [{"source": f"{SOURCES[i % 6]} {i}", "budget": 6 + i % 9} for i in range(39)]
     rows.append(rows[3])
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = ["--model", saved, "--input_file", str(path), *WORDS]
+    path = write_rows(tmp_path / "rows.jsonl", rows)
+    words = ["--model", str(saved), "--input_file", str(path), *WORDS]
 
     def run(*more: str) -> list[dict]:
         if more:
             generate.main([*words, "--engine", "ray", "--output_dir", str(tmp_path / "parts"), *more])
             return rows_of(tmp_path / "parts")
         generate.main([*words, "--output_file", str(tmp_path / "whole.jsonl")])
-        return [json.loads(line) for line in (tmp_path / "whole.jsonl").read_text().splitlines()]
+        return read_rows(tmp_path / "whole.jsonl")
 
     run.path, run.parts = path, tmp_path / "parts"
     return run
@@ -282,13 +253,9 @@ def test_the_class_in_map_batches_and_the_example_of_the_page(saved, tmp_path, m
         exec(compile(example, "page", "exec"), {})  # starts Ray
         assert capsys.readouterr().out == claimed
         options = {"model": saved, "length_constraint": "max"}
-        found = ray.data.read_parquet(str(tmp_path / "rows.parquet"), override_num_blocks=3).map_batches(
-            LengthControlledGenerator,
-            fn_constructor_kwargs=options,
-            compute=ray.data.ActorPoolStrategy(size=2),
-            batch_size=8,
-        )
-        found.write_parquet(str(tmp_path / "outputs"))
+        how = {"fn_constructor_kwargs": options, "compute": ray.data.ActorPoolStrategy(size=2), "batch_size": 8}
+        data = ray.data.read_parquet(str(tmp_path / "rows.parquet"), override_num_blocks=3)
+        data.map_batches(LengthControlledGenerator, **how).write_parquet(str(tmp_path / "outputs"))
     finally:
         ray.shutdown()
     written = sorted(pq.read_table(tmp_path / "outputs").to_pylist(), key=lambda row: row["id"])

@@ -33,23 +33,13 @@ def test_the_first_example_prints_what_the_readme_says(monkeypatch, capsys):
     assert [(int(length), len(text)) for length, text in rows] == [(n, n) for n in (34, 40, 44)]
 
 
-def test_the_plain_model_prints_what_the_readme_says(monkeypatch, capsys):
+def test_the_other_examples_are_those_of_the_pages():
+    """Which run in tests/test_docs.py, with their output."""
+    quickstart, finetune = ((ROOT / "docs" / f"{name}.md").read_text("utf-8") for name in ("quickstart", "finetune"))
     code, claimed = code_block('length_unit="byte"')
-    monkeypatch.chdir(ROOT)
-    exec(code, {})
-    assert capsys.readouterr().out == claimed
-    outputs = [line.split(" ", 1) for line in claimed.splitlines()]
-    assert [len(text.encode("utf-8")) for _, text in outputs] == [int(length) for length, _ in outputs]
-    assert all(int(length) <= asked for (length, _), asked in zip(outputs, (40, 75), strict=True))
-
-
-def test_the_pretrained_start_reports_what_it_kept(plain_pipe, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    plain_pipe.model.save_pretrained("plain")
-    plain_pipe.tokenizer.save_pretrained("plain")
+    assert f"```python\n{code}```\n\n```text\n{claimed}```" in quickstart
     code, _ = code_block("add_length_control(")
-    exec(code.replace("facebook/bart-large-cnn", "plain"), {})
-    assert capsys.readouterr().out.strip().endswith("new: ['model.decoder.length_projection.weight'], dropped: []")
+    assert f"```python\n{code}```" in finetune
 
 
 def test_every_path_in_the_docs_exists():

@@ -6,59 +6,49 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 import transformers
-from recipe_runs import load_script
+from recipe_runs import ROOT, load_script
 from safetensors.torch import load_file
 
 import hf_lenctrl
 from hf_lenctrl.evaluation.metrics import translation_metrics
 
 
-MODELS = Path(__file__).resolve().parents[1] / "models"
+MODELS = ROOT / "models"
 FOLDER = MODELS / "translate_to_english"
 CARD = (FOLDER / "README.md").read_text(encoding="utf-8")
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data" / "tatoeba_de_en.jsonl.gz"
+SHARED = ROOT.parent / "shared" / "data" / "tatoeba_de_en.jsonl.gz"
 SENTENCES = load_script("recipes/translation/translate_demo.py").sentences()[20:28]
+OPTIONS = {"length_unit": "character", "num_beams": 4}
 
 
 @pytest.fixture(scope="module")
 def pipe():
-    return transformers.pipeline(
-        "length-controlled-generation", model=str(FOLDER), length_unit="character", num_beams=4
-    )
+    return transformers.pipeline("length-controlled-generation", model=str(FOLDER), **OPTIONS)
 
 
 @pytest.fixture(scope="module")
-def plain():
-    return transformers.pipeline(
-        "length-controlled-generation", model=str(FOLDER) + "_base", length_unit="character", num_beams=4
-    )
-
-
-@pytest.fixture(scope="module")
-def own_lengths(plain):
+def own_lengths():
     """Of the plain model's translations."""
+    plain = transformers.pipeline("length-controlled-generation", model=f"{FOLDER}_base", **OPTIONS)
     return [out["length"] for out in plain(SENTENCES)]
 
 
 def test_it_is_small_and_safe():
     files = [path for path in FOLDER.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     assert {path.suffix for path in files} == {".json", ".safetensors", ".spm", ".md", ".py"}
-    predictor = sum(path.stat().st_size for path in (FOLDER / "predictor").iterdir())
-    assert predictor < 10e6
+    assert sum(path.stat().st_size for path in (FOLDER / "predictor").iterdir()) < 10e6
     assert 0 < sum(path.stat().st_size for path in files) < 50e6
     weights = load_file(FOLDER / "model.safetensors")
     assert {t.dtype for t in weights.values() if t.is_floating_point()} == {torch.float16}
 
 
 def test_it_is_loaded_in_single_precision(pipe):
-    assert type(pipe.model) is hf_lenctrl.LenCtrlMarianMTModel and isinstance(
-        pipe.tokenizer, transformers.MarianTokenizer
-    )
+    assert type(pipe.model) is hf_lenctrl.LenCtrlMarianMTModel
+    assert isinstance(pipe.tokenizer, transformers.MarianTokenizer)
     assert pipe.model.dtype == torch.float32  # half precision would be slow on CPUs
     assert (pipe.model.config.length_encoding, pipe.model.config.length_unit) == ("ldpe", "character")
 
@@ -128,14 +118,6 @@ def test_a_plain_model_is_a_stock_class_of_the_size_on_its_card(name):
         assert {path.suffix for path in (MODELS / name).iterdir()} == {".json", ".md", ".safetensors"}
     else:
         assert "CC BY 2.0 FR" in card and "tatoeba.org" in card and "manythings.org/anki" in card
-
-
-def test_the_plain_translator_translates_german_and_french(plain):
-    sources = ["Ich möchte in den Park gehen.", "Faites-moi savoir où vous restez."]
-    translations = ["I want to go to the park.", "Let me know where you're staying."]
-    for source, translation in zip(sources, translations, strict=True):  # as it is by itself, without a pipeline
-        ids = plain.model.generate(**plain.tokenizer(source, return_tensors="pt"))
-        assert plain.tokenizer.decode(ids[0], skip_special_tokens=True) == translation
 
 
 def test_the_example_of_the_title_models_card_writes_a_title(monkeypatch, capsys):

@@ -15,7 +15,7 @@ def target_vocabulary_of(tokenizer) -> dict[str, int]:
     return tokenizer.target_encoder if tokenizer.separate_vocabs else tokenizer.encoder
 
 
-def test_targets_are_characters_and_sources_subwords(character_tokenizer):
+def test_targets_are_characters_and_sources_subwords_or_both_are_subwords(character_tokenizer, shared_tokenizer):
     text = "small text editor"
     assert character_tokenizer.target_encoder.keys() == SPECIAL.keys() | set("".join(TARGETS).replace(" ", "▁"))
     target = character_tokenizer(text_target=text)["input_ids"]
@@ -25,15 +25,9 @@ def test_targets_are_characters_and_sources_subwords(character_tokenizer):
     assert source[-1] == 0
     assert len(source) < len(text)
     assert max(map(len, character_tokenizer.encoder.keys() - SPECIAL.keys())) > 2
-
-
-def test_a_shared_vocabulary_is_one_subword_model_for_both_sides(shared_tokenizer):
-    assert shared_tokenizer.separate_vocabs is False
-    text = "small text editor"
-    ids = shared_tokenizer(text)["input_ids"]
-    assert shared_tokenizer(text_target=text)["input_ids"] == ids
-    assert ids[-1] == 0
-    assert len(ids) < len(text)
+    shared = shared_tokenizer(text)["input_ids"]
+    assert shared_tokenizer(text_target=text)["input_ids"] == shared
+    assert shared[-1] == 0 and len(shared) < len(text)
 
 
 @VOCABULARIES

@@ -99,13 +99,9 @@ def test_groups_are_those_of_the_unit_and_hold_every_sentence(unit, lengths, siz
     assert f"{most} and more ({sizes[-1]} sentences)" in tables.markdown()
 
 
-@pytest.mark.parametrize(
-    ("outputs", "references", "tokenizer", "message"),
-    [([], [], "13a", "got 0 and 0"), (["a"], ["a", "b"], "13a", "got 1 and 2"), (["a"], ["a"], "moses", "none, zh")],
-)
-def test_texts_that_cannot_be_scored_are_refused(outputs, references, tokenizer, message):
-    with pytest.raises(ValueError, match=message):
-        translation_metrics(outputs, references, bleu_tokenizer=tokenizer)
+def test_an_unknown_tokenizer_is_refused():
+    with pytest.raises(ValueError, match="none, zh"):
+        translation_metrics(["a"], ["a"], bleu_tokenizer="moses")
 
 
 @pytest.mark.parametrize(
@@ -165,52 +161,38 @@ def test_files_that_do_not_go_together_are_told(tmp_path):
         load_systems([f"t={a}"], "output", "gold", unit="word")
 
 
-@pytest.fixture
-def run(capsys):
-    """Run the command in this process: its status, and what it wrote to stdout and stderr."""
-
-    def run(*words) -> tuple:
-        status = 0
-        try:
-            main([str(word) for word in words])
-        except SystemExit as end:
-            status = end.code
-        return status, *capsys.readouterr()
-
-    return run
-
-
-def test_the_script_prints_and_saves_the_tables(run, tmp_path):
+def test_the_script_prints_and_saves_the_tables(capsys, tmp_path):
     plain, controlled = write(tmp_path / "a.jsonl", WORSE), write(tmp_path / "b.jsonl", ENGLISH, requested=[6, 6, 8])
     words = ["--systems", f"transformer={plain}", f"ldpe:source={controlled}", "--reference_column", "ref"]
-    status, _, error = run(*words)
-    assert status == 2 and "--units token and --tokenizer go together" in error
-    words += ["--units", "word", "--output_dir", tmp_path / "report"]
-    status, printed, error = run(*words, "--baseline", "transformer")
-    assert status == 0, error
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert "--units token and --tokenizer go together" in capsys.readouterr().err
+    words += ["--units", "word", "--output_dir", str(tmp_path / "report")]
+    main([*words, "--baseline", "transformer"])
+    printed = capsys.readouterr().out
     assert "| ldpe | 100.00" in printed and "p < 0.05 against transformer" in printed
     assert (tmp_path / "report" / "translation.md").read_text(encoding="utf-8").strip() == printed.strip()
-    status, _, error = run(*words)
-    assert status == 2 and "holds a translation.json; remove it or name another folder" in error
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert "holds a translation.json; remove it or name another folder" in capsys.readouterr().err
 
 
-def test_where_all_references_are_empty_there_is_no_ratio(run, tmp_path):
+def test_where_all_references_are_empty_there_is_no_ratio(capsys, tmp_path):
     assert length_figures([3, 2], [0, 0]) == {"length_ratio": None, "variance": 6.5}
     # of the sums, not the mean of the ratios; ((5)^2 + (-5)^2 + (-6)^2) / 3
     assert length_figures([10, 5, 14], [5, 10, 20]) == pytest.approx({"length_ratio": 29 / 35, "variance": 86 / 3})
     words = "one two three four five six seven eight nine ten eleven twelve"
     file = write(tmp_path / "a.jsonl", ["a b", words], references=["", words])
     options = ["--reference_column", "ref", "--units", "word"]
-    status, printed, error = run("--systems", f"t={file}", *options, "--output_dir", tmp_path / "report")
-    assert status == 0, error
+    main(["--systems", f"t={file}", *options, "--output_dir", str(tmp_path / "report")])
+    printed = capsys.readouterr().out
     assert "| BLEU (LR) | 1 to 10 (1 sentences) | 11 to 20 (1 sentences) |" in printed
     assert "| t |  | 100.00 (1.000) |" in printed
     figures = json.loads((tmp_path / "report" / "translation.json").read_text())["systems"][0]
     assert figures["groups"][0]["length_ratio"] is None and figures["length_ratio"] == pytest.approx(14 / 12)
     file = write(tmp_path / "b.jsonl", ["a b", "c d"], references=["", ""])
-    status, printed, error = run("--systems", f"t={file}", *options)
-    assert status == 0, error
-    assert "| t | 0.00 | 0.00 |  | 4.000 |" in printed
+    main(["--systems", f"t={file}", *options])
+    assert "| t | 0.00 | 0.00 |  | 4.000 |" in capsys.readouterr().out
 
 
 def test_a_table_of_the_papers_leaves_a_ratio_that_is_not_there_empty(tmp_path, shared_tokenizer):

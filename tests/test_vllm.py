@@ -4,10 +4,10 @@ import importlib.util
 import json
 import re
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from recipe_runs import ROOT
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
@@ -15,7 +15,6 @@ from hf_lenctrl import UnitTable
 from hf_lenctrl.engines.requests import Asked, Counter, Point, Row, mask
 
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "vllm.md").read_text(encoding="utf-8")
 needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
 

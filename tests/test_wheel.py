@@ -9,15 +9,11 @@ import sys
 import sysconfig
 import venv
 import zipfile
-from pathlib import Path
 
 import pytest
-from conftest import SOURCES, TARGETS
+from recipe_runs import ROOT, ROWS, write_rows
 
 import hf_lenctrl
-
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +77,7 @@ def test_the_installed_command_lists_its_recipes_and_trains_by_one(installed):
     listed = installed("lenctrl", "recipes")
     assert re.search(r"^headline/small +Headlines on two CPU cores", listed, flags=re.M)
     assert f"{installed.site}/hf_lenctrl/recipes" in listed
-    pairs = list(zip(SOURCES, TARGETS, strict=True))
-    rows = [{"source": f"{source} {i}.", "target": f"{target} {i}"} for i in range(9) for source, target in pairs][:50]
-    (installed.folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_rows(installed.folder / "rows.jsonl", ROWS[:50])
     options = "--max_steps 2 --save_steps 1 --eval_steps 2 --d_model 32 --ffn_dim 32 --attention_heads 2 --use_cpu"
     options += " --vocab_size 150 --test_lengths 20 --validation_share 0.1 --test_share 0.1 --generation_num_beams 1"
     where = ["--train_file", "rows.jsonl", "--output_dir", "run"]
