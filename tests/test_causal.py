@@ -238,6 +238,26 @@ def test_the_length_of_a_right_padded_row_is_heard():
             assert not torch.allclose(alone[-1], model(torch.tensor([row]), length=40).logits[0, -1], atol=1e-2)
 
 
+def test_a_model_that_is_trained_from_scratch_ends_where_it_was_asked_to():
+    """Its task is to spell on from the prompt's letter, in a cycle of twenty."""
+    _, model = build("llama", zero=True, unit="token", initializer_range=0.05)
+    optimizer = torch.optim.AdamW(model.train().parameters())
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-2, total_steps=100)
+    t, draw = torch.arange(14), torch.Generator().manual_seed(0)
+    for _ in range(100):  # a second
+        first, last = (torch.randint(n, (32, 1), generator=draw) for n in (20, 12))  # 1 to 12 letters, and EOS
+        ids = torch.where(t <= last + 1, 10 + (first + t) % 20, torch.where(t == last + 2, 1, 2))
+        labels = ids.masked_fill((t < 1) | (t > last + 2), -100)
+        model(ids, attention_mask=(t <= last + 2).long(), labels=labels).loss.backward()
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    prompt, lengths = torch.tensor([[10], [17], [29], [20]]), [3, 12, 7, 1]
+    out = model.eval().generate(prompt, attention_mask=torch.ones_like(prompt), length=lengths, do_sample=False)
+    for row, length in zip(out.tolist(), lengths, strict=True):
+        assert row[: length + 2] == [10 + (row[0] - 10 + i) % 20 for i in range(length + 1)] + [1]
+
+
 def test_training_is_one_graph():
     _, model = build("llama")
     ids = encode(PROMPTS[1:])["input_ids"].repeat(2, 1)
