@@ -197,7 +197,7 @@ def similarity(text: str, other: str) -> float:
     ```python
     >>> from hf_lenctrl.inference.ranking import similarity
     >>> round(similarity("He saw the cat.", "He saw the black cat."), 3)
-    0.673
+    0.571
 
     ```
     """
