@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from words import draw_words
+from words import PHRASES, draw_words
 
 
 _NAMES_FILE = Path(__file__).with_name("names.txt").read_text(encoding="utf-8")
@@ -261,7 +261,7 @@ def sentence(code: str, draw: random.Random, held_out: bool = False) -> tuple[st
         held_out (`bool`, *optional*, defaults to `False`): Names and cities of `HELD_OUT`, in templates that name one.
 
     Returns:
-        `tuple`: source, target, and the words of the target that the source decides.
+        `tuple`: source, target, and the names, places, numbers and times of the target.
     """
     men, women = (HELD_OUT["men"], HELD_OUT["women"]) if held_out else (MEN, WOMEN)
     cities = [(city,) * 3 for city in HELD_OUT["cities"]] if held_out else CITIES
@@ -290,4 +290,4 @@ def sentence(code: str, draw: random.Random, held_out: bool = False) -> tuple[st
     words |= draw_words(draw)
     source, target = _fill(template[side], words, side), _fill(template[2], words, 2).replace(".m..", ".m.")
     source = _elide(source) if code == "fr" else source
-    return source, target, [words[slot][2] for slot in re.findall(r"{([\w.]+)}", template[2])]
+    return source, target, [words[slot][2] for slot in re.findall(r"{(\w+)}", template[2]) if slot not in PHRASES]
