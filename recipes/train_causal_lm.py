@@ -159,7 +159,9 @@ def build(options: Options, args: TrainingArguments, tokenizer, rows: datasets.D
         from transformers import BitsAndBytesConfig  # bitsandbytes says so itself where it is missing
 
         quantization = {"quantization_config": BitsAndBytesConfig(load_in_4bit=True)}
-    plain = AutoModelForCausalLM.from_pretrained(options.base_model, **quantization)
+    # a float16 file is for serving: weights that are trained are float32; those under an adapter stay as they are
+    dtype = "auto" if options.lora_r else torch.float32
+    plain = AutoModelForCausalLM.from_pretrained(options.base_model, dtype=dtype, **quantization)
     if options.length_encoding == "none":
         model = plain
     else:

@@ -14,7 +14,7 @@ from peft import PeftModel
 from recipe_runs import as_options, files_of, read_rows, write_rows
 from test_causal import make_tokenizer
 from test_report import table_rows
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainingArguments
 
 import hf_lenctrl
 
@@ -49,6 +49,20 @@ def runs(tmp_path_factory):
     fields |= {"no_length_share": 0.5, "max_steps": 3}
     (folder / "small.yaml").write_text(yaml.safe_dump(fields), encoding="utf-8")
     return folder
+
+
+@pytest.mark.parametrize("lora_r, dtype", [(0, torch.float32), (2, torch.float16)])
+def test_weights_that_are_trained_are_float32(runs, tmp_path, lora_r, dtype):
+    half = AutoModelForCausalLM.from_pretrained(runs / "base", dtype=torch.float16)
+    half.save_pretrained(tmp_path / "half")
+    tokenizer = AutoTokenizer.from_pretrained(runs / "base")
+    rows = train_causal_lm.load_rows(str(runs / "base" / "data" / "train.jsonl"), tokenizer, 512)
+    options = train_causal_lm.Options(str(tmp_path / "half"), "", length_encoding="none", lora_r=lora_r)
+    args = TrainingArguments(str(tmp_path / "run"), use_cpu=True)
+    model = train_causal_lm.build(options, args, tokenizer, rows)
+    frozen = {weight.dtype for name, weight in model.named_parameters() if "lora" not in name}
+    trained = {weight.dtype for weight in model.parameters() if weight.requires_grad}
+    assert (frozen, trained) == ({dtype}, {torch.float32})
 
 
 def test_a_base_a_whole_training_an_adapter_and_their_table(runs, capsys):
