@@ -24,7 +24,7 @@ def table(parser: CommandParser) -> str:
     lines = ["| option | default | |", "|---|---|---|"]
     for action in parser._actions[1:]:  # without --help
         option = action.option_strings[0] if action.option_strings else action.dest
-        if option.startswith("--no_"):  # of options that are true by default
+        if option.startswith("--no_") and action.const is False:  # of options that are true by default
             continue
         default = "required" if action.required else "" if action.default in (None, [], "") else f"`{action.default}`"
         choices = "" if action.choices is None else f": {', '.join(f'`{choice}`' for choice in action.choices)}"

@@ -4,6 +4,7 @@ import gzip
 import json
 import random
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -139,7 +140,13 @@ def write(path: Path, code: str, rows: list[tuple[str, str, str, str]]) -> str:
     return str(path)
 
 
-def test_the_files_hold_pairs_and_variants_and_no_held_out_name(everyday, tmp_path):
+def test_the_files_hold_pairs_and_variants_and_no_held_out_name(everyday, tmp_path, monkeypatch):
+    import written
+
+    (tmp_path / "written").mkdir()
+    lines = ["die Zwiebel\tl'oignon\tthe onion\t\t", "Harriet kocht.\tHarriet cuisine.\tHarriet is cooking.\t\t"]
+    (tmp_path / "written" / "few.tsv").write_text("\n".join(lines), encoding="utf-8")
+    monkeypatch.setattr(written, "pairs", partial(written.pairs, folder=tmp_path / "written"))
     rows = [("train", f"Tom hat {i} Euro.", f"Tom has {i} euros.", "prose") for i in range(20, 60)]
     rows += [("train", "Florian ist da.", "Florian is here.", "prose"), ("train", "Ja", "Yes", "machine")]
     rows += [("validation", "Gut.", "Good.", "prose"), ("test", "Nein.", "No.", "prose")]

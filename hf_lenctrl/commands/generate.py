@@ -7,10 +7,10 @@
     lenctrl generate --model runs/ldpe --predictor runs/predictor --length predict ...
 
 The input is a text file, one source a line, or json, jsonl, csv or parquet (.gz too). Each line of the output holds
-a row of the input, in the input's order, and `requested`, `output` and `length`, the measured one; it has `source`
-in any case; with `--num_return_sequences` also `rank`, `score` (of beams: the mean log probability of a
-token) and `row`, the number of the input row. Several lengths give a line for each. With `--min_score` a line has the
-`score` of a model that chooses, and those under it are in a second file too, `<output_file>.low.jsonl`, to be read.
+a row of the input, in the input's order, with `source`, `requested`, `output` and `length` (measured) added. With
+`--num_return_sequences` it also holds `rank`, `score` (of beams: the mean log-probability of a token) and `row`, the
+number of the input row. Several lengths give a line for each. With `--min_score` a line holds the `score` of a model
+that chooses; lines with a lower score are also in a second file, `<output_file>.low.jsonl`, for a person to read.
 Several models of one tokenizer generate as an ensemble. To resume an interrupted command, repeat it.
 `accelerate launch` splits the texts over processes; `--engine ray` gives them to actors and writes a folder of parts.
 """
