@@ -36,7 +36,9 @@ def pairs() -> tuple[list[dict[str, str]], list[dict[str, str]]]:
     """Training and validation rows with the columns `source` and `target`; no source is in both."""
     short = [(source, texts) for source, texts in written.several() if len(texts[0]) <= LONGEST]
     chosen = random.Random(1).sample(short, SOURCES + HELD_OUT)
-    parts = chosen[HELD_OUT:], chosen[:HELD_OUT]
+    held = {source for source, _ in chosen[:HELD_OUT]}
+    # two lines may share a source
+    parts = [line for line in chosen[HELD_OUT:] if line[0] not in held], chosen[:HELD_OUT]
     rows = [[{"source": source, "target": text} for source, texts in part for text in texts] for part in parts]
     return rows[0], rows[1]
 
