@@ -205,10 +205,17 @@ def given_to(module, name: str) -> list:
     return seen
 
 
+def save_in(folder, *parts):
+    """Save models and tokenizers in a folder, and return it."""
+    for part in parts:
+        part.save_pretrained(folder)
+    return folder
+
+
 def controlled_marian(tokenizer, seed: int = 5, **fields):
     """Untrained: without a constraint it writes far past any length."""
-    fields = {"length_unit": "character", **fields}
-    model = build_model("marian", seed=seed, vocab_size=len(tokenizer), init_std=0.5, **fields)
+    fields = {"length_unit": "character", "init_std": 0.5, **fields}
+    model = build_model("marian", seed=seed, vocab_size=len(tokenizer), **fields)
     model.set_unit_table(tokenizer)
     return model
 
@@ -217,10 +224,8 @@ def controlled_marian(tokenizer, seed: int = 5, **fields):
 def saved(character_tokenizer, tmp_path_factory):
     """The folder of an untrained model that counts characters, with a vocabulary for each side."""
     sides = {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": len(character_tokenizer.target_encoder)}
-    folder = tmp_path_factory.mktemp("saved")
-    for part in (controlled_marian(character_tokenizer, **sides), character_tokenizer):
-        part.save_pretrained(folder)
-    return folder
+    model = controlled_marian(character_tokenizer, **sides)
+    return save_in(tmp_path_factory.mktemp("saved"), model, character_tokenizer)
 
 
 def plain_marian(tokenizer, seed: int = 3):

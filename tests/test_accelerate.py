@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import recipe_runs
 import torch
-from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
+from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from accelerate.utils.launch import prepare_multi_gpu_env
@@ -42,7 +42,6 @@ GENERATED = ["--length_column", "budget", "--batch_size", "1", "--length_constra
 DRIVER = """
 import json, runpy, sys
 from accelerate import PartialState
-sys.path.insert(0, sys.argv[1])
 from hf_lenctrl.commands import train as train_seq2seq
 from hf_lenctrl.training.collator import DataCollatorForLengthControl
 
@@ -51,7 +50,7 @@ collate = DataCollatorForLengthControl.__call__
 def look(self, features, return_tensors=None):
     batch = collate(self, features, return_tensors)
     if self.length_noise:
-        seen.append([int(self._epoch), [f["input_ids"] for f in features], batch["length"].tolist()])
+        seen.extend([int(self._epoch), f["input_ids"], int(n)] for f, n in zip(features, batch["length"]))
     return batch
 DataCollatorForLengthControl.__call__ = look
 _, recipes, plan, *options = sys.argv
@@ -103,7 +102,7 @@ def two(tmp_path_factory):
     where = {"model": folder / "whole", "input_file": write_rows(folder / "in.jsonl", REQUESTS)}
     where["output_file"] = folder / "together" / "out.jsonl"
     generate = [*words(where), "--num_beams=2", *GENERATED]
-    (folder / "runs.json").write_text(json.dumps({"folder": str(folder), "runs": runs, "generate": generate}))
+    (folder / "runs.json").write_text(json.dumps({"runs": runs, "generate": generate}))
     done = launch(folder, "cpu_2procs.yaml", folder / "driver.py", ROOT / "recipes", folder / "runs.json", "--use_cpu")
     assert done.returncode == 0, done.stderr[-3000:]
     (folder / "log").write_text(done.stderr)
@@ -113,10 +112,7 @@ def two(tmp_path_factory):
 def seen_by(folder: Path) -> list[list]:
     """(epoch, source, length) of each training example, for each process."""
     processes = [json.loads(path.read_text()) for path in sorted(folder.glob("seen_*.json"))]
-    return [
-        [(e, *row) for e, ids, lengths in batches for row in zip(map(tuple, ids), lengths, strict=True)]
-        for batches in processes
-    ]
+    return [[(epoch, tuple(ids), length) for epoch, ids, length in examples] for examples in processes]
 
 
 @pytest.mark.slow
@@ -136,23 +132,18 @@ def test_a_step_of_two_processes_is_that_of_one_with_all_their_rows(two, tmp_pat
 
 
 @pytest.mark.slow
-def test_noise_is_a_function_of_seed_epoch_and_example(two, tmp_path, monkeypatch):
+def test_noise_is_a_function_of_seed_epoch_and_example(two):
+    _, tokenizer = load(two / "noise")
+    collate = DataCollatorForLengthControl(tokenizer, length_unit="character", length_noise=4, seed=42)
+    rows = [dict(tokenizer(row["source"], text_target=row["target"])) for row in ROWS[:16]]
     alone = []
-    collate = DataCollatorForLengthControl.__call__
-
-    def look(self, features, return_tensors=None):
-        batch = collate(self, features, return_tensors)
-        ids = [tuple(feature["input_ids"]) for feature in features]
-        alone.extend((int(self._epoch), *row) for row in zip(ids, batch["length"].tolist(), strict=True))
-        return batch
-
-    monkeypatch.setattr(DataCollatorForLengthControl, "__call__", look)
-    train(tmp_path / "one", rows=ROWS[:16], per_device_train_batch_size=8, **NOISE)
+    for epoch in (0, 1):
+        collate.set_epoch(epoch)
+        lengths = collate([dict(row) for row in rows])["length"].tolist()
+        alone += [(epoch, tuple(row["input_ids"]), length) for row, length in zip(rows, lengths, strict=True)]
     first, second = seen_by(two / "noise")
     assert len(first) == len(second) == 16 and not {row[:2] for row in first} & {row[:2] for row in second}
     assert sorted(first + second) == sorted(alone)
-    epochs = [{ids: length for e, ids, length in alone if e == epoch} for epoch in (0, 1)]
-    assert epochs[0].keys() == epochs[1].keys() and epochs[0] != epochs[1]
 
 
 @pytest.mark.slow
@@ -202,15 +193,12 @@ EXPECTED = {
 def test_accelerate_reads_a_configuration_and_needs_no_more(name, caplog):
     kind, machines, processes = EXPECTED[name]
     config = load_config_from_file(str(CONFIGURATIONS / name))  # refuses unknown keys
-    assert isinstance(config, ClusterConfig)
     assert (config.distributed_type, config.num_machines, config.num_processes) == (kind, machines, processes)
     args = launch_command_parser().parse_args(["--config_file", str(CONFIGURATIONS / name), "script.py"])
     with caplog.at_level("WARNING"):
         args, _, _ = _validate_launch_command(args)
     assert "had defaults used instead" not in caplog.text
-    assert (args.use_fsdp, args.use_deepspeed) == (kind == DistributedType.FSDP, kind == DistributedType.DEEPSPEED)
     assert (args.mixed_precision, args.use_cpu) == ("no", False)
-    assert (args.num_machines, args.num_processes) == (machines, processes)
     text = (CONFIGURATIONS / name).read_text()
     assert re.findall(r"--config_file (\S+)", text) == [f"recipes/accelerate/{name}"]
     assert "recipes/train_seq2seq.py" in text and len(list(CONFIGURATIONS.glob("*.yaml"))) == len(EXPECTED)

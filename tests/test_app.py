@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import gradio as gr
 import pytest
+from conftest import save_in
 from huggingface_hub import SpaceCard
 from playwright.sync_api import expect
 from recipe_runs import ROOT, load_script
@@ -177,8 +178,7 @@ def address(writer, plain_writer, tmp_path_factory):
     """Where `python app/app.py` serves a saved model and its base."""
     folder = tmp_path_factory.mktemp("app")
     for name, served in (("model", writer), ("base", plain_writer)):
-        served.model.save_pretrained(folder / name)
-        served.tokenizer.save_pretrained(folder / name)
+        save_in(folder / name, served.model, served.tokenizer)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

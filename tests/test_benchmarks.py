@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import architectures
 import finish
@@ -15,7 +14,8 @@ import timing
 import torch
 import yaml
 from conftest import SOURCES, TARGETS
-from recipe_runs import read_rows, save_translators, write_rows
+from recipe_runs import ROOT, read_rows, save_translators, write_rows
+from test_report import table_rows
 
 from benchmarks import reading, translation
 
@@ -159,15 +159,14 @@ def test_percentages_are_of_words_and_of_texts(tmp_path, capsys):
     assert lines[3].startswith("| a | 2 | 20.00 | 50.00 | 0.00 |")
 
 
-RECIPES = Path(__file__).resolve().parents[1] / "recipes"
-
-
 @pytest.fixture
 def models(shared_tokenizer, tmp_path):
-    """A controlled model and a plain one, their test file and a recipe."""
-    save_translators(tmp_path, shared_tokenizer)
+    """A controlled model and a plain one of short texts, their test file and a recipe."""
+    for model, name in zip(save_translators(tmp_path, shared_tokenizer), ("model", "base"), strict=True):
+        model.generation_config.max_length = 12
+        model.save_pretrained(tmp_path / name)
     write_rows(tmp_path / "test.jsonl", [{"source": a, "target": b} for a, b in zip(SOURCES, TARGETS, strict=True)])
-    spec = yaml.safe_load((RECIPES / "translation" / "isometric.yaml").read_text(encoding="utf-8"))
+    spec = yaml.safe_load((ROOT / "recipes" / "translation" / "isometric.yaml").read_text(encoding="utf-8"))
     spec |= {"model": str(tmp_path / "model"), "base_model": str(tmp_path / "base"), "num_beams": 2, "batch_size": 4}
     (tmp_path / "ways.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
     return tmp_path, spec
@@ -177,8 +176,7 @@ def test_every_way_writes_each_sentence(models, capsys):
     folder, spec = models
     files = ["--test_file", str(folder / "test.jsonl"), "--output_file", str(folder / "out.jsonl")]
     instead.main([str(folder / "ways.yaml"), *files, "--max_rows", "2"])
-    table = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
-    assert [cells[0] for cells in table[2:]] == list(spec["ways"])
+    assert [cells[0] for cells in table_rows(capsys.readouterr().out)[1:]] == list(spec["ways"])
     rows = read_rows(folder / "out.jsonl")
     assert [row["source"] for row in rows] == SOURCES[:2]
     for row in rows:
@@ -204,21 +202,18 @@ def test_the_table_of_finished_sentences(models, capsys):
     folder, _ = models
     write_rows(folder / "prompts.jsonl", [{"prompt": text} for text in SOURCES])
     finish.main([str(folder / "base"), str(folder / "prompts.jsonl"), "--rows", "3", "--length", "30"])
-    table = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
-    assert [cells[0] for cells in table] == ["finish", "---|---|---|---|---", "none", "word", "sentence"]
-    assert all(int(cells[-1]) <= 30 for cells in table[2:])
+    table = table_rows(capsys.readouterr().out)
+    assert [cells[0] for cells in table] == ["finish", "none", "word", "sentence"]
+    assert all(int(cells[-1]) <= 30 for cells in table[1:])
 
 
-def test_every_length_is_written_in_every_way_and_met_by_the_exact_one(shared_tokenizer, tmp_path, capsys):
-    for model, name in zip(save_translators(tmp_path, shared_tokenizer), ("model", "base"), strict=True):
-        model.generation_config.max_length = 12
-        model.save_pretrained(tmp_path / name)
-    write_rows(tmp_path / "test.jsonl", [{"source": s, "target": t} for s, t in zip(SOURCES, TARGETS, strict=True)])
+def test_every_length_is_written_in_every_way_and_met_by_the_exact_one(models, capsys):
+    folder, _ = models
     named = {"model": "model", "base_model": "base", "test_file": "test.jsonl", "output_dir": "out"}
-    translation.main([*(f"--{key}={tmp_path / name}" for key, name in named.items()), "--num_beams", "1"])
+    translation.main([*(f"--{key}={folder / name}" for key, name in named.items()), "--num_beams", "1"])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2 + 1 + 6 * 4  # the base; six lengths, three ways and the cut text
-    outputs = {path.stem: read_rows(path) for path in (tmp_path / "out").glob("*.jsonl")}
+    outputs = {path.stem: read_rows(path) for path in (folder / "out").glob("*.jsonl")}
     assert len(outputs) == 25
     references = [len(target) for target in TARGETS]
     assert [row["requested"] for row in outputs["reference_exact"]] == references

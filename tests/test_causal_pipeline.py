@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from conftest import save_in
 from test_causal import ARCHITECTURES, LENGTHS, PROMPTS, answers, build, encode, make_tokenizer
 from transformers import AutoModelForCausalLM, ByT5Tokenizer, pipeline
 
@@ -18,40 +19,39 @@ TEMPLATE = (
     "{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
 )
 CHAT = [{"role": "user", "content": "a small editor"}]
+EXACT = {"length_constraint": "exact", "do_sample": False}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("causal")
     plain, model = build("llama")
-    tokenizer = make_tokenizer().from_pretrained(make_tokenizer().save_pretrained(folder)[0].rsplit("/", 1)[0])
+    tokenizer = make_tokenizer().from_pretrained(save_in(folder, make_tokenizer()))
     tokenizer.chat_template, tokenizer.padding_side = TEMPLATE, "right"  # the pipeline pads on the left all the same
     for name, part in (("controlled", model), ("plain", plain)):
-        part.save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)
+        save_in(folder / name, part, tokenizer)
     return folder
 
 
 def test_texts_and_chats_in_answers_out(folder):
     write = pipeline("length-controlled-generation", model=str(folder / "controlled"))
-    exact = {"length_constraint": "exact", "do_sample": False}
-    outputs = write(PROMPTS, length=[7, 23], **exact)
+    outputs = write(PROMPTS, length=[7, 23], **EXACT)
     assert [len(out["generated_text"]) for out in outputs] == [7, 23] == [out["length"] for out in outputs]
     assert not any(out["generated_text"].startswith(prompt) for out, prompt in zip(outputs, PROMPTS, strict=True))
-    assert write(PROMPTS[0], length=7, **exact) == outputs[0]  # alone as in the padded batch
-    several = write(PROMPTS[1], length=[5, 23], **exact)
+    assert write(PROMPTS[0], length=7, **EXACT) == outputs[0]  # alone as in the padded batch
+    several = write(PROMPTS[1], length=[5, 23], **EXACT)
     assert [out["length"] for out in several] == [5, 23] and several[1] == outputs[1]
 
-    chat = write(CHAT, length=9, **exact)
+    chat = write(CHAT, length=9, **EXACT)
     rendered = write.tokenizer.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
     prompt = write.tokenizer(rendered, return_tensors="pt")["input_ids"]
     assert rendered == "<s>user: a small editor\nassistant: "
-    expected = write.model.generate(prompt, length=9, **exact)[0, prompt.shape[1] :]
+    expected = write.model.generate(prompt, length=9, **EXACT)[0, prompt.shape[1] :]
     assert chat["generated_text"] == write.tokenizer.decode(expected, skip_special_tokens=True)
-    assert write((messages for messages in [CHAT, CHAT]), length=[9, 4], **exact)[0] == chat
+    assert write((messages for messages in [CHAT, CHAT]), length=[9, 4], **EXACT)[0] == chat
     with pytest.raises(ValueError, match="a chat has no length of its own for length_ratio=0.5"):
         write(CHAT, length_ratio=0.5)
-    assert write("a small editor", length_ratio=0.5, **exact)["length"] == 7
+    assert write("a small editor", length_ratio=0.5, **EXACT)["length"] == 7
     write.tokenizer.chat_template = None
     with pytest.raises(ValueError, match="has no chat template"):
         write(CHAT, length=9)
@@ -61,8 +61,6 @@ def test_texts_and_chats_in_answers_out(folder):
     ("text", "end"),
     [
         ('He said "yes." And then', 'He said "yes."'),
-        ("It costs 3.5 dollars", ""),
-        ("as Dr. Smith and J. Doe", ""),
         ("Is it? Yes! No… wait", "Is it? Yes! No…"),
         ("「はい。」と", "「はい。」"),
     ],
@@ -182,17 +180,11 @@ def test_the_scores_of_answers_are_the_stock_loss_of_prompt_and_answer(folder):
     )
 
 
-EXACT = {"length_constraint": "exact", "do_sample": False}
-
-
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     """A folder with a controlled model that the length changes, tied embeddings, and its tokenizer."""
-    folder = tmp_path_factory.mktemp("causal")
     _, model = build("llama", tie_word_embeddings=True)
-    model.save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
-    return folder
+    return save_in(tmp_path_factory.mktemp("causal"), model, make_tokenizer())
 
 
 def test_several_outputs_and_the_ways_to_ask(checkpoint):
@@ -208,8 +200,6 @@ def test_several_outputs_and_the_ways_to_ask(checkpoint):
     static = {"cache_implementation": "static", "disable_compile": True}
     expected = model.generate(**prompt, length=LENGTHS, **EXACT)
     assert torch.equal(model.generate(**prompt, length=LENGTHS, **EXACT, **static), expected)
-    limited = model.generate(**prompt, length=LENGTHS, max_new_tokens=3)
-    assert limited.shape[1] <= prompt["input_ids"].shape[1] + 3
     words = AutoModelForCausalLM.from_pretrained(checkpoint, length_unit="word")  # of the tokenizer that lies there
     assert answers(words, words.generate(**prompt, length=[2, 4], **EXACT), prompt) == [2, 4]
 

@@ -3,7 +3,6 @@
 import gzip
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 import yaml
 from hub_server import Hub, Worker
 from peft import PeftModel
-from recipe_runs import as_options, files_of, read_rows, write_rows
+from recipe_runs import ROOT, as_options, files_of, load_script, read_rows, write_rows
 from test_causal import make_tokenizer
 from test_report import table_rows
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainingArguments
@@ -19,16 +18,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainingArguments
 import hf_lenctrl
 
 
-RECIPES = Path(__file__).resolve().parents[1] / "recipes"
-sys.path[:0] = [str(RECIPES), str(RECIPES / "causal")]
-
-import base  # noqa: E402
-import measure as evaluate_causal  # noqa: E402
-import titles  # noqa: E402
-import train_causal_lm  # noqa: E402
-
-
-sys.path[:2] = []
+RECIPES = ROOT / "recipes"
+base, evaluate_causal, titles = (load_script(f"recipes/causal/{name}.py") for name in ("base", "measure", "titles"))
+train_causal_lm = load_script("recipes/train_causal_lm.py")
 ROWS = [
     {"split": split, "abstract": f"We write about {word}s and what they are for.", "title": f"The {word}"}
     for split in ("train", "validation", "test")
@@ -231,7 +223,7 @@ def test_no_file_holds_the_token_and_no_upload_rows_or_arguments(runs, tmp_path)
     figures = {"all_results.json", "train_results.json"}
     with Hub(token=SECRET) as hub:
         worker = Worker(tmp_path / "log", HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path / "home"))
-        worker("import os, sys; sys.path[:0] = given", str(RECIPES.parent))
+        worker("import os, sys; sys.path[:0] = given", str(ROOT))
         try:
             for name, lora, expected in (("whole", 0, {"README.md", *files}), ("lora", 2, adapter)):
                 folder = tmp_path / name
@@ -249,7 +241,7 @@ def test_no_file_holds_the_token_and_no_upload_rows_or_arguments(runs, tmp_path)
 
 
 def test_the_base_writes_titles_of_several_lengths_for_an_abstract(tmp_path):
-    shipped = RECIPES.parent / "models" / "write_titles_base"
+    shipped = ROOT / "models" / "write_titles_base"
     for file in shipped.iterdir():
         (tmp_path / file.name).symlink_to(file)
     (tmp_path / "data").mkdir()
@@ -258,8 +250,7 @@ def test_the_base_writes_titles_of_several_lengths_for_an_abstract(tmp_path):
     write_rows(tmp_path / "data" / "train.jsonl", real)
     command = [str(tmp_path), "--prompts", "3", "--titles", "4", "--prompt_tokens", "9", "--batch_size", "1"]
     titles.main(command)
-    lines = (tmp_path / "data" / "titles.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [json.loads(line) for line in lines]
+    rows = read_rows(tmp_path / "data" / "titles.jsonl")
     written = [row for row in rows if row not in real]
     assert len(rows) == 3 + len(written) > 6
     assert {row["prompt"] for row in written} == {"We train a neural network to detect hate speech\nTitle:\n"}
@@ -271,6 +262,6 @@ def test_the_base_writes_titles_of_several_lengths_for_an_abstract(tmp_path):
     (tmp_path / "data" / "titles.jsonl").unlink()
     titles.main(command)
     assert (tmp_path / "data" / "written.jsonl").read_bytes() == written_before
-    assert (tmp_path / "data" / "titles.jsonl").read_text(encoding="utf-8").splitlines() == lines
+    assert read_rows(tmp_path / "data" / "titles.jsonl") == rows
     with pytest.raises(ValueError, match="no command with these options began it"):
         titles.main([*command, "--titles", "5"])

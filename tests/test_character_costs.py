@@ -157,10 +157,8 @@ def letters(text: str) -> int:
 
 
 def test_a_model_counts_a_cost_of_the_user_and_keeps_its_table(shared_tokenizer, tmp_path):
-    plain = plain_marian(shared_tokenizer)
-    with pytest.raises(ValueError, match="unit='cost' is counted by cost=function"):
-        hf_lenctrl.add_length_control(plain, tokenizer=shared_tokenizer, length_unit="cost")
-    model = hf_lenctrl.add_length_control(plain, tokenizer=shared_tokenizer, length_unit="cost", cost=letters)
+    cost = {"length_unit": "cost", "cost": letters}
+    model = hf_lenctrl.add_length_control(plain_marian(shared_tokenizer), tokenizer=shared_tokenizer, **cost)
     model.save_pretrained(tmp_path)
     loaded = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     assert loaded.unit_table.unit == loaded.config.length_unit == "cost"
@@ -176,19 +174,19 @@ def test_a_model_counts_a_cost_of_the_user_and_keeps_its_table(shared_tokenizer,
 
 
 @pytest.mark.parametrize(
-    "given, error, message",
+    "given, message",
     [
-        ({"cost": lambda text: len(text) * 0.5}, ValueError, r"whole number, but cost\(''\) is 0\.0"),
-        ({"cost": lambda text: bool(text)}, ValueError, "whole number, but .* is False"),
-        ({"cost": lambda text: -len(text)}, ValueError, r"must cost 0 to 1000, a whole number, but cost\('.'\) is -1"),
-        ({"cost": lambda text: 5000 * len(text)}, ValueError, "must cost 0 to 1000, .* is 5000"),
-        ({"cost": lambda text: 1 + len(text)}, ValueError, r"no characters must cost 0, but cost\(''\) is 1"),
-        ({"cost": lambda text: 0}, ValueError, "a cost must count something"),
-        ({"cost": lambda text: len(set(text))}, ValueError, "must add up over characters, but cost"),
-        ({"cost": len, "unit": "word"}, ValueError, "is counted by cost=function, got unit='word'"),
-        ({"unit": "cost"}, ValueError, "unit='cost' is counted by cost=function"),
+        ({"cost": lambda text: len(text) * 0.5}, r"whole number, but cost\(''\) is 0\.0"),
+        ({"cost": lambda text: bool(text)}, "whole number, but .* is False"),
+        ({"cost": lambda text: -len(text)}, r"must cost 0 to 1000, a whole number, but cost\('.'\) is -1"),
+        ({"cost": lambda text: 5000 * len(text)}, "must cost 0 to 1000, .* is 5000"),
+        ({"cost": lambda text: 1 + len(text)}, r"no characters must cost 0, but cost\(''\) is 1"),
+        ({"cost": lambda text: 0}, "a cost must count something"),
+        ({"cost": lambda text: len(set(text))}, "must add up over characters, but cost"),
+        ({"cost": len, "unit": "word"}, "is counted by cost=function, got unit='word'"),
+        ({"unit": "cost"}, "unit='cost' is counted by cost=function"),
     ],
 )
-def test_a_cost_that_is_none_or_does_not_add_up_is_refused(shared_tokenizer, given, error, message):
-    with pytest.raises(error, match=message):
+def test_a_cost_that_is_none_or_does_not_add_up_is_refused(shared_tokenizer, given, message):
+    with pytest.raises(ValueError, match=message):
         hf_lenctrl.UnitTable.from_tokenizer(shared_tokenizer, **given)

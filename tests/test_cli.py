@@ -60,6 +60,9 @@ def test_the_recipes_are_listed_with_a_line_each(capsys, monkeypatch):
         (["trian"], "lenctrl: there is no command 'trian'; did you mean train?"),
         (["evaluate", "--input_file", "y", "--untis", "word"], "--untis word (did you mean --units?)"),
         (["generate", "--length_unit", "words"], "invalid choice: 'words'"),
+        (["train", "--layer=2"], "unrecognized arguments: --layer=2 (did you mean --layers?)"),
+        (["train", "--colour=red"], "unrecognized arguments: --colour=red;"),
+        (["train", "headline/small", "second.yaml"], "unrecognized arguments: second.yaml;"),
     ],
 )
 def test_a_misspelt_word_is_answered_with_the_right_one(run, words, message):

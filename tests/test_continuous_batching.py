@@ -5,11 +5,13 @@ import gc
 import pytest
 import torch
 from test_causal import PROMPTS, build, build_plain, make_tokenizer
-from transformers import CompileConfig, ContinuousBatchingConfig, GenerationConfig, LogitsProcessorList
+from transformers import CompileConfig, ContinuousBatchingConfig, GenerationConfig
 from transformers.generation.continuous_batching.requests import RequestState
 
-from hf_lenctrl import LengthConstraintLogitsProcessor, UnitTable
+from hf_lenctrl import UnitTable
 from hf_lenctrl.engines.continuous import add_length_constraint
+from hf_lenctrl.generation import generate_for
+from hf_lenctrl.lengths import as_target
 
 
 IDS = [make_tokenizer()(text)["input_ids"] for text in PROMPTS]
@@ -56,15 +58,11 @@ def alone(model):
     """What `generate` writes for each of `ASKED`, as tokens."""
     texts = []
     for i, asked in enumerate(ASKED):
-        ids, processors = IDS[i % 2], LogitsProcessorList()
-        if asked:
-            table = UnitTable.from_tokenizer(make_tokenizer(), asked.get("length_unit", "token"))
-            constraint, tolerance = asked.get("length_constraint", "max"), asked.get("length_tolerance")
-            options = {"max_length": len(ids) + NEW, "prompt_length": len(ids), "start_length": 0, "eos_token_id": 1}
-            options["tolerance"] = tolerance
-            processors.append(LengthConstraintLogitsProcessor(table, asked["length"], constraint, **options))
-        out = model.generate(torch.tensor([ids]), logits_processor=processors, do_sample=False)
-        texts.append(out[0, len(ids) :].tolist())
+        ids, table = IDS[i % 2], UnitTable.from_tokenizer(make_tokenizer(), asked.get("length_unit", "token"))
+        constraint, tolerance = asked.get("length_constraint", "max"), asked.get("length_tolerance")
+        target = as_target(asked["length"], constraint, tolerance, 1, model.device) if asked else None
+        arguments = {"inputs": torch.tensor([ids]), "do_sample": False, "max_new_tokens": NEW}
+        texts.append(generate_for(model, table, target, constraint, arguments)[0, len(ids) :].tolist())
     return texts
 
 

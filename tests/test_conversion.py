@@ -4,16 +4,13 @@ import copy
 
 import pytest
 import torch
-from conftest import MARIAN, SHAPE
+from conftest import MARIAN, SHAPE, save_in
 from family_models import FAMILIES, SOURCE, controlled_model, stock_model, tokenizer_of
 from huggingface_hub.errors import StrictDataclassError
 from transformers import LEDConfig, LEDForConditionalGeneration, MarianConfig, MarianMTModel
 
 import hf_lenctrl
 from hf_lenctrl import add_length_control
-
-
-PROJECTION = "model.decoder.length_projection.weight"
 
 
 INPUTS = {
@@ -53,8 +50,7 @@ def test_logits_equal_the_plain_models_bit_for_bit_whatever_the_length(plain, en
 
 
 def test_a_folder_needs_nothing_but_its_path(plain, tmp_path):
-    plain.save_pretrained(tmp_path)
-    tokenizer_of(family_of(plain)).save_pretrained(tmp_path)
+    save_in(tmp_path, plain, tokenizer_of(family_of(plain)))
     converted = add_length_control(str(tmp_path), length_unit="character")
     assert_same_logits(converted, plain)
     assert torch.equal(converted.unit_table.weights, convert(plain, length_unit="character").unit_table.weights)
@@ -73,23 +69,18 @@ def test_the_plain_model_is_left_as_it_is():
     assert plain.config.to_dict() == config and plain.generation_config.num_beams != 7
 
 
-@pytest.mark.parametrize(("family", "from_folder"), [("bart", True), ("marian", False)])
-def test_what_the_plain_model_has_is_carried_over(family, tmp_path, from_folder):
+def test_what_the_plain_model_has_is_carried_over(family):
     own = {"dropout": 0.3, "activation_function": "swish", "tie_word_embeddings": family == "bart"}
     plain = stock_model(family, **own).bfloat16()
     fields = {"num_beams": 3, "no_repeat_ngram_size": 2, "length_penalty": 2.0}
     plain.generation_config.update(**fields)
-    if from_folder:
-        plain.save_pretrained(tmp_path)
-    else:
-        plain.set_attn_implementation("eager")
-    options = {"tokenizer": tokenizer_of(family), "length": 30, "length_constraint": "max"}
-    converted = add_length_control(tmp_path if from_folder else plain, **options)
+    plain.set_attn_implementation("eager")
+    converted = convert(plain, length=30, length_constraint="max")
     assert {parameter.dtype for parameter in converted.parameters()} == {torch.bfloat16}
     config = converted.config
     assert (config.dropout, config.activation_function, config.length_constraint) == (0.3, "swish", "max")
     assert (config.length, config.absolute_positions, config.model_type) == (30, True, f"lenctrl_{family}")
-    assert config._attn_implementation == plain.config._attn_implementation
+    assert config._attn_implementation == "eager"
     assert {name: getattr(converted.generation_config, name) for name in fields} == fields
     assert (converted.lm_head.weight is converted.model.decoder.embed_tokens.weight) == (family == "bart")
     assert_same_logits(converted, plain)
@@ -107,7 +98,8 @@ def test_separate_vocabularies_are_carried_over(character_tokenizer):
     inputs = {"input_ids": torch.tensor([[5, 6, 7]]), "decoder_input_ids": torch.tensor([[2, 5, 6, 7]])}
     with torch.no_grad():
         assert torch.equal(converted(**inputs, length=9).logits, plain(**inputs).logits)
-    assert (converted.conversion_report.new, converted.conversion_report.dropped) == ((PROJECTION,), ())
+    report = converted.conversion_report
+    assert (report.new, report.dropped) == (("model.decoder.length_projection.weight",), ())
 
 
 def test_what_cannot_be_converted_is_told(tmp_path):

@@ -5,8 +5,6 @@ from multiprocessing.reduction import ForkingPickler
 import pytest
 import torch
 from conftest import build_model
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 from transformers import BartTokenizer
 
@@ -27,35 +25,16 @@ FEATURES = [
 LENGTHS = {"token": [3, 1], "character": [5, 1], "word": [2, 1], "byte": [5, 1]}
 
 
-@pytest.mark.parametrize("unit", LENGTHS)
-def test_a_batch_is_padded_and_gets_lengths(byte_level_tokenizer, unit):
-    batch = DataCollatorForLengthControl(byte_level_tokenizer, length_unit=unit)(FEATURES)
+@pytest.mark.parametrize(("unit", "pad"), [*((unit, -100) for unit in LENGTHS), ("character", -1)])
+def test_a_batch_is_padded_and_gets_lengths(byte_level_tokenizer, unit, pad):
+    batch = DataCollatorForLengthControl(byte_level_tokenizer, length_unit=unit, label_pad_token_id=pad)(FEATURES)
     assert {name: value.tolist() for name, value in batch.items()} == {
         "input_ids": [[0, 5, 2], [0, 2, 1]],
         "attention_mask": [[1, 1, 1], [1, 1, 0]],
-        "labels": [[0, 9, 8, 6, 2], [0, 6, 2, -100, -100]],
+        "labels": [[0, 9, 8, 6, 2], [0, 6, 2, pad, pad]],
         "length": LENGTHS[unit],
     }
-    assert batch["length"].dtype == torch.long and batch["length"].shape == (2,)
-
-
-def test_another_label_padding_does_not_count(byte_level_tokenizer):
-    options = {"length_unit": "character", "label_pad_token_id": -1}
-    batch = DataCollatorForLengthControl(byte_level_tokenizer, **options)(FEATURES)
-    assert batch["labels"].tolist() == [[0, 9, 8, 6, 2], [0, 6, 2, -1, -1]]
-    assert batch["length"].tolist() == [5, 1]
-
-
-# BART starts decoding with EOS = 2 and pads with 1, Marian starts with its padding, 2 in these models
-@pytest.mark.parametrize(
-    ("family", "decoder_ids"),
-    [("bart", [[2, 0, 9, 8, 6], [2, 0, 6, 2, 1]]), ("marian", [[2, 0, 9, 8, 6], [2, 0, 6, 2, 2]])],
-)
-def test_a_model_makes_decoder_input_ids(byte_level_tokenizer, family, decoder_ids):
-    model = build_model(family, vocab_size=10)
-    batch = DataCollatorForLengthControl(byte_level_tokenizer, model=model)(FEATURES)
-    assert batch["decoder_input_ids"].tolist() == decoder_ids
-    assert batch["length"].tolist() == [3, 1]
+    assert batch["length"].dtype == torch.long
 
 
 @pytest.mark.parametrize(
@@ -135,7 +114,7 @@ def test_a_share_of_the_examples_has_no_length_and_whole_labels(shared_tokenizer
 
 
 def noisy(tokenizer, **options):
-    collate = DataCollatorForLengthControl(tokenizer, length_unit="token", length_noise=2, **options)
+    collate = DataCollatorForLengthControl(tokenizer, length_unit="token", **{"length_noise": 2, **options})
     collate.set_epoch(0)
     return collate
 
@@ -144,20 +123,13 @@ def rows_of(lengths):
     return [{"input_ids": [5, i, 2], "labels": [6] * n + [2]} for i, n in enumerate(lengths)]
 
 
-def test_noise_is_uniform_over_the_window(byte_level_tokenizer):
-    differences = noisy(byte_level_tokenizer)(rows_of([9] * 5000))["length"] - 9
-    values, counts = differences.unique(return_counts=True)
-    assert values.tolist() == [-2, -1, 0, 1, 2]
-    assert all(870 < count < 1130 for count in counts.tolist())  # 1,000 each; the limits are 4.5 standard deviations
-
-
-@given(st.integers(0, 6), st.lists(st.integers(1, 8), min_size=1, max_size=12), st.integers(0, 3), st.integers(0, 99))
-@settings(deadline=None, max_examples=60)
-def test_noise_stays_in_the_window_and_at_one_or_more(byte_level_tokenizer, window, lengths, epoch, seed):
-    collate = DataCollatorForLengthControl(byte_level_tokenizer, length_unit="token", length_noise=window, seed=seed)
-    collate.set_epoch(epoch)
-    for noisy_length, length in zip(collate(rows_of(lengths))["length"].tolist(), lengths, strict=True):
-        assert max(1, length - window) <= noisy_length <= length + window
+@pytest.mark.parametrize(("window", "share"), [(1, 1667), (2, 1000)])
+def test_noise_is_uniform_over_the_window_and_leaves_one_unit(byte_level_tokenizer, window, share):
+    collate = noisy(byte_level_tokenizer, length_noise=window)
+    values, counts = (collate(rows_of([9] * 5000))["length"] - 9).unique(return_counts=True)
+    assert values.tolist() == list(range(-window, window + 1))
+    assert all(abs(count - share) < 130 for count in counts.tolist())  # four standard deviations
+    assert collate(rows_of([1] * 100))["length"].unique().tolist() == list(range(1, window + 2))
 
 
 def test_noise_depends_on_seed_epoch_and_example_and_on_nothing_else(byte_level_tokenizer):

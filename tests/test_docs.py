@@ -20,7 +20,7 @@ import torch
 import translations
 import yaml
 from accelerate.commands.launch import launch_command_parser
-from conftest import MARIAN, SHAPE, SOURCES, TARGETS
+from conftest import MARIAN, SHAPE, SOURCES, TARGETS, save_in
 from hub_server import Hub
 from recipe_runs import run_lenctrl
 from test_causal import build_plain, make_tokenizer
@@ -95,16 +95,15 @@ def reader(tmp_path, shared_tokenizer, monkeypatch):
         if kind == "yaml" and title:
             (tmp_path / title).write_text(text)
     torch.manual_seed(0)  # the pages' examples print what this model writes; another one may write nothing
-    MarianMTModel(MarianConfig(**{**SHAPE, **MARIAN, "vocab_size": len(shared_tokenizer)})).save_pretrained("plain")
-    shared_tokenizer.save_pretrained("plain")
-    build_plain("llama").save_pretrained("chat")
+    plain = MarianMTModel(MarianConfig(**{**SHAPE, **MARIAN, "vocab_size": len(shared_tokenizer)}))
+    save_in("plain", plain, shared_tokenizer)
     chat = make_tokenizer()
     chat.chat_template = "{% for m in messages %}{{ m.content }}: {% endfor %}"
-    chat.save_pretrained("chat")
+    save_in("chat", build_plain("llama"), chat)
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
-    BertTokenizer(vocab={word: i for i, word in enumerate(vocabulary)}).save_pretrained("bert")
+    words = BertTokenizer(vocab={word: i for i, word in enumerate(vocabulary)})
     small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    BertModel(BertConfig(vocab_size=30, **small)).save_pretrained("bert")
+    save_in("bert", BertModel(BertConfig(vocab_size=30, **small)), words)
     return tmp_path
 
 

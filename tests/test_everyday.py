@@ -1,33 +1,27 @@
 """Names, places, numbers and times in sentence pairs for the translation recipes."""
 
 import gzip
+import importlib
 import json
 import random
-import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from recipe_runs import load_script
+from recipe_runs import ROOT, load_script, read_rows, write_rows
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel, MarianTokenizer
 
 
-ROOT = Path(__file__).parents[1]
-FOLDER = ROOT / "recipes" / "translation"
-
-
 @pytest.fixture(scope="module")
-def everyday():
-    sys.path.insert(0, str(FOLDER))
-    try:
-        import everyday
-        import slots
-
-        yield everyday, slots
-    finally:
-        sys.path.remove(str(FOLDER))
+def scripts():
+    """Modules of the folder by name."""
+    names = ("everyday", "plain", "rewordings", "slots", "words", "written")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "recipes" / "translation")
+        yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
 
 
 class First:
@@ -49,19 +43,20 @@ class First:
         ("de", "Um 7 Uhr.", "At 7 o'clock.", None),  # an hour may be written otherwise on the other side
     ],
 )
-def test_names_places_and_numbers_change_on_both_sides(everyday, code, source, target, wanted):
-    assert everyday[1].replace(source, target, code, First) == wanted
+def test_names_places_and_numbers_change_on_both_sides(scripts, code, source, target, wanted):
+    assert scripts.slots.replace(source, target, code, First) == wanted
 
 
-def test_times_are_converted(everyday):
+def test_times_are_converted(scripts):
     draw = random.Random(1)
-    times = {everyday[1].clock(draw) for _ in range(20_000)}
-    assert ("halb acht", "sept heures et demie", "half past seven") in times
-    assert ("Viertel vor drei", "trois heures moins le quart", "a quarter to three") in times
-    assert ("14:30 Uhr", "14 h 30", "2:30 p.m.") in times
-    assert ("12.05 Uhr", "12h05", "12:05 p.m.") in times
-    assert ("ein Uhr", "une heure", "one o'clock") in times
-    assert ("18 Uhr", "18 heures", "6 p.m.") in times
+    assert {scripts.slots.clock(draw) for _ in range(20_000)} >= {
+        ("halb acht", "sept heures et demie", "half past seven"),
+        ("Viertel vor drei", "trois heures moins le quart", "a quarter to three"),
+        ("14:30 Uhr", "14 h 30", "2:30 p.m."),
+        ("12.05 Uhr", "12h05", "12:05 p.m."),
+        ("ein Uhr", "une heure", "one o'clock"),
+        ("18 Uhr", "18 heures", "6 p.m."),
+    }
 
 
 @pytest.mark.parametrize(
@@ -76,10 +71,8 @@ def test_times_are_converted(everyday):
         (("der Regenschirm", "le parapluie", "umbrella"), "one", ("einen Regenschirm", "un parapluie", "an umbrella")),
     ],
 )
-def test_words_have_their_articles(everyday, word, form, wanted):
-    import words
-
-    assert words.forms(*word)[form] == wanted
+def test_words_have_their_articles(scripts, word, form, wanted):
+    assert scripts.words.forms(*word)[form] == wanted
 
 
 @pytest.mark.parametrize(
@@ -94,43 +87,38 @@ def test_words_have_their_articles(everyday, word, form, wanted):
         ("mit dem Zug fahren", "", None),
     ],
 )
-def test_an_infinitive_with_zu(everyday, german, done, wanted):
-    import words
-
-    assert words._infinitive(german, done) == wanted
+def test_an_infinitive_with_zu(scripts, german, done, wanted):
+    assert scripts.words._infinitive(german, done) == wanted
 
 
-def test_phrases_fit_their_slots(everyday):
-    import words
-
-    forms = {form: dict((english, (german, french)) for german, french, english in phrases)
-             for form, phrases in words.PHRASES.items()}  # fmt: skip
-    assert forms["do"]["send out the agenda"] == ("die Tagesordnung verschicken", "envoyer l'ordre du jour")
-    assert forms["zu"]["send out the agenda"] == ("die Tagesordnung zu verschicken", "d'envoyer l'ordre du jour")
-    assert forms["zua"]["send out the agenda"] == ("die Tagesordnung zu verschicken", "envoyer l'ordre du jour")
-    assert forms["done"]["sent out the agenda"] == ("die Tagesordnung verschickt", "envoyé l'ordre du jour")
-    assert forms["did"]["send out the agenda"] == ("die Tagesordnung verschickt", "envoyé l'ordre du jour")
-    assert all(len(phrases) > 1000 for phrases in words.PHRASES.values())
+@pytest.mark.parametrize(
+    "form, phrase",
+    [
+        ("do", ("die Tagesordnung verschicken", "envoyer l'ordre du jour", "send out the agenda")),
+        ("zu", ("die Tagesordnung zu verschicken", "d'envoyer l'ordre du jour", "send out the agenda")),
+        ("zua", ("die Tagesordnung zu verschicken", "envoyer l'ordre du jour", "send out the agenda")),
+        ("done", ("die Tagesordnung verschickt", "envoyé l'ordre du jour", "sent out the agenda")),
+        ("did", ("die Tagesordnung verschickt", "envoyé l'ordre du jour", "send out the agenda")),
+    ],
+)
+def test_phrases_fit_their_slots(scripts, form, phrase):
+    assert phrase in scripts.words.PHRASES[form]
+    assert len(scripts.words.PHRASES[form]) > 1000
 
 
 @pytest.mark.parametrize(
     "text, others",
     [
         ("I'm tired.", {"I am tired."}),
-        (
-            "Unable to connect",
-            {"Could not connect", "Couldn't connect", "Cannot connect", "Can't connect", "Failed to connect"},
-        ),
+        ("Unable to connect", {f"{how} connect" for how in "Could not|Couldn't|Cannot|Can't|Failed to".split("|")}),
         ("Wait ten minutes.", {"Wait 10 minutes."}),
         ("Why didn't anyone come?", {"Why didn't anybody come?"}),  # never "did not anyone"
         ("This is it.", {None}),  # never "This's"
         ("Don't you know?", {None}),
     ],
 )
-def test_a_rewording_keeps_grammar_and_meaning(everyday, text, others):
-    from rewordings import reword
-
-    assert {reword(text, random.Random(seed)) for seed in range(40)} == others
+def test_a_rewording_keeps_grammar_and_meaning(scripts, text, others):
+    assert {scripts.rewordings.reword(text, random.Random(seed)) for seed in range(40)} == others
 
 
 def write(path: Path, code: str, rows: list[tuple[str, str, str, str]]) -> str:
@@ -140,9 +128,8 @@ def write(path: Path, code: str, rows: list[tuple[str, str, str, str]]) -> str:
     return str(path)
 
 
-def test_the_files_hold_pairs_and_variants_and_no_held_out_name(everyday, tmp_path, monkeypatch):
-    import written
-
+def test_the_files_hold_pairs_and_variants_and_no_held_out_name(scripts, tmp_path, monkeypatch):
+    everyday, written = scripts.everyday, scripts.written
     (tmp_path / "written").mkdir()
     lines = ["die Zwiebel\tl'oignon\tthe onion\t\t", "Harriet kocht.\tHarriet cuisine.\tHarriet is cooking.\t\t"]
     (tmp_path / "written" / "few.tsv").write_text("\n".join(lines), encoding="utf-8")
@@ -153,63 +140,53 @@ def test_the_files_hold_pairs_and_variants_and_no_held_out_name(everyday, tmp_pa
     file = write(tmp_path / "small.jsonl.gz", "de", rows)
     options = ["--sentences", "300", "--replace_share", "1", "--weights", "machine=0", "--typed_share", "0.5"]
     options += ["--written_copies", "2"]
-    everyday[0].main([file, "--output_dir", str(tmp_path / "one"), *options])
+    everyday.main([file, "--output_dir", str(tmp_path / "one"), *options])
     files = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert files == ["names.jsonl", "test_small.jsonl", "train.jsonl", "validation.jsonl"]
-    names, test, train, _ = (
-        [json.loads(line) for line in (tmp_path / "one" / name).read_text(encoding="utf-8").splitlines()]
-        for name in files
-    )
+    names, test, train, _ = (read_rows(tmp_path / "one" / name) for name in files)
     assert {"source": "Tom hat 33 Euro.", "target": "Tom has 33 euros."} in train
     assert {"source": "Ja", "target": "Yes"} not in train
     assert train.count({"source": "die Zwiebel", "target": "the onion"}) >= 2  # a line of written/
     assert test == [{"source": "Nein.", "target": "No."}]
     assert any(row["source"].startswith("tom hat") for row in train)  # as people type
     assert any(row["source"].count("Tom") == 2 for row in train)  # two pairs joined
-    held_out = {name for names in everyday[1].HELD_OUT.values() for name in names}
+    held_out = {name for names in scripts.slots.HELD_OUT.values() for name in names}
     assert not any(name in row["target"].split() for row in train for name in held_out)
     assert len(names) == 200
     assert all(any(name in row["target"] for name in held_out) for row in names)
     assert all(word in row["target"] for row in names for word in row["names"])
     other = write(tmp_path / "other.jsonl.gz", "de", [("train", "Nein.", "Not at all.", "prose")])
-    everyday[0].main([other, file, "--output_dir", str(tmp_path / "two"), "--sentences", "0", "--written_copies", "0"])
+    everyday.main([other, file, "--output_dir", str(tmp_path / "two"), "--sentences", "0", "--written_copies", "0"])
     two = (tmp_path / "two" / "train.jsonl").read_text(encoding="utf-8")
     assert "Nein" not in two and "Tom hat 33 Euro." in two  # a test source of the other file
-    assert everyday[0].has_held_out({"source": "", "target": "Dijon's market is old."})
+    assert everyday.has_held_out({"source": "", "target": "Dijon's market is old."})
     file = write(tmp_path / "it.jsonl.gz", "it", [("train", "Sì.", "Yes.", "prose")])
     with pytest.raises(ValueError, match="de or fr.*it"):
-        everyday[0].main([file, "--output_dir", str(tmp_path / "data")])
+        everyday.main([file, "--output_dir", str(tmp_path / "data")])
 
 
-def test_other_lengths_are_of_training_sources_alone(everyday, tmp_path, monkeypatch):
-    import written
-
-    known = next(iter(written.lengths("de")))["source"]
-    train = tmp_path / "train.jsonl"
-    train.write_text(json.dumps({"source": known, "target": "It."}) + "\n", encoding="utf-8")
+def test_other_lengths_are_of_training_sources_alone(scripts, tmp_path, monkeypatch):
+    known = next(iter(scripts.written.lengths("de")))["source"]
+    train = write_rows(tmp_path / "train.jsonl", [{"source": known, "target": "It."}])
     script = load_script("recipes/translation/paraphrase.py")
     monkeypatch.setattr(script, "n_best", lambda model, sources: iter(()))
     out = tmp_path / "out.jsonl"
     script.main(["--model", "none", "--train_file", str(train), "--output_file", str(out), "--written", "1"])
-    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    rows = read_rows(out)
     assert len(rows) in (2, 3) and {row["source"] for row in rows} == {known}
 
 
-def test_written_lines_have_five_fields(everyday, tmp_path):
-    import written
-
+def test_written_lines_have_five_fields(scripts, tmp_path):
+    written = scripts.written
     assert len(list(written.lines())) > 10_000  # or an error of the first line that is not right
     good = "Wo ist er?\tOù est-il ?\tWhere is he?\tWhere's he?\tIn which place is he now?\n"
     (tmp_path / "one.tsv").write_text(good, encoding="utf-8")
     assert list(written.pairs("fr", tmp_path)) == [{"source": "Où est-il ?", "target": "Where is he?"}]
     assert [row["target"] for row in written.lengths("de", tmp_path)] == ["Where's he?"]  # the other is twice as long
-    (tmp_path / "one.tsv").write_text(
-        good + good + "Ja\tOui\tYes\t\t\nDanke\tMerci\tThank you\tThanks\t\n", encoding="utf-8"
-    )
-    assert written.several(tmp_path) == [
-        ("Où est-il ?", ["Where is he?", "Where's he?"]),
-        ("Merci", ["Thank you", "Thanks"]),
-    ]
+    more = "Ja\tOui\tYes\t\t\nDanke\tMerci\tThank you\tThanks\t\n"
+    (tmp_path / "one.tsv").write_text(good + good + more, encoding="utf-8")
+    where, thanks = ("Où est-il ?", ["Where is he?", "Where's he?"]), ("Merci", ["Thank you", "Thanks"])
+    assert written.several(tmp_path) == [where, thanks]
     (tmp_path / "two.tsv").write_text(good + "Ja\tOui\tYes\n", encoding="utf-8")
     with pytest.raises(ValueError, match="two.tsv, line 2.*5 fields.*Yes"):
         list(written.lines(tmp_path))
@@ -263,17 +240,14 @@ def test_a_wider_model_writes_what_the_old_one_writes(tmp_path):
         widen.widen(wide.model.encoder.layers[0], 64)
 
 
-def test_the_plain_model_writes_what_the_translator_writes_without_a_length(everyday, tmp_path):
-    import plain
-
+def test_the_plain_model_writes_what_the_translator_writes_without_a_length(scripts, tmp_path):
+    plain = scripts.plain
     shipped = ROOT / "models" / "translate_to_english"
     plain.main([str(shipped), str(tmp_path / "plain")])
     stock = MarianMTModel.from_pretrained(tmp_path / "plain")
     model = AutoModelForSeq2SeqLM.from_pretrained(shipped, length_constraint=None)
-    inputs = AutoTokenizer.from_pretrained(tmp_path / "plain")(
-        ["Die Kinder schlafen.", "Où est la gare ?"], padding=True
-    )
-    tensors = {name: torch.tensor(inputs[name]) for name in ("input_ids", "attention_mask")}
-    assert stock.generate(**tensors).tolist() == model.generate(**tensors).tolist()
+    sources = ["Die Kinder schlafen.", "Où est la gare ?"]
+    inputs = AutoTokenizer.from_pretrained(tmp_path / "plain")(sources, padding=True, return_tensors="pt")
+    assert stock.generate(**inputs).tolist() == model.generate(**inputs).tolist()
     with pytest.raises(ValueError, match="length_optional"):
         plain.main([str(tmp_path / "plain"), str(tmp_path / "again")])

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from recipe_runs import ROOT
 
 
-MODELS = ROOT / "models"
 FILM = ROOT / "tests" / "breakfast.de.srt"
 NETFLIX = subtitles.Limits(17, 42, 2)
 VTT = """WEBVTT - a title
@@ -172,7 +171,7 @@ def test_a_file_is_translated_within_its_limits(tmp_path, capsys):
     film += "\n\n99\n00:02:00,000 --> 00:02:00,250\nIch habe meinen Schlüssel im Büro vergessen.\n"
     source, target = tmp_path / "de.srt", tmp_path / "en.srt"
     source.write_text(film, encoding="utf-8")
-    options = ["--model", str(MODELS / "translate_to_english"), "--report_dir", str(tmp_path)]
+    options = ["--model", str(ROOT / "models" / "translate_to_english"), "--report_dir", str(tmp_path)]
     subtitles.main(["--input_file", str(source), "--output_file", str(target), *options])
     before, after = pysubs2.load(str(source)), pysubs2.load(str(target))
     assert [(e.start, e.end) for e in before] == [(e.start, e.end) for e in after]

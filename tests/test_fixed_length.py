@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from conftest import SOURCES, TARGETS, build_model
+from conftest import SOURCES, TARGETS, build_model, save_in
 from family_models import controlled_model, tokenizer_of
 from huggingface_hub import ModelCard
 from recipe_runs import ROWS, load, options_of, train
@@ -32,7 +32,7 @@ SHORT = options_of(
 )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def ctranslate2():
     return pytest.importorskip("ctranslate2", reason="the extra 'fast' is not installed")
 
@@ -47,8 +47,7 @@ def trained(request, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def exported(trained, tmp_path_factory):
-    pytest.importorskip("ctranslate2", reason="the extra 'fast' is not installed")
+def exported(trained, ctranslate2, tmp_path_factory):
     folder, length = trained
     output = tmp_path_factory.mktemp("exported") / f"{folder.name}-{length}"
     export.main([str(folder), "--length", str(length), "--output_dir", str(output)])
@@ -89,8 +88,6 @@ def test_one_text_is_one_output_order_is_kept_and_a_cut_is_told(exported, caplog
 
 def test_the_folder_is_a_plain_model_with_a_card(exported, trained):
     folder, length = trained
-    model, _ = load(exported)
-    assert type(model).__name__ == {"marian": "MarianMTModel", "bart": "BartForConditionalGeneration"}[folder.name]
     card = ModelCard.load(exported / "README.md")
     unit = "character" if folder.name == "marian" else "token"
     assert f"texts of **{length} {unit}s**" in card.text and card.data.pipeline_tag == "summarization"
@@ -122,8 +119,7 @@ def test_every_family_and_tokenizer_writes_as_in_transformers(family, tmp_path, 
         model.generation_config.forced_bos_token_id = tokenizer.convert_tokens_to_ids(forced)
     frozen = freeze_length(model, 12, tokenizer=tokenizer)
     frozen.generation_config.max_new_tokens = 30
-    for part in (frozen, tokenizer):
-        part.save_pretrained(tmp_path)
+    save_in(tmp_path, frozen, tokenizer)
     export_ctranslate2(frozen, tokenizer, tmp_path / FOLDER)
     texts = ["small text editor", "it's a dog", "network server with logs"]
     inputs = tokenizer(texts, return_tensors="pt", padding=True)
@@ -139,9 +135,7 @@ def test_the_librarys_own_converter_reads_a_frozen_bart(tmp_path, ctranslate2):
 
     tokenizer = tokenizer_of("bart")
     frozen = freeze_length(controlled_model("bart"), 12)
-    for part in (frozen, tokenizer):
-        part.save_pretrained(tmp_path / "frozen")
-    TransformersConverter(str(tmp_path / "frozen")).convert(str(tmp_path / "out"))
+    TransformersConverter(str(save_in(tmp_path / "frozen", frozen, tokenizer))).convert(str(tmp_path / "out"))
     translator = ctranslate2.Translator(str(tmp_path / "out"), intra_threads=1)
     ids = tokenizer("small text editor", return_tensors="pt")["input_ids"]
     expected = frozen.generate(ids, max_new_tokens=15, bad_words_ids=None, forced_eos_token_id=None)[0, 1:].tolist()
@@ -151,8 +145,8 @@ def test_the_librarys_own_converter_reads_a_frozen_bart(tmp_path, ctranslate2):
 
 
 def test_what_cannot_be_exported_is_told_and_leaves_no_folder(trained, exported, tmp_path, monkeypatch):
-    for part in (build_model("marian", length_encoding="none", absolute_positions=True), tokenizer_of("marian")):
-        part.save_pretrained(tmp_path / "plain")
+    plain = build_model("marian", length_encoding="none", absolute_positions=True)
+    save_in(tmp_path / "plain", plain, tokenizer_of("marian"))
     for arguments, message in (
         ((trained[0], 24, exported), "exists; remove it or name another folder"),
         ((trained[0], 24, tmp_path / "out", "int3"), "int3"),

@@ -33,11 +33,11 @@ ROWS = 128  # positions of the models
 TABLE = "model.decoder.embed_positions.weight"
 
 
-def decoder_ids(family: str, tokens: int = 40) -> torch.Tensor:
-    """Ordinary entries after what stands before them: `(2, starts + tokens)`."""
-    draw = torch.Generator().manual_seed(1)
-    text = torch.randint(10, 59, (2, tokens), generator=draw)
-    return torch.cat([torch.tensor([STARTS[family]] * 2), text], dim=1)
+def inputs_of(family: str) -> dict[str, torch.Tensor]:
+    """The sources, and for the decoder 40 ordinary entries after what stands before them."""
+    text = torch.randint(10, 59, (2, 40), generator=torch.Generator().manual_seed(1))
+    ids = torch.cat([torch.tensor([STARTS[family]] * 2), text], dim=1)
+    return {"input_ids": SOURCE, "attention_mask": (SOURCE != 1).long(), "decoder_input_ids": ids}
 
 
 @functools.cache
@@ -53,8 +53,7 @@ def controlled(family: str, encoding: str, absolute: bool):
 
 @torch.no_grad()
 def logits(model, family: str, **options) -> torch.Tensor:
-    given = {"attention_mask": (SOURCE != 1).long(), "decoder_input_ids": decoder_ids(family)}
-    return model(SOURCE, **given, **options).logits
+    return model(**inputs_of(family), **options).logits
 
 
 LOAD = """
@@ -78,8 +77,7 @@ def from_stock_classes(tmp_path_factory):
     for case in CASES:
         path = folder / "-".join(map(str, case))
         freeze_length(controlled(*case), LENGTH).save_pretrained(path)
-        ids = decoder_ids(case[0])
-        inputs[str(path)] = {"input_ids": SOURCE, "attention_mask": (SOURCE != 1).long(), "decoder_input_ids": ids}
+        inputs[str(path)] = inputs_of(case[0])
     torch.save(inputs, folder / "inputs.pt")
     files = [str(folder / "inputs.pt"), str(folder / "results.pt")]
     run = subprocess.run([sys.executable, "-c", LOAD, *files], cwd=folder, capture_output=True, text=True)

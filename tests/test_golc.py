@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from conftest import SOURCES, TARGETS, build_model
+from conftest import SOURCES, TARGETS, controlled_marian
 from golc import GolcArguments, GolcTrainer, expected_risk, main, penalised_rouge
 from recipe_runs import ROWS, TINY, as_options, write_rows
 from transformers import Seq2SeqTrainingArguments
@@ -34,21 +34,12 @@ def test_the_risk_is_the_weighted_mean_of_the_losses():
     assert float(expected_risk(log_probabilities, losses, 0.5)) == pytest.approx(expected)
 
 
-def trainer_of(tokenizer, tmp_path, **options):
-    fields = {name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id")}
-    fields |= {"decoder_start_token_id": tokenizer.pad_token_id, "forced_eos_token_id": tokenizer.eos_token_id}
-    fields |= {"length_unit": "character", "length_encoding": "ldpe", "dropout": 0.0}
-    model = build_model("marian", vocab_size=len(tokenizer), **fields)
-    model.set_unit_table(tokenizer)
-    rows = [dict(tokenizer(s, text_target=t)) for s, t in zip(SOURCES, TARGETS, strict=True)]
-    args = Seq2SeqTrainingArguments(str(tmp_path), use_cpu=True, report_to="none")
-    parts = {"data_collator": DataCollatorForLengthControl(tokenizer, model=model), "processing_class": tokenizer}
-    return GolcTrainer(model=model, args=args, train_dataset=rows, **parts, options=GolcArguments(**options))
-
-
 def test_a_step_against_the_risk_lowers_the_risk_of_the_same_samples(shared_tokenizer, tmp_path, monkeypatch):
-    trainer = trainer_of(shared_tokenizer, tmp_path, golc_samples=4, golc_alpha=0.5)
-    model = trainer.model.train()
+    model = controlled_marian(shared_tokenizer, seed=0, init_std=0.02, dropout=0.0).train()
+    args = Seq2SeqTrainingArguments(str(tmp_path), use_cpu=True, report_to="none")
+    parts = {"data_collator": DataCollatorForLengthControl(shared_tokenizer, model=model)}
+    parts |= {"processing_class": shared_tokenizer, "options": GolcArguments(golc_samples=4, golc_alpha=0.5)}
+    trainer = GolcTrainer(model=model, args=args, **parts)
     batch = trainer.data_collator([dict(shared_tokenizer(SOURCES[i], text_target=TARGETS[i])) for i in (0, 3)])
     written = ["small text editor", "small", "editor of much too long a text", "a b", "measure", "disk", "b", "speed"]
     ids = shared_tokenizer(text_target=written, padding=True, return_tensors="pt")["input_ids"]

@@ -16,9 +16,7 @@ from hf_lenctrl.length_units import UnitTable
 
 
 PAGE = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
-needs_xgrammar = pytest.mark.skipif(
-    importlib.util.find_spec("xgrammar") is None, reason="the extra 'json' is not installed"
-)
+needs_xgrammar = pytest.mark.skipif(importlib.util.find_spec("xgrammar") is None, reason="no extra 'json' here")
 TEXT = {"type": "string"}
 SCHEMA = {
     "type": "object",

@@ -9,49 +9,42 @@ import sys
 import pytest
 import torch
 import transformers.modeling_utils
-from conftest import SOURCES, TARGETS
-from recipe_runs import as_options, options_of, write_rows
+from recipe_runs import ROWS, as_options, options_of, write_rows
 from transformers import Trainer
 from transformers.trainer_callback import TrainerState
 
 from hf_lenctrl.commands import train as train_seq2seq
 
 
-# where a run may die: in the loop, or before one of the parts of a checkpoint is written
-PHASES = ("training_step", "_save_checkpoint", "_save_optimizer_and_scheduler", "_save_rng_state", "save_to_json")
 HALF_WEIGHTS = "half of the weights"
+# where a run may die beside the loop: before one of the parts of a checkpoint is written, or in one
+SAVING = ("_save_checkpoint", "_save_optimizer_and_scheduler", "_save_rng_state", "save_to_json", HALF_WEIGHTS)
 
 
 def run(options: list[str], log: str, phase: str | None = None, step: int = 0) -> None:
     """Train, and die in a phase of a step; what is printed goes to a file."""
     torch.set_num_threads(1)
     sys.stdout = sys.stderr = open(log, "a")
-    steps = [0]
+    save_file = transformers.modeling_utils.safe_save_file
 
-    def dies(name, owner):
-        original = getattr(owner, name)
+    def half(tensors, path, **options):
+        save_file(tensors, path, **options)
+        if f"checkpoint-{step}" in str(path):
+            os.truncate(path, os.path.getsize(path) // 2)
+            os.kill(os.getpid(), signal.SIGKILL)
 
-        def method(self, *args, **kwargs):
-            state = self if owner is TrainerState else self.state
-            steps[0] = state.global_step
-            if name == phase and state.global_step == step:
+    if phase == HALF_WEIGHTS:
+        transformers.modeling_utils.safe_save_file = half
+    elif phase:
+        owner = TrainerState if phase == "save_to_json" else Trainer
+        original = getattr(owner, phase)
+
+        def dies(self, *args, **kwargs):
+            if (self if owner is TrainerState else self.state).global_step == step:
                 os.kill(os.getpid(), signal.SIGKILL)
             return original(self, *args, **kwargs)
 
-        setattr(owner, name, method)
-
-    for name in PHASES:
-        dies(name, TrainerState if name == "save_to_json" else Trainer)
-    if phase == HALF_WEIGHTS:
-        save_file = transformers.modeling_utils.safe_save_file
-
-        def half(tensors, path, **options):
-            save_file(tensors, path, **options)
-            if steps[0] == step:
-                os.truncate(path, os.path.getsize(path) // 2)
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        transformers.modeling_utils.safe_save_file = half
+        setattr(owner, phase, dies)
     train_seq2seq.main(options)
 
 
@@ -67,9 +60,7 @@ OPTIONS = options_of(
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
     """Trains in a folder, in a process of its own that has imported all it needs; returns how it ended."""
-    file = tmp_path_factory.mktemp("rows") / "rows.jsonl"
-    pairs = [(f"{s} {i}", f"{t} {i}") for i in range(6) for s, t in zip(SOURCES, TARGETS, strict=True)]
-    write_rows(file, [{"source": source, "target": target} for source, target in pairs])
+    file = write_rows(tmp_path_factory.mktemp("rows") / "rows.jsonl", ROWS[:36])
     context = multiprocessing.get_context("fork")
 
     def start(folder, *where):
@@ -87,9 +78,7 @@ def test_killed_in_each_phase_at_a_random_step_and_resumed_the_weights_are_those
     assert start(tmp_path / "whole") == 0
     expected = (tmp_path / "whole" / "model.safetensors").read_bytes()
     chance = random.Random(5)
-    phases = [*PHASES, HALF_WEIGHTS]
-    phases.remove("training_step")  # the others come where it saves
-    chance.shuffle(phases)
+    phases = chance.sample(SAVING, len(SAVING))
     points = dict(zip(range(SAVE_STEPS, MAX_STEPS, SAVE_STEPS), phases, strict=True))
     points[chance.choice([step for step in range(4, MAX_STEPS) if step not in points])] = "training_step"
     folder = tmp_path / "killed"

@@ -4,11 +4,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-from conftest import SHAPE
+from conftest import save_in
+from family_models import stock_model, tokenizer_of
 from recipe_runs import isolated
-from test_causal import PROMPTS, build_plain, encode, make_tokenizer
-from transformers import BartConfig, BartForConditionalGeneration
+from test_causal import PROMPTS, build_plain, make_tokenizer
 
 from hf_lenctrl import UnitTable
 
@@ -33,9 +32,8 @@ for name in models:
     for unit, constraint, how in calls:
         torch.manual_seed(1)
         bound = {"length": [5, 9], "length_unit": unit, "length_constraint": constraint}
-        out = model.generate(
-            **prompt, **bound, **how, tokenizer=tokenizer, custom_generate=folder, trust_remote_code=True
-        )
+        bound |= {"tokenizer": tokenizer, "custom_generate": folder, "trust_remote_code": True}
+        out = model.generate(**prompt, **bound, **how)
         texts = tokenizer.batch_decode(out[:, prompt["input_ids"].shape[1]:], skip_special_tokens=True)
         lengths = [len(text) if unit == "character" else len(text.split()) for text in texts]
         answer.setdefault(constraint, []).append(lengths)
@@ -45,10 +43,7 @@ print(json.dumps(answer))
 
 def test_plain_models_of_several_families_keep_a_length_without_the_package(tmp_path):
     assemble.assemble(tmp_path / "bound")
-    for family in FAMILIES:
-        build_plain(family).save_pretrained(tmp_path / family)
-        make_tokenizer().save_pretrained(tmp_path / family)
-    models = [str(tmp_path / family) for family in FAMILIES]
+    models = [str(save_in(tmp_path / family, build_plain(family), make_tokenizer())) for family in FAMILIES]
     answer = isolated(WORK, str(tmp_path / "bound"), models, PROMPTS, folder=tmp_path)
     assert answer["exact"] == [[5, 9]] * len(FAMILIES)
     assert len(answer["max"]) == 2 * len(FAMILIES)
@@ -60,13 +55,10 @@ def test_a_sequence_to_sequence_model_keeps_it_with_what_the_folder_holds_and_wh
     assert {path.name for path in tmp_path.iterdir()} == {"README.md", "custom_generate"}
     names = {path.stem for path in (tmp_path / "custom_generate").glob("*.py")}
     assert names == {"generate", *assemble.NEEDED}  # and no more
-    tokenizer = make_tokenizer()
-    special = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, "decoder_start_token_id": 0}
-    config = BartConfig(**{**SHAPE, **special, "vocab_size": len(tokenizer), "forced_eos_token_id": 1})
-    torch.manual_seed(1)
-    model = BartForConditionalGeneration(config).eval()
+    model, tokenizer = stock_model("bart"), tokenizer_of("bart")
+    prompt = tokenizer(PROMPTS, return_tensors="pt", padding=True)
     bound = {"custom_generate": str(tmp_path), "trust_remote_code": True, "length_unit": "byte"}
-    out = model.generate(**encode(PROMPTS), **bound, length=8, length_constraint="exact", tokenizer=tokenizer)
+    out = model.generate(**prompt, **bound, length=8, length_constraint="exact", tokenizer=tokenizer)
     assert UnitTable.from_tokenizer(tokenizer, "byte").count(out).tolist() == [8, 8]
     with pytest.raises(ValueError, match="length_bound needs length= and tokenizer="):
-        model.generate(**encode(PROMPTS), **bound, length=8)
+        model.generate(**prompt, **bound, length=8)

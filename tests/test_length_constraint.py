@@ -12,19 +12,13 @@ import torch
 import transformers
 from conftest import build_model
 from family_models import CONSTRAINTS, NO, tokenizer_of
-from test_length_window import totals
+from test_length_window import ONE_TO_THREE, table, totals
 
 from hf_lenctrl import LengthConstraintLogitsProcessor, UnitTable
 from hf_lenctrl.length_rules import Rows, Rules
 
 
-# Hand-made tables: entry 0 is EOS, 1 is BOS, which writes nothing; 2, 3 and 4 write 1, 2, 3 tokens
-ONE_TO_THREE = [[0, 0, 1, 2, 3]]
 SCORES = [0.1, 0.2, 0.3, 0.4, 0.5]
-
-
-def table(weights=ONE_TO_THREE, unit="token", next_state=None):
-    return UnitTable(unit, torch.tensor(weights), None if next_state is None else torch.tensor(next_state))
 
 
 def constrain(length, constraint, rows, scores=None, **options):
@@ -41,56 +35,45 @@ def constrain(length, constraint, rows, scores=None, **options):
 
 
 TWOS = [[0, 0, 2, 2, 4]]
-ENTRIES = {
-    "max masks what does not fit, never EOS": [
-        (6, "max", [[1, 2, 3], [1, 3, 3], [1, 3, 4], [1, 4, 4]], {}, [[0, 2, 3, 4], [0, 2, 3], [0, 2], [0]])
-    ],
-    "exact masks EOS before the length, all else at it": [
-        (6, "exact", [[1, 2, 3], [1, 3, 3], [1, 3, 4], [1, 4, 4]], {}, [[2, 3, 4], [2, 3], [2], [0]])
-    ],
-    "each example has its own length": [
-        ([5, 6, 7, 8], "max", [[1, 4, 3]] * 4, {}, [[0], [0, 2], [0, 2, 3], [0, 2, 3, 4]]),
-        (torch.tensor([5, 6, 7, 8]), "exact", [[1, 4, 3]] * 4, {}, [[0], [2], [2, 3], [2, 3, 4]]),
-    ],
-    "beams of an example follow each other": [
-        ([3, 6], "exact", [[1, 2, 2], [1, 3, 2], [1, 4, 3]] * 2, {}, [[2], [0], [0], [2, 3, 4], [2, 3, 4], [2]])
-    ],
-    "past the length a row may only end": [
-        (2, constraint, [[1, 3, 3], [1, 2, 4]], {}, [[0], [0]]) for constraint in CONSTRAINTS
-    ],
-    "where nothing fits EOS gets through": [
-        (3, "exact", [[1, 0, 2], [1, 2, 3]], {"unit_table": table(TWOS)}, [[0], [0]]),
-        (1, "exact", [[1, 1, 1]], {"unit_table": table(TWOS)}, [[0]]),
-    ],
-    "a BOS or a language code stands at the start alone": [
-        (6, "max", [[0], [1]], {}, [[0, 1, 2, 3, 4]] * 2),
-        (6, "max", [[0, 1, 2], [0, 2, 2]], {}, [[0, 2, 3, 4]] * 2),
-        (2, "max", [[1, 2]], {}, [[0, 2]]),
-        (2, "exact", [[1, 2]], {}, [[2]]),
-        (1, "exact", [[1, 2]], {}, [[0]]),
-    ],
-    "exact keeps the larger entries when steps become scarce": [
-        *((6, "exact", [row], {"max_length": 4}, [through]) for row, through in (([1], [4]), ([1, 4, 4], [0]))),
-        (6, "exact", [[1]], {"max_length": 5}, [[1, 2, 3, 4]]),  # three to come: nothing is lost yet
-        (6, "exact", [[1, 1], [1, 2]], {"max_length": 5}, [[4], [3, 4]]),  # two
-        (6, "exact", [[1, 2, 3], [1, 3, 2], [1, 3, 3]], {"max_length": 5}, [[4], [4], [3]]),
-        (6, "exact", [[1, 3, 3, 3]], {"max_length": 5}, [[0]]),
-    ],
-    "the last position is for EOS": [
-        (6, constraint, [[1, 2, 2, 2, 2]], {"max_length": 6}, [[0]]) for constraint in CONSTRAINTS
-    ],
-    "a prompt does not count": [
-        (2, "max", [[4, 4, 4]], {"prompt_length": 3}, [[0, 1, 2, 3]]),
-        (3, "exact", [[4, 4, 4, 2, 2, 2]], {"prompt_length": 3}, [[0]]),
-        *((2, "exact", [[4, 4, 4, 2]], {"prompt_length": 3, **most}, [[2]]) for most in ({}, {"max_length": 6})),
-    ],
-}
+ENTRIES = [
+    # max masks what does not fit, never EOS
+    (6, "max", [[1, 2, 3], [1, 3, 3], [1, 3, 4], [1, 4, 4]], {}, [[0, 2, 3, 4], [0, 2, 3], [0, 2], [0]]),
+    # exact masks EOS before the length, all else at it
+    (6, "exact", [[1, 2, 3], [1, 3, 3], [1, 3, 4], [1, 4, 4]], {}, [[2, 3, 4], [2, 3], [2], [0]]),
+    # each example has its own length
+    ([5, 6, 7, 8], "max", [[1, 4, 3]] * 4, {}, [[0], [0, 2], [0, 2, 3], [0, 2, 3, 4]]),
+    (torch.tensor([5, 6, 7, 8]), "exact", [[1, 4, 3]] * 4, {}, [[0], [2], [2, 3], [2, 3, 4]]),
+    # beams of an example follow each other
+    ([3, 6], "exact", [[1, 2, 2], [1, 3, 2], [1, 4, 3]] * 2, {}, [[2], [0], [0], [2, 3, 4], [2, 3, 4], [2]]),
+    # past the length a row may only end
+    *((2, constraint, [[1, 3, 3], [1, 2, 4]], {}, [[0], [0]]) for constraint in CONSTRAINTS),
+    # where nothing fits EOS gets through
+    (3, "exact", [[1, 0, 2], [1, 2, 3]], {"unit_table": table(TWOS)}, [[0], [0]]),
+    (1, "exact", [[1, 1, 1]], {"unit_table": table(TWOS)}, [[0]]),
+    # a BOS or a language code stands at the start alone
+    (6, "max", [[0], [1]], {}, [[0, 1, 2, 3, 4]] * 2),
+    (6, "max", [[0, 1, 2], [0, 2, 2]], {}, [[0, 2, 3, 4]] * 2),
+    (2, "max", [[1, 2]], {}, [[0, 2]]),
+    (2, "exact", [[1, 2]], {}, [[2]]),
+    (1, "exact", [[1, 2]], {}, [[0]]),
+    # exact keeps the larger entries when steps become scarce
+    *((6, "exact", [row], {"max_length": 4}, [through]) for row, through in (([1], [4]), ([1, 4, 4], [0]))),
+    (6, "exact", [[1]], {"max_length": 5}, [[1, 2, 3, 4]]),  # three to come: nothing is lost yet
+    (6, "exact", [[1, 1], [1, 2]], {"max_length": 5}, [[4], [3, 4]]),  # two
+    (6, "exact", [[1, 2, 3], [1, 3, 2], [1, 3, 3]], {"max_length": 5}, [[4], [4], [3]]),
+    (6, "exact", [[1, 3, 3, 3]], {"max_length": 5}, [[0]]),
+    # the last position is for EOS
+    *((6, constraint, [[1, 2, 2, 2, 2]], {"max_length": 6}, [[0]]) for constraint in CONSTRAINTS),
+    # a prompt does not count
+    (2, "max", [[4, 4, 4]], {"prompt_length": 3}, [[0, 1, 2, 3]]),
+    (3, "exact", [[4, 4, 4, 2, 2, 2]], {"prompt_length": 3}, [[0]]),
+    *((2, "exact", [[4, 4, 4, 2]], {"prompt_length": 3, **most}, [[2]]) for most in ({}, {"max_length": 6})),
+]
 
 
-@pytest.mark.parametrize("cases", ENTRIES.values(), ids=ENTRIES)
-def test_the_entries_that_get_through(cases):
-    for length, constraint, rows, options, through in cases:
-        assert constrain(length, constraint, rows, **options) == through
+@pytest.mark.parametrize(("length", "constraint", "rows", "options", "through"), ENTRIES)
+def test_the_entries_that_get_through(length, constraint, rows, options, through):
+    assert constrain(length, constraint, rows, **options) == through
 
 
 def test_what_another_processor_masked_stays_masked_but_for_eos_where_nothing_fits():

@@ -5,7 +5,8 @@ import pytest
 import torch
 from conftest import FAMILIES, SHAPE, build_model_of
 from family_models import stock_model, tokenizer_of
-from transformers import BartConfig, BartForConditionalGeneration, DynamicCache, EncoderDecoderCache
+from test_modeling_lenctrl import stock_twin
+from transformers import BartConfig, DynamicCache, EncoderDecoderCache
 from transformers.models.bart.modeling_bart import BartAttention
 
 from hf_lenctrl import add_length_control
@@ -75,16 +76,6 @@ def test_a_cache_changes_nothing(family, name):
         assert torch.equal(*ids)
 
 
-def stock_of(model):
-    """The stock BART with the same weights."""
-    fields = {name: value for name, value in model.config.to_dict().items() if name in BartConfig().to_dict()}
-    fields.pop("model_type")
-    stock = BartForConditionalGeneration(BartConfig(**fields)).eval()
-    missing, _ = stock.load_state_dict(model.state_dict(), strict=False)
-    assert not missing
-    return stock
-
-
 IDS = torch.tensor([[2, 5, 6, 7], [2, 9, 9, 4]])  # </s> starts BART's decoder; every token counts one
 REMAINING = torch.tensor([[2, 1, 0, 0], [15, 15, 15, 14]])  # length - progress, from 0 and up to the last row
 ENCODER = {"length_encoding": "none", "encoder_length_embedding": True}
@@ -104,7 +95,9 @@ SCALED = {"length_encoding": "scale", "length_scale": 4}
 )
 def test_embeddings_are_changed_as_in_the_papers(fields, lengths, side, change):
     model = wild("bart", **fields)
-    stock, given = stock_of(model), {"input_ids": SOURCE, "decoder_input_ids": IDS}
+    stock, missing, _ = stock_twin("bart", model)
+    assert not missing
+    given = {"input_ids": SOURCE, "decoder_input_ids": IDS}
     table = next((value for name, value in model.named_parameters() if "length_embedding" in name), None)
     with torch.no_grad():
         logits = model(attention_mask=MASK, **given, length=lengths).logits

@@ -3,18 +3,18 @@
 import math
 import pickle
 import re
-import shutil
-from string import ascii_lowercase
 
 import pytest
 import torch
-from conftest import SOURCES, TARGETS, controlled_marian
+from conftest import SOURCES, TARGETS, controlled_marian, save_in
 from family_models import model_of_characters
 from pipeline_calls import independent_length
-from transformers import AutoModelForSeq2SeqLM, BertConfig, BertModel, BertTokenizer, pipeline
+from recipe_runs import write_predictor
+from transformers import AutoModelForSeq2SeqLM, pipeline
 
 import hf_lenctrl
 from hf_lenctrl import LengthControlledGenerationPipeline, LengthPredictor
+from hf_lenctrl.length_predictor import load_predictor
 
 
 TASK = "length-controlled-generation"
@@ -30,22 +30,6 @@ def test_a_ratio_asks_for_a_share_of_the_sources_units(plain_pipe, unit, ratio, 
     result = plain_pipe("naïve café 日本語", length_ratio=ratio, length_unit=unit, length_constraint="max")
     assert (result["requested_length"], result["length_unit"]) == (expected, unit)
     assert 1 <= independent_length(result["generated_text"], unit) == result["length"] <= expected
-
-
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-SMALL = {"num_hidden_layers": 1, "num_attention_heads": 2}
-
-
-@pytest.fixture(scope="module")
-def predictor():
-    """Untrained, with a tokenizer of its own; each text gets another length."""
-    torch.manual_seed(0)
-    encoder = BertModel(BertConfig(vocab_size=200, hidden_size=16, initializer_range=1.0, **SMALL))
-    words = [*SPECIAL, *ascii_lowercase, *(f"##{letter}" for letter in ascii_lowercase)]
-    model = LengthPredictor.from_encoder(encoder, [3, 5, 17, 30], length_unit="character").eval()
-    with torch.no_grad():
-        model.output.weight.normal_(std=2.0)
-    return model, BertTokenizer(vocab={word: i for i, word in enumerate(words)}, model_max_length=512)
 
 
 def test_the_sources_length_is_asked_for(pipe, plain_pipe, tokenizer):
@@ -67,38 +51,28 @@ def test_the_references_length_is_asked_for(pipe, character_tokenizer):
     assert [row["requested_length"] for row in rows] == [17, 33, 24, 29, 23, 25]
 
 
-def hub_cache(folder, refs: dict) -> str:
-    """A cache as `huggingface_hub` writes it, of `user/name` with a branch for each folder of `refs`."""
-    repo = folder / "models--user--name"
-    (repo / "refs").mkdir(parents=True)
-    for i, (branch, source) in enumerate(refs.items()):
-        (repo / "refs" / branch).write_text(f"{i:040x}")
-        shutil.copytree(source, repo / "snapshots" / f"{i:040x}")
-    return str(folder)
-
-
 def test_the_predictor_comes_from_the_revision_of_the_generator(tokenizer, tmp_path, monkeypatch):
-    for branch, mean in (("main", 12), ("v1", 31)):
-        generator = controlled_marian(tokenizer, length_predictor="./predictor")
-        encoder = BertModel(BertConfig(vocab_size=8, hidden_size=8, **SMALL))
-        model = LengthPredictor.from_encoder(encoder, [mean - 1, mean + 1], length_unit="character")
-        torch.nn.init.zeros_(model.output.weight)
-        torch.nn.init.zeros_(model.output.bias)
-        words = BertTokenizer(vocab={word: i for i, word in enumerate(SPECIAL)})
-        for part, path in ((generator, ""), (tokenizer, ""), (model, "predictor"), (words, "predictor")):
-            part.save_pretrained(tmp_path / branch / path)
-    cache = hub_cache(tmp_path / "cache", {branch: tmp_path / branch for branch in ("main", "v1")})
-    options = {"model": "user/name", "device": "cpu", "model_kwargs": {"cache_dir": cache}}
+    cache = tmp_path / "models--user--name"  # as `huggingface_hub` writes it
+    (cache / "refs").mkdir(parents=True)
+    generator = controlled_marian(tokenizer, length_predictor="./predictor")
+    for branch, commit, mean in (("main", "0" * 40, 12), ("v1", "1" * 40, 31)):
+        (cache / "refs" / branch).write_text(commit)
+        snapshot = save_in(cache / "snapshots" / commit, generator, tokenizer)
+        folder = write_predictor(snapshot / "predictor")
+        predictor = LengthPredictor.from_pretrained(folder)
+        predictor.config.target_mean = mean - 5  # its output is 5 above
+        predictor.save_pretrained(folder)
+    options = {"model": "user/name", "device": "cpu", "model_kwargs": {"cache_dir": str(tmp_path)}}
     for revision, expected in ((None, 12), ("v1", 31), ("main", 12)):
         found = pipeline(TASK, revision=revision, **options)
         assert found(SOURCES[0], length="predict", length_constraint="max")["requested_length"] == expected
-    alone = AutoModelForSeq2SeqLM.from_pretrained("user/name", revision="v1", cache_dir=cache)
+    alone = AutoModelForSeq2SeqLM.from_pretrained("user/name", revision="v1", cache_dir=tmp_path)
     seen: list[tuple] = []
     load = hf_lenctrl.inference.sources.load_predictor
 
     def spy_on(name, **given):
         seen.append((name, given))
-        return load(tmp_path / "v1", subfolder="predictor")
+        return load(folder)
 
     monkeypatch.setattr("hf_lenctrl.inference.sources.load_predictor", spy_on)
     found = LengthControlledGenerationPipeline(model=alone, tokenizer=tokenizer, revision="v1", token="hf_x")
@@ -134,7 +108,8 @@ def test_a_wrong_length_is_told(pipe, options, error, message):
         pipe(SOURCES[:2], **options)
 
 
-def test_what_the_predictor_cannot_do_is_told(pipe, plain_pipe, predictor):
+def test_what_the_predictor_cannot_do_is_told(pipe, plain_pipe, tmp_path):
+    predictor = load_predictor(write_predictor(tmp_path))
     options = {"length": "predict", "predictor": predictor, "length_constraint": "max"}
     with pytest.raises(ValueError, match="predicts characters, the generator counts bytes; train one for these"):
         plain_pipe(SOURCES[0], length_unit="byte", **options)

@@ -1,18 +1,20 @@
 """Ratio classes and length bins: limits by hand, token ids before the source, and models that are told by them."""
 
+import copy
+
 import pytest
 import torch
-from conftest import SOURCES, TARGETS, build_model, make_tokenizers
+from conftest import SOURCES, TARGETS, controlled_marian, make_tokenizers
 from datasets import Dataset, DatasetDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pipeline_calls import spy
 from recipe_runs import save_stock
-from transformers import AutoTokenizer
 
 from hf_lenctrl import LengthControlledGenerationPipeline, UnitTable
 from hf_lenctrl.commands.arguments import DataArguments, ModelArguments
 from hf_lenctrl.commands.data import fit_length_tokens, tokenize
-from hf_lenctrl.commands.models import build_model as build_new_model
+from hf_lenctrl.commands.models import build_model
 from hf_lenctrl.length_tokens import LengthTokens
 
 
@@ -46,9 +48,7 @@ def test_each_length_has_one_class_and_longer_ones_no_lower_one(lengths, bins, l
 @pytest.mark.parametrize("kind", ["bart", "bert", "m2m_100", "marian", "mbart", "nllb", "pegasus", "t5", "characters"])
 def test_tokens_are_entries_that_write_nothing(kind, character_tokenizer, tmp_path):
     original = character_tokenizer if kind == "characters" else make_tokenizers()[kind]
-    original.save_pretrained(tmp_path / "copy")
-    tokenizer = type(original).from_pretrained(tmp_path / "copy")
-    tokens = LengthTokens("ratio", (0.5, 1.0))
+    tokenizer, tokens = copy.deepcopy(original), LengthTokens("ratio", (0.5, 1.0))
     tokens.add_to(tokenizer)
     tokens.add_to(tokenizer)  # once is enough
     ids = tokenizer.convert_tokens_to_ids(tokens.tokens)
@@ -67,19 +67,16 @@ def test_tokens_are_entries_that_write_nothing(kind, character_tokenizer, tmp_pa
         assert table.weights[0, ids].tolist() == [0, 0, 0]
 
 
-def test_tokens_that_would_be_target_entries_are_refused(character_tokenizer, tmp_path):
-    character_tokenizer.save_pretrained(tmp_path)
-    tokenizer = type(character_tokenizer).from_pretrained(tmp_path)
-    entries = len(tokenizer)
+def test_tokens_that_would_be_target_entries_are_refused(character_tokenizer):
+    tokenizer, entries = copy.deepcopy(character_tokenizer), len(character_tokenizer)
     tokenizer.target_encoder |= {f"word{i}": i for i in range(len(tokenizer.target_encoder), entries + 5)}
     message = f"got {entries} and {entries + 5}; use target_vocabulary=shared"
     with pytest.raises(ValueError, match=message):
         LengthTokens("ratio", (0.5, 1.0)).add_to(tokenizer)
 
 
-def test_sources_begin_with_the_token_of_their_target(shared_tokenizer, tmp_path):
-    shared_tokenizer.save_pretrained(tmp_path)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+def test_sources_begin_with_the_token_of_their_target(shared_tokenizer):
+    tokenizer = copy.deepcopy(shared_tokenizer)
     rows = DatasetDict({"train": Dataset.from_dict({"source": SOURCES, "target": TARGETS})})
     arguments = DataArguments(length_tokens="bins", length_bins=2, max_source_length=12)
     tokens = fit_length_tokens(rows["train"], tokenizer, "character", arguments)
@@ -97,23 +94,13 @@ def test_sources_begin_with_the_token_of_their_target(shared_tokenizer, tmp_path
 
 @pytest.mark.parametrize("encoding", ["none", "ldpe"])
 def test_the_pipeline_puts_the_token_of_the_requested_length_there(shared_tokenizer, tmp_path, monkeypatch, encoding):
-    shared_tokenizer.save_pretrained(tmp_path)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    tokens = LengthTokens("ratio", (0.2, 0.5))
+    tokenizer, tokens = copy.deepcopy(shared_tokenizer), LengthTokens("ratio", (0.2, 0.5))
     tokens.add_to(tokenizer)
-    fields = {"length_encoding": encoding, "absolute_positions": True, "length_unit": "character"}
-    model = build_model("marian", vocab_size=len(tokenizer), length_tokens=tokens.to_dict(), **fields)
-    model.set_unit_table(tokenizer)
+    fields = {"length_encoding": encoding, "absolute_positions": True, "length_tokens": tokens.to_dict()}
+    model = controlled_marian(tokenizer, **fields)
     model.save_pretrained(tmp_path)
     assert type(model).from_pretrained(tmp_path).config.length_tokens == {"kind": "ratio", "thresholds": [0.2, 0.5]}
-    seen = []
-    original = model.generate
-
-    def generate(input_ids, attention_mask, **kwargs):
-        seen.extend(zip(input_ids.tolist(), attention_mask.tolist(), strict=True))
-        return original(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
-
-    monkeypatch.setattr(model, "generate", generate)
+    calls = spy(monkeypatch, model)
     pipe = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device="cpu")
     text = SOURCES[4]  # 75 characters
     rows = pipe([text] * 3, length=[15, 16, 38], batch_size=1, max_new_tokens=5)
@@ -121,7 +108,8 @@ def test_the_pipeline_puts_the_token_of_the_requested_length_there(shared_tokeni
     plain = tokenizer(text)["input_ids"]
     # the longest is written first
     ids = tokenizer.convert_tokens_to_ids(["<long>", "<normal>", "<short>"])
-    assert seen == [([i, *plain], [1] * (len(plain) + 1)) for i in ids]
+    assert [call["input_ids"].tolist() for call in calls] == [[[i, *plain]] for i in ids]
+    assert [call["attention_mask"].tolist() for call in calls] == [[[1] * (len(plain) + 1)]] * 3
     with pytest.raises(ValueError, match="no length was given"):
         pipe(text)
     if encoding == "none":
@@ -131,11 +119,10 @@ def test_the_pipeline_puts_the_token_of_the_requested_length_there(shared_tokeni
 
 def test_a_plain_checkpoint_gets_rows_for_the_tokens(shared_tokenizer, tmp_path):
     save_stock(tmp_path, shared_tokenizer)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    tokens = LengthTokens("ratio", (0.2, 0.5))
+    tokenizer, tokens = copy.deepcopy(shared_tokenizer), LengthTokens("ratio", (0.2, 0.5))
     tokens.add_to(tokenizer)
     arguments = ModelArguments(base_model=str(tmp_path), length_encoding="ldpe", length_unit="character")
-    new = build_new_model(arguments, tokenizer, 64, tokens)
+    new = build_model(arguments, tokenizer, 64, tokens)
     assert new.get_input_embeddings().num_embeddings == len(tokenizer) == len(shared_tokenizer) + 3
     assert new.unit_table.weights.shape[1] == len(tokenizer)
     assert new.config.length_tokens == tokens.to_dict()

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers
-from conftest import MARIAN, build_model
-from recipe_runs import save
+from conftest import controlled_marian, save_in
 from safetensors.torch import load_file, save_file
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
@@ -52,17 +51,13 @@ def pieces_of(text: str) -> list[str]:
     return [BYTES[byte] for byte in text.encode("utf-8")]
 
 
-def marian_of(vocabulary: dict[str, int], folder):
-    """Marian's tokenizer over these pieces."""
-    train_marian_tokenizer(["a b"], ["a b"], folder, target_vocabulary="shared")  # for the .spm, which joins pieces
-    (folder / "handmade.json").write_text(json.dumps(vocabulary), encoding="utf-8")
-    spm = str(folder / "source.spm")
-    return transformers.MarianTokenizer(spm, spm, str(folder / "handmade.json"), clean_up_tokenization_spaces=False)
-
-
 @pytest.fixture(scope="module")
 def handmade_marian(tmp_path_factory):
-    return marian_of(MARIAN_VOCABULARY, tmp_path_factory.mktemp("handmade"))
+    folder = tmp_path_factory.mktemp("handmade")
+    train_marian_tokenizer(["a b"], ["a b"], folder, target_vocabulary="shared")  # for the .spm, which joins pieces
+    (folder / "handmade.json").write_text(json.dumps(MARIAN_VOCABULARY), encoding="utf-8")
+    spm = str(folder / "source.spm")
+    return transformers.MarianTokenizer(spm, spm, str(folder / "handmade.json"), clean_up_tokenization_spaces=False)
 
 
 @pytest.fixture(scope="module")
@@ -263,11 +258,8 @@ def test_a_table_in_use_notices_that_an_unfilled_one_was_loaded(handmade_marian)
 @pytest.fixture(scope="module")
 def character_checkpoint(shared_tokenizer, tmp_path_factory):
     """A model with its tokenizer beside it, and the same without."""
-    folder, bare = tmp_path_factory.mktemp("with"), tmp_path_factory.mktemp("without")
-    model = build_model("marian", **{**MARIAN, "vocab_size": len(shared_tokenizer)}, length_unit="character")
-    save(model, shared_tokenizer, folder)
-    model.save_pretrained(bare)
-    return folder, bare
+    model, folders = controlled_marian(shared_tokenizer), tmp_path_factory.mktemp("checkpoints")
+    return save_in(folders / "with", model, shared_tokenizer), save_in(folders / "without", model)
 
 
 @pytest.mark.parametrize(("unit", "by"), [("token", "argument"), ("word", "config")])

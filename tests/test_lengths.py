@@ -40,7 +40,7 @@ def test_every_form_of_a_length_is_one_for_each_row(length):
     [
         (40, "max", None, [[40, 40]] * 3),
         ([40, 36], None, None, [[40, 36]] * 3),
-        ([40, 36], "exact", 0.1, [[40, 36], [36, 33], [44, 39]]),
+        ([40, 36], "exact", 0.1, [[40, 36], [36, 33], [44, 39]]),  # 32.4 and 39.6
         (40, "exact", [(0, 4), 2], [[40, 40], [40, 38], [44, 42]]),
     ],
 )
@@ -51,8 +51,6 @@ def test_a_request_becomes_a_target(length, constraint, tolerance, expected):
 
 
 def test_constraints_are_max_exact_or_none():
-    for constraint in (None, "max", "exact"):
-        check_constraint(constraint)
     for other in ("min", "Max", "", True):
         with pytest.raises(ValueError, match=rf"length_constraint must be 'max' .*, got {other!r}"):
             check_constraint(other)

@@ -4,9 +4,10 @@ import re
 
 import pytest
 from conftest import SOURCES, TARGETS, build_model
+from family_models import stock_model
 from huggingface_hub import ModelCard
 from recipe_runs import save
-from transformers import EvalPrediction, MarianConfig, MarianMTModel, Seq2SeqTrainingArguments
+from transformers import EvalPrediction, Seq2SeqTrainingArguments
 
 from hf_lenctrl.card import minimal_card
 from hf_lenctrl.commands.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
@@ -117,8 +118,7 @@ def test_a_controlled_card_warns_of_plain_classes_and_a_plain_one_does_not(saved
     run = make_run(tests={}, outputs={}, sources=[], references=[])  # which tested nothing
     card = model_card(saved[0], run, "short")
     assert card.data.eval_results is None and "## Measured" not in card.text and "ignores the length" in card.text
-    plain = MarianMTModel(MarianConfig(vocab_size=60, d_model=16, encoder_layers=1, decoder_layers=1, pad_token_id=0))
-    card = model_card(plain, make_run(), "plain")
+    card = model_card(stock_model("marian"), make_run(), "plain")
     assert "ignores the length" not in card.text and "trained to compare with" in card.text
     assert "length-control" not in card.data.tags
     plain = build_model("bart", length_encoding="none", absolute_positions=True)

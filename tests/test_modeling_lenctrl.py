@@ -55,7 +55,7 @@ def paper_encoding(name, progress, length, dim):
     )
 
 
-def paper_logits(family, model, encoding, decoder_ids, progress, length, **fields):
+def paper_logits(family, model, encoding, length, **fields):
     """Logits of the stock model, whose decoder is handed scaled embeddings + encoding in place of token ids."""
     stock, _, _ = stock_twin(family, model, **fields)
     decoder = stock.get_decoder()
@@ -63,8 +63,8 @@ def paper_logits(family, model, encoding, decoder_ids, progress, length, **field
         for positions in (*decoder.embed_positions.parameters(), *decoder.embed_positions.buffers()):
             torch.nn.init.zeros_(positions)
     scale = math.sqrt(model.config.d_model) if getattr(model.config, "scale_embedding", False) else 1.0
-    embeds = decoder.embed_tokens.weight[decoder_ids].double() * scale
-    embeds = embeds + paper_encoding(encoding, progress, length, model.config.d_model)
+    embeds = decoder.embed_tokens.weight[DECODER_IDS[family]].double() * scale
+    embeds = embeds + paper_encoding(encoding, PROGRESS[family], length, model.config.d_model)
     if family in ("marian", "pegasus"):
         embeds = embeds / scale  # the stock decoder scales what it is given
     return stock(SOURCE, decoder_inputs_embeds=embeds.float()).logits
@@ -116,8 +116,7 @@ def test_logits_follow_the_papers_equations(any_family, encoding, absolute_posit
     fields = {"scale_embedding": absolute_positions}  # one with each
     told = {"length_encoding": encoding, "absolute_positions": absolute_positions}
     model = build_model_of(any_family, **told, init_std=0.2, **fields)
-    decoder_ids, progress = DECODER_IDS[any_family], PROGRESS[any_family]
-    expected = paper_logits(any_family, model, encoding, decoder_ids, progress, [3, 17], **fields)
+    expected = paper_logits(any_family, model, encoding, [3, 17], **fields)
     torch.testing.assert_close(logits(model, [3, 17]), expected, atol=2e-5, rtol=1e-5)
     assert not torch.allclose(logits(model, [4, 17])[0], expected[0], atol=1e-3)
 

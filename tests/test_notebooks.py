@@ -11,19 +11,20 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from conftest import plain_marian, save_in
 from hub_server import Hub
 from jupyter_client import AsyncKernelManager
 from jupyter_core.utils import run_sync
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell
-from recipe_runs import ROOT, save_translators
-from transformers import BertConfig
+from recipe_runs import ROOT, write_predictor
 
-from hf_lenctrl import LengthPredictor, LengthPredictorConfig, add_length_control
+from hf_lenctrl import add_length_control
 
 
 NOTEBOOKS = {path.stem: nbformat.read(path, as_version=4) for path in (ROOT / "notebooks").glob("*.ipynb")}
 NAMES = sorted(NOTEBOOKS)
+CELLS = {name: [cell for cell in NOTEBOOKS[name].cells if cell.cell_type == "code"] for name in NAMES}
 # run as a last cell of each notebook, where its variables are
 FACTS = {
     "01_quickstart": """
@@ -79,20 +80,13 @@ def execute(tmp_path_factory, shared_tokenizer, hub):
     tmp_path = tmp_path_factory.mktemp("clone")
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     (tmp_path / "notebooks").mkdir()
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "write_titles_base").symlink_to(ROOT / "models" / "write_titles_base")
-    controlled = tmp_path / "models" / "translate_to_english"
-    names = {"model": controlled.name, "base": f"{controlled.name}_base"}
-    _, plain = save_translators(controlled.parent, shared_tokenizer, **names)
+    models, plain = tmp_path / "models", plain_marian(shared_tokenizer)
+    save_in(models / "translate_to_english_base", plain, shared_tokenizer)
+    (models / "write_titles_base").symlink_to(ROOT / "models" / "write_titles_base")
     model = add_length_control(plain, tokenizer=shared_tokenizer, length_unit="character")
     model.make_length_optional()
     model.config.length_predictor, model.config.length_constraint = "./predictor", "exact"
-    model.save_pretrained(controlled)
-    encoder = BertConfig(vocab_size=120, hidden_size=16, intermediate_size=16, num_hidden_layers=1)
-    encoder.num_attention_heads = 2
-    lengths = {"length_unit": "character", "target_mean": 30, "target_std": 5}
-    LengthPredictor(LengthPredictorConfig(encoder=encoder, **lengths)).save_pretrained(controlled / "predictor")
-    shared_tokenizer.save_pretrained(controlled / "predictor")
+    write_predictor(save_in(models / "translate_to_english", model, shared_tokenizer) / "predictor")
     # what would change where the kernel draws, or what it loads
     unset = {"MPLBACKEND", "LENCTRL_MODEL", "LENCTRL_BASE_MODEL"}
     environment = {name: value for name, value in os.environ.items() if name not in unset}
@@ -135,8 +129,7 @@ def test_committed_notebook_is_whole_and_clean(name):
     assert len(text.encode()) < 400_000
     # nothing of the machine it was run on; a picture's letters may spell anything
     assert not re.search(r"(?<![\w.])/(tmp|home|root|work)\b", re.sub(r'"image/png": ".*"', "", text))
-    cells = [cell for cell in NOTEBOOKS[name].cells if cell.cell_type == "code"]
-    sources = "".join(cell.source for cell in cells)
+    cells, sources = CELLS[name], "".join(cell.source for cell in CELLS[name])
     assert not name.startswith("05") or [large for large in SMALLER if large not in sources] == []
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))  # in one go, from the top
     steps = r'^STEPS = int\(os\.environ\.get\("LENCTRL_NOTEBOOK_STEPS", \d+\)\)'
@@ -149,7 +142,8 @@ def test_committed_notebook_is_whole_and_clean(name):
 
 
 def test_the_committed_outputs_show_what_the_text_says():
-    finetune, predict, share, causal = ("".join(_printed(name)) for name in NAMES[1:])
+    outputs = ([output for cell in CELLS[name] for output in cell.outputs] for name in NAMES[1:])
+    finetune, predict, share, causal = ("".join(output.get("text", "") for output in each) for each in outputs)
     before, after = map(float, re.findall(r"(?:before|after): mean error ([\d.]+) characters", causal))
     assert after < before / 3
     errors = [float(error) for error in re.findall(r"mean error ([\d.]+) characters", finetune)]
@@ -161,15 +155,9 @@ def test_the_committed_outputs_show_what_the_text_says():
     assert "the same translations as before: True" in share
 
 
-def _printed(name: str) -> list[str]:
-    cells = [cell for cell in NOTEBOOKS[name].cells if cell.cell_type == "code"]
-    return [output["text"] for cell in cells for output in cell.outputs if output["output_type"] == "stream"]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_first_cell_clones_and_installs_where_the_package_is_missing(name, tmp_path, monkeypatch):
-    first = next(cell for cell in NOTEBOOKS[name].cells if cell.cell_type == "code")
-    asked = []
+    first, asked = CELLS[name][0], []
 
     def run(command, check):
         asked.append(command)
@@ -186,6 +174,5 @@ def test_the_first_cell_clones_and_installs_where_the_package_is_missing(name, t
     exec(first.source, {})
     assert [command[:2] for command in asked] == [["git", "clone"], [sys.executable, "-m"]]
     assert asked[1][-1] == "./clone[train,notebooks]" and (tmp_path / asked[0][-1]).is_dir()
-    code = "".join(cell.source for cell in NOTEBOOKS[name].cells if cell.cell_type == "code")
-    paths = re.findall(r'"(\.\./[\w/.]+)"', code)
+    paths = re.findall(r'"(\.\./[\w/.]+)"', "".join(cell.source for cell in CELLS[name]))
     assert paths and all(Path(path).exists() for path in paths)

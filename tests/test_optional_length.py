@@ -1,17 +1,16 @@
 """A model that was trained on rows without a length too."""
 
 import copy
-import json
 
 import pytest
 import torch
 from conftest import build_model
 from family_models import stock_model, tokenizer_of
 from pipeline_calls import spy
+from recipe_runs import read_rows, write_texts
 from test_causal import build_plain, make_tokenizer
 
 from hf_lenctrl import LengthControlledGenerationPipeline, add_length_control
-from hf_lenctrl.commands import generate
 from hf_lenctrl.inference import pipeline, pipeline_call
 from hf_lenctrl.inference.ranking import log_probabilities, rank, similarity
 from hf_lenctrl.inference.search import SearchByLength, best_of_each
@@ -79,19 +78,13 @@ def test_what_cannot_be_switched_off_is_not_optional():
         ("a b c", "abc", 1.0),  # spaces do not count
         ("", "abc", 0.0),
         ("ab", "", 0.0),
+        # matches of trigrams in sacreBLEU's chrF, and the trigrams of either text
+        ("She went home early.", "She left for home.", 5 * 3 / (15 + 4 * 13)),
+        ("It is late", "It's late now", 5 * 3 / (6 + 4 * 9)),
     ],
 )
 def test_similarity_is_the_f_score_of_character_trigrams(text, other, wanted):
     assert similarity(text, other) == pytest.approx(wanted)
-
-
-def test_similarity_is_chrf_of_order_three():
-    metric = pytest.importorskip("sacrebleu.metrics.chrf")
-    for text, other in [("She went home early.", "She left for home."), ("It is late", "It's late now")]:
-        grams = [metric.extract_all_char_ngrams(each, 3, include_whitespace=False)[2] for each in (text, other)]
-        hypothesis, reference, matches = metric.CHRF._get_match_statistics(*grams)
-        precision, recall = matches / hypothesis, matches / reference
-        assert similarity(text, other) == pytest.approx(5 * precision * recall / (4 * precision + recall))
 
 
 def test_several_natural_texts_count_by_their_probability():
@@ -231,16 +224,13 @@ def test_a_choice_that_cannot_be_made_is_refused(chooser):
 def test_texts_under_a_score_are_in_a_second_file_too(chooser, tmp_path, capsys):
     chooser.save_pretrained(tmp_path / "model")
     (tmp_path / "in.txt").write_text("one more text\nwith other words\n", encoding="utf-8")
-    words = ["--model", f"{tmp_path}/model", "--input_file", f"{tmp_path}/in.txt", "--output_file", f"{tmp_path}/out"]
-    words += ["--length", "9", "--length_constraint", "exact", "--min_score"]
-    generate.main([*words, "-1000"])
-    lines = (tmp_path / "out").read_text(encoding="utf-8").splitlines()
-    scores = sorted(json.loads(line)["score"] for line in lines)
-    low = tmp_path / "out.low.jsonl"
-    assert low.read_text(encoding="utf-8") == "" and scores[0] < scores[1]
-    generate.main([*words, str(sum(scores) / 2)])  # another bound takes the texts that are there
+    given = tmp_path / "model", tmp_path / "in.txt", "--length", 9, "--length_constraint", "exact", "--min_score"
+    scores = sorted(row["score"] for row in write_texts(*given, -1000))
+    low = tmp_path / "out.jsonl.low.jsonl"
+    assert read_rows(low) == [] and scores[0] < scores[1]
+    write_texts(*given, sum(scores) / 2)  # another bound takes the texts that are there
     assert "is complete" in capsys.readouterr().err
-    assert [json.loads(line)["score"] for line in low.read_text(encoding="utf-8").splitlines()] == scores[:1]
-    (tmp_path / "out").unlink()
+    assert [row["score"] for row in read_rows(low)] == scores[:1]
+    (tmp_path / "out.jsonl").unlink()
     with pytest.raises(ValueError, match="chooses its texts"):
-        generate.main([*words, "-5", "--rerank", "2"])
+        write_texts(*given, -5, "--rerank", 2)

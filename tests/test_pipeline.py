@@ -2,16 +2,16 @@
 
 import pytest
 import torch
-from conftest import MARIAN, SHAPE, SOURCES, controlled_marian
+from conftest import SOURCES, controlled_marian
+from family_models import UNITS, stock_model, tokenizer_of
 from pipeline_calls import independent_length, spy
-from transformers import MarianConfig, MarianMTModel, pipeline
+from transformers import pipeline
 
 import hf_lenctrl
 from hf_lenctrl import LengthControlledGenerationPipeline
 
 
 TASK = "length-controlled-generation"
-UNITS = ["token", "character", "word", "byte"]
 KEYS = {"generated_text", "length", "requested_length", "length_unit"}
 
 
@@ -114,9 +114,7 @@ def test_several_outputs_are_the_beams_of_each_text_in_their_order(pipe, model, 
         (5, {"rerank": 7, "do_sample": True}, 7, 7),  # beams that sample are as many as the candidates too
     ],
 )
-def test_beams_are_enough_for_the_outputs_and_those_of_the_checkpoint_are_kept(
-    pipe, model, monkeypatch, own, options, beams, outputs
-):
+def test_beams_are_enough_and_those_of_the_checkpoint_are_kept(pipe, model, monkeypatch, own, options, beams, outputs):
     monkeypatch.setattr(model.generation_config, "num_beams", own)
     calls = spy(monkeypatch, model)
     pipe(SOURCES[0], length=5, length_constraint="max", **options)
@@ -127,9 +125,7 @@ def test_beams_are_enough_for_the_outputs_and_those_of_the_checkpoint_are_kept(
     ("options", "candidates"),
     [({"rerank": True}, 20), ({"rerank": 2, "num_return_sequences": 3}, 3), ({"rerank": 4, "do_sample": True}, 4)],
 )
-def test_what_is_returned_is_what_rerank_picks_among_all_candidates(
-    pipe, model, tokenizer, monkeypatch, options, candidates
-):
+def test_rerank_picks_among_all_candidates(pipe, model, tokenizer, monkeypatch, options, candidates):
     calls = spy(monkeypatch, model)
     asked = []
 
@@ -171,11 +167,9 @@ def test_a_model_without_encoding_is_bound_once_and_in_the_unit_of_the_call(toke
     assert free["requested_length"] is None and free["length"] > 3
 
 
-def test_the_bound_leaves_room_within_the_models_positions(tokenizer):
-    torch.manual_seed(3)
-    shape = {**SHAPE, **MARIAN, "vocab_size": len(tokenizer), "max_position_embeddings": 24, "init_std": 0.5}
-    model, options = MarianMTModel(MarianConfig(**shape)).eval(), {"length_unit": "token", "length_constraint": "max"}
-    pipe = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+def test_the_bound_leaves_room_within_the_models_positions():
+    parts = {"model": stock_model("marian", max_position_embeddings=24), "tokenizer": tokenizer_of("marian")}
+    pipe, options = LengthControlledGenerationPipeline(**parts), {"length_unit": "token", "length_constraint": "max"}
     assert pipe(SOURCES[0], length=23, **options)["length"] <= 23
     with pytest.raises(ValueError, match="length=24 needs at least 25 decoder positions, the model has 24; ask for"):
         pipe(SOURCES[0], length=24, **options)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import SOURCES, controlled_marian
+from conftest import SOURCES, controlled_marian, given_to
 from pipeline_calls import spy
 
 from hf_lenctrl import LengthControlEnsemble, LengthControlledGenerationPipeline
@@ -39,9 +39,8 @@ def test_several_lengths_of_several_texts_come_in_their_order(tokenizer):
     pipe = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device="cpu")
     lengths = [[30, 8], [12], [5, 33, 7], [9, 9], [21], [16, 4]]
     options = {"length_constraint": "exact", "batch_size": 4}
-    alone = [
-        [pipe(text, length=n, **options) for n in several] for text, several in zip(SOURCES, lengths, strict=True)
-    ]
+    rows = zip(SOURCES, lengths, strict=True)
+    alone = [[pipe(text, length=n, **options) for n in several] for text, several in rows]
     seen = count_encoded(model)
     assert pipe(SOURCES, length=lengths, **options) == alone
     assert sum(seen) <= len(SOURCES) + 2  # a text whose rows lie in two batches is read twice
@@ -49,9 +48,7 @@ def test_several_lengths_of_several_texts_come_in_their_order(tokenizer):
     assert [[len(n_best) for n_best in several] for several in best] == [[2, 2], [2]]
 
 
-@pytest.mark.parametrize(
-    "fields", [{"length_encoding": "learned", "encoder_length_embedding": True}, {}], ids=["told", "untold"]
-)
+@pytest.mark.parametrize("fields", [{"length_encoding": "learned", "encoder_length_embedding": True}, {}])
 def test_generate_writes_one_text_at_several_lengths(tokenizer, fields):
     model = controlled_marian(tokenizer, **fields)
     batch = tokenizer(SOURCES[0], return_tensors="pt")
@@ -79,17 +76,13 @@ def test_a_plain_model_and_an_ensemble_read_a_text_once_too(plain, model, tokeni
         assert seen == [[1]] * len(members)
 
 
-def test_batches_of_tokens_hold_more_of_what_is_short(model, tokenizer):
-    pipe = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+def test_batches_of_tokens_hold_more_of_what_is_short(pipe, model):
     lengths = [5, 60, 6, 61, 7, 8]
     texts = [" ".join(SOURCES[:3]), *SOURCES[1:]]  # a long source beside short ones: each row alone is short
     alone = pipe(texts, length=lengths, length_constraint="max", batch_size=1)
-    seen = []
-    hook = model.get_encoder().register_forward_hook(
-        lambda module, args, output: seen.append(tuple(output[0].shape[:2]))
-    )
+    read = given_to(model.get_encoder(), "input_ids")
     assert pipe(texts, length=lengths, length_constraint="max", batch_tokens=210) == alone
-    hook.remove()
+    seen = [tuple(ids.shape) for ids in read]
     assert sum(rows for rows, _ in seen) == 6 and seen[0][0] < max(rows for rows, _ in seen)  # the longest come first
     longest = iter(sorted(lengths, reverse=True))  # the order of the batches' rows
     for rows, width in seen:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import SOURCES, build_model, build_model_of
-from recipe_runs import assert_same_weights, save, train, weights, write_rows, write_texts
+from recipe_runs import assert_same_weights, train, weights, write_rows, write_texts
 from test_modeling_lenctrl import paper_encoding
 from torch._dynamo.utils import counters
 from transformers.models.bart.modeling_bart import BartDecoder
@@ -115,9 +115,7 @@ def test_two_compiled_graphs_write_the_same_for_all_lengths_and_batches(quick_co
 BUDGETS = [9, 30, 4, 9, 17, 2]
 
 
-def test_a_compiled_recipe_writes_the_same(shared_tokenizer, tmp_path, quick_compile):
-    fields = {"vocab_size": len(shared_tokenizer), "length_unit": "character", "init_std": 0.5}
-    saved = save(build_model("marian", seed=5, **fields), shared_tokenizer, tmp_path / "saved")
+def test_a_compiled_recipe_writes_the_same(saved, tmp_path, quick_compile):
     file = write_rows(tmp_path / "in.jsonl", [{"source": s, "n": n} for s, n in zip(SOURCES, BUDGETS, strict=True)])
     options = ["--length_column", "n", "--batch_size", 4, "--length_constraint", "exact"]
     plain = write_texts(saved, file, *options)

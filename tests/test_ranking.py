@@ -3,9 +3,8 @@
 import math
 
 import pytest
-import torch
-from conftest import SHAPE, SOURCES
-from transformers import BartConfig, BartForConditionalGeneration
+from conftest import SOURCES
+from family_models import stock_model, tokenizer_of
 
 from hf_lenctrl import rerank
 from hf_lenctrl.inference.ranking import log_probabilities
@@ -36,22 +35,17 @@ def loss_of(model, tokenizer, source: str, text: str, **options) -> float:
     return -float(model(**batch).loss.detach()) * batch["labels"].shape[1]
 
 
-def test_a_score_is_the_stock_loss_of_the_pair_alone(plain, tokenizer):
+def test_a_score_is_the_stock_loss_of_the_pair_alone_and_takes_lists(plain, tokenizer):
     texts = ["a tool", "a longer text for the same source", "b"]
     scores = log_probabilities(plain, tokenizer, SOURCES[:1] * 3, texts)
     for text, score in zip(texts, scores, strict=True):
         assert math.isclose(score, loss_of(plain, tokenizer, SOURCES[0], text), rel_tol=1e-4)
-
-
-def test_a_source_that_the_model_cannot_hold_is_cut(tokenizer):
-    torch.manual_seed(3)
-    shape = {**SHAPE, "vocab_size": len(tokenizer), "max_position_embeddings": 16}
-    model, source = BartForConditionalGeneration(BartConfig(**shape)).eval(), " ".join(SOURCES)
-    expected = loss_of(model, tokenizer, source, "a tool", truncation=True, max_length=16)
-    assert log_probabilities(model, tokenizer, [source], ["a tool"]) == pytest.approx([expected], rel=1e-4)
-
-
-def test_what_cannot_be_scored_is_refused(plain, tokenizer):
+    assert log_probabilities(plain, tokenizer, [], []) == []
     with pytest.raises(TypeError, match="sources must be a list of texts, got 'a'"):
         log_probabilities(plain, tokenizer, "a", ["b"])
-    assert log_probabilities(plain, tokenizer, [], []) == []
+
+
+def test_a_source_that_the_model_cannot_hold_is_cut():
+    model, tokenizer, source = stock_model("bart", max_position_embeddings=16), tokenizer_of("bart"), " ".join(SOURCES)
+    expected = loss_of(model, tokenizer, source, "a tool", truncation=True, max_length=16)
+    assert log_probabilities(model, tokenizer, [source], ["a tool"]) == pytest.approx([expected], rel=1e-4)

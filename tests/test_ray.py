@@ -96,9 +96,7 @@ def test_a_key_is_that_of_the_row_and_of_equal_rows_before_it():
     assert len(set(keys)) == 4
     assert keys_of(requests({"a": 2}, {"a": 1}, {"a": 5}, {"a": 1})).tolist()[:2] == [keys[1], keys[0]]
     assert keys_of(requests({"a": 1}, {"a": 1}, {"a": 1})).tolist() == [keys[0], keys[2], keys[3]]
-
-
-def test_a_column_of_keys_has_a_value_for_each_row_and_none_twice():
+    # a column of keys has a value for each row, and none twice
     assert len(set(keys_of(requests({"id": 1}, {"id": "1"}), "id").tolist())) == 2
     with pytest.raises(ValueError, match="rows 1 and 3 have one 'id'; give a column whose values differ"):
         keys_of(requests({"id": 1, "a": 1}, {"id": 2, "a": 2}, {"id": 1, "a": 3}), "id")

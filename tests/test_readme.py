@@ -6,8 +6,8 @@ import shutil
 import subprocess
 
 import pytest
-from conftest import SOURCES, TARGETS
-from recipe_runs import ROOT, read_rows, run_lenctrl, write_rows
+from conftest import SOURCES
+from recipe_runs import ROOT, ROWS, read_rows, run_lenctrl, write_rows
 
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -62,12 +62,10 @@ def test_every_make_target_in_the_docs_exists():
 @pytest.mark.slow
 def test_commands_of_the_readme_run(tmp_path, plain_pipe, monkeypatch):
     """The commands as printed, with a small run's options added to training and a plain checkpoint in its place."""
-    plain_pipe.model.save_pretrained(tmp_path / "plain")
-    plain_pipe.tokenizer.save_pretrained(tmp_path / "plain")
-    pairs = [(f"{s} {i}.", f"{t} {i}") for i in range(40) for s, t in zip(SOURCES, TARGETS, strict=True)]
+    plain_pipe.save_pretrained(tmp_path / "plain")
     samples = tmp_path / "docs" / "samples"
     samples.mkdir(parents=True)
-    write_rows(samples / "headlines.jsonl", [{"source": s, "target": t, "package": t} for s, t in pairs])
+    write_rows(samples / "headlines.jsonl", ROWS)
     (samples / "texts.txt").write_text("\n".join(SOURCES))
     small = "--max_steps 2 --save_steps 1 --eval_steps 2 --max_test_rows 4 --max_validation_rows 4 "
     small += "--generation_num_beams 1 --validation_share 0.2 --test_share 0.2"

@@ -101,10 +101,7 @@ def test_markdown_has_a_row_for_each_unit_bucket_and_example():
 
 
 def png_size(path) -> tuple[int, int]:
-    data = path.read_bytes()
-    assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    assert data[12:16] == b"IHDR"
-    return struct.unpack(">II", data[16:24])
+    return struct.unpack(">II", path.read_bytes()[16:24])
 
 
 def test_save_writes_json_markdown_and_a_png_where_it_can_be_drawn(tmp_path, monkeypatch, caplog):
@@ -149,6 +146,5 @@ def test_a_far_difference_makes_no_more_bars_than_a_near_one(tmp_path, monkeypat
     ],
 )
 def test_wrong_arguments_are_refused(arguments, error, message):
-    arguments = {"predictions": TEXTS, "requested": CHARACTERS, **arguments}
     with pytest.raises(error, match=message):
-        length_report(arguments.pop("predictions"), arguments.pop("requested"), **arguments)
+        length_report(**{"predictions": TEXTS, "requested": CHARACTERS, **arguments})

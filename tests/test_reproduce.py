@@ -8,8 +8,7 @@ import pytest
 import run as reproduce
 import sacrebleu
 import yaml
-from conftest import SOURCES, TARGETS
-from recipe_runs import ROOT, read_rows, write_rows
+from recipe_runs import ROOT, ROWS, read_rows, write_rows
 from run import load_table
 
 
@@ -53,10 +52,10 @@ TRANSLATION = {
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reproduce")
-    pairs = [(i, s, t) for i in range(8) for s, t in zip(SOURCES, TARGETS, strict=True)]
-    rows = [{"source": f"{s} Number {i}.", "target": f"{t} {i}"} for i, s, t in pairs]
-    rows += [{"source": f"Six {i}", "target": "sixsix"} for i in range(5)]  # as long as a test length
-    write_rows(folder / "rows.jsonl", rows)
+    unseen = [
+        {"source": f"Six {i}", "target": "sixsix", "package": "six"} for i in range(5)
+    ]  # as long as a test length
+    write_rows(folder / "rows.jsonl", [*ROWS[:48], *unseen])
     (folder / "table.yaml").write_text(yaml.safe_dump(TABLE, sort_keys=False))
     return folder
 
@@ -147,12 +146,7 @@ def test_a_result_that_was_cut_off_runs_again_and_one_of_another_format_is_refus
 
 @pytest.mark.slow
 def test_a_row_of_each_system_of_a_shipped_table_is_trained_and_tested(tmp_path):
-    rows = [
-        {"source": f"{s} Number {i}.", "target": f"{t} {i}"[: 12 + 5 * i], "package": f"{s[:4]}{i}"}
-        for i in range(12)
-        for s, t in zip(SOURCES, TARGETS, strict=True)
-    ]
-    write_rows(tmp_path / "rows.jsonl", rows)
+    write_rows(tmp_path / "rows.jsonl", ROWS[:72])
     spec = load_table(ROOT / "recipes" / "reproduce" / "headline_en.yaml")
     table = tmp_path / "table.yaml"
     spec["rows"]["lenemb_golc"] |= {"max_steps": 1, "warmup_steps": 0}  # a row's own options win over --set

@@ -7,7 +7,7 @@ import lengths as figure
 import pytest
 import torch
 import yaml
-from conftest import SOURCES
+from conftest import SOURCES, save_in
 from recipe_runs import read_rows, write_rows
 
 from hf_lenctrl import DataCollatorForLengthControl
@@ -88,9 +88,7 @@ def test_twenty_pairs_are_learnt_exactly(name, character_tokenizer, monkeypatch)
 
 def test_a_checkpoint_holds_the_whole_model_and_it_keeps_lengths(name, character_tokenizer, tmp_path):
     model = build(name, character_tokenizer)
-    model.save_pretrained(tmp_path)
-    character_tokenizer.save_pretrained(tmp_path)
-    loaded = type(model).from_pretrained(tmp_path).eval()
+    loaded = type(model).from_pretrained(save_in(tmp_path, model, character_tokenizer)).eval()
     inputs = character_tokenizer(SOURCES[:2], padding=True, return_tensors="pt")
     start = {"decoder_input_ids": torch.tensor([[character_tokenizer.pad_token_id, 5, 6]] * 2)}
     length = {"length": torch.tensor([7, 9])}
@@ -161,9 +159,7 @@ def test_the_extractor_learns_which_words_the_target_has(character_tokenizer):
 
 
 def test_a_length_that_the_table_does_not_test_is_written_for_the_figure(tmp_path, character_tokenizer):
-    folder = tmp_path / "la"
-    build("la", character_tokenizer).save_pretrained(folder)
-    character_tokenizer.save_pretrained(folder)
+    folder = save_in(tmp_path / "la", build("la", character_tokenizer), character_tokenizer)
     (folder / "run.yaml").write_text("generation_num_beams: 2\nper_device_eval_batch_size: 2\n")
     rows = [{"source": source, "target": "x"} for source in SOURCES[:3]]
     write_rows(folder / "test.jsonl", rows)

@@ -10,13 +10,12 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx
 import pytest
+from recipe_runs import ROOT
 
 
-ROOT = Path(__file__).resolve().parents[1]
 SENTENCES = [
     "Ich kann dieses Fenster nicht öffnen.",
     "Der Film war so langweilig, dass ich eingeschlafen bin.",

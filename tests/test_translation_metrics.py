@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sacrebleu
+from recipe_runs import ROOT, write_rows
 from run import render
 from translations import System, length_figures, load_systems, main, paired_bootstrap, translation_tables
 
 from hf_lenctrl.evaluation.metrics import predictor_figures, translation_metrics
 
 
-RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 ENGLISH = ["the cat sat on the mat", "a dog ran through the long grass", "rain fell all day in the hills"]
 WORSE = ["the cat sat on a mat", "the dog ran in long grass", "it rained for a day"]
 JAPANESE = ["彼はついにそれが真実だと認めた。", "猫がマットの上に座った。"]
@@ -120,9 +120,7 @@ def test_systems_that_cannot_be_compared_are_refused(systems, options, message):
 
 def write(path: Path, outputs, references=ENGLISH, **columns) -> str:
     columns = {"source": ["s"] * len(outputs), "output": outputs, "ref": references, **columns}
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return str(path)
+    return str(write_rows(path, [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]))
 
 
 def test_systems_of_different_units_are_measured_in_one(tmp_path, shared_tokenizer):
@@ -206,7 +204,7 @@ def test_a_table_of_the_papers_leaves_a_ratio_that_is_not_there_empty(tmp_path, 
 
 def test_no_script_has_the_name_of_a_library():
     # Python looks first in the folder of the script that it runs
-    folders = (RECIPES, RECIPES / "reproduce", RECIPES / "fit")
+    folders = (ROOT / "recipes", ROOT / "recipes" / "reproduce", ROOT / "recipes" / "fit")
     names = [path.stem for folder in folders for path in folder.glob("*.py")]
     code = "import importlib.util, sys; print([n for n in sys.argv[1:] if importlib.util.find_spec(n)])"
     done = subprocess.run([sys.executable, "-I", "-c", code, *names], capture_output=True, text=True, check=True)

@@ -38,8 +38,6 @@ EXACT_5 = {"length": 5, "length_constraint": "exact"}
 WRONG = {
     "length_unit goes with a length, got {'length_unit': 'word'}": {"length_unit": "word"},
     "length must be an int of at least 1, got '75' (str)": {"length": "75"},
-    "length must be at least 1, got 0": {"length": 0},
-    "length must be an int of at least 1, got True (bool)": {"length": True},
     "length_unit must be one of token, character, word, byte, width, got 'char'": {"length": 5, "length_unit": "char"},
     "length_constraint must be one of max, exact, got 'min'": {"length": 5, "length_constraint": "min"},
     "length_tolerance=2 is a window around an exact length, got": {"length": 5, "length_tolerance": 2},

@@ -7,6 +7,7 @@ from pathlib import Path
 import datasets
 import pytest
 from conftest import SOURCES, TARGETS, build_model
+from pipeline_calls import spy
 from recipe_runs import save, save_stock, write_rows, write_texts
 
 import hf_lenctrl
@@ -16,14 +17,8 @@ from hf_lenctrl.commands import generate
 def test_a_length_that_the_model_cannot_hold_is_told_before_any_is_written(monkeypatch, shared_tokenizer, tmp_path):
     fields = {"length_unit": "token", "absolute_positions": True}  # 128 positions
     model = build_model("marian", vocab_size=len(shared_tokenizer), **fields)
-    folder, batches = save(model, shared_tokenizer, tmp_path / "positions"), []
-    original = hf_lenctrl.LenCtrlMarianMTModel.generate
-
-    def counted(self, *args, **kwargs):
-        batches.append(original(self, *args, **kwargs))
-        return batches[-1]
-
-    monkeypatch.setattr(hf_lenctrl.LenCtrlMarianMTModel, "generate", counted)
+    folder = save(model, shared_tokenizer, tmp_path / "positions")
+    batches = spy(monkeypatch, hf_lenctrl.LenCtrlMarianMTModel)
     rows = [{"source": source, "n": n} for source, n in zip(SOURCES, [5, 6, 500, 7, 8, 9], strict=True)]
     file = write_rows(tmp_path / "in.jsonl", rows)
     with pytest.raises(ValueError, match="length=500 needs at least 501 decoder positions, the model has 128"):

@@ -135,8 +135,7 @@ def test_a_plain_checkpoint_is_given_length_control_by_training(stock, tmp_path)
     options = {"train_file": write_rows(tmp_path / "rows.jsonl", ROWS), "output_dir": tmp_path / "run", **FEW}
     options |= {"base_model": stock, "length_constraint": "max", "warmup_steps": 0, "dropout": 0.35}
     options |= {"validation_share": 0.1, "test_share": 0.1, "per_device_train_batch_size": 8}
-    metrics = train_seq2seq.main([yaml, *as_options(options)])
-    assert {f"test_{figure}" for figure in recipe_runs.FIGURES} <= metrics.keys()
+    train_seq2seq.main([yaml, *as_options(options)])
     outputs = read_rows(tmp_path / "run" / "test_outputs.jsonl")
     assert len(outputs) == 2 and all(len(row["output"]) <= row["requested"] for row in outputs)
     model, tokenizer = load(tmp_path / "run")

@@ -68,13 +68,9 @@ def test_the_recipe_trains_resumes_and_writes_table_2(data, tmp_path):
     assert predicted_lengths == [row["predicted_length"] for row in rows]
     errors = [row["predicted_length"] - row["reference_length"] for row in rows]
     mae = sum(map(abs, errors)) / 30
-    predicted = table["test"]["predicted"]
-    assert predicted["mae"] == pytest.approx(mae)
-    assert predicted["variance"] == pytest.approx(sum(error**2 for error in errors) / 30)
-    series = torch.tensor([[row["predicted_length"], row["reference_length"]] for row in rows]).double().T
-    assert predicted["pearson"] == pytest.approx(float(torch.corrcoef(series)[0, 1]))
+    assert table["test"]["predicted"]["mae"] == pytest.approx(mae)
     assert table["test"]["mae_ratio"] == pytest.approx(mae / (sum(counts) / 30))
-    assert json.loads((tmp_path / "all_results.json").read_text())["test_mae"] == predicted["mae"]
+    assert json.loads((tmp_path / "all_results.json").read_text())["test_mae"] == pytest.approx(mae)
 
     weights = (tmp_path / "model.safetensors").read_bytes()
     assert train(data, tmp_path, "--max_steps=60")["test_mae"] == metrics["test_mae"]
