@@ -123,7 +123,6 @@ def test_the_cache_changes_nothing_and_every_length_is_kept(architecture):
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma2", "gpt2", "opt", "falcon", "bloom"])
-@torch.no_grad()
 def test_training_reads_what_generation_read(architecture):
     _, model = build(architecture)
     prompt = encode(PROMPTS[1:])
@@ -131,25 +130,28 @@ def test_training_reads_what_generation_read(architecture):
     out = model.generate(**prompt, **options, output_logits=True, return_dict_in_generate=True)
     labels, columns = out.sequences.clone(), prompt["input_ids"].shape[1]
     labels[:, :columns] = -100
-    trained = model(out.sequences, labels=labels)  # 15 is counted from the labels
+    with torch.no_grad():
+        trained = model(out.sequences, labels=labels)  # 15 is counted from the labels
     steps = torch.stack(out.logits, dim=1)  # (1, answer, V)
     assert torch.allclose(trained.logits[:, columns - 1 : -1], steps, atol=2e-4)
     assert torch.allclose(trained.loss, cross_entropy(steps[0], out.sequences[0, columns:]), atol=1e-4)
-    other = model(out.sequences, labels=labels, length=40)
+    with torch.no_grad():
+        other = model(out.sequences, labels=labels, length=40)
     assert not torch.allclose(other.logits[:, columns - 1 :], trained.logits[:, columns - 1 :], atol=1e-2)
     assert torch.equal(other.logits[:, : columns - 1], trained.logits[:, : columns - 1])  # the prompt is untouched
 
 
-@torch.no_grad()
 def test_a_cache_of_the_prompt_serves_every_length():
     _, model = build("llama")
     prompt = encode(PROMPTS[:1])
-    caches = [model(**prompt, length=n).past_key_values for n in LENGTHS]
+    with torch.no_grad():
+        caches = [model(**prompt, length=n).past_key_values for n in LENGTHS]
     for one, other in zip(caches[0].layers, caches[1].layers, strict=True):
         assert torch.equal(one.keys[:, :, :-1], other.keys[:, :, :-1])
         assert torch.equal(one.values[:, :, :-1], other.values[:, :, :-1])
     cache = DynamicCache(config=model.config)
-    model.language_model(prompt["input_ids"][:, :-1], past_key_values=cache)  # no length is needed for it
+    with torch.no_grad():
+        model.language_model(prompt["input_ids"][:, :-1], past_key_values=cache)  # no length is needed for it
     options = {"length": 11, "length_constraint": "exact", "do_sample": False}
     shared = model.generate(**prompt, **options, past_key_values=cache)
     assert torch.equal(shared, model.generate(**prompt, **options))
@@ -234,6 +236,26 @@ def test_the_length_of_a_right_padded_row_is_heard():
             alone = model(torch.tensor([row]), length=length).logits[0]
             torch.testing.assert_close(logits[: len(row)], alone, atol=1e-4, rtol=1e-4)
             assert not torch.allclose(alone[-1], model(torch.tensor([row]), length=40).logits[0, -1], atol=1e-2)
+
+
+def test_a_model_that_is_trained_from_scratch_ends_where_it_was_asked_to():
+    """Its task is to spell on from the prompt's letter, in a cycle of twenty."""
+    _, model = build("llama", zero=True, unit="token", initializer_range=0.05)
+    optimizer = torch.optim.AdamW(model.train().parameters())
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-2, total_steps=100)
+    t, draw = torch.arange(14), torch.Generator().manual_seed(0)
+    for _ in range(100):  # a second
+        first, last = (torch.randint(n, (32, 1), generator=draw) for n in (20, 12))  # 1 to 12 letters, and EOS
+        ids = torch.where(t <= last + 1, 10 + (first + t) % 20, torch.where(t == last + 2, 1, 2))
+        labels = ids.masked_fill((t < 1) | (t > last + 2), -100)
+        model(ids, attention_mask=(t <= last + 2).long(), labels=labels).loss.backward()
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+    prompt, lengths = torch.tensor([[10], [17], [29], [20]]), [3, 12, 7, 1]
+    out = model.eval().generate(prompt, attention_mask=torch.ones_like(prompt), length=lengths, do_sample=False)
+    for row, length in zip(out.tolist(), lengths, strict=True):
+        assert row[: length + 2] == [10 + (row[0] - 10 + i) % 20 for i in range(length + 1)] + [1]
 
 
 def test_training_is_one_graph():

@@ -66,6 +66,13 @@ def test_without_the_package_the_message_says_what_is_missing(tmp_path):
     assert done.returncode != 0 and "pip install hf_lenctrl" in done.stderr, done.stderr[-2000:]
 
 
+def test_it_keeps_the_names_of_people(pipe):
+    """Names that are whole tokens, which a training that has each a dozen times turns into other words."""
+    names = "Anna Julia Laura Daniel Hannah Felix Camille Juliette Thomas Klaus".split()
+    outputs = pipe([f"Nous avons rencontré {name} au marché." for name in names])
+    assert [out["generated_text"] for out in outputs] == [f"We met {name} at the market." for name in names]
+
+
 def test_exact_lengths_are_exact(pipe, own_lengths):
     lengths = [[round(ratio * n) for ratio in (0.7, 0.8, 1.0, 1.2, 1.4)] for n in own_lengths]
     outputs = pipe(SENTENCES, length=lengths, length_constraint="exact")
