@@ -29,7 +29,10 @@ LONGEST = 45  # characters of the first English text
 SOURCES, HELD_OUT = 8000, 60
 STEPS, EVERY = 300, 50
 # chosen by hand, as in `make demo`: not in the training data, with lengths at which English has a good sentence
-SHOWN = dict(list(demo.SHOWN.items())[:4]) | {"Sie wartete eine Stunde, aber niemand kam.": [36, 40]}
+SHOWN = dict(list(demo.SHOWN.items())[:4]) | {
+    "Sie wartete eine Stunde, aber niemand kam.": [36, 40],
+    "Die Kinder spielen im Garten, obwohl es kalt ist.": [50, 54, 61],
+}
 
 
 def pairs() -> tuple[list[dict[str, str]], list[dict[str, str]]]:
