@@ -64,7 +64,7 @@ def token_limit(
     limit = target.high.new_tensor(room) + prompt_length + 32  # (B,)
     if positions is None or positions < 1:  # -1 of XLNet
         return limit
-    length = int(target.low.max())
+    length = int((target.low * (target.length > 0)).max())  # without a plan, 0, a row only has much room
     needed = -(-length // max(int(table.weights.max()), 1)) + 1  # EOS is predicted one position after the last token
     needed += max(apart - 1, 0)
     if needed > positions:

@@ -90,7 +90,7 @@ def test_similarity_is_the_f_score_of_character_trigrams(text, other, wanted):
 def test_several_natural_texts_count_by_their_probability():
     """exp(-1 / 2) : exp(-3 / 2), so 0.731 and 0.269 of the weight."""
     likely, other = "She went home.", "Not now!"
-    for text, share in ((likely, 0.7311), (other, 0.2689)):
+    for text, share in (("Shewent home.", 0.7311), (other, 0.2689)):  # spaces do not count
         value = rank(text, 0.0, {likely: -1.0, other: -3.0})[1]
         assert value == pytest.approx(40 * share, abs=0.01)
 
@@ -107,6 +107,7 @@ def test_several_natural_texts_count_by_their_probability():
         (["At 8 p.m.?", "At 8 p.m"], [-3.0, -1.0], "Is it at 8 p.m.?", 0),
         (["It starts tonight. Im.", "It starts now."], [-1.0, -3.0], "It starts tonight.", 1),  # no second sentence
         (["At 8 p.m.", "At 8 p.m"], [-3.0, -1.0], "It is at 8 p.m.", 0),
+        (["Wait..", "Wait."], [-9.0, -1.0], "Wait..", 0),  # the natural text, where it fits
     ],
 )
 def test_the_best_is_finished_likely_and_says_what_the_natural_text_says(candidates, plain, natural, best):
@@ -142,6 +143,11 @@ def test_a_chosen_text_has_its_length_and_the_best_score(chooser):
         expected = log_probabilities(chooser.model, chooser.tokenizer, texts, written)
         assert [out["score"] for out in outputs] == pytest.approx(expected, abs=1e-3)
         assert "score" not in chooser(texts, length=length, choose=False, **options)[0]
+
+
+def test_room_for_the_natural_text_takes_no_positions_that_the_model_lacks(chooser):
+    output = chooser("one more text", length=180, length_constraint="max", max_new_tokens=12)  # has 128 positions
+    assert 0 < output["length"] <= 180
 
 
 def test_many_lengths_of_a_text_share_a_search(chooser, monkeypatch):

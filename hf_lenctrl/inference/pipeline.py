@@ -61,10 +61,11 @@ class LengthControlledGenerationPipeline(Pipeline):
             those that contain most source words first (`hf_lenctrl.rerank`).
         choose (`bool`, *optional*): For a model with `length_optional` and a constraint: generate candidates that
             are planned for several lengths and for none, and return the best, with its `score`, the log-probability
-            without a length (`hf_lenctrl.inference.ranking.rank`). `"max"` then gives the best text of at most this
-            length, not the longest. More than eight lengths of a text share their candidates, of one search by length
-            (`hf_lenctrl.inference.search`). By default yes; `False` is faster, one search. Not with `finish`,
-            `rerank`, `do_sample` or `num_return_sequences`.
+            without a length (`hf_lenctrl.inference.ranking.rank`). The text that the model writes without a length is
+            the best if it fits. `"max"` then gives the best text of at most this length, not the longest. More than
+            eight lengths of a text share their candidates, of one search by length (`hf_lenctrl.inference.search`). By
+            default yes; `False` is faster, one search. Not with `finish`, `rerank`, `do_sample` or
+            `num_return_sequences`.
         batch_size (`int`, *optional*, defaults to 32): Sources generated together; similar lengths share a batch.
         batch_tokens (`int`, *optional*): Make batches of so many positions instead, rows times the longest source in
             tokens and the longest requested length in units, so that short texts come in large batches.

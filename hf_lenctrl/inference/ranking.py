@@ -215,14 +215,17 @@ def rank(text: str, plain: float, natural: Mapping[str, float]) -> tuple[bool, f
     What a candidate of about a length is worth, greater is better.
 
     `plain` is its log-probability without a length (`log_probabilities`); `natural` are the best texts that the model
-    writes without one, each with its log-probability, the first one of its beam first.
-    Where that text ends a sentence, a candidate that does so, with no more sentences than it has, comes before
+    writes without one, each with its log-probability, the first one of its beam first. That text, the natural one,
+    comes before all others: where it has an allowed length, nothing needs a choice.
+    Where it ends a sentence, a candidate that does so, with no more sentences than it has, comes before
     one that does not: a piece of a second sentence is what fills a length. Among these the highest log-probability
     counts, plus `SIMILARITY_WEIGHT` times the expected similarity to the natural texts: log-probability alone prefers
     texts that leave words out. The expectation is that of minimum Bayes risk decoding (Kumar & Byrne 2004), over the
     beam's texts.
     """
     first = next(iter(natural))
+    if text == first:
+        return True, math.inf
     whole = ends(text) and len(sentence_ends(text)) <= max(1, len(sentence_ends(first)))
     highest = max(natural.values())
     weights = [math.exp((score - highest) / TEMPERATURE) for score in natural.values()]
