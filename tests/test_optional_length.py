@@ -145,9 +145,14 @@ def test_a_chosen_text_has_its_length_and_the_best_score(chooser):
         assert "score" not in chooser(texts, length=length, choose=False, **options)[0]
 
 
-def test_room_for_the_natural_text_takes_no_positions_that_the_model_lacks(chooser):
-    output = chooser("one more text", length=180, length_constraint="max", max_new_tokens=12)  # has 128 positions
-    assert 0 < output["length"] <= 180
+def test_a_natural_text_that_fits_needs_no_candidates_and_no_more_positions_than_the_model_has(chooser, monkeypatch):
+    calls = spy(monkeypatch, chooser.model)
+    output = chooser("one more text", length=180, length_constraint="max", max_new_tokens=12)  # of 128 positions
+    assert 0 < output["length"] <= 180 and [call["length"] for call in calls] == [[0]]
+    texts, options = ["one more text", "with other words"], {"length_constraint": "max", "max_new_tokens": 12}
+    first, second = chooser(texts, length=[180, 10], **options)
+    assert second["length"] <= 10 < first["length"]
+    assert [call["length"] for call in calls[1:]] == [[0, 0], [10, 9, 8, 0]]  # both natural texts, then the second's
 
 
 def test_many_lengths_of_a_text_share_a_search(chooser, monkeypatch):

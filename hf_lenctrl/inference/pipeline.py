@@ -127,12 +127,14 @@ class LengthControlledGenerationPipeline(Pipeline):
         requests: dict[int, list[Row]] = {}
         for row in call.rows:
             requests.setdefault(row.request, []).append(row)
-        needed = [row for row in call.rows if not row.spare]
-        show = len(needed) > (call.batch_size or 32) if call.progress_bar is None else call.progress_bar
-        with tqdm(total=len(needed), desc="Generating", unit="text", disable=not show) as bar:
-            for rows in self._batches(call, needed):
-                self._generate(call, rows, table)
-                bar.update(len(rows))
+        total = sum(not row.spare for row in call.rows)
+        show = total > (call.batch_size or 32) if call.progress_bar is None else call.progress_bar
+        with tqdm(total=total, desc="Generating", unit="text", disable=not show) as bar:
+            for some in call.stages():
+                for rows in self._batches(call, some):
+                    self._generate(call, rows, table)
+                    bar.update(len(rows))
+            bar.update(total - bar.n)
         if call.choose:
             missing = [row for own, pool in call.pools() if not pool for row in own]
             for rows in self._batches(call, missing):
