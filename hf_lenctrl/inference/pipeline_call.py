@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..generation import FROM_CONFIG
-from ..lengths import Target, as_target, check_counts, check_tolerance, tolerances_of, window_of
+from ..lengths import Target, as_target, check_counts, tolerances_of, window_of
 from .finish import check_finish
 from .sources import is_ranged, plans_of
 
@@ -98,8 +98,6 @@ class Call:
         if tolerance is None and constraint == "exact" and not self.ranged:
             tolerance = getattr(config, "length_tolerance", None)
         check_finish(self.finish, constraint, self.length_unit)
-        if not self.ranged:  # here, because a natural text that fits needs no other check
-            check_tolerance(tolerance, constraint)
         self.length_constraint, self.length_tolerance = constraint, tolerance
 
     def set_candidates(self, plans: bool) -> None:
@@ -199,7 +197,8 @@ class Call:
 
     def _free(self, row: Row, high: int, low: int) -> Row:
         """The row without a plan, of any length between these."""
-        tolerance = None if self.length_constraint == "max" else (high - low, 0)
+        # with "max" there is none, or one that `generate` refuses
+        tolerance = row.tolerance if self.length_constraint == "max" else (high - low, 0)
         return replace(row, length=high, tolerance=tolerance, told=0)
 
     def stages(self) -> Iterator[list[Row]]:
