@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from recipe_runs import ROOT, load_script, read_rows, write_rows
-from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel, MarianTokenizer
 
 
@@ -192,19 +191,6 @@ def test_written_lines_have_five_fields(scripts, tmp_path):
         list(written.lines(tmp_path))
 
 
-def test_the_mean_of_two_models_has_their_shares(tmp_path):
-    for name, value in (("first", 1.0), ("second", 5.0)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(name, encoding="utf-8")
-        weights = {"layer": torch.tensor([value], dtype=torch.float16), "ids": torch.tensor([int(value)])}
-        save_file(weights, tmp_path / name / "model.safetensors", metadata={"format": "pt"})
-    folders = [str(tmp_path / name) for name in ("first", "second", "mean")]
-    load_script("recipes/translation/mean.py").main([*folders[:2], "--share", "0.75", "--output_dir", folders[2]])
-    mean = load_file(tmp_path / "mean" / "model.safetensors")
-    assert mean == {"layer": torch.tensor([4.0]), "ids": torch.tensor([5])} and mean["layer"].dtype == torch.float16
-    assert (tmp_path / "mean" / "config.json").read_text(encoding="utf-8") == "second"
-
-
 def test_a_grown_model_keeps_what_it_knows():
     grow, folder = load_script("recipes/translation/grow.py"), ROOT / "models" / "translate_to_english_base"
     model, old = MarianMTModel.from_pretrained(folder), MarianTokenizer.from_pretrained(folder)
@@ -224,20 +210,6 @@ def test_a_grown_model_keeps_what_it_knows():
     copied = [before[f"model.encoder.layers.{k}.fc1.weight"] for k in (0, 0, 1, 2, 2, 3, 4, 4, 5)]
     assert all(torch.equal(layer.fc1.weight, weight) for layer, weight in zip(layers, copied, strict=True))
     assert layers[0] is not layers[1] and model.config.encoder_layers == 9
-
-
-def test_a_wider_model_writes_what_the_old_one_writes(tmp_path):
-    widen, source = load_script("recipes/translation/widen.py"), ROOT / "models" / "translate_to_english_base"
-    widen.main([str(source), "--width", "3000", "--output_dir", str(tmp_path / "wide")])
-    old, wide = (MarianMTModel.from_pretrained(folder, dtype=torch.float32) for folder in (source, tmp_path / "wide"))
-    assert wide.config.encoder_ffn_dim == wide.config.decoder_ffn_dim == 3000
-    ids = torch.tensor([[5, 70, 900, 0]])
-    with torch.no_grad():
-        logits = [model(input_ids=ids, decoder_input_ids=torch.tensor([[2, 40, 7]])).logits for model in (old, wide)]
-    torch.testing.assert_close(logits[1], logits[0], rtol=0, atol=1e-4)
-    assert wide.model.encoder.layers[0].fc1.weight[-1].abs().sum() > 0  # or the new units would never learn
-    with pytest.raises(ValueError, match="at least.*got 64"):
-        widen.widen(wide.model.encoder.layers[0], 64)
 
 
 def test_the_plain_model_writes_what_the_translator_writes_without_a_length(scripts, tmp_path):
