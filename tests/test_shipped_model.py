@@ -68,7 +68,7 @@ def test_without_the_package_the_message_says_what_is_missing(tmp_path):
 
 def test_it_keeps_the_names_of_people(pipe):
     """Names that are whole tokens, which a training that has each a dozen times turns into other words."""
-    names = "Anna Julia Laura Daniel Hannah Felix Camille Juliette Thomas Klaus".split()
+    names = "Anna Julia Laura Daniel Hannah Felix Camille Juliette Jonas Klaus".split()
     outputs = pipe([f"Nous avons rencontré {name} au marché." for name in names])
     assert [out["generated_text"] for out in outputs] == [f"We met {name} at the market." for name in names]
 

@@ -18,6 +18,9 @@ from .finish import last_sentence_end, sentence_ends
 
 # in the last word: "now..", "now?.", "now.?", and a mark inside of it that is not of "p.m." or "3.5"
 _TWO_MARKS = re.compile(r"(?<!\.)\.\.(?!\.)|[?!]\.|(?<=\w\w)\.[?!]|(?<!\d)(?<!\b\w)[.!?…][^\s.!?…]+[.!?…]")
+# "it'." for "it's.", where no quotation ends; the plural of "the boys'." is no such end
+_HALF_WORD = re.compile(r"[^\W\ds]['’][.!?…]+$")
+_QUOTED = re.compile(r"(?:^|[\s(])['‘’]")
 SIMILARITY_WEIGHT = 40.0  # of the similarity to natural texts, in nats; chosen on validation rows
 TEMPERATURE = 2.0  # of the natural texts' probabilities; likewise
 _AT_ONCE = 16  # outputs: their logits take more memory than a step of generation
@@ -236,17 +239,20 @@ def rank(text: str, plain: float, natural: Mapping[str, float]) -> tuple[bool, f
 
 def ends(text: str) -> bool:
     """
-    Whether a text ends as a sentence does, and with one mark.
+    Whether a text ends as a sentence does: with one mark, and behind a whole word.
 
     Example:
 
     ```python
     >>> from hf_lenctrl.inference.ranking import ends
-    >>> [ends(text) for text in ("At 5 p.m.", "It costs 3.5.", "Not now", "Not now..", "Not now.s.")]
-    [True, True, False, False, False]
+    >>> [ends(text) for text in ("At 5 p.m.", "It costs 3.5.", "He said 'no'.", "The boys'.")]
+    [True, True, True, True]
+    >>> [ends(text) for text in ("Not now", "Not now..", "Not now.s.", "Though it'.")]
+    [False, False, False, False]
 
     ```
     """
     text = text.rstrip()
     whole = 0 < len(text) == last_sentence_end(text) or text.endswith((" a.m.", " p.m."))
-    return whole and not _TWO_MARKS.search(text.split()[-1])
+    half = _HALF_WORD.search(text) and not _QUOTED.search(text)
+    return whole and not half and not _TWO_MARKS.search(text.split()[-1])
