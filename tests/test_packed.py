@@ -11,7 +11,7 @@ from recipe_runs import ROOT, load_script
 from torch.nn import functional as F
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-import hf_lenctrl  # noqa: F401
+from hf_lenctrl.length_predictor import load_predictor
 
 
 MODEL = ROOT / "models" / "translate_to_english"
@@ -109,6 +109,10 @@ def test_the_trained_model_computes_what_the_package_computes(scripts, epoch, tm
         train.main(options)
     trainer, model = kept["trainer"], AutoModelForSeq2SeqLM.from_pretrained(out, dtype=torch.float32)
     assert model.config.d_model == 32 and model.config.length_optional
+    assert model.config.trained_lengths["max"] == max(len(text) for _, text in PAIRS)
+    assert load_predictor(out / "predictor")[0].config.length_unit == "character"
+    with pytest.raises(ValueError, match="at least 5000 blocks"):
+        train.main([*options, "--blocks", "5000"])
     weights = {name.removeprefix("model."): value for name, value in model.state_dict().items()}
     trainer.model.load_state_dict({name: weights[name] for name in trainer.model.state_dict()})  # rounded to float16
     assert weights["decoder.length_projection.weight"].abs().sum() > 0

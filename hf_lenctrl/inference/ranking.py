@@ -18,9 +18,9 @@ from .finish import last_sentence_end, sentence_ends
 
 # in the last word: "now..", "now?.", "now.?", and a mark inside of it that is not of "p.m." or "3.5"
 _TWO_MARKS = re.compile(r"(?<!\.)\.\.(?!\.)|[?!]\.|(?<=\w\w)\.[?!]|(?<!\d)(?<!\b\w)[.!?…][^\s.!?…]+[.!?…]")
-# "it'." for "it's.", where no quotation ends; the plural of "the boys'." is no such end
-_HALF_WORD = re.compile(r"[^\W\ds]['’][.!?…]+$")
-_QUOTED = re.compile(r"(?:^|[\s(])['‘’]")
+# "it'." for "it's.", where no quotation ends; "the boys'." and "talkin'." are no such ends
+_HALF_WORD = re.compile(r"(?<!in)(?<=[^\W\dsSxXzZ])['’][.!?…]+$")
+_QUOTED = re.compile(r"(?:^|[\s(\[\"“«—–])['‘’]")
 SIMILARITY_WEIGHT = 40.0  # of the similarity to natural texts, in nats; chosen on validation rows
 TEMPERATURE = 2.0  # of the natural texts' probabilities; likewise
 _AT_ONCE = 16  # outputs: their logits take more memory than a step of generation

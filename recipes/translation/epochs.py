@@ -44,6 +44,7 @@ def draw_rows(files: list[tuple[str, str, list[dict]]], seed: int, folder: Path 
     draw = random.Random(seed)
     rows: list[Row] = []
     tested = {row[code] for _, code, read in files for row in read if row["split"] != "train"}
+    tested |= {row["source"] for code in ("de", "fr") for row in written.pairs(code, written.FOLDER / "held_out")}
 
     def add(own: list[everyday.Pair], code: str) -> None:
         rows.extend((row["source"], row["target"], False) for row in own)
@@ -175,7 +176,7 @@ def make_epoch(paths: list[str], model: str, seed: int, folder: str) -> str:
 def main(argv=None) -> None:
     """Run the script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", help="jsonl.gz, as for everyday.py")
+    parser.add_argument("files", nargs="+", help="jsonl.gz, as for everyday.py, named by corpus")
     parser.add_argument("--model", required=True, help="checkpoint with the tokenizer and the table of units")
     parser.add_argument("--output_dir", required=True, help="folder for a file of each epoch")
     parser.add_argument("--epochs", type=int, default=26)

@@ -1,4 +1,4 @@
-"""Trains the shipped translator from nothing, on one GPU in ten minutes, on the blocks of epochs.py.
+"""Trains the shipped translator from nothing, on one GPU in nine minutes, on the blocks of epochs.py.
 
     python recipes/translation/train_packed.py runs/epochs --model models/translate_to_english --output_dir runs/packed
 
@@ -184,6 +184,13 @@ class Loss(torch.autograd.Function):
         return states, embedding.float(), None, None, None
 
 
+def trained_lengths(epoch: dict[str, torch.Tensor]) -> dict[str, int]:
+    """The lengths that the rows of an epoch are told, for the configuration."""
+    told = epoch["remaining"][(epoch["t_at"] == 0) & (epoch["t_pair"] > 0)]
+    lengths = told[told != NO_LENGTH].cpu().numpy()
+    return {**{f"{q}%": int(np.percentile(lengths, q)) for q in (1, 50, 99)}, "max": int(lengths.max())}
+
+
 class Trainer:
     """The state of a run."""
 
@@ -200,6 +207,7 @@ class Trainer:
         fused = self.device.type == "cuda"
         self.optimizer = torch.optim.Adam(self.model.parameters(), args.learning_rate, (0.9, 0.98), 1e-9, fused=fused)
         self.steps, self.step = args.steps, 0
+        self.lengths: dict[str, int] = {}
 
     def load(self, path: Path) -> dict[str, torch.Tensor]:
         with np.load(path) as arrays:
@@ -210,9 +218,16 @@ class Trainer:
         used: dict[Path, int] = {}
         while True:
             there = sorted(path for path in Path(self.args.epochs).glob("[0-9]*.npz") if path.stem.isdigit())
+            if not there:
+                raise ValueError(f"{self.args.epochs} has no epochs; make them with epochs.py")
             path = min(there, key=lambda path: (used.get(path, 0), int(path.stem)))
             used[path] = used.get(path, 0) + 1
             epoch = self.load(path)
+            if len(epoch["s"]) < self.args.blocks:
+                raise ValueError(
+                    f"an epoch must have at least {self.args.blocks} blocks, {path} has {len(epoch['s'])}"
+                )
+            self.lengths = self.lengths or trained_lengths(epoch)
             rng = torch.Generator().manual_seed(self.args.seed * 1000 + sum(used.values()))
             order = torch.randperm(len(epoch["s"]), generator=rng).to(self.device)
             say(f"pass {sum(used.values())}: {path.name} of {len(there)}, {len(order) // self.args.blocks} steps")
@@ -257,11 +272,12 @@ class Trainer:
                     self.steps = self.step + max(1, int(0.98 * left / seconds))
                     say(f"steps {self.steps}")
                 found = []
-                if self.step % self.args.eval_steps == 0:
-                    self.evaluate()
-                    self.save()
                 since = time.monotonic()
-            late = time.monotonic() - begin > self.args.seconds + 15
+            if self.step % self.args.eval_steps == 0:
+                self.evaluate()
+                self.save()
+                found, since = [], time.monotonic()
+            late = not self.args.steps and time.monotonic() - begin > self.args.seconds + 15
             if self.step == self.steps or self.step == self.args.stop_step or late:
                 break
         self.evaluate()
@@ -291,11 +307,16 @@ class Trainer:
             kept = [name for name in file.keys() if "unit_table" in name]  # noqa: SIM118, not a dictionary
             weights |= {name: file.get_tensor(name) for name in kept}
         weights["final_logits_bias"] = torch.zeros(1, len(weights["model.shared.weight"]), dtype=torch.float16)
-        shutil.copytree(args.model, out, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.safetensors", "*.md"))
+        others = [path for path in Path(args.model).rglob("*") if path.is_file() and path.suffix != ".md"]
+        for path in others:  # the predictor's too
+            target = out / path.relative_to(args.model)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if path != Path(args.model, "model.safetensors"):
+                shutil.copyfile(path, target)
         save_file(weights, out / "new.safetensors", metadata={"format": "pt"})
         os.replace(out / "new.safetensors", out / "model.safetensors")
         config = json.loads((out / "config.json").read_text(encoding="utf-8"))
-        config["d_model"] = args.dim
+        config["d_model"], config["trained_lengths"] = args.dim, self.lengths
         for part, layers, width in (
             ("encoder", args.encoder_layers, args.encoder_width),
             ("decoder", args.decoder_layers, args.decoder_width),
