@@ -21,8 +21,11 @@ import numpy as np
 import rewordings
 import sentencepiece
 import slots
+import torch
 import written
 from safetensors import safe_open
+
+from hf_lenctrl.length_units import UnitTable
 
 
 SOURCE, TARGET = 96, 80  # tokens of a block; longer pairs are left out
@@ -82,8 +85,8 @@ class Packer:
         self.ids = np.array([vocabulary.get(name, vocabulary["<unk>"]) for name in names], np.int32)
         self.pad, self.end = config["pad_token_id"], config["eos_token_id"]
         with safe_open(Path(model, "model.safetensors"), "np") as file:
-            self.units = file.get_tensor("model.decoder.unit_table.weights")
-            self.next_state = file.get_tensor("model.decoder.unit_table.next_state").astype(np.int64)
+            parts = (file.get_tensor(f"model.decoder.unit_table.{name}") for name in ("weights", "next_state"))
+            self.table = UnitTable(config["length_unit"], *map(torch.from_numpy, parts))
 
     def encode(self, texts: list[str], sampled: np.ndarray | None = None) -> list[np.ndarray]:
         """Ids of each text with the end token."""
@@ -94,12 +97,7 @@ class Packer:
 
     def progress(self, ids: np.ndarray) -> np.ndarray:
         """Units before each token of a text, and after the last: `(tokens + 1,)`."""
-        state = self.next_state[0, self.pad]  # the start token
-        written_units = [int(self.units[0, self.pad])]
-        for token in ids:
-            written_units.append(written_units[-1] + int(self.units[state, token]))
-            state = self.next_state[state, token]
-        return np.array(written_units)
+        return self.table.progress(torch.from_numpy(np.append(self.pad, ids))[None])[0].numpy()
 
     def pack(self, rows: list[Row], seed: int, natural: bool = False) -> dict[str, np.ndarray]:
         """

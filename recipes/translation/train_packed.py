@@ -6,7 +6,8 @@ The model is Marian's with `ldpe`, as `LenCtrlMarianMTModel` computes it, writte
 one shape for all steps, so `torch.compile` compiles once. The loss is cross entropy with label smoothing and R-Drop
 (Liang et al. 2021): each block passes twice, with different dropout, and the two distributions are drawn together.
 `--model` gives the tokenizer, the table of units and the rest of the configuration; its weights are not read.
-Without `--steps`, the number of steps is what fits into `--seconds`; the model's card names that of the shipped one.
+Without `--steps`, the number of steps is what fits into `--seconds`; the model's card names that of the shipped one. A
+run is short, so one that died begins anew.
 """
 
 import argparse
@@ -23,6 +24,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
+
+from hf_lenctrl.length_encoding import sinusoidal
 
 
 NO_LENGTH = -(2**15)  # as epochs.py writes it
@@ -94,13 +97,6 @@ def positions(count: int, dim: int) -> torch.Tensor:
     return torch.cat([angles.sin(), angles.cos()], 1).float()
 
 
-def remaining_lengths(remaining: torch.Tensor, dim: int) -> torch.Tensor:
-    """`hf_lenctrl.length_encoding.ldpe`, of the remaining length."""
-    j = torch.arange(dim, device=remaining.device)
-    rate = torch.pow(10_000.0, -(j - j % 2).float() / dim)
-    return torch.addcmul((j % 2) * (math.pi / 2), remaining.float().unsqueeze(-1), rate).sin()
-
-
 class Translator(nn.Module):
     """From the tensors of blocks to the decoder's last states."""
 
@@ -132,7 +128,7 @@ class Translator(nn.Module):
         for layer in self.encoder.layers:
             x = layer(x, within)
         with torch.autocast(remaining.device.type, enabled=False):  # bfloat16 cannot tell neighbouring lengths apart
-            length = self.decoder.length_projection(remaining_lengths(remaining, x.shape[2]))
+            length = self.decoder.length_projection(sinusoidal(remaining, x.shape[2]))  # ldpe
         y = self._embed(blocks["t"], blocks["t_at"], length * (remaining != NO_LENGTH).unsqueeze(2))
         for layer in self.decoder.layers:
             y = layer(y, before, x, across)
@@ -185,7 +181,7 @@ class Loss(torch.autograd.Function):
 
 
 def trained_lengths(epoch: dict[str, torch.Tensor]) -> dict[str, int]:
-    """The lengths that the rows of an epoch are told, for the configuration."""
+    """Percentiles of the lengths in the rows of an epoch, in units, as `config.trained_lengths` has them."""
     told = epoch["remaining"][(epoch["t_at"] == 0) & (epoch["t_pair"] > 0)]
     lengths = told[told != NO_LENGTH].cpu().numpy()
     return {**{f"{q}%": int(np.percentile(lengths, q)) for q in (1, 50, 99)}, "max": int(lengths.max())}
