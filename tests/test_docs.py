@@ -1,6 +1,7 @@
 """The pages' commands and examples run, what they name exists, their figures are measured, and the site builds."""
 
 import contextlib
+import csv
 import dataclasses
 import importlib
 import importlib.util
@@ -24,7 +25,7 @@ from conftest import MARIAN, SHAPE, SOURCES, TARGETS, save_in
 from hub_server import Hub
 from recipe_runs import run_lenctrl
 from test_causal import build_plain, make_tokenizer
-from test_readme import ENVIRONMENT, ROOT
+from test_readme import ENVIRONMENT, README, ROOT
 from transformers import BertConfig, BertModel, BertTokenizer, MarianConfig, MarianMTModel, Seq2SeqTrainingArguments
 
 import hf_lenctrl
@@ -39,11 +40,12 @@ DOCS = ROOT / "docs"
 # in the order in which a reader makes what the later ones use; results/ is a record of measurements
 ORDER = ["train", "finetune", "quickstart", "generate", "units", "causal", "predict", "evaluate", "share", "serve"]
 ORDER += ["onnx", "methods", "subtitles", "strings", "service", "vllm", "continuous_batching", "ray", "json"]
-ORDER += ["architecture", "index", "commands"]
+ORDER += ["architecture", "index", "which", "faq", "commands"]
 REFERENCE = [f"reference/{path.stem}" for path in (DOCS / "reference").glob("*.md")]
 RESULTS = sorted(f"results/{path.stem}" for path in (DOCS / "results").glob("*.md"))
 PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in [*ORDER, *REFERENCE, *RESULTS]}
 BLOCK = re.compile(r'^```(\w+)(?: title="([\w.]+)")?\n(.*?)^```', flags=re.M | re.S)
+FIGURE = re.compile(r"(?<![\d.])\d+\.\d+(?!\.?\d)")
 BLOCKS = {name: BLOCK.findall(text) for name, text in PAGES.items()}
 # names on the Hub, and what stands in their place
 LOCAL = {"facebook/bart-large-cnn": "plain", "google-bert/bert-base-uncased": "bert", "user/name": "runs/ldpe"}
@@ -213,12 +215,56 @@ def test_the_reference_has_every_public_name_where_it_is_defined():
 
 def test_figures_of_the_pages_are_those_of_the_results():
     measured = set()
-    for path in [*(DOCS / "results").glob("*.md"), ROOT / "recipes/reproduce/headline_en.yaml"]:
-        measured |= set(re.findall(r"(?<![\d.])\d+\.\d+(?!\.?\d)", path.read_text(encoding="utf-8")))
-    for name in ("quickstart", "finetune", "generate", "predict", "serve", "methods"):
-        prose = re.sub(r"```.*?```|\]\(.*?\)|`[^`]*`|section \S+", "", PAGES[name], flags=re.S)
-        figures = re.findall(r"(?<![\d.])\d+\.\d+(?!\.?\d)", prose)
-        assert [figure for figure in figures if figure not in measured] == [], name
+    files = [*(DOCS / "results").glob("*.*"), ROOT / "recipes/reproduce/headline_en.yaml"]
+    for path in files:
+        measured |= set(FIGURE.findall(path.read_text(encoding="utf-8")))
+    texts = {name: PAGES[name] for name in ("quickstart", "finetune", "generate", "predict", "serve", "methods", "which")}
+    for name, text in {**texts, "README": README}.items():
+        prose = re.sub(r"```.*?```|\]\(.*?\)|`[^`]*`|section \S+", "", text, flags=re.S)
+        assert [figure for figure in FIGURE.findall(prose) if figure not in measured] == [], name
+
+
+def rows_of(page: str, columns: list[str]) -> list[list[str]]:
+    """Return the rows of the table of a page of results that begins with these columns."""
+    header = "| " + " | ".join(columns) + " |"
+    (table,) = re.findall(rf"^{re.escape(header)}.*\n\|[-|]+\n((?:\|.*\n)+)", PAGES[f"results/{page}"], flags=re.M)
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+
+
+def file_of(name: str) -> list[list[str]]:
+    with open(DOCS / "results" / name, encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))[1:]
+
+
+def test_tables_of_the_results_are_rows_of_their_files():
+    outputs = file_of("outputs.csv")
+    assert len(outputs) == 100 and rows_of("outputs", ["source", "natural"]) == outputs[:10]
+    lines = [" / ".join(row) for row in file_of("methods_en.csv")]
+    shown = rows_of("methods", ["row", "system"])
+    assert len(shown) == 17 and {" / ".join(row) for row in shown} < set(lines)
+    shown = rows_of("causal", ["model", "length control", "length"])
+    assert all(row in file_of("causal.csv") for row in shown)
+    settings = {(row[0], row[1]): row for row in file_of("control.csv")}
+    systems = {"cut": "cut at a word", "filtered": "filtered 16 best", "default": "**default**"}
+    columns = ["max, × 0.8", "exact, × 0.8", "exact, × 1.2", "10 %, × 0.9", "10 %, × 1.2"]
+    shown = rows_of("control", ["system", "at most × 0.8"])
+    assert len(shown) == 6
+    names = {text: name for name, text in systems.items()}
+    for row in shown:
+        for setting, cell in zip(columns, row[1:], strict=True):
+            measured = settings[setting, names.get(row[0], row[0])]
+            fits, cos, final = measured[2], measured[5], measured[6]
+            assert cell == (f"{fits} % fit" if fits != "100" else f"{cos}, {final}"), (setting, row[0])
+
+
+def test_the_messages_of_the_errors_page_are_those_of_the_package():
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "hf_lenctrl").rglob("*.py"))
+    code = re.sub(r'"\s*\n\s*f?"', "", code)  # a message over two lines
+    messages = re.findall(r"\*\*`(.+?)`\*\*", PAGES["faq"])
+    assert len(messages) > 10
+    for message in messages:
+        parts = [part.strip() for part in re.split(r"\.\.\.|'\w+'|=", message)]
+        assert all(part in code for part in parts if len(part) > 8), message
 
 
 def test_the_page_of_the_commands_has_their_options():
