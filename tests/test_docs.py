@@ -218,8 +218,9 @@ def test_figures_of_the_pages_are_those_of_the_results():
     files = [*(DOCS / "results").glob("*.*"), ROOT / "recipes/reproduce/headline_en.yaml"]
     for path in files:
         measured |= set(FIGURE.findall(path.read_text(encoding="utf-8")))
-    texts = {name: PAGES[name] for name in ("quickstart", "finetune", "generate", "predict", "serve", "methods", "which")}
-    for name, text in {**texts, "README": README}.items():
+    pages = ["quickstart", "finetune", "generate", "predict", "serve", "methods", "which"]
+    for name in [*pages, "README"]:
+        text = {**PAGES, "README": README}[name]
         prose = re.sub(r"```.*?```|\]\(.*?\)|`[^`]*`|section \S+", "", text, flags=re.S)
         assert [figure for figure in FIGURE.findall(prose) if figure not in measured] == [], name
 

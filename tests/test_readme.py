@@ -6,8 +6,11 @@ import shutil
 import subprocess
 
 import pytest
+import yaml
 from conftest import SOURCES
 from recipe_runs import ROOT, ROWS, read_rows, run_lenctrl, write_rows
+
+import hf_lenctrl
 
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -40,6 +43,12 @@ def test_the_other_examples_are_those_of_the_pages():
     assert f"```python\n{code}```\n\n```text\n{claimed}```" in quickstart
     code, _ = code_block("add_length_control(")
     assert f"```python\n{code}```" in finetune
+
+
+def test_the_citation_is_of_this_version():
+    assert f"version = {{{hf_lenctrl.__version__}}}" in README
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == hf_lenctrl.__version__ and f"year = {{{citation['date-released'].year}}}" in README
 
 
 def test_every_path_in_the_docs_exists():
