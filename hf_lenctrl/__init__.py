@@ -28,6 +28,7 @@ from .evaluation.report import length_report
 from .fixed_length.ctranslate2 import FixedLengthTranslator
 from .fixed_length.freezing import freeze_length
 from .inference.ensemble import LengthControlEnsemble
+from .inference.fit import Fitted, fit, fit_async
 from .inference.pipeline import LengthControlledGenerationPipeline
 from .inference.ranking import rerank
 from .length_constraint import LengthConstraintLogitsProcessor
@@ -58,8 +59,11 @@ __all__ = [
     "LengthPredictorConfig",
     "LengthTokens",
     "UnitTable",
+    "Fitted",
     "add_length_control",
     "count_units",
+    "fit",
+    "fit_async",
     "freeze_length",
     "length_metrics",
     "length_report",

@@ -1,0 +1,315 @@
+"""Make texts keep a limit: leave those that fit, take a candidate that fits, or let a model reword."""
+
+import asyncio
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, overload
+
+from transformers import pipeline
+
+from ..length_units import check_sources, count_texts
+from ..lengths import check_constraint, check_counts, check_length, check_tolerance, window_of
+from .chats import as_prompts
+from .finish import sentence_ends
+from .ranking import ends, log_probabilities, similarity
+
+
+INSTRUCTION = "Rewrite the text."  # the system message that our rewording model was trained with
+BEAMS = 8  # rewordings of a text; more find little, and take longer
+SHORTER = 0.85  # under "max" half of them are planned this much shorter, because the limit itself may suit no text
+SIMILARITY_WEIGHT = 10.0  # of the similarity to the source, in nats: log-probability alone prefers to leave words out
+_NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
+_WORD = re.compile(r"\w[\w-]+")
+
+Candidates = Sequence[str] | Sequence[Sequence[str]] | Callable[[str, int, list[str]], Any]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A text that could take the place of a source."""
+
+    text: str
+    length: int  # units
+    origin: Literal["source", "candidate", "model"]
+    lost: tuple[str, ...] = ()  # names and numbers of the source that the text lacks
+    added: tuple[str, ...] = ()  # those of the text that the source lacks
+    score: float | None = None  # log-probability without a length; `None` without a model that can tell
+
+    @property
+    def faults(self) -> list[str]:
+        """What is wrong with the text, apart from its length."""
+        kinds = {"lost": self.lost, "added": self.added}
+        return [f"{kind}: {', '.join(words)}" for kind, words in kinds.items() if words]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """
+    The text for a source, and how it came about.
+
+    `fault` is `None` where the text fits and has the names and numbers of the source. Else it says what is wrong; a
+    source without any text that fits is returned unchanged, never cut.
+    """
+
+    text: str
+    length: int
+    requested: int
+    origin: Literal["source", "candidate", "model"]
+    score: float | None
+    fault: str | None
+    candidates: tuple[Candidate, ...]  # all that were considered, those that do not fit too
+
+
+@dataclass
+class _Request:
+    """A source with the lengths that it may have."""
+
+    source: str
+    requested: int
+    low: int
+    high: int
+    considered: list[Candidate] = field(default_factory=list)
+
+    def fits(self, candidate: Candidate) -> bool:
+        return self.low <= candidate.length <= self.high
+
+    @property
+    def open(self) -> bool:
+        """Whether no text is known that fits and has no fault."""
+        return not any(self.fits(candidate) and not candidate.faults for candidate in self.considered)
+
+
+@overload
+def fit(texts: str, length: Any, **options: Any) -> Fitted: ...
+@overload
+def fit(texts: Iterable[str], length: Any, **options: Any) -> list[Fitted]: ...
+def fit(texts, length, *, candidates: Candidates | None = None, attempts: int = 3, **options):
+    """
+    Return texts that keep a limit, from texts of anywhere: a hosted model, a translator, a person.
+
+    A text that fits is returned byte for byte. Else the best of `candidates` that fits is taken; where none fits, the
+    `model` rewords the text. A text is never cut.
+
+    Args:
+        texts (`str` or `list[str]`): Sources.
+        length (`int` or `list[int]`): Units, for all texts or for each.
+        unit (`str`, *optional*): `"character"`, `"word"`, `"byte"` or `"width"`; defaults to the model's, or
+            characters.
+        constraint (`str`, *optional*, defaults to `"max"`): `"max"`, or `"exact"` with a `tolerance`.
+        tolerance (`int`, `float` or `tuple`, *optional*): With `"exact"`, a window, as `length_tolerance` of
+            `generate`.
+        candidates (`list` or function, *optional*): Other texts of the same meaning: a list for a single text, a list
+            of lists for several. Or a function `(text, length, tried) -> str or list of str`, which asks your own
+            model again; `tried` holds the texts that did not fit. It is called up to `attempts` times.
+        attempts (`int`, *optional*, defaults to 3): Calls of the function for each text.
+        model (`str` or pipeline, *optional*): Path or Hub name of a model that rewords, or a pipeline of the task
+            `"length-controlled-generation"`. Any instruct model works under the constraint; a length-controlled one
+            plans.
+        instruction (`str`, *optional*): System message of the chat, for a model with a chat template.
+
+    Returns:
+        `Fitted` for a single text, else a list of them, in the order of the texts.
+
+    Raises:
+        `TypeError`, `ValueError`: for texts that are no texts, an invalid length, another number of lengths or
+            candidates than of texts, or a unit that the model does not count.
+
+    Example:
+
+    ```python
+    >>> from hf_lenctrl import fit
+    >>> text = "The meeting has been moved to Thursday at 3 p.m."
+    >>> fitted = fit(text, 30, candidates=["Meeting moved to Thursday.", "Meeting now Thursday 3 p.m."])
+    >>> fitted.text, fitted.origin, fitted.fault
+    ('Meeting now Thursday 3 p.m.', 'candidate', None)
+
+    ```
+    """
+    job = _Job(texts, length, candidates=candidates, attempts=attempts, **options)
+    for request in job.to_ask():
+        for _ in range(attempts):
+            if request.open:
+                job.add(request, job.ask(request))
+    job.reword()
+    return job.results()
+
+
+async def fit_async(texts, length, *, candidates=None, attempts: int = 3, **options):
+    """Do what `fit` does, with a `candidates` function that is a coroutine: all texts ask at the same time."""
+    job = _Job(texts, length, candidates=candidates, attempts=attempts, **options)
+
+    async def ask(request: _Request) -> None:
+        for _ in range(attempts):
+            if request.open:
+                answer = job.ask(request, asynchronous=True)
+                job.add(request, await answer if inspect.isawaitable(answer) else answer)
+
+    await asyncio.gather(*map(ask, job.to_ask()))
+    await asyncio.to_thread(job.reword)
+    return job.results()
+
+
+class _Job:
+    """One call: the requests, and what is known of each."""
+
+    def __init__(
+        self,
+        texts,
+        length,
+        *,
+        candidates,
+        attempts: int,
+        unit: str | None = None,
+        constraint: str = "max",
+        tolerance=None,
+        model=None,
+        instruction: str = INSTRUCTION,
+    ):
+        self.single = isinstance(texts, str)
+        sources = [texts] if self.single else list(texts)
+        check_sources(sources)
+        check_counts(attempts=attempts)
+        if constraint is None:
+            raise ValueError("fit keeps a limit, got constraint=None; pass constraint='max' or 'exact'")
+        check_constraint(constraint)
+        check_tolerance(tolerance, constraint)
+        self.pipe: Any = model
+        if isinstance(model, str | Path):
+            self.pipe = pipeline("length-controlled-generation", model=str(model))  # type: ignore[call-overload]
+        self.constraint, self.tolerance, self.instruction = constraint, tolerance, instruction
+        own = getattr(getattr(getattr(self.pipe, "model", None), "config", None), "length_unit", None)
+        self.unit = unit or own or "character"
+        lengths = list(length) if isinstance(length, list | tuple) else [length] * len(sources)
+        if len(lengths) != len(sources):
+            raise ValueError(f"length must be one integer or one for each of the {len(sources)} texts, got {length}")
+        for n in lengths:
+            check_length(n)
+        lows, highs = ([0] * len(lengths), lengths) if constraint == "max" else window_of(lengths, tolerance or 0)
+        self.requests = [_Request(*row) for row in zip(sources, lengths, lows, highs, strict=True)]
+        for request in self.requests:
+            self.add(request, [request.source], "source")
+        self.function: Any = candidates if callable(candidates) else None
+        if candidates is not None and self.function is None:
+            lists: Any = [candidates] if self.single else list(candidates)
+            if len(lists) != len(sources) or any(isinstance(texts, str) for texts in lists):
+                raise ValueError(
+                    f"candidates must be a list of texts for each of the {len(sources)} texts, got {lists}"
+                )
+            for request, several in zip(self.requests, lists, strict=True):
+                self.add(request, several)
+
+    def add(self, request: _Request, texts, origin: Any = "candidate") -> None:
+        """Consider more texts."""
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        check_sources(texts)
+        known = {candidate.text for candidate in request.considered}
+        counts = count_texts(getattr(self.pipe, "tokenizer", None), texts, self.unit)
+        for text, count in zip(texts, counts, strict=True):
+            if text not in known:
+                changed = lost(request.source, text), lost(text, request.source)
+                request.considered.append(Candidate(text, count, origin, *changed))
+                known.add(text)
+
+    def to_ask(self) -> list[_Request]:
+        """Return the requests that the function is called for."""
+        return [request for request in self.requests if request.open] if self.function is not None else []
+
+    def ask(self, request: _Request, asynchronous: bool = False) -> str | list[str] | Awaitable:
+        """Call the function for a request."""
+        answer = self.function(request.source, request.requested, [one.text for one in request.considered[1:]])
+        if inspect.isawaitable(answer) and not asynchronous:
+            getattr(answer, "close", lambda: None)()  # a coroutine that nobody awaits warns
+            raise TypeError("the candidates function is a coroutine; call `await fit_async(...)` in place of fit")
+        return answer
+
+    def reword(self) -> None:
+        """Let the model reword the sources without a text that fits, and score what fits."""
+        if self.pipe is None:
+            return
+        needed = [request for request in self.requests if request.open]
+        shares = (1.0, SHORTER) if self.constraint == "max" else (1.0,)
+        count = BEAMS // len(shares)
+        options: dict[str, Any] = {"length_constraint": self.constraint, "length_unit": self.unit}
+        options |= {"num_beams": count, "num_return_sequences": count, "choose": False}
+        if self.tolerance is not None:
+            options["length_tolerance"] = self.tolerance
+        for share in shares if needed else ():
+            lengths = [max(1, round(share * request.requested)) for request in needed]
+            prompts = [self._prompt(request.source) for request in needed]
+            for request, outputs in zip(needed, self.pipe(prompts, length=lengths, **options), strict=True):
+                texts = [out["generated_text"].strip() for out in outputs]
+                self.add(request, [text for text in texts if text], "model")
+        self._score()
+
+    def _score(self) -> None:
+        """Score the texts that could be taken, where the model can generate without a length."""
+        config = self.pipe.model.config
+        if getattr(config, "length_controlled", False) and not getattr(config, "length_optional", False):
+            return
+        pairs = [
+            (request, k)
+            for request in self.requests
+            for k, candidate in enumerate(request.considered)
+            if request.fits(candidate) and candidate.origin != "source" and not request.fits(request.considered[0])
+        ]
+        prompts = as_prompts([self._prompt(request.source) for request, _ in pairs], self.pipe.tokenizer)
+        texts = [request.considered[k].text for request, k in pairs]
+        scores = log_probabilities(self.pipe.model, self.pipe.tokenizer, prompts, texts)
+        for (request, k), score in zip(pairs, scores, strict=True):
+            request.considered[k] = replace(request.considered[k], score=score)
+
+    def _prompt(self, source: str) -> Any:
+        """Return the model's input for a source: a chat, where its tokenizer has a template."""
+        if getattr(self.pipe.tokenizer, "chat_template", None) is None:
+            return source
+        return [{"role": "system", "content": self.instruction}, {"role": "user", "content": source}]
+
+    def results(self) -> Any:
+        """Return the best text of each request."""
+        results = [_best(request, self.unit) for request in self.requests]
+        return results[0] if self.single else results
+
+
+def _best(request: _Request, unit: str) -> Fitted:
+    """Choose: the source, then texts that keep names and numbers, then those that end as the source does."""
+    source, *others = request.considered
+    fitting = [candidate for candidate in others if request.fits(candidate)]
+    fault = None
+    if request.fits(source) or not fitting:
+        best = source
+        if not request.fits(source):
+            nearest = min(request.considered, key=lambda one: max(request.low - one.length, one.length - request.high))
+            fault = f"no text fits: the nearest of {len(request.considered)} has {nearest.length} {unit}s"
+    else:
+
+        def worth(candidate: Candidate) -> tuple[bool, bool, float]:
+            value = SIMILARITY_WEIGHT * similarity(candidate.text, source.text) + (candidate.score or 0.0)
+            return not candidate.faults, ends(candidate.text) or not ends(source.text), value
+
+        best = max(fitting, key=worth)
+        fault = "; ".join(best.faults) or None
+    considered = tuple(request.considered)
+    return Fitted(best.text, best.length, request.requested, best.origin, best.score, fault, considered)
+
+
+def lost(source: str, text: str) -> tuple[str, ...]:
+    """
+    Return the numbers and names of a source that a text lacks. A name is a word with a capital inside a sentence.
+
+    Example:
+
+    ```python
+    >>> from hf_lenctrl.inference.fit import lost
+    >>> lost("Yesterday Anna paid 3.50 to Mr. Weber.", "Anna paid Mr. Meyer 3.50.")
+    ('Weber',)
+
+    ```
+    """
+    starts = [0, *sentence_ends(source)]
+    words = [(found[0], found.start()) for found in _WORD.finditer(source) if found[0][0].isupper()]
+    names = [word for word, at in words if any(map(str.isalnum, source[max(n for n in starts if n <= at) : at]))]
+    kept = {*_NUMBER.findall(text), *_WORD.findall(text)}
+    return tuple(word for word in dict.fromkeys([*_NUMBER.findall(source), *names]) if word not in kept)

@@ -1,0 +1,142 @@
+"""`fit`: texts that fit stay, candidates are taken, a model rewords, and no text is cut."""
+
+import asyncio
+
+import pytest
+import torch
+from test_causal import build_plain, make_tokenizer
+
+from hf_lenctrl import LengthControlledGenerationPipeline, fit, fit_async
+from hf_lenctrl.inference.fit import lost
+
+
+TEXT = "The meeting has been moved to Thursday at 3 p.m."  # 48 characters
+
+
+def test_a_text_that_fits_stays_byte_for_byte():
+    text = "  Café \u0301 at  10. "
+    fitted = fit(text, 30, candidates=["Coffee at 10."])
+    assert (fitted.text, fitted.origin, fitted.fault, fitted.length) == (text, "source", None, 17)
+    assert [out.origin for out in fit([TEXT, "Short."], [48, 6])] == ["source", "source"]
+
+
+def test_the_best_candidate_that_fits_is_taken():
+    candidates = [
+        "Meeting moved.",
+        "The meeting has been moved to Friday.",
+        "The meeting's now Thursday at 3 p.m.",
+        "",
+    ]
+    fitted = fit(TEXT, 40, candidates=candidates[:3])
+    assert (fitted.text, fitted.length, fitted.origin, fitted.fault) == (candidates[2], 36, "candidate", None)
+    assert [(one.text, one.lost, one.added) for one in fitted.candidates] == [
+        (TEXT, (), ()),
+        (candidates[0], ("3", "Thursday"), ()),
+        (candidates[1], ("3", "Thursday"), ("Friday",)),
+        (candidates[2], (), ()),
+    ]
+    # all that fit have a fault: it is said
+    fitted = fit(TEXT, 38, candidates=candidates[:2])
+    assert fitted.text == candidates[1] and fitted.fault == "lost: 3, Thursday; added: Friday"
+
+
+def test_a_text_is_never_cut():
+    fitted = fit(TEXT, 20, candidates=["The meeting is now on Thursday."])
+    assert (fitted.text, fitted.origin) == (TEXT, "source")
+    assert fitted.fault == "no text fits: the nearest of 2 has 31 characters"
+
+
+def test_exact_takes_a_window():
+    options = {"constraint": "exact", "tolerance": 0.1}
+    assert fit(TEXT, 44, **options).origin == "source"  # 40 to 48
+    assert (
+        fit(TEXT, 30, candidates=["Now Thursday, 3 p.m.", "The meeting is Thursday, 3 p.m."], **options).length == 31
+    )
+    assert fit("ä" * 10, 20, unit="byte", constraint="exact").fault is None
+
+
+def test_a_function_is_asked_again_with_what_did_not_fit():
+    asked = []
+
+    def shorten(text, length, tried):
+        asked.append((length, list(tried)))
+        return ["Moved to Thursday, 3 p.m., the meeting is.", "Thursday 3 p.m."][len(tried)]
+
+    fitted = fit(["Fits.", TEXT], [10, 20], candidates=shorten)
+    assert [out.text for out in fitted] == ["Fits.", "Thursday 3 p.m."]
+    assert asked == [(20, []), (20, ["Moved to Thursday, 3 p.m., the meeting is."])]
+    assert fit(TEXT, 20, candidates=lambda *_: TEXT + "!", attempts=2).fault == (
+        "no text fits: the nearest of 2 has 48 characters"
+    )
+
+
+def test_coroutines_ask_at_the_same_time():
+    waiting, met = set(), asyncio.Event()
+
+    async def shorten(text, length, tried):
+        waiting.add(text)
+        if len(waiting) == 2:
+            met.set()
+        await asyncio.wait_for(met.wait(), 10)  # ends only if the other text has been asked for too
+        return text[:length]
+
+    async def both():
+        return await fit_async(["one two three", "four five six"], 8, candidates=shorten)
+
+    assert [out.text for out in asyncio.run(both())] == ["one two ", "four fiv"]
+    with pytest.raises(TypeError, match="call `await fit_async"):
+        fit("one two three", 8, candidates=shorten)
+
+
+@pytest.fixture(scope="module")
+def rewrite():
+    """A plain causal model with random weights and a chat template, under the constraint."""
+    torch.manual_seed(0)
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    return LengthControlledGenerationPipeline(model=build_plain("llama").eval(), tokenizer=tokenizer)
+
+
+def test_a_model_rewords_what_nothing_else_fits(rewrite):
+    seen = []
+    inner = rewrite.preprocess
+    rewrite.preprocess = lambda texts, **options: seen.extend(texts) or inner(texts, **options)
+    texts, lengths = ["Fits.", TEXT, "A text without any name is here."], [9, 12, 17]
+    fitted = fit(texts, lengths, model=rewrite, instruction="Say it shorter.")
+    assert [out.origin for out in fitted] == ["source", "model", "model"]
+    assert all(out.length == len(out.text) <= n for out, n in zip(fitted, lengths, strict=True))
+    assert set(seen) == {f"system: Say it shorter.\nuser: {text}\n" for text in texts[1:]}
+    assert fitted[1].fault.startswith("lost: 3, Thursday")
+    # the score is the log-probability of the text and its end behind the prompt
+    tokenizer, out = rewrite.tokenizer, fitted[2]
+    prompt, answer = (
+        tokenizer(text)["input_ids"] for text in (f"system: Say it shorter.\nuser: {texts[2]}\n", out.text)
+    )
+    ids = torch.tensor([prompt + answer + [tokenizer.eos_token_id]])
+    with torch.no_grad():
+        logits = rewrite.model(ids).logits.log_softmax(dim=-1)[0, len(prompt) - 1 : -1]
+    assert out.score == pytest.approx(logits.gather(1, ids[0, len(prompt) :, None]).sum().item(), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"length": 0}, ValueError, "length must be at least 1"),
+        ({"length": [4, 5]}, ValueError, "for each of the 1 texts"),
+        ({"constraint": None}, ValueError, "pass constraint='max' or 'exact'"),
+        ({"tolerance": 3}, ValueError, "window around an exact length"),
+        ({"candidates": "Short."}, ValueError, "a list of texts for each"),
+        ({"unit": "pixel"}, ValueError, "unit of a text"),
+        ({"texts": [3]}, TypeError, "must be a text, got 3"),
+        ({"attempts": 0}, ValueError, "attempts must be an integer of at least 1"),
+    ],
+)
+def test_bad_input_is_refused(change, error, words):
+    with pytest.raises(error, match=words):
+        fit(**{"texts": TEXT, "length": 20, **change})
+
+
+def test_names_are_words_with_a_capital_inside_a_sentence():
+    assert lost("I live in Berlin. We moved here.", "We live here.") == ("Berlin",)
+    assert lost("Call Dr. Jones at 10:30, please.", "Call him at 10:30.") == ("Dr", "Jones")
+    assert lost("Anna sang.", "She sang.") == ()  # at the beginning a capital says nothing
