@@ -13,6 +13,7 @@ COMMANDS = {
     "train": ("hf_lenctrl.commands.train", "train a length-controlled model"),
     "train-predictor": ("hf_lenctrl.commands.predictor", "train a predictor of output lengths"),
     "generate": ("hf_lenctrl.commands.generate", "generate texts of requested lengths"),
+    "fit": ("hf_lenctrl.commands.fit", "make texts of anywhere keep a limit"),
     "evaluate": ("hf_lenctrl.commands.evaluate", "report how well lengths were met"),
     "export": ("hf_lenctrl.commands.export", "freeze a length into a model, and export it for CTranslate2"),
     "recipes": ("hf_lenctrl.commands.recipes", "list the recipes that come with the package"),

@@ -7,7 +7,7 @@ writes `docs/commands.md`. A test compares the page with what this makes.
 
 from pathlib import Path
 
-from hf_lenctrl.commands import evaluate, export, generate, predictor, train
+from hf_lenctrl.commands import evaluate, export, fit, generate, predictor, train
 from hf_lenctrl.commands.arguments import CommandParser, DataArguments, ModelArguments, RunArguments
 from hf_lenctrl.commands.predictor import PredictorArguments
 
@@ -39,6 +39,7 @@ def page() -> str:
         "train": (train.__doc__ + seq2seq, CommandParser([ModelArguments, DataArguments, RunArguments])),
         "train-predictor": (predictor.__doc__ + single, CommandParser([PredictorArguments, DataArguments])),
         "generate": (generate.__doc__, generate.make_parser()),
+        "fit": (fit.__doc__, fit.make_parser()),
         "evaluate": (evaluate.__doc__, evaluate.make_parser()),
         "export": (export.__doc__, export.make_parser()),
     }

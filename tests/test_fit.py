@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 import torch
+from recipe_runs import as_options, read_rows, run_lenctrl, write_rows
 from test_causal import build_plain, make_tokenizer
 
 from hf_lenctrl import LengthControlledGenerationPipeline, fit, fit_async
+from hf_lenctrl.commands import fit as fit_command
 from hf_lenctrl.inference.fit import lost
 
 
@@ -140,3 +142,32 @@ def test_names_are_words_with_a_capital_inside_a_sentence():
     assert lost("I live in Berlin. We moved here.", "We live here.") == ("Berlin",)
     assert lost("Call Dr. Jones at 10:30, please.", "Call him at 10:30.") == ("Dr", "Jones")
     assert lost("Anna sang.", "She sang.") == ()  # at the beginning a capital says nothing
+
+
+def test_the_command_fits_rows_and_resumes(tmp_path, rewrite, capsys, monkeypatch):
+    rewrite.save_pretrained(tmp_path / "model")
+    rows = [{"id": i, "source": TEXT, "budget": max(20, 60 - i), "others": ["Thursday, 3 p.m."]} for i in range(80)]
+    rows[70] |= {"source": "A text without any name is here.", "budget": 14, "others": []}
+    file = write_rows(tmp_path / "rows.jsonl", rows)
+    options = {"input_file": file, "output_file": tmp_path / "out.jsonl", "length_column": "budget"}
+    options |= {"candidates_column": "others", "model": tmp_path / "model"}
+    run_lenctrl(["fit", *as_options(options)], monkeypatch)
+    written = (tmp_path / "out.jsonl").read_bytes()
+    outputs = read_rows(tmp_path / "out.jsonl")
+    assert [row["id"] for row in outputs] == list(range(80))
+    assert [row["origin"] for row in outputs[:14]] == ["source"] * 13 + ["candidate"]  # 60 to 48, then 47 characters
+    assert outputs[20]["output"] == "Thursday, 3 p.m." and outputs[20]["fault"] is None
+    assert outputs[70]["origin"] == "model" and outputs[70]["length"] == len(outputs[70]["output"]) <= 14
+    lines = written.splitlines(keepends=True)
+    (tmp_path / "out.jsonl").write_bytes(b"".join(lines[:70]) + lines[70][:20])  # as a killed command leaves it
+    run_lenctrl(["fit", *as_options(options)], monkeypatch)
+    assert (tmp_path / "out.jsonl").read_bytes() == written
+    run_lenctrl(["fit", *as_options(options)], monkeypatch)
+    assert "is complete" in capsys.readouterr().err
+
+
+def test_the_command_refuses_candidates_that_are_no_list(tmp_path):
+    file = write_rows(tmp_path / "rows.jsonl", [{"source": TEXT, "others": ["a"]}, {"source": TEXT, "others": "b"}])
+    options = {"input_file": file, "output_file": tmp_path / "out.jsonl", "length": 20, "candidates_column": "others"}
+    with pytest.raises(ValueError, match="row 2 of .*'others' must hold a list of texts, got 'b'"):
+        fit_command.main(as_options(options))

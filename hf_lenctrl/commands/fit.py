@@ -1,0 +1,107 @@
+"""Make the texts of a file keep a limit.
+
+    lenctrl fit --input_file texts.txt --length 60 --model runs/rewrite --output_file fitted.jsonl
+    lenctrl fit --input_file rows.jsonl --length_column budget --candidates_column others --output_file fitted.jsonl
+
+A text that fits stays as it is. Else the best of the row's candidates is taken; where none fits, the model rewords the
+text. No text is cut. Each line of the output holds a row of the input, with `requested`, `output`, `length`
+(measured), `origin` (`source`, `candidate` or `model`), `score` and `fault` added. To resume an interrupted command,
+repeat it.
+"""
+
+import hashlib
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm  # type: ignore[import-untyped]
+
+from ..inference.fit import INSTRUCTION, fit
+from ..length_units import LENGTH_UNITS
+from ..lengths import LENGTH_CONSTRAINTS
+from .arguments import CommandParser
+from .locking import locked
+from .output_file import OutputFile
+from .recipes import model_name
+from .rows import Request, Rows, requests_of
+
+
+ADDED = ("origin", "score", "fault")
+BLOCK = 64  # texts that are lost, at most, where a command is killed
+
+
+def make_parser() -> CommandParser:
+    """Return the parser of the options."""
+    parser = CommandParser(description=__doc__)
+    add = parser.add_argument
+    add("--input_file", required=True, help="texts: txt, json, jsonl, csv, parquet (.gz too)")
+    add("--output_file", required=True, help="JSON lines")
+    lengths = parser.add_mutually_exclusive_group(required=True)
+    lengths.add_argument("--length", type=int, help="units that every text may have")
+    lengths.add_argument("--length_column", help="column of the length of each text")
+    add("--length_unit", choices=LENGTH_UNITS, help="the model's, or characters")
+    add("--length_constraint", choices=LENGTH_CONSTRAINTS, default="max", help="never longer, or exactly so long")
+    parser.add_window("window around an exact length: units (4), a share (0.1), or two of them, below and above")
+    add("--model", type=model_name, help="folder or Hub name of a model that rewords; without it, candidates alone")
+    add("--instruction", default=INSTRUCTION, help="system message, for a model with a chat template")
+    add("--source_column", default="source", help="column of the texts")
+    add("--candidates_column", help="column with a list of other texts for each row")
+    add("--column_prefix", default="", help="of the added columns where rows have such columns")
+    return parser
+
+
+def candidates_of(rows: Rows, column: str | None) -> list[list[str]]:
+    """Return the candidates of each row. Raises `ValueError` where a row holds no list of texts."""
+    if column is None:
+        return [[] for _ in rows.values]
+    lists = rows.column(column)
+    for i, value in enumerate(lists, start=rows.first):
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+            raise ValueError(f"row {i} of {rows.path}: {column!r} must hold a list of texts, got {value!r}")
+    return lists
+
+
+def write(requests: list[Request], candidates: list[list[str]], args: Any, file: OutputFile) -> None:
+    """Fit the texts that the file does not hold, block by block."""
+    options: dict[str, Any] = {"unit": args.length_unit, "constraint": args.length_constraint}
+    options |= {"tolerance": args.length_tolerance, "instruction": args.instruction}
+    if args.model is not None:
+        from transformers import pipeline
+
+        options["model"] = pipeline("length-controlled-generation", model=args.model)  # type: ignore[call-overload]
+    done = len(file.lines) - len(file.lines) % BLOCK
+    file.begin(done)
+    origins: Counter[str] = Counter()
+    for start in tqdm(range(done, len(requests), BLOCK), desc="Fitting", unit="block"):
+        block = slice(start, start + BLOCK)
+        sources = [request.source for request in requests[block]]
+        lengths = [args.length or request.length for request in requests[block]]
+        lines = []
+        for request, fitted in zip(
+            requests[block], fit(sources, lengths, candidates=candidates[block], **options), strict=True
+        ):
+            origins["fault" if fitted.fault else fitted.origin] += 1
+            output = {name: getattr(fitted, name) for name in ("requested", "length", *ADDED)}
+            lines.append(request.line({"source": request.source, "output": fitted.text, **output}))
+        file.append(lines)
+    print(", ".join(f"{name} {count}" for name, count in origins.most_common()), file=sys.stderr)
+
+
+def main(argv=None) -> None:
+    """Run the command: fit what the output file does not hold yet."""
+    args = make_parser().parse_args(argv)
+    rows = Rows(args.input_file, plain_text=True)
+    requests = requests_of(
+        rows, args.source_column, args.length_column, prefix=args.column_prefix, added=ADDED, lengths=[args.length]
+    )
+    candidates = candidates_of(rows, args.candidates_column)
+    digest = hashlib.sha256("\n".join(request.columns for request in requests).encode(errors="surrogatepass"))
+    options = {name: value for name, value in vars(args).items() if name not in ("input_file", "output_file")}
+    Path(args.output_file).parent.mkdir(parents=True, exist_ok=True)
+    with locked(args.output_file):
+        file = OutputFile(args.output_file, {"input": digest.hexdigest(), **options})
+        if len(file.lines) == len(requests):
+            print(f"{args.output_file} is complete", file=sys.stderr)
+        else:
+            write(requests, candidates, args, file)
