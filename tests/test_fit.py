@@ -108,7 +108,7 @@ def test_a_model_rewords_what_nothing_else_fits(rewrite):
     assert [out.origin for out in fitted] == ["source", "model", "model"]
     assert all(out.length == len(out.text) <= n for out, n in zip(fitted, lengths, strict=True))
     assert set(seen) == {f"system: Say it shorter.\nuser: {text}\n" for text in texts[1:]}
-    assert fitted[1].fault.startswith("lost: 3, Thursday")
+    assert fitted[1].fault.startswith("lost: 3, Thursday") and fitted[1].fault.endswith("unfinished")
     # the score is the log-probability of the text and its end behind the prompt
     tokenizer, out = rewrite.tokenizer, fitted[2]
     prompt, answer = (

@@ -290,7 +290,8 @@ def _best(request: _Request, unit: str) -> Fitted:
             return not candidate.faults, ends(candidate.text) or not ends(source.text), value
 
         best = max(fitting, key=worth)
-        fault = "; ".join(best.faults) or None
+        half = best.origin == "model" and ends(source.text) and not ends(best.text)
+        fault = "; ".join([*best.faults, *(["unfinished"] if half else [])]) or None
     considered = tuple(request.considered)
     return Fitted(best.text, best.length, request.requested, best.origin, best.score, fault, considered)
 
