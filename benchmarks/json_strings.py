@@ -28,6 +28,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.generation import LogitsProcessor
 
+from hf_lenctrl.cache import CACHE
 from hf_lenctrl.engines.json_places import PLAIN, Places, Reader
 from hf_lenctrl.engines.json_strings import JsonStringsLogitsProcessor
 from hf_lenctrl.inference.finish import goes_on
@@ -107,7 +108,7 @@ class Judge:
         self.vocabulary = JsonStringsLogitsProcessor(SCHEMA, tokenizer).vocabulary
         self.prompt = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
         with torch.no_grad():
-            self.cache = model(self.prompt, use_cache=True).past_key_values
+            self.cache = model(self.prompt, use_cache=True)[CACHE]
         self.first = functools.cache(self._first)
 
     @torch.no_grad()
@@ -118,7 +119,7 @@ class Judge:
         bitmask = xgrammar.allocate_token_bitmask(1, len(self.tokenizer))
         matcher.fill_next_token_bitmask(bitmask)
         cache = copy.deepcopy(self.cache)
-        scores = self.model(torch.tensor([ids]), past_key_values=cache, use_cache=True).logits[:, -1].float()
+        scores = self.model(torch.tensor([ids]), **{CACHE: cache}, use_cache=True).logits[:, -1].float()
         scores = scores[:, : len(self.tokenizer)].contiguous()
         xgrammar.apply_token_bitmask_inplace(scores, bitmask)
         return int(scores.argmax())

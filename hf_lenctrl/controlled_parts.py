@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .cache import CACHE, takes_cache
 from .length_head import LengthHeadAttention
 from .length_signal import EncoderLengthEmbedding, LengthSignal, init_length_weights, refuse_dora, required_length
 from .lengths import refuse_length
@@ -125,12 +126,13 @@ class LengthControlledDecoder(_Part, LengthSignal):
         if not self.config.absolute_positions:
             self.embed_positions = positions
 
+    @takes_cache
     def forward(
         self,
         input_ids: torch.LongTensor | None = None,
         *,
         inputs_embeds: torch.Tensor | None = None,
-        past_key_values=None,
+        cache=None,
         length: int | list[int] | torch.Tensor | None = None,
         progress: Any = None,
         **kwargs,
@@ -147,12 +149,12 @@ class LengthControlledDecoder(_Part, LengthSignal):
         Raises:
             `ValueError`: without any length, and where progress can neither be counted nor was given.
         """
-        config, kwargs["past_key_values"] = self.config, past_key_values
+        config, kwargs[CACHE] = self.config, cache
         encoding = config.length_encoding
         if length is not None and encoding == "none" and not config.length_controlled:
             refuse_length()
         if progress is None and config.counts_progress:
-            progress = self.count_progress(input_ids, past_key_values)  # (B, T)
+            progress = self.count_progress(input_ids, cache)  # (B, T)
         if config.length_head:
             kwargs["progress"] = progress
         if encoding == "none":
@@ -160,4 +162,4 @@ class LengthControlledDecoder(_Part, LengthSignal):
         embeds: Any = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds  # (B, T, d)
         lengths = required_length(length, config, embeds if progress is None else progress, self.training)  # (B,)
         embeds = self.add_signal(embeds, progress, lengths)
-        return super().forward(inputs_embeds=self._with_positions(embeds, input_ids, past_key_values), **kwargs)
+        return super().forward(inputs_embeds=self._with_positions(embeds, input_ids, cache), **kwargs)

@@ -17,6 +17,7 @@ from transformers.generation import (
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
+from .cache import CACHE, takes_cache
 from .length_constraint import LengthConstraintLogitsProcessor
 from .length_units import UnitTable
 from .lengths import Target, as_target, given_or_default, refuse_length
@@ -253,8 +254,16 @@ class LengthControlledGeneration:
     unit_table: Any
 
     @torch.no_grad()
+    @takes_cache
     def generate(
-        self, inputs=None, *args, length=None, length_constraint=FROM_CONFIG, length_tolerance=None, **kwargs
+        self,
+        inputs=None,
+        *args,
+        length=None,
+        length_constraint=FROM_CONFIG,
+        length_tolerance=None,
+        cache=None,
+        **kwargs,
     ):
         """
         `GenerationMixin.generate` with a length.
@@ -291,6 +300,7 @@ class LengthControlledGeneration:
         generate: Any = super().generate
         # the positional arguments behind `inputs`, by the names of the base method
         kwargs |= dict(zip(list(inspect.signature(generate).parameters)[1:], args, strict=False))
+        kwargs |= {} if cache is None else {CACHE: cache}
         if not controlled and length_constraint is None and length_tolerance is None:
             if length is not None:
                 refuse_length()

@@ -6,6 +6,8 @@ import torch
 from torch import nn
 from transformers.cache_utils import DynamicLayer, StaticLayer
 
+from .cache import CACHE, takes_cache
+
 
 class _Watched:
     """
@@ -61,21 +63,22 @@ class LengthHeadAttention:
         output = self.out_proj if hasattr(self, "out_proj") else self.o  # T5's name
         self.length_out = LengthHeadOutput(output.out_features, output.out_features, bias=False)
 
-    def forward(self: Any, hidden_states, *args, past_key_values=None, progress=None, **kwargs):
+    @takes_cache
+    def forward(self: Any, hidden_states, *args, cache=None, progress=None, **kwargs):
         """
         The parent's `forward` with `progress (batch_size, sequence_length)`, the units written before each position.
         Raises `ValueError` for a cache that was filled by a model without a length head.
         """
         watched = _Watched(self, "out_proj" if hasattr(self, "out_proj") else "o")
-        output, *others = self.stock.forward(watched, hidden_states, *args, past_key_values=past_key_values, **kwargs)
+        output, *others = self.stock.forward(watched, hidden_states, *args, **{CACHE: cache}, **kwargs)
         width = self.head_dim if hasattr(self, "head_dim") else self.key_value_proj_dim
         per_head = watched.heads.unflatten(-1, (-1, width))  # (B, T, h, d/h)
         strength = nn.functional.softplus(per_head.float().sum(dim=2).mean(dim=-1))  # (B, T)
         weight = ((progress + 1) * strength).unsqueeze(-1)  # (B, T, 1)
         numerator = (weight * hidden_states.float()).cumsum(dim=1)  # (B, T, d)
         denominator = weight.cumsum(dim=1)  # (B, T, 1)
-        if past_key_values is not None:
-            numerator, denominator = self._add_to_cache(past_key_values, numerator, denominator)
+        if cache is not None:
+            numerator, denominator = self._add_to_cache(cache, numerator, denominator)
         length_head = (numerator / denominator).to(hidden_states.dtype)
         return (output + self.length_out(length_head), *others)
 

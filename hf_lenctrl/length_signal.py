@@ -109,12 +109,12 @@ class LengthSignal:
         if self.unit_table.weights.shape[1] != size:
             self.unit_table = self.unit_table.resized(size, self.config)
 
-    def count_progress(self: Any, input_ids: torch.Tensor | None, past_key_values=None) -> torch.Tensor:
+    def count_progress(self: Any, input_ids: torch.Tensor | None, cache=None) -> torch.Tensor:
         """
         Units written before each prediction, from the whole sequence: `(batch_size, sequence_length)`. Raises
         `ValueError` without ids, and with the last ids of a cached sequence.
         """
-        if input_ids is not None and (past_key_values is None or past_key_values.get_seq_length() == 0):
+        if input_ids is not None and (cache is None or cache.get_seq_length() == 0):
             return self.units_written(input_ids)
         given = "decoder_inputs_embeds" if input_ids is None else "the last token of a cached sequence"
         raise ValueError(f"progress cannot be counted from {given}; pass progress=, or call generate()")

@@ -1,7 +1,6 @@
 """Length-controlled BART, Marian, mBART, Pegasus, M2M100, T5, mT5 and UMT5: mixins over the untouched Hugging Face
 classes, then the classes of each family."""
 
-import inspect
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +17,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs
 from transformers.utils.output_capturing import _CAN_RECORD_REGISTRY
 
+from .cache import CACHE, takes_cache
 from .card import CardOnPush
 from .configuration_lenctrl import (
     LenCtrlBartConfig,
@@ -121,6 +121,7 @@ class LengthControlledForConditionalGeneration(CardOnPush, _Whole, LengthControl
     model_class: type
 
     # Every name is written out: Trainer keeps the columns and `generate` accepts the arguments that it finds here.
+    @takes_cache
     def forward(
         self,
         input_ids: torch.LongTensor | None = None,
@@ -128,7 +129,7 @@ class LengthControlledForConditionalGeneration(CardOnPush, _Whole, LengthControl
         decoder_input_ids: torch.LongTensor | None = None,
         decoder_attention_mask: torch.Tensor | None = None,
         encoder_outputs=None,
-        past_key_values=None,
+        cache=None,
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         labels: torch.LongTensor | None = None,
@@ -150,7 +151,7 @@ class LengthControlledForConditionalGeneration(CardOnPush, _Whole, LengthControl
         Raises:
             `ValueError`: without any length, for a length under 1, and for labels with nothing but padding.
         """
-        if labels is not None and past_key_values is not None and progress is None and self.config.counts_progress:
+        if labels is not None and cache is not None and progress is None and self.config.counts_progress:
             # prefix tuning: the cache begins with virtual tokens, which count nothing, and the labels are whole
             whole = decoder_input_ids
             ids = self.prepare_decoder_input_ids_from_labels(labels) if whole is None else whole
@@ -165,13 +166,13 @@ class LengthControlledForConditionalGeneration(CardOnPush, _Whole, LengthControl
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
             encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             labels=labels,
             use_cache=use_cache,
             length=length,
             progress=progress,
+            **{CACHE: cache},
             **kwargs,
         )
 
@@ -183,11 +184,6 @@ class LengthControlledForConditionalGeneration(CardOnPush, _Whole, LengthControl
             # a slice whose stride grows with each step would make torch.compile compile again
             model_inputs["progress"] = progress[:, -model_inputs["decoder_input_ids"].shape[1] :].contiguous()
         return model_inputs
-
-
-# `generate` asks for it at each step, which costs more than the length's signal
-_forward: Any = LengthControlledForConditionalGeneration.forward
-_forward.__signature__ = inspect.signature(_forward)
 
 
 class LenCtrlBartModel(LengthControlledModel, bart.BartModel):

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
 
+from .cache import CACHE, CACHE_NAMES, takes_cache
 from .card import CardOnPush
 from .configuration_lenctrl import LenCtrlCausalLMConfig
 from .generation import LengthControlledGeneration, eos_of, prompt_of
@@ -176,7 +177,7 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
         self.resize_unit_table()
         return embeddings
 
-    def _progress_and_length(self, labels, length, progress, past_key_values, embeds, mask):
+    def _progress_and_length(self, labels, length, progress, cache, embeds, mask):
         """Progress `(batch_size, sequence_length)` and lengths `(batch_size,)`, or of the same shape."""
         rows, columns = embeds.shape[:2]
         if labels is not None and progress is None:
@@ -191,7 +192,7 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
                 "training needs labels, -100 over the prompt, or progress= and length=; leave label smoothing out"
             )
         elif progress is None:
-            if getattr(past_key_values, "get_seq_length", int)():
+            if getattr(cache, "get_seq_length", int)():
                 raise ValueError("progress cannot be counted from a cached sequence; call generate(), or pass it")
             mask = mask if mask is not None and mask.shape == (rows, columns) else None
             progress = first_progress(columns, rows, embeds.device, mask)  # all that came in is the prompt
@@ -204,12 +205,13 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
             lengths = lengths if lengths.ndim == 1 else torch.nn.functional.pad(lengths, (virtual, 0))
         return progress, lengths
 
+    @takes_cache
     def forward(
         self,
         input_ids: torch.LongTensor | None = None,
         attention_mask: torch.Tensor | None = None,
         position_ids: torch.LongTensor | None = None,
-        past_key_values=None,
+        cache=None,
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.LongTensor | None = None,
         use_cache: bool | None = None,
@@ -238,7 +240,7 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
         """
         if self.config.length_controlled:
             embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds  # (B, T, d)
-            given = (labels, length, progress, past_key_values, embeds, attention_mask)
+            given = (labels, length, progress, cache, embeds, attention_mask)
             progress, lengths = self._progress_and_length(*given)
             # where, not a product: the prompt's embeddings stay what they were, bit for bit
             signal = self.add_signal(embeds, progress.clamp(min=0), lengths)
@@ -248,14 +250,15 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
         for name in ("output_attentions", "output_hidden_states", "return_dict"):
             if kwargs.get(name) is None and getattr(self.config, name) != getattr(self.config.text_config, name):
                 kwargs[name] = getattr(self.config, name)
-        some = {"past_key_values": past_key_values, "position_ids": position_ids, "logits_to_keep": logits_to_keep}
+        some = dict.fromkeys(CACHE_NAMES, cache) | {"position_ids": position_ids, "logits_to_keep": logits_to_keep}
         # which not every model knows
         kwargs |= {name: x for name, x in some.items() if x is not None and name in self._read_by_inner}
         return self.language_model(
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, labels=labels, **kwargs
         )
 
-    def generate(self, inputs=None, *args, **kwargs):
+    @takes_cache
+    def generate(self, inputs=None, *args, cache=None, **kwargs):
         """
         `LengthControlledGeneration.generate`; the length is that of the answer, behind the prompt that came in. As
         `length` a `JsonStringsLogitsProcessor` tells the model that of each string; the call is then the base class's.
@@ -266,8 +269,8 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
             columns, mask = prompt_of(self, {**kwargs, "inputs": inputs})[1], kwargs.get("attention_mask")
             start = 0 if mask is None else mask.shape[-1] - columns
             kwargs["prompt"] = (start, columns)
-            cache = _without_answer(kwargs.pop("past_key_values", None), start, columns)
-            kwargs |= {} if cache is None else {"past_key_values": cache}
+            cache = _without_answer(cache, start, columns)
+        kwargs |= {} if cache is None else {CACHE: cache}
         reader = kwargs.get("length") if self.config.length_controlled else None
         if hasattr(reader, "progress_and_length"):
             if reader.unit != self.unit_table.unit:
@@ -278,7 +281,7 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
         else:
             outputs = super().generate(inputs, *args, **kwargs)
         if self.config.length_controlled:
-            for used in (cache, getattr(outputs, "past_key_values", None)):
+            for used in (cache, getattr(outputs, CACHE, None)):
                 if used is not None:
                     used.answer_column = start + columns - 1
         return outputs
@@ -302,7 +305,7 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
         if given > end:
             progress = torch.cat([progress, self.units_written(input_ids[:, end:])], dim=1)
         elif given < end:  # with `prefill_chunk_size` a part of the prompt, behind what the cache has
-            progress = progress[:, : int(kwargs["past_key_values"].get_seq_length()) - start + columns]
+            progress = progress[:, : int(kwargs[CACHE].get_seq_length()) - start + columns]
         # a slice whose stride grows with each step would make torch.compile compile again
         return model_inputs | {"progress": progress[:, -columns:].contiguous(), "length": length}
 

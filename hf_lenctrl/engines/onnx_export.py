@@ -75,7 +75,7 @@ class _Decoder(nn.Module):
             decoder_input_ids=input_ids,
             decoder_attention_mask=causal.expand(input_ids.shape[0], -1, -1, -1),
             encoder_outputs=(encoder_hidden_states[:, known:],),
-            past_key_values=cache,
+            cache=cache,
             length=length,
             progress=progress,
         ).logits
@@ -123,9 +123,7 @@ def _graphs(model) -> Iterator[tuple[str, nn.Module, dict[str, tuple[torch.Tenso
     yield ENCODER, _Encoder(model), inputs, ["last_hidden_state"]
 
     cache: Any = EncoderDecoderCache(DynamicCache(), DynamicCache())
-    model(
-        encoder_outputs=(states,), decoder_input_ids=ids(before), past_key_values=cache, use_cache=True, length=length
-    )
+    model(encoder_outputs=(states,), decoder_input_ids=ids(before), cache=cache, use_cache=True, length=length)
     both = (cache.self_attention_cache.layers, cache.cross_attention_cache.layers)
     names = cache_names(len(both[0]))
     tensors = [tensor for pair in zip(*both, strict=True) for layer in pair for tensor in (layer.keys, layer.values)]

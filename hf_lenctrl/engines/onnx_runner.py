@@ -8,6 +8,7 @@ from torch import nn
 from transformers import AutoConfig, GenerationConfig, GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
+from ..cache import CACHE, takes_cache
 from ..generation import LengthControlledGeneration
 from ..length_units import UnitTable
 from .onnx_export import DECODER, ENCODER, FOLDER, import_onnxruntime
@@ -124,13 +125,14 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
         """The head's shape, which the pipeline compares with the tokenizer; its weights are in the graph."""
         return nn.Linear(self.config.d_model, self.table.weights.shape[1], bias=False, device="meta")
 
+    @takes_cache
     def forward(
         self,
         input_ids=None,
         attention_mask=None,
         decoder_input_ids=None,
         encoder_outputs=None,
-        past_key_values=None,
+        cache=None,
         length=None,
         progress=None,
         labels=None,
@@ -145,7 +147,7 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
             encoder_outputs = self.encoder(input_ids, attention_mask=attention_mask, length=length)
         states, rows = encoder_outputs[0], len(decoder_input_ids)
         mask = torch.ones(states.shape[:2], dtype=torch.long) if attention_mask is None else attention_mask
-        past: Any = _Past(self.step.inputs, rows) if past_key_values is None else past_key_values
+        past: Any = _Past(self.step.inputs, rows) if cache is None else cache
         outputs = self.step(
             encoder_attention_mask=mask,
             input_ids=decoder_input_ids,
@@ -155,7 +157,7 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
             **past.tensors,
         )
         past.update(outputs)
-        return Seq2SeqLMOutput(logits=outputs["logits"], past_key_values=past)
+        return Seq2SeqLMOutput(logits=outputs["logits"], **{CACHE: past})
 
     def prepare_inputs_for_generation(self, input_ids, **kwargs):
         """Add progress, counted over the whole running sequence, which beam search has already reordered."""

@@ -10,6 +10,7 @@ from transformers import GenerationMixin, PreTrainedModel
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
+from ..cache import CACHE, takes_cache
 from ..generation import LengthControlledGeneration
 from ..length_units import UnitTable
 
@@ -92,6 +93,7 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
         """All encoders, see `forward`."""
         return self.encoders
 
+    @takes_cache
     def forward(
         self,
         input_ids=None,
@@ -99,7 +101,7 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
         decoder_input_ids=None,
         decoder_attention_mask=None,
         encoder_outputs=None,
-        past_key_values=None,
+        cache=None,
         length=None,
         progress=None,
         **kwargs,
@@ -108,9 +110,9 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
         if encoder_outputs is None:
             encoder_outputs = self.encoders(input_ids, attention_mask=attention_mask, length=length)
         widths = [model.config.d_model for model in self.models]
-        caches = [None] * len(widths) if past_key_values is None else [past_key_values, *past_key_values.others]
+        caches = [None] * len(widths) if cache is None else [cache, *cache.others]
         total = None
-        for model, states, cache in zip(self.models, encoder_outputs[0].split(widths, dim=-1), caches, strict=True):
+        for model, states, own in zip(self.models, encoder_outputs[0].split(widths, dim=-1), caches, strict=True):
             given = {"length": length} if model.config.length_controlled else {}
             given |= {"progress": progress} if model.config.counts_progress else {}
             logits = model(
@@ -118,13 +120,13 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
                 decoder_input_ids=decoder_input_ids,
                 decoder_attention_mask=decoder_attention_mask,
                 encoder_outputs=BaseModelOutput(last_hidden_state=states),
-                past_key_values=cache,
-                use_cache=cache is not None,
+                use_cache=own is not None,
+                **{CACHE: own},
                 **given,
             ).logits
             log_probabilities = logits.float().log_softmax(dim=-1)  # (B, T, V)
             total = log_probabilities if total is None else torch.logaddexp(total, log_probabilities)
-        return Seq2SeqLMOutput(logits=total - math.log(len(self.models)), past_key_values=past_key_values)
+        return Seq2SeqLMOutput(logits=total - math.log(len(self.models)), **{CACHE: cache})
 
     def get_output_embeddings(self):
         """Of the first model; all have one vocabulary."""
@@ -143,4 +145,4 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
         if generation_config.use_cache is not False:
             configs = [model.config for model in self.models]
             caches = [EncoderDecoderCache(DynamicCache(config=c), DynamicCache(config=c)) for c in configs]
-            model_kwargs["past_key_values"] = _Caches(caches)
+            model_kwargs[CACHE] = _Caches(caches)

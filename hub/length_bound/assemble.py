@@ -11,7 +11,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 NEEDED = (
-    *("character_costs", "generation", "length_constraint", "length_rules", "length_units", "lengths"),
+    *("cache", "character_costs", "generation", "length_constraint", "length_rules", "length_units", "lengths"),
     "unit_vocabulary",
 )
 

@@ -1,6 +1,6 @@
 """What the baselines share: a configuration, an encoder-decoder with `generate`, and the state of a decoder."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -8,6 +8,7 @@ from torch import nn
 from transformers import GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
+from hf_lenctrl.cache import CACHE, takes_cache
 from hf_lenctrl.configuration_lenctrl import LenCtrlMarianConfig
 from hf_lenctrl.generation import LengthControlledGeneration
 from hf_lenctrl.length_signal import StoresUnitTable
@@ -31,6 +32,7 @@ class State:
     """What a decoder keeps from step to step: `tensors`, `(batch_size, ...)` each. Beam search reorders them."""
 
     is_compileable = False
+    is_linear = (False,)  # transformers 5.24 asks for each layer
 
     def __init__(self):
         self.tensors: dict[str, torch.Tensor] = {}
@@ -105,13 +107,14 @@ class Baseline(StoresUnitTable, LengthControlledGeneration, PreTrainedModel, Gen
             if module.padding_idx is not None:
                 module.weight[module.padding_idx].zero_()
 
+    @takes_cache
     def forward(
         self,
         input_ids: torch.LongTensor | None = None,
         attention_mask: torch.Tensor | None = None,
         decoder_input_ids: torch.LongTensor | None = None,
         encoder_outputs=None,
-        past_key_values: State | None = None,
+        cache: State | None = None,
         labels: torch.LongTensor | None = None,
         length: Any = None,
         progress: torch.LongTensor | None = None,
@@ -139,15 +142,14 @@ class Baseline(StoresUnitTable, LengthControlledGeneration, PreTrainedModel, Gen
             encoder_outputs = self.encode(input_ids, attention_mask, length, ids)
         if attention_mask is None:
             attention_mask = encoder_outputs[0].new_ones(encoder_outputs[0].shape[:2])
-        state: Any = past_key_values  # no `Cache` of the library's
         counted = self.units.progress(ids) if progress is None else progress
-        logits = self.decode(ids, counted, length, encoder_outputs, attention_mask, past_key_values)
-        if past_key_values is not None:
-            past_key_values.steps += ids.shape[1]
+        logits = self.decode(ids, counted, length, encoder_outputs, attention_mask, cache)
+        if cache is not None:
+            cache.steps += ids.shape[1]
         loss = None
         if labels is not None:
             loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
-        return Seq2SeqLMOutput(loss=loss, logits=logits, past_key_values=state)
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **cast(Any, {CACHE: cache}))  # no `Cache` of the library's
 
     def encode(self, input_ids, attention_mask, length, decoder_input_ids):
         """The encoder's outputs; `length` and the target's ids are for an encoder that reads them."""
@@ -158,18 +160,19 @@ class Baseline(StoresUnitTable, LengthControlledGeneration, PreTrainedModel, Gen
         start = labels.new_full((len(labels), 1), self.config.decoder_start_token_id)
         return torch.cat([start, labels[:, :-1].masked_fill(labels[:, :-1] == -100, self.config.pad_token_id)], dim=1)
 
-    def prepare_inputs_for_generation(self, input_ids, past_key_values=None, **kwargs):
+    @takes_cache
+    def prepare_inputs_for_generation(self, input_ids, cache=None, **kwargs):
         """Progress of the whole sequence; with a state the ids that it has not read."""
         progress, seen = self.units.progress(input_ids), 0
-        if past_key_values is not None:
-            seen = past_key_values.get_seq_length()
+        if cache is not None:
+            seen = cache.get_seq_length()
         given = {name: kwargs.get(name) for name in ("encoder_outputs", "attention_mask", "length")}
         ids = {"decoder_input_ids": input_ids[:, seen:], "progress": progress[:, seen:]}
-        return {**given, **ids, "past_key_values": past_key_values}
+        return {**given, **ids, CACHE: cache}
 
     def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs):
         if generation_config.use_cache is not False:
-            model_kwargs["past_key_values"] = State()
+            model_kwargs[CACHE] = State()
 
 
 def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
