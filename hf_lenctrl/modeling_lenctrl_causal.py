@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
 
+from .answers import answer_progress, first_progress
 from .cache import CACHE, CACHE_NAMES, takes_cache
 from .card import CardOnPush
 from .configuration_lenctrl import LenCtrlCausalLMConfig
-from .generation import LengthControlledGeneration, eos_of, prompt_of
+from .generation import LengthControlledGeneration, eos_of, prompt_of, warn_once
 from .length_signal import (
     LengthSignal,
     StoresUnitTable,
@@ -19,7 +20,6 @@ from .length_signal import (
     tell_peft,
     warn_of_column,
 )
-from .length_units import UnitTable
 from .lengths import as_length_tensor
 
 
@@ -37,57 +37,34 @@ _OF_INNER = (
 )
 
 
-def first_progress(columns: int, rows: int, device, mask: torch.Tensor | None = None) -> torch.Tensor:
-    """
-    Progress over a prompt, `(rows, columns)`: 0 on its last token, which predicts the first one, -1 elsewhere. `mask
-    (rows, columns)`, where given, has 0 on the padding.
-    """
-    position = torch.arange(columns, device=device).expand(rows, -1)  # (rows, columns)
-    last = position if mask is None else position * (mask != 0)
-    return (position == last.amax(dim=1, keepdim=True)).long() - 1
+class _BaseModel:
+    """The base model of a `LenCtrlForCausalLM`, for what puts a head of its own on it: TRL's trainers do."""
 
+    def __init__(self, whole: Any):
+        self.whole, self.inner = whole, whole.language_model.base_model
 
-def answer_progress(table: UnitTable, labels: torch.Tensor, eos: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """
-    Progress and length of the answers in a batch, one a row: the run of labels that are not -100, counted up to its
-    EOS. The first label of a row is never predicted and belongs to the prompt.
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
 
-    Args:
-        table (`UnitTable`): Of the labels' vocabulary.
-        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`): As the model reads the ids, not shifted.
-        eos (`list[int]`): Ids that end an answer.
-
-    Returns:
-        Two `torch.LongTensor`: `(batch_size, sequence_length)`, the units written after each token of the answer, 0 on
-        the token before it, -1 elsewhere; `(batch_size,)`, the length of each answer, 1 in a row without one.
-
-    Raises:
-        `ValueError`: for an answer without any unit, and for a row with several.
-    """
-    column = torch.arange(labels.shape[1], device=labels.device).unsqueeze(0)  # (1, T)
-    answer = (labels != -100) & (column > 0)  # (B, T)
-    many, start = answer.sum(dim=1, keepdim=True), answer.long().argmax(dim=1, keepdim=True)  # (B, 1) each
-    has_answer = many > 0  # (B, 1)
-    # every answer is moved to the first column, and what was counted there is moved back
-    ids = labels.gather(1, (start + column).clamp(max=labels.shape[1] - 1))  # (B, T)
-    ids = ids.masked_fill((column >= many) | (ids < 0), 0)
-    if eos:
-        ended = torch.isin(ids, torch.tensor(eos, device=ids.device)).cumsum(1) > 0
-        ids = torch.where(ended, eos[0], ids)  # a template's new line behind EOS is no part of the text
-    written = table.progress(ids.to(table.weights.device)).to(ids.device)  # (B, T)
-    length = torch.where(has_answer, written.gather(1, (many - 1).clamp(min=0)), 1)  # (B, 1)
-    progress = torch.where(answer, written.gather(1, (column - start).clamp(min=0)), -1)  # (B, T)
-    progress, length = torch.where(has_answer & (column == start - 1), 0, progress), length.squeeze(1)
-    if torch.compiler.is_compiling():
-        return progress, length
-    answers = (answer[:, 1:] & ~answer[:, :-1]).sum(dim=1)  # (B,)
-    if bool((answers > 1).any()):
-        raise ValueError(
-            f"a row holds one answer, labels that are not -100, got {answers.tolist()}; make a row for each answer"
-        )
-    if bool((length < 1).any()):
-        raise ValueError(f"every answer must hold at least one {table.unit}, got {length.tolist()}; drop the others")
-    return progress, length
+    @takes_cache
+    def __call__(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        *,
+        inputs_embeds=None,
+        length=None,
+        progress=None,
+        cache=None,
+        **kwargs,
+    ):
+        """`forward` of the whole without labels and head: `last_hidden_state (batch_size, sequence_length, d)`."""
+        if self.whole.config.length_controlled:
+            given = (None, length, progress, cache, attention_mask)
+            inputs_embeds = self.whole.embed_with_length(input_ids, inputs_embeds, *given)
+            input_ids = None
+        kwargs |= {} if cache is None else {CACHE: cache}
+        return self.inner(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
 
 
 class LenCtrlForCausalLM(  # type: ignore[misc, override]
@@ -132,7 +109,13 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
         self.accepts_loss_kwargs = getattr(inner, "accepts_loss_kwargs", "kwargs" in self._read_by_inner)
         self.add_length_signal()
         self.post_init()
+        self.register_forward_pre_hook(LenCtrlForCausalLM._count_answers, with_kwargs=True)
         tell_peft(config)
+
+    @property
+    def base_model(self):
+        """The inner model's base model, which is given the length: its outputs have `last_hidden_state`."""
+        return _BaseModel(self)
 
     @property
     def embed_tokens(self):
@@ -176,6 +159,29 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
         embeddings = self.language_model.resize_token_embeddings(*args, **kwargs)
         self.resize_unit_table()
         return embeddings
+
+    def _count_answers(self, args, kwargs):
+        """
+        A hook before `forward` that counts the labels, where another `forward` was put in its place: TRL's gives the
+        base model no labels. There `config.length` is the length of each row, as it was in `generate`.
+        """
+        labels, length = kwargs.get("labels"), kwargs.get("length")
+        replaced = "forward" in vars(self) and self.config.length_controlled
+        if not replaced or labels is None or kwargs.get("progress") is not None:
+            return None
+        if length is None and (length := self.config.length) is not None and self.training:
+            message = "training takes config.length=%d for each row; set it to None to count the labels instead"
+            warn_once(("trained at", length), message, length)
+        progress, own = answer_progress(self.unit_table, labels, eos_of(self), least=int(length is None))
+        return args, kwargs | {"progress": progress, "length": own if length is None else length}
+
+    def embed_with_length(self, input_ids, inputs_embeds, labels, length, progress, cache, mask) -> torch.Tensor:
+        """Embeddings with the encoding of progress and length, `(batch_size, sequence_length, d)`; see `forward`."""
+        embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds  # (B, T, d)
+        progress, lengths = self._progress_and_length(labels, length, progress, cache, embeds, mask)
+        # where, not a product: the prompt's embeddings stay what they were, bit for bit
+        signal = self.add_signal(embeds, progress.clamp(min=0), lengths)
+        return torch.where((progress < 0).unsqueeze(2), embeds, signal)
 
     def _progress_and_length(self, labels, length, progress, cache, embeds, mask):
         """Progress `(batch_size, sequence_length)` and lengths `(batch_size,)`, or of the same shape."""
@@ -239,12 +245,8 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
                 with several answers in a row, and in training without labels.
         """
         if self.config.length_controlled:
-            embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds  # (B, T, d)
-            given = (labels, length, progress, cache, embeds, attention_mask)
-            progress, lengths = self._progress_and_length(*given)
-            # where, not a product: the prompt's embeddings stay what they were, bit for bit
-            signal = self.add_signal(embeds, progress.clamp(min=0), lengths)
-            inputs_embeds = torch.where((progress < 0).unsqueeze(2), embeds, signal)
+            given = (labels, length, progress, cache, attention_mask)
+            inputs_embeds = self.embed_with_length(input_ids, inputs_embeds, *given)
             input_ids = None
         kwargs["use_cache"] = use_cache
         for name in ("output_attentions", "output_hidden_states", "return_dict"):

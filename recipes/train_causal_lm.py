@@ -20,12 +20,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, DataCollatorForSeq2Seq, TrainingArguments
 
 import hf_lenctrl
+from hf_lenctrl.answers import answer_progress
 from hf_lenctrl.commands import rows as row_files
 from hf_lenctrl.commands.arguments import parse_arguments
 from hf_lenctrl.commands.record import begun
 from hf_lenctrl.commands.run import fit, set_up
 from hf_lenctrl.length_units import UnitTable
-from hf_lenctrl.modeling_lenctrl_causal import answer_progress
 from hf_lenctrl.training.collator import DrawsByExample
 from hf_lenctrl.training.trainer import ResumableTrainer, range_of
 

@@ -183,7 +183,7 @@ def test_an_answer_is_counted_up_to_its_end_and_a_row_holds_one():
     _, model = build("llama")
     first, second = tokenizer("für alle")["input_ids"], tokenizer("文字")["input_ids"]
     newline = tokenizer("\n")["input_ids"]  # a template's, behind EOS: no part of the text
-    count = functools.partial(hf_lenctrl.modeling_lenctrl_causal.answer_progress, model.unit_table, eos=[1])
+    count = functools.partial(hf_lenctrl.answers.answer_progress, model.unit_table, eos=[1])
     rows = [[-100] * 3 + [*first, 1, *newline], [-100] * 5 + [*second, 1, *newline]]
     labels = torch.tensor([row + [-100] * (18 - len(row)) for row in rows])
     progress, lengths = count(labels)
@@ -256,6 +256,18 @@ def test_a_model_that_is_trained_from_scratch_ends_where_it_was_asked_to():
     out = model.eval().generate(prompt, attention_mask=torch.ones_like(prompt), length=lengths, do_sample=False)
     for row, length in zip(out.tolist(), lengths, strict=True):
         assert row[: length + 2] == [10 + (row[0] - 10 + i) % 20 for i in range(length + 1)] + [1]
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2", "opt", "falcon", "bloom"])
+def test_the_base_model_hears_the_length_and_has_no_head(architecture):
+    _, model = build(architecture)
+    ids, progress = encode(PROMPTS[1:])["input_ids"], torch.tensor([[-1, -1, 0, 3, 7]])[:, :5]
+    given = {"progress": torch.nn.functional.pad(progress, (ids.shape[1] - 5, 0), value=-1), "length": 9}
+    with torch.no_grad():
+        states = model.base_model(input_ids=ids, **given).last_hidden_state
+        torch.testing.assert_close(model.get_output_embeddings()(states), model(ids, **given).logits)
+    with pytest.raises(ValueError, match="training needs labels, -100 over the prompt, or progress= and length="):
+        model.train().base_model(input_ids=ids)
 
 
 def test_training_is_one_graph():

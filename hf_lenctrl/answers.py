@@ -1,0 +1,62 @@
+"""Progress over a prompt and its answer, for causal models."""
+
+import torch
+
+from .length_units import UnitTable
+
+
+def first_progress(columns: int, rows: int, device, mask: torch.Tensor | None = None) -> torch.Tensor:
+    """
+    Progress over a prompt, `(rows, columns)`: 0 on its last token, which predicts the first one, -1 elsewhere. `mask
+    (rows, columns)`, where given, has 0 on the padding.
+    """
+    position = torch.arange(columns, device=device).expand(rows, -1)  # (rows, columns)
+    last = position if mask is None else position * (mask != 0)
+    return (position == last.amax(dim=1, keepdim=True)).long() - 1
+
+
+def answer_progress(
+    table: UnitTable, labels: torch.Tensor, eos: list[int], least: int = 1
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    Progress and length of the answers in a batch, one a row: the run of labels that are not -100, counted up to its
+    EOS. The first label of a row is never predicted and belongs to the prompt.
+
+    Args:
+        table (`UnitTable`): Of the labels' vocabulary.
+        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`): As the model reads the ids, not shifted.
+        eos (`list[int]`): Ids that end an answer.
+        least (`int`, *optional*, defaults to 1): Units that an answer must hold.
+
+    Returns:
+        Two `torch.LongTensor`: `(batch_size, sequence_length)`, the units written after each token of the answer, 0 on
+        the token before it, -1 elsewhere; `(batch_size,)`, the length of each answer, 1 in a row without one.
+
+    Raises:
+        `ValueError`: for an answer of fewer units than `least`, and for a row with several answers.
+    """
+    column = torch.arange(labels.shape[1], device=labels.device).unsqueeze(0)  # (1, T)
+    answer = (labels != -100) & (column > 0)  # (B, T)
+    many, start = answer.sum(dim=1, keepdim=True), answer.long().argmax(dim=1, keepdim=True)  # (B, 1) each
+    has_answer = many > 0  # (B, 1)
+    # every answer is moved to the first column, and what was counted there is moved back
+    ids = labels.gather(1, (start + column).clamp(max=labels.shape[1] - 1))  # (B, T)
+    ids = ids.masked_fill((column >= many) | (ids < 0), 0)
+    if eos:
+        ended = torch.isin(ids, torch.tensor(eos, device=ids.device)).cumsum(1) > 0
+        ids = torch.where(ended, eos[0], ids)  # a template's new line behind EOS is no part of the text
+    written = table.progress(ids.to(table.weights.device)).to(ids.device)  # (B, T)
+    length = torch.where(has_answer, written.gather(1, (many - 1).clamp(min=0)), 1)  # (B, 1)
+    progress = torch.where(answer, written.gather(1, (column - start).clamp(min=0)), -1)  # (B, T)
+    progress, length = torch.where(has_answer & (column == start - 1), 0, progress), length.squeeze(1)
+    if torch.compiler.is_compiling():
+        return progress, length
+    answers = (answer[:, 1:] & ~answer[:, :-1]).sum(dim=1)  # (B,)
+    if bool((answers > 1).any()):
+        raise ValueError(
+            f"a row holds one answer, labels that are not -100, got {answers.tolist()}; make a row for each answer, "
+            "without packing"
+        )
+    if bool((length < least).any()):
+        raise ValueError(f"every answer must hold at least one {table.unit}, got {length.tolist()}; drop the others")
+    return progress, length

@@ -1,0 +1,78 @@
+"""TRL's trainers, which put a head of their own on the base model, train causal models with a length."""
+
+import peft
+import pytest
+import torch
+from conftest import given_to
+from datasets import Dataset
+from test_causal import PROMPTS, build, encode, make_tokenizer
+
+
+trl = pytest.importorskip("trl")
+add_fused_lm_head = pytest.importorskip("trl.trainer.utils").add_fused_lm_head
+
+ROWS = [
+    {"prompt": "a small", "completion": " editor", "chosen": " editor", "rejected": " text with words"},
+    {"prompt": "reads and", "completion": " writes images", "chosen": " writes images", "rejected": " other"},
+]
+COMPLETIONS = [len(row["completion"]) for row in ROWS]
+EXTRAS = {"SFT": {}, "DPO": {}, "GRPO": {"num_generations": 2, "max_completion_length": 12}}
+COLUMNS = {"SFT": ["prompt", "completion"], "DPO": ["prompt", "chosen", "rejected"], "GRPO": ["prompt"]}
+
+
+def trainer_of(kind, folder, model, **options):
+    fields = {"max_steps": 3, "per_device_train_batch_size": 2, "report_to": "none", "use_cpu": True}
+    config = getattr(trl, f"{kind}Config")(str(folder), logging_steps=1, learning_rate=1e-2, **fields, **EXTRAS[kind])
+    if kind == "GRPO":
+        options["reward_funcs"] = lambda completions, **_: [float(text.count("e")) for text in completions]
+    rows = Dataset.from_list(ROWS * 4).select_columns(COLUMNS[kind])
+    options |= {"train_dataset": rows, "processing_class": make_tokenizer()}
+    return getattr(trl, f"{kind}Trainer")(model, args=config, **options)
+
+
+@pytest.mark.parametrize("adapter", [False, True], ids=["whole", "adapter"])
+@pytest.mark.parametrize("kind", ["SFT", "DPO", "GRPO"])
+def test_three_steps_train_the_length(kind, adapter, tmp_path):
+    _, model = build("llama", zero=True)
+    lengths = given_to(model, "length")
+    model.config.length = 9 if kind == "GRPO" else None
+    options = {"peft_config": peft.LoraConfig(task_type="CAUSAL_LM", target_modules="all-linear")} if adapter else {}
+    if kind == "DPO" and not adapter:
+        options["ref_model"] = build("llama", zero=True)[1]
+    trainer = trainer_of(kind, tmp_path, model, **options)
+    trainer.train()
+    assert trainer.state.global_step == 3
+    flat = [n for length in lengths for n in torch.as_tensor(length).flatten().tolist()]
+    own = {9} if kind == "GRPO" else {*COMPLETIONS, *(len(row["rejected"]) for row in ROWS if kind == "DPO")}
+    assert set(flat) == own
+    if kind != "GRPO":  # whose rewards may be equal, so that nothing is learnt
+        weights = [p for name, p in model.named_parameters() if "length_projection" in name and p.requires_grad]
+        assert any(bool(p.any()) for p in weights)
+
+
+def test_the_loss_is_that_of_the_model_itself(tmp_path):
+    _, model = build("llama")
+    model.train()
+    trainer = trainer_of("SFT", tmp_path, model)
+    batch = next(iter(trainer.get_train_dataloader()))
+    expected = type(model).forward(model, **batch).loss
+    torch.testing.assert_close(trainer.compute_loss(model, dict(batch)), expected)
+
+
+def test_the_policy_is_scored_at_the_length_that_it_was_asked_for():
+    _, model = build("llama")
+    model.config.length, prompt = 23, encode(PROMPTS[1:])  # a limit of tokens cuts what is written
+    out = model.generate(**prompt, max_new_tokens=5, do_sample=False, output_logits=True, return_dict_in_generate=True)
+    columns = prompt["input_ids"].shape[1]
+    expected = torch.stack(out.logits, dim=1).log_softmax(-1).max(dim=-1).values  # (1, 5), of the greedy choices
+    labels = out.sequences.clone()
+    labels[:, :columns] = -100
+    add_fused_lm_head(model.train())
+    scored = model(out.sequences, labels=labels, fused_lm_head=True).log_probs
+    torch.testing.assert_close(scored[:, columns - 1 :], expected, atol=1e-4, rtol=1e-4)
+    ended = torch.full_like(labels, -100)
+    ended[:, columns] = 1  # an answer of EOS alone is a sample too
+    model(out.sequences, labels=ended, fused_lm_head=True)
+    model.config.length = None
+    with pytest.raises(ValueError, match="every answer must hold at least one character"):
+        model(out.sequences, labels=ended, fused_lm_head=True)
