@@ -1,20 +1,25 @@
-"""Cues of SubRip and WebVTT files: their text inside the file, its markup, and the place of each line break."""
+"""The text of a cue: its markup, its speakers, and the place of each line break."""
 
+import html
 import re
 import textwrap
-from bisect import bisect_left
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
-from pathlib import Path
+from typing import NamedTuple
 
 from fitting import MARKS, columns, control_fault
-from pysubs2 import SSAFile
 
 
-TIMING = re.compile(r"^[^\n]*-->[^\n]*\n?", re.M)
-MARKUP = re.compile(r"<[^>]*>|\{[^}]*\}")
-EDGE = r"(?:<[^>]*>|\{[^}]*\}|[♪♫\s])*"  # tags, overrides such as {\an8}, notes of a song
-LEAD = re.compile(r"(?:[-–—]\s*)?(?:[A-ZÄÖÜ][A-ZÄÖÜ. ]+:\s*)?")  # a dash, a speaker's name in capitals
+SIGNS = "♩♪♫♬"  # of a song
+# Tags, {b}, overrides such as {\an8}, and codes of MicroDVD such as {y:i}; other braces are text.
+MARKUP = re.compile(r"<[^>]*>|\{(?:(?:\\|[A-Za-z]:)[^}]*|/?[biu])\}")
+EDGE = rf"(?:{MARKUP.pattern}|\\[Nh]|&(?:nbsp|lrm|rlm);|[{SIGNS}\s])*"
+ENTITY = re.compile(r"&#?\w+;")
+BACKSLASH = re.compile(r"(?<!\w)[A-Za-z]:\\|\\(?![Nh])")  # a path, or an escape other than \N and \h
+TIMES = re.compile(r"\d:\d\d.*-->|-->.*\d:\d\d|\d:\d\d:\d\d.*\d:\d\d:\d\d")  # a timing that is written wrongly
+LEAD = re.compile(rf"(?:(?:[-‐‑–—―]|>>+)\s*)?(?:[{SIGNS}]\s*)*")  # a dash, signs of a song
+NAME = re.compile(r"([^\W\d_](?:\w|[\s.'’&/()#-]|[\u0300-\u036f])+)[:：](?![\d/])\s*")
+TAIL = re.compile(rf"[{SIGNS}\s]*\Z")
 SMALL = set(
     "a an the my your his her its our their this that these those I you he she it we they who to of in on at for with"
     " by from into about as not is are was were be been am have has had do does did will would can could should must"
@@ -27,6 +32,14 @@ START = set(
 PARTICLE = set("off up out down back away on".split())  # of a verb, which a break would part
 
 
+class Turn(NamedTuple):
+    """What one speaker says in a cue: a dash, a name or a sign of a song; the text; and signs behind it."""
+
+    lead: str
+    text: str
+    tail: str = ""
+
+
 @dataclass
 class Cue:
     """
@@ -36,8 +49,11 @@ class Cue:
         start, end (`int`): Milliseconds.
         span (`tuple[int, int]`): Where its text is in the file.
         text (`str`): As in the file, lines separated by `"\\n"`.
-        before, after (`str`): Markup around the whole text; columns do not count it.
-        turns (`list[tuple[str, str]]`): Dash or name, and text, of each speaker.
+        kind (`str`): `"srt"` or `"vtt"`.
+        newline (`str`): The line end of the file behind its timing.
+        line (`int`): The number of the line of its timing.
+        before, after (`str`): Markup, brackets and signs of a song around the whole text.
+        turns (`list[Turn]`): What each speaker says; each line of a song.
         fault (`str`): Why the text cannot be translated, else empty.
     """
 
@@ -45,94 +61,94 @@ class Cue:
     end: int
     span: tuple[int, int]
     text: str
+    kind: str = "srt"
+    newline: str = "\n"
+    line: int = 0
     before: str = ""
     after: str = ""
-    turns: list[tuple[str, str]] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
     fault: str = ""
 
     def __post_init__(self):
         joined = re.sub(r"</(\w+)>\s*\n\s*<\1>", "\n", self.text)  # tags of each line become tags of the cue
         match = re.fullmatch(f"({EDGE})(.*?)({EDGE})", joined, flags=re.S)
-        assert match is not None  # every part may be empty
+        assert match is not None  # Every part may be empty.
         self.before, body, self.after = match.groups()
         if round_ := re.fullmatch(r"([\[(])([^\])]*)([\])])", body):  # a sound
             self.before, body, self.after = self.before + round_[1], round_[2], round_[3] + self.after
-        if MARKUP.search(body):
-            self.fault = "markup inside the text"
-        if re.search(r"&#?\w+;", body):
-            self.fault = "an entity inside the text"
-        self.fault = self.fault or control_fault(body)
-        for line in body.replace("\t", " ").split("\n"):
-            lead = LEAD.match(line)[0]  # type: ignore[index]  # it matches the empty string
-            if self.turns and not lead:
-                self.turns[-1] = (self.turns[-1][0], f"{self.turns[-1][1]} {line}".strip())
+        self.fault = self._fault(body)
+        self._take_turns(self._decoded(body))
+
+    def _fault(self, body: str) -> str:
+        """Return why a text cannot be translated, else an empty text."""
+        entities = ENTITY.findall(body)
+        if "\n\n" in body:
+            return "an empty line inside the text"
+        if TIMES.search(body):
+            return "times inside the text"
+        if MARKUP.search(body) or "<" in body:
+            return "markup inside the text"
+        if entities and (self.kind == "srt" or any(html.unescape(entity) == entity for entity in entities)):
+            return "an entity inside the text"
+        if BACKSLASH.search(body):
+            return "a backslash inside the text"
+        return control_fault(self._decoded(body))
+
+    def _decoded(self, text: str) -> str:
+        """Return a text without the escapes of its format."""
+        text = text.replace("\\N", "\n").replace("\\h", " ").replace("\t", " ")
+        return html.unescape(text) if self.kind == "vtt" else text
+
+    def _take_turns(self, text: str) -> None:
+        song = any(sign in self.before + self.after for sign in SIGNS)
+        for line in text.split("\n"):
+            lead = lead_of(line)
+            said = line[len(lead) :].strip()
+            tail = TAIL.search(said)[0]  # type: ignore[index]  # It matches the empty text.
+            said = said.removesuffix(tail)
+            last = self.turns[-1] if self.turns else None
+            if last and not last.text and last.lead.endswith(": "):  # a name on a line of its own
+                self.turns[-1] = Turn(last.lead + lead, said, tail)
+            elif last and not lead and not last.tail and not song:
+                self.turns[-1] = Turn(last.lead, f"{last.text} {said}".strip(), tail)
             elif line.strip():
-                lead += " " if lead.endswith(":") else ""  # of a name on a line of its own
-                self.turns.append((lead, line[len(lead) :].strip()))
-        self.turns = [(lead, text) for lead, text in self.turns if text]
-        if self.turns and not any(re.search(r"\w", text) for _, text in self.turns):
+                self.turns.append(Turn(lead + " " if lead.endswith((":", "：")) else lead, said, tail))
+        self.turns = [turn for turn in self.turns if turn.text]
+        if self.turns and not any(re.search(r"\w", turn.text) for turn in self.turns):
             self.turns = []  # nothing to translate
 
     @property
     def seconds(self) -> float:
         return (self.end - self.start) / 1000
 
+    @property
+    def edge(self) -> int:
+        """Columns of the brackets and signs around the text."""
+        return columns(self._decoded(MARKUP.sub("", self.before + self.after)).replace("\n", " ").strip())
+
     def written(self, lines: list[str]) -> str:
-        """The text of the cue in the file with these lines."""
-        return f"{self.before}{chr(10).join(lines)}{self.after}"
+        """Return the text of the cue in the file with these lines."""
+        newline = "\\N" if "\\N" in self.text and "\n" not in self.text else "\n"
+        escaped = [html.escape(line, quote=False) for line in lines] if self.kind == "vtt" else lines
+        return f"{self.before}{newline.join(escaped)}{self.after}"
+
+    def shown(self, lines: list[str] | None = None) -> list[str]:
+        """Return what a viewer sees: of the cue as it is, or with these lines."""
+        text = self._decoded(MARKUP.sub("", self.text if lines is None else self.written(lines)))
+        return [line.strip() for line in text.split("\n") if line.strip()]
 
 
-def read(path: str, encoding: str) -> tuple[str, list[Cue]]:
+def lead_of(line: str) -> str:
     """
-    A file's text and its cues; `pysubs2` reads the times.
+    Return the dash, the signs of a song, and the name in capitals that a line begins with.
 
-    Raises:
-        `ValueError`: for another kind of file, a file without cues, and a cue with a blank line inside its text.
+    >>> lead_of("- HÉLÈNE : Bonjour"), lead_of("♪ La la"), lead_of("Um 10:30 Uhr"), lead_of("ИВАН: Да")
+    ('- HÉLÈNE : ', '♪ ', '', 'ИВАН: ')
     """
-    kind = Path(path).suffix.lower().removeprefix(".")
-    if kind not in ("srt", "vtt"):
-        raise ValueError(f"subtitles must be .srt or .vtt, got {path!r}; convert them, for example with pysubs2")
-    with open(path, encoding=encoding, newline="") as file:
-        content = file.read()
-    plain = content.replace("\r\n", "\n")
-    cues = find(plain, kind)
-    if not cues:
-        raise ValueError(f"{path} has no cue; a cue has a line such as 00:00:01,000 --> 00:00:02,500")
-    return content, cues
-
-
-def find(content: str, kind: str) -> list[Cue]:
-    """The cues of a file's text, lines separated by newlines."""
-    events = list(SSAFile.from_string(content, format_=kind, keep_html_tags=True))
-    timings = [match for match in TIMING.finditer(content)]
-    if len(timings) != len(events):
-        raise ValueError(f"{len(timings)} lines have -->, but {len(events)} of them two times; mend the file")
-    cues = []
-    for number, (timing, event) in enumerate(zip(timings, events, strict=True), 1):
-        text = re.compile(r"(?:[^\n]*\S[^\n]*(?:\n|\Z))*").match(content, timing.end())[0].rstrip("\n")  # type: ignore[index]
-        cues.append(Cue(event.start, event.end, (timing.end(), timing.end() + len(text)), text))
-        read, number_last = event.text.replace("\\N", "\n").split(), re.sub(r"\n\d+\s*\Z", "", text)
-        # pysubs2 takes a last line of digits for the number of a next cue
-        if kind == "srt" and read not in (text.split(), number_last.split()):
-            raise ValueError(f"cue {number} has a blank line inside its text, which ends a cue; remove it: {text!r}")
-    return cues
-
-
-def replace(content: str, cues: list[Cue], texts: list[str]) -> str:
-    """The file with new texts; everything else is unchanged, line ends too."""
-    newline = "\r\n" if "\r\n" in content else "\n"
-    # where two characters became one in the text that was searched
-    ends = [match.start() - k for k, match in enumerate(re.finditer("\r\n", content))]
-    for cue, text in sorted(zip(cues, texts, strict=True), key=lambda pair: -pair[0].span[0]):
-        if text != cue.text:
-            start, end = (i + bisect_left(ends, i) for i in cue.span)
-            content = content[:start] + text.replace("\n", newline) + content[end:]
-    return content
-
-
-def visible(text: str) -> list[str]:
-    """A cue's lines without markup."""
-    return [line.strip() for line in MARKUP.sub("", text).replace("\t", " ").split("\n") if line.strip()]
+    lead = LEAD.match(line)[0]  # type: ignore[index]  # It matches the empty text.
+    name = NAME.match(line, len(lead))
+    capitals = name is not None and name[1][0].isupper() and not any(c.islower() and c != "ß" for c in name[1])
+    return lead + name[0] if name is not None and capitals else lead
 
 
 def break_lines(text: str, most_columns: int, most_lines: int) -> list[str] | None:

@@ -15,15 +15,29 @@ from functools import partial
 from itertools import combinations, pairwise
 from pathlib import Path
 
-from cues import Cue, break_cost, break_lines, find, read, replace, visible, whole
+from cue_files import difference, left_out, read, replace
+from cues import Cue, break_cost, break_lines, whole
 from fitting import Fitted, Request, add_options, cell, check_files, columns, fitter, run, sentences, write_report
 
 
-PRESETS = {  # characters a second, columns a line, lines a cue
-    "netflix": (17.0, 42, 2),  # English Template Timed Text Style Guide, adult programs
-    "netflix_children": (13.0, 42, 2),  # the same, children's programs
-    "ted": (21.0, 42, 2),  # TED Translators Cheat-sheet
+# Netflix, Timed Text Style Guides, 26 September 2026: characters a second of adult and of children's programs, columns
+# of a line. Characters of full width have two columns, so the figures of ja, ko and zh are twice those of the guides.
+GUIDES: dict[str, tuple[float, float, int]] = {
+    "ar en": (20, 17, 42),
+    "bn hi kn ml mr ta te": (22, 18, 42),
+    "bg ca cs cy da de el es eu fi fil fr ga gl he hr hu id is it ms nl no pl pt ro ru se sk sr sv tr uk vi": (
+        17,
+        13,
+        42,
+    ),
+    "ja": (8, 8, 26),
+    "ko": (24, 18, 32),
+    "th": (17, 13, 35),
+    "zh": (18, 14, 32),
 }
+NETFLIX = {language: guide for languages, guide in GUIDES.items() for language in languages.split()}
+TED = 21.0, 42  # TED Translators Cheat-sheet, for all languages
+LINES = 2  # of a cue, in all of these guides
 CONTINUED = re.compile(r"[^.!?…:\"“”«»)\]♪]$")  # a cue that does not end its sentence
 
 
@@ -37,10 +51,10 @@ class Limits:
 
     def budget(self, cue: Cue) -> int:
         """Columns of the text of a cue, a line break counting as a space."""
-        return min(int(self.speed * cue.seconds + 1e-6), self.columns * self.lines + self.lines - 1)
+        return max(0, int(min(self.speed * cue.seconds + 1e-6, self.columns * self.lines + self.lines - 1)))
 
     def faults(self, cue: Cue, lines: Sequence[str]) -> list[str]:
-        """The limits that a cue with these lines breaks."""
+        """Return the limits that a cue breaks in which a viewer sees these lines."""
         found = [] if fill(lines) <= self.speed * cue.seconds + 1e-6 else ["speed"]
         found += ["columns"] if any(columns(line) > self.columns for line in lines) else []
         return found + (["lines"] if len(lines) > self.lines else [])
@@ -55,9 +69,9 @@ class Passage:
     turns: list[int] = field(default_factory=list)
 
     def __post_init__(self):
-        said = [text for _, text in self.cues[0].turns]
+        said = [turn.text for turn in self.cues[0].turns]
         if len(self.cues) > 1:
-            said = [" ".join(text for cue in self.cues for _, text in cue.turns)]
+            said = [" ".join(turn.text for cue in self.cues for turn in cue.turns)]
         for text in said:
             self.turns.append(len(sentences(text)))
             self.texts += sentences(text)
@@ -68,23 +82,26 @@ def fill(lines: Sequence[str]) -> int:
     return columns(" ".join(lines))
 
 
-def passages(cues: Sequence[Cue], most_gap: int, most_cues: int) -> list[Passage]:
+def passages(cues: Sequence[Cue], most_gap: float, most_cues: int) -> list[Passage]:
     """Join neighbours where the first does not end its sentence; `most_gap` milliseconds apart."""
     groups: list[list[Cue]] = []
     for cue in cues:
         last = groups[-1][-1] if groups else None
-        joins = (
-            last is not None
-            and len(groups[-1]) < most_cues
-            and cue.start - last.end <= most_gap
-            and all(len(c.turns) == 1 and not c.turns[0][0] and not c.fault and "♪" not in c.text for c in (last, cue))
-            and CONTINUED.search(last.turns[0][1])
-        )
-        if joins:
+        if last is not None and len(groups[-1]) < most_cues and continues(last, cue, most_gap):
             groups[-1].append(cue)
         else:
             groups.append([cue])
     return [Passage(group) for group in groups if group[0].turns and not group[0].fault]
+
+
+def continues(last: Cue, cue: Cue, most_gap: float) -> bool:
+    """Return whether a cue continues the sentence of the one before it: not in a song, a sound or another voice."""
+    plain = all(not own.fault and not own.edge and len(own.turns) == 1 for own in (last, cue))
+    if not plain or not 0 <= cue.start - last.end <= most_gap:
+        return False
+    signs = last.turns[0].lead + last.turns[0].tail + cue.turns[0].lead + cue.turns[0].tail
+    voices = [re.findall(r"<v[^>]*>", own.before) for own in (last, cue)]
+    return not signs and voices[0] == voices[1] and bool(CONTINUED.search(last.turns[0].text))
 
 
 def lay_out(passage: Passage, limits: Limits, outputs: list[str], loose: bool = False) -> list[list[str]] | None:
@@ -102,19 +119,19 @@ def lay_out(passage: Passage, limits: Limits, outputs: list[str], loose: bool = 
     if len(passage.cues) > 1:
         return divide(passage.cues, limits, text, loose)
     cue, lines, rest = passage.cues[0], [], list(outputs)
-    room = max(1, limits.lines // len(cue.turns))
-    for (lead, _), count in zip(cue.turns, passage.turns, strict=True):
-        said, rest = lead + " ".join(rest[:count]), rest[count:]
-        broken = break_lines(said, limits.columns, room) or (whole(said, limits.columns) if loose else None)
+    room, most = max(1, limits.lines // len(cue.turns)), max(1, limits.columns - cue.edge)
+    for (lead, _, tail), count in zip(cue.turns, passage.turns, strict=True):
+        said, rest = lead + " ".join(rest[:count]) + tail, rest[count:]
+        broken = break_lines(said, most, room) or (whole(said, most) if loose else None)
         if broken is None:
             return None
         lines += broken
-    return [lines] if loose or not limits.faults(cue, lines) else None
+    return [lines] if loose or not limits.faults(cue, cue.shown(lines)) else None
 
 
 def divide(cues: Sequence[Cue], limits: Limits, text: str, loose: bool) -> list[list[str]] | None:
     """A text over several cues: near the share that each has of the source, at a good place."""
-    words, spoken = text.split(), [len(cue.turns[0][1]) for cue in cues]
+    words, spoken = text.split(), [len(cue.turns[0].text) for cue in cues]
     best: tuple[float, list[list[str]]] | None = None
     for breaks in combinations(range(1, len(words)), len(cues) - 1):
         parts = [" ".join(words[a:b]) for a, b in pairwise((0, *breaks, len(words)))]
@@ -135,39 +152,68 @@ def divide(cues: Sequence[Cue], limits: Limits, text: str, loose: bool) -> list[
 
 def request(passage: Passage, limits: Limits) -> Request:
     layout: Callable = partial(lay_out, passage, limits)
-    leads = sum(columns(lead) for lead, _ in passage.cues[0].turns) if len(passage.cues) == 1 else 0
-    budget = sum(limits.budget(cue) for cue in passage.cues) + len(passage.cues) - 1 - leads
+    turns = passage.cues[0].turns if len(passage.cues) == 1 else []
+    signs = passage.cues[0].edge + sum(columns(turn.lead) + columns(turn.tail) for turn in turns)
+    budget = sum(limits.budget(cue) for cue in passage.cues) + len(passage.cues) - 1 - signs
     return Request(passage.texts, max(1, budget), layout)
 
 
 def rows_of(cues: Sequence[Cue], done: list[tuple[Passage, Fitted]], limits: Limits) -> list[dict]:
-    """A row of the report for each cue: source, natural and fitted text, what they fill, and the limits they break."""
-    rows = []
+    """
+    Return a row of the report for each cue: source, natural and fitted text, and the limits that they break.
+
+    `lines` is what is written, `None` where the cue stays.
+    """
+    rows: list[dict] = []
     for number, cue in enumerate(cues, 1):
-        source = visible(cue.text)
-        row = {"cue": number, "seconds": cue.seconds, "budget": limits.budget(cue), "source": source}
-        rows.append(
-            row | {"natural": source, "output": source, "shortened": False, "fault": cue.fault, "cues": [number]}
-        )
+        row = {"cue": number, "line": cue.line, "seconds": cue.seconds, "budget": limits.budget(cue)}
+        texts = dict.fromkeys(("source", "natural", "output"), cue.shown())
+        rows.append(row | texts | {"lines": None, "shortened": False, "fault": cue.fault, "cues": [number]})
     place = {id(cue): k for k, cue in enumerate(cues)}
     for passage, fitted in done:
         natural = lay_out(passage, limits, fitted.natural) or lay_out(passage, limits, fitted.natural, loose=True)
         output = fitted.layout or natural
         numbers = [place[id(cue)] + 1 for cue in passage.cues]
         for cue, before, lines in zip(passage.cues, natural or [], output or [], strict=True):
-            changed = {"natural": before, "output": lines, "shortened": fitted.outputs != fitted.natural}
-            rows[place[id(cue)]] |= changed | {"score": round(fitted.score, 2), "cues": numbers}
-            rows[place[id(cue)]]["fault"] = "" if fitted.layout else "cannot fit"
+            changed = {"natural": cue.shown(before), "output": cue.shown(lines), "lines": lines}
+            changed |= {"shortened": fitted.outputs != fitted.natural, "score": round(fitted.score, 2)}
+            rows[place[id(cue)]] |= changed | {"cues": numbers, "fault": "" if fitted.layout else "cannot fit"}
     for cue, row in zip(cues, rows, strict=True):
         row["over"] = {name: limits.faults(cue, row[name]) for name in ("source", "natural", "output")}
     return rows
 
 
-def summary(rows: list[dict]) -> dict:
-    """Cues over the limits, for the source, the natural translation and the output."""
+def result(content: str, cues: Sequence[Cue], rows: list[dict], encoding: str) -> str:
+    """
+    Return the file with the texts of the rows.
+
+    A text that the file cannot hold is left out, with those of its sentence; its rows get the fault.
+    """
+    while True:
+        pairs = list(zip(cues, rows, strict=True))
+        texts = [cue.text if row["lines"] is None else cue.written(row["lines"]) for cue, row in pairs]
+        found = difference(content, cues, texts)
+        for i, text in enumerate(texts):
+            if found is None and text.encode(encoding, errors="ignore").decode(encoding) != text:
+                found = i, f"the encoding {encoding} lacks a character of it"
+        if found is None:
+            return replace(content, cues, texts)
+        i, why = found
+        if rows[i]["lines"] is None:
+            raise ValueError(f"cue {i + 1}, line {cues[i].line}: {why}; nothing was written")
+        for k in rows[i]["cues"]:
+            row = rows[k - 1]
+            fault = f"not written, because {why}" if k == i + 1 else f"stays with cue {i + 1}"
+            over = row["over"] | {"output": row["over"]["source"]}
+            row |= {"lines": None, "output": row["source"], "shortened": False, "fault": fault, "over": over}
+
+
+def summary(rows: list[dict], not_cues: Sequence[int] = ()) -> dict:
+    """Count cues over the limits, for source, natural translation and output; `not_cues`: lines with `-->`."""
     over = {name: sum(bool(row["over"][name]) for row in rows) for name in ("source", "natural", "output")}
     flagged = [row["cue"] for row in rows if row["fault"]]
-    return {"cues": len(rows), "over": over, "shortened": sum(row["shortened"] for row in rows), "flagged": flagged}
+    counts = {"cues": len(rows), "over": over, "shortened": sum(row["shortened"] for row in rows)}
+    return counts | {"flagged": flagged, "not_cues": list(not_cues)}
 
 
 def markdown(rows: list[dict], figures: dict, limits: Limits) -> list[str]:
@@ -182,12 +228,15 @@ def markdown(rows: list[dict], figures: dict, limits: Limits) -> list[str]:
     lines += [f"| {label} | {len(rows)} | {figures['over'][name]} |" for name, label in names.items()]
     flagged, shorter = [row for row in rows if row["fault"]], [row for row in rows if row["shortened"]]
     if flagged:
-        lines += ["", "## Flagged: written whole, see to them", "", "| cue | why | room | source | output |"]
-        lines += ["|---|---|---|---|---|"]
+        lines += ["", "## Flagged: see to them", "", "A text that cannot fit is written whole. The others stay.", ""]
+        lines += ["| cue | line | why | room | source | output |", "|---|---|---|---|---|---|"]
         for row in flagged:
             why = row["fault"] + "".join(f", {name}" for name in row["over"]["output"])
             texts = " | ".join(cell(" ".join(row[name])) for name in ("source", "output"))
-            lines.append(f"| {row['cue']} | {why} | {row['budget']} | {texts} |")
+            lines.append(f"| {row['cue']} | {row['line']} | {cell(why)} | {row['budget']} | {texts} |")
+    if figures["not_cues"]:
+        numbers = ", ".join(map(str, figures["not_cues"]))
+        lines += ["", "## Left as they are", "", f"Lines with `-->` that are no timing of a cue: {numbers}."]
     if shorter:
         lines += [
             "",
@@ -209,7 +258,7 @@ def plot(rows: list[dict], limits: Limits, path: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    shown = [row for row in rows if row["output"] and row["seconds"]]
+    shown = [row for row in rows if row["output"] and row["seconds"] > 0]
     numbers = [row["cue"] for row in shown]
     before, after = ([fill(row[name]) / row["seconds"] for row in shown] for name in ("natural", "output"))
     figure, axes = plt.subplots(figsize=(7, 3), layout="constrained")
@@ -227,18 +276,22 @@ def plot(rows: list[dict], limits: Limits, path: Path) -> None:
     plt.close(figure)
 
 
-def same_structure(before: str, after: str, kind: str) -> None:
-    """Stop unless a second reading finds the same cues at the same times."""
-    first, second = find(before.replace("\r\n", "\n"), kind), find(after.replace("\r\n", "\n"), kind)
-    if [(cue.start, cue.end) for cue in first] != [(cue.start, cue.end) for cue in second]:
-        raise RuntimeError("the output would have other cues than the input; nothing was written")
+def write(path: str, content: bytes) -> None:
+    """Write a file aside and rename it, so that no other program sees a part of it."""
+    aside = Path(f"{path}.part")
+    try:
+        aside.write_bytes(content)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def options(argv=None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser, min_score=-0.7)
     add = parser.add_argument
-    add("--preset", choices=PRESETS, default="netflix", help="limits of a style guide")
+    add("--preset", choices=["netflix", "netflix_children", "ted"], default="netflix", help="limits of a style guide")
+    add("--language", default="en", help="of the output, such as en or pt-BR; Netflix has a guide for each")
     add("--speed", type=float, help="characters a second; default: the preset's")
     add("--columns", type=int, help="columns of a line; default: the preset's")
     add("--lines", type=int, help="lines of a cue; default: the preset's")
@@ -246,12 +299,39 @@ def options(argv=None) -> argparse.Namespace:
     add("--join_cues", type=int, default=3, help="most cues that may share a sentence")
     add("--encoding", default="utf-8", help="of both files")
     args = parser.parse_args(argv)
-    for name, value in zip(("speed", "columns", "lines"), PRESETS[args.preset], strict=True):
+    try:
+        defaults = preset(args.preset, args.language)
+        "".encode(args.encoding)
+    except (LookupError, ValueError) as error:
+        parser.error(str(error))
+    for name, value in zip(("speed", "columns", "lines"), defaults, strict=True):
         given = getattr(args, name)
         setattr(args, name, value if given is None else given)
-        if getattr(args, name) <= 0:
+        if not getattr(args, name) > 0:
             parser.error(f"--{name} must be above 0, got {given}")
     return args
+
+
+def preset(name: str, language: str) -> tuple[float, int, int]:
+    """
+    Return the characters a second, the columns of a line, and the lines of a cue of a style guide.
+
+    Raises:
+        `ValueError`: for a language without a guide.
+
+    >>> preset("netflix", "en"), preset("netflix_children", "pt-BR"), preset("ted", "de")
+    ((20, 42, 2), (13, 42, 2), (21.0, 42, 2))
+    """
+    if name == "ted":
+        return *TED, LINES
+    code = re.split("[-_]", language.lower())[0]
+    if code not in NETFLIX:
+        raise ValueError(
+            f"--language must be one of {', '.join(sorted(NETFLIX))}, got {language!r}; for another one, pass "
+            "--preset ted, or --speed, --columns and --lines with a similar language"
+        )
+    adults, children, width = NETFLIX[code]
+    return children if name == "netflix_children" else adults, width, LINES
 
 
 def main(argv=None) -> None:
@@ -259,23 +339,18 @@ def main(argv=None) -> None:
     args = options(argv)
     limits = Limits(args.speed, args.columns, args.lines)
     check_files(args, "input_file")
+    kind, output = Path(args.input_file).suffix.lower(), Path(args.output_file)
     content, cues = read(args.input_file, args.encoding)
-    kind = Path(args.input_file).suffix.lower().removeprefix(".")
-    if Path(args.output_file).suffix.lower() != f".{kind}":
-        raise ValueError(f"output_file must be a .{kind} file as input_file is, got {args.output_file!r}")
-    spoken = passages(cues, int(1000 * args.join_gap), args.join_cues)
+    if output.suffix.lower() != kind or output.is_dir():
+        raise ValueError(f"output_file must be a {kind} file as input_file is, got {args.output_file!r}")
+    output.parent.mkdir(parents=True, exist_ok=True)  # Nothing is translated that cannot be written.
+    spoken = passages(cues, 1000 * args.join_gap, args.join_cues)
     if args.shorten:  # a cue that fits stays as it is
-        spoken = [p for p in spoken if any(limits.faults(cue, visible(cue.text)) for cue in p.cues)]
+        spoken = [p for p in spoken if any(limits.faults(cue, cue.shown()) for cue in p.cues)]
     done = list(zip(spoken, fitter(args).fit([request(p, limits) for p in spoken]), strict=True))
     rows = rows_of(cues, done, limits)
-    changed = {id(cue) for passage, _ in done for cue in passage.cues}
-    pairs = zip(cues, rows, strict=True)
-    texts = [cue.written(row["output"]) if id(cue) in changed else cue.text for cue, row in pairs]
-    result = replace(content, cues, texts)
-    same_structure(content, result, kind)
-    with open(args.output_file, "w", encoding=args.encoding, newline="") as file:
-        file.write(result)
-    figures = summary(rows)
+    write(args.output_file, result(content, cues, rows, args.encoding).encode(args.encoding))
+    figures = summary(rows, left_out(content, cues, kind.removeprefix(".")))
     write_report(args.report_dir, markdown(rows, figures, limits), {**figures, "limits": vars(limits), "rows": rows})
     plot(rows, limits, Path(args.report_dir) / "report.png")
     over = figures["over"]
@@ -283,6 +358,8 @@ def main(argv=None) -> None:
         f"{len(rows)} cues over a limit: source {over['source']}, natural {over['natural']}, output {over['output']}"
     )
     print(f"{figures['shortened']} shortened, {len(figures['flagged'])} flagged: {args.report_dir}/report.md")
+    if figures["not_cues"]:
+        print(f"{len(figures['not_cues'])} lines with --> are no timing of a cue, and stay with the text below them")
 
 
 if __name__ == "__main__":
