@@ -579,6 +579,7 @@ def test_a_file_is_translated_within_its_limits(tmp_path, capsys):
     source, target = tmp_path / "de.srt", tmp_path / "en.srt"
     source.write_text(film, encoding="utf-8")
     options = ["--model", str(ROOT / "models" / "translate_to_english"), "--report_dir", str(tmp_path)]
+    options += ["--preset", "netflix_children"]
     subtitles.main(["--input_file", str(source), "--output_file", str(target), *options])
     before, after = (path.read_text(encoding="utf-8").split("\n\n") for path in (source, target))
     assert [part.split("\n")[:2] for part in before] == [part.split("\n")[:2] for part in after]  # number and times
