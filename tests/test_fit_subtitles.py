@@ -73,6 +73,7 @@ def translate(tmp_path, monkeypatch):
     def run(content, kind="srt", words=(), options=(), encoding="utf-8"):
         model = Model(ENGLISH | dict(words))
         monkeypatch.setattr(subtitles, "fitter", lambda args: model)
+        monkeypatch.setattr(subtitles, "plot", lambda *_: None)  # it takes half a second
         source, target = tmp_path / f"de.{kind}", tmp_path / f"en.{kind}"
         source.write_bytes(content.encode(encoding) if isinstance(content, str) else content)
         files = ["--input_file", str(source), "--output_file", str(target), "--report_dir", str(tmp_path)]
@@ -185,6 +186,13 @@ def test_songs_sounds_and_other_voices_share_no_sentence(first, second):
     for start, gap in ((500, 1000), (1000, -1000)):  # shown at the same time; --join_gap -1
         film = [cue("Ich glaube,", 0, 1000), cue("er kommt.", start, 2000)]
         assert [len(passage.cues) for passage in subtitles.passages(film, gap, 3)] == [1, 1]
+
+
+def test_a_text_that_is_no_subtitle_takes_no_time():
+    for text in ("a" + " " * 100_000 + "b", "<" * 100_000, "{\\" * 100_000, "</i>" + "\n" * 100_000 + "x"):
+        long = cue(text)
+        assert (long.fault, long.turns) == ("more than 2000 characters", [])
+        assert long.shown()
 
 
 def test_brackets_and_signs_of_a_song_count():
@@ -502,11 +510,12 @@ def test_the_file_is_written_aside_and_renamed(translate, tmp_path, monkeypatch)
         self.touch()
         raise OSError("No space left on device")
 
+    (tmp_path / "en.srt.part").write_text("of somebody")
     monkeypatch.setattr(type(tmp_path), "write_bytes", full)
     with pytest.raises(OSError, match="No space"):
         subtitles.write(str(tmp_path / "en.srt"), b"x")
     assert (tmp_path / "en.srt").read_text() == film.replace("Ja.", "Yes.")
-    assert not list(tmp_path.glob("*.part"))
+    assert [path.read_text() for path in tmp_path.glob("*.part")] == ["of somebody"]
 
 
 @pytest.mark.parametrize(
@@ -557,6 +566,9 @@ def test_cues_share_a_sentence_that_the_first_does_not_end():
     assert [len(passage.cues) for passage in subtitles.passages(film, 1000, 3)] == [2, 1]
     assert [len(passage.cues) for passage in subtitles.passages(film, 100, 3)] == [1, 1, 1]
     assert subtitles.passages(film, 1000, 3)[0].texts == ["Glaubst du, dass er kommt?"]
+    for mark in ".!?…。？؟।":
+        film = [cue(f"Ja{mark}", 0, 1000), cue("Nein", 1000, 2000)]
+        assert len(subtitles.passages(film, 1000, 3)) == 2
 
 
 def test_a_shared_text_is_divided_within_both_budgets():

@@ -12,7 +12,7 @@ from fitting import MARKS, columns, control_fault
 
 SIGNS = "♩♪♫♬"  # of a song
 # Tags, {b}, overrides such as {\an8}, and codes of MicroDVD such as {y:i}; other braces are text.
-MARKUP = re.compile(r"<[^>]*>|\{(?:(?:\\|[A-Za-z]:)[^}]*|/?[biu])\}")
+MARKUP = re.compile(r"<[^<>]*>|\{(?:(?:\\|[A-Za-z]:)[^{}]*|/?[biu])\}")
 EDGE = rf"(?:{MARKUP.pattern}|\\[Nh]|&(?:nbsp|lrm|rlm);|[{SIGNS}\s])*"
 ENTITY = re.compile(r"&#?\w+;")
 BACKSLASH = re.compile(r"(?<!\w)[A-Za-z]:\\|\\(?![Nh])")  # a path, or an escape other than \N and \h
@@ -20,6 +20,7 @@ TIMES = re.compile(r"\d:\d\d.*-->|-->.*\d:\d\d|\d:\d\d:\d\d.*\d:\d\d:\d\d")  # a
 LEAD = re.compile(rf"(?:(?:[-‐‑–—―]|>>+)\s*)?(?:[{SIGNS}]\s*)*")  # a dash, signs of a song
 NAME = re.compile(r"([^\W\d_](?:\w|[\s.'’&/()#-]|[\u0300-\u036f])+)[:：](?![\d/])\s*")
 TAIL = re.compile(rf"[{SIGNS}\s]*\Z")
+LONGEST = 2000  # characters of a text; a longer one is no subtitle, and the patterns above are slow on it
 SMALL = set(
     "a an the my your his her its our their this that these those I you he she it we they who to of in on at for with"
     " by from into about as not is are was were be been am have has had do does did will would can could should must"
@@ -70,6 +71,9 @@ class Cue:
     fault: str = ""
 
     def __post_init__(self):
+        if len(self.text) > LONGEST:
+            self.fault = f"more than {LONGEST} characters"
+            return
         joined = re.sub(r"</(\w+)>\s*\n\s*<\1>", "\n", self.text)  # tags of each line become tags of the cue
         match = re.fullmatch(f"({EDGE})(.*?)({EDGE})", joined, flags=re.S)
         assert match is not None  # Every part may be empty.

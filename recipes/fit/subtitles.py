@@ -8,6 +8,7 @@ that goes over several cues is translated as one and divided again.
 """
 
 import argparse
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -38,7 +39,7 @@ GUIDES: dict[str, tuple[float, float, int]] = {
 NETFLIX = {language: guide for languages, guide in GUIDES.items() for language in languages.split()}
 TED = 21.0, 42  # TED Translators Cheat-sheet, for all languages
 LINES = 2  # of a cue, in all of these guides
-CONTINUED = re.compile(r"[^.!?…:\"“”«»)\]♪]$")  # a cue that does not end its sentence
+CONTINUED = re.compile(r"[^.!?…。！？؟।۔:\"“”«»)\]♪]$")  # a cue that does not end its sentence
 
 
 @dataclass
@@ -278,10 +279,11 @@ def plot(rows: list[dict], limits: Limits, path: Path) -> None:
 
 def write(path: str, content: bytes) -> None:
     """Write a file aside and rename it, so that no other program sees a part of it."""
-    aside = Path(f"{path}.part")
+    target = Path(path).resolve()
+    aside = target.with_name(f"{target.name}.{os.getpid()}.part")  # a name that no file of the user has
     try:
         aside.write_bytes(content)
-        aside.replace(path)
+        aside.replace(target)
     finally:
         aside.unlink(missing_ok=True)
 
