@@ -8,6 +8,7 @@ from pathlib import Path
 
 import catalogues
 import cues
+import entries
 import fitting
 import placeholders
 import polib
@@ -112,9 +113,9 @@ def test_limits_are_read_from_what_spreadsheets_write(tmp_path):
     with pytest.raises(ValueError, match="of at least 1, got 'twelve' for 'a'"):
         catalogues.limits(str(tmp_path / "b.csv"))
     # and only what is missing or too long is touched
-    rows = [catalogues.Entry(*row) for row in (("a", "Ja", ""), ("b", "Nein", "No"), ("c", "Gut", "Alright"))]
-    assert [(row.key, limit) for row, limit in strings.wanted(rows, {"c": 5}, None)] == [("a", None), ("c", 5)]
-    assert [(row.key, limit) for row, limit in strings.wanted(rows, {}, 2.0)] == [("a", 4), ("c", 6)]
+    rows = [entries.Entry(*row) for row in (("a", "Ja", ""), ("b", "Nein", "No"), ("c", "Gut", "Alright"))]
+    assert [(row.key, limit) for row, limit in strings.to_do(rows, {"c": 5}, None)] == [("a", None), ("c", 5)]
+    assert [(row.key, limit) for row, limit in strings.to_do(rows, {}, 2.0)] == [("a", 4), ("c", 6)]
 
 
 class Scored:
@@ -142,8 +143,8 @@ def test_a_doubtful_text_is_a_suggestion_of_the_report_alone():
         "Das Spiel ist vorbei.": ("The game is over.", -0.15, 100.0),
         "Guten Tag!": ("Go away!", -1.0, 100.0),
     }
-    todo = [(catalogues.Entry(str(i), source), None) for i, source in enumerate(texts)]
-    todo.append((catalogues.Entry("bell", "Hallo\x07"), 20))
+    todo = [(entries.Entry(str(i), source), None) for i, source in enumerate(texts)]
+    todo.append((entries.Entry("bell", "Hallo\x07"), 20))
     rows = strings.translate(todo, Scored(texts), -0.5)
     assert [row["output"] for row in rows] == ["Please wait.", None, None, "The game is over.", None, None]
     assert [row["suggestion"] for row in rows] == [None, "File this file?", "Don't go.", None, "Go away!", None]

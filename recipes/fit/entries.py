@@ -3,12 +3,67 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 
-LIMIT = re.compile(
-    r"\bmax(?:imum|imal|\.)?(?:[ _-]?(?:length|len|width|chars|characters|Länge|Zeichen))?\.?\s*[:=]?\s*(\d+)", re.I
+NUMBER = r"(?P<number>\d{1,3}(?:[.,'’ \u00a0\u202f_]\d{3})+|\d+)"  # with thousands separators
+UNIT = (
+    r"(?:(?:unicode|utf-?8|ascii|display|printable|visible|text)[ -])?"
+    r"(?:characters?|chars?|chrs?|letters?|glyphs?|graphemes?|code ?points?|columns?|cols?"
+    r"|Zeichen|Buchstaben?|Spalten?|Anschläge|caractères?|lettres?)\b"
 )
+# nothing that could be another unit follows: the comment ends, or its sentence, or its line
+END = (
+    r"(?=\s*(?:\Z|[)\]};|\"”»]|,(?!\d)(?!\s*\d+\s*(?:,|or|and|und|oder)\b)|[.!](?:\s|\Z)|\s[-–—]\s+(?!\d)"
+    r"|\n[ \t]*(?:\n|(?-i:(?![A-Z]{1,3}\b)[A-ZÄÖÜ\"\[(#@]))))"
+)
+TEXT = r"(?:text|string|label|message|translation|line|total|title|char(?:acter)?s?)"
+SIZE = r"(?:length|len|width|limit|count|chars?|characters?|letters?|Zeichen(?:zahl|anzahl|länge)?|Textlänge|Länge|Breite)"
+MAXIMUM = (
+    r"(?<![^\W_])(?:"
+    r"m[aá]x(?:imum|imal(?:e[rsn]?)?|\.)?[\s_-]*(?:allowed |permitted )?(?:(?:number|count) of )?"
+    rf"(?:(?:{TEXT}[\s_-]*)?{SIZE}\b)?\.?"
+    rf"|(?:char(?:acter)?s?|length|len|width|text|string|label)[\s_-]*(?:limit|max(?:imum)?)\.?"
+    r"|Maximallänge|Zeichen(?:limit|begrenzung)|(?:no|not) longer than|longueur maximale|limite de caractères"
+    r")[\s:=(≤]*(?:(?:should be|must be|of|is|to|are|de|von|ist|est|beträgt)\b[\s:=]*)?"
+)
+LESS = r"(?P<less>(?:less|fewer|shorter) than|under|below)"
+AT_MOST = (
+    r"\b(?:at most|(?:no|not) (?:more|longer) than|up to|(?:not|n't|never) exceed|limit(?:ed)?(?: to| of| is|\s?[:=])?"
+    rf"|restricted to|within|{LESS}|höchstens|bis zu|au plus|jusqu'à)\s+(?:of )?"
+)
+AFTER = r"[\s,(]*(?:max(?:imum|imal)?\b|limit\b|or (?:less|fewer)\b|at most\b|höchstens\b)"
+LIMITS = [
+    re.compile(pattern, re.I)
+    for pattern in (
+        rf"{MAXIMUM}{NUMBER}(?:[\s-]*\(?{UNIT}|{END})",
+        rf"{AT_MOST}{NUMBER}[\s-]*{UNIT}",
+        rf"(?<![\w.,-]){NUMBER}[\s-]*{UNIT}{AFTER}|(?<![\w.,-])(?P<bare>\d+)\s*max(?:imum\b|\.|\b){END}",
+    )
+]
+
+
+def limit_of(comment: str) -> int | None:
+    """
+    Return the smallest maximum length that a comment states, else `None`.
+
+    A number counts with a unit of text behind it, or with nothing behind it.
+
+    >>> limit_of("Max. length: 1,000"), limit_of("at most 12 characters"), limit_of("[CHAR LIMIT=30]")
+    (1000, 12, 30)
+    >>> limit_of("files of max 25 MB"), limit_of("max-width: 200px"), limit_of("at most 12 files")
+    (None, None, None)
+    """
+    found = []
+    for part in (comment, *comment.splitlines()):
+        for match in (match for pattern in LIMITS for match in pattern.finditer(part)):
+            groups = match.groupdict()
+            # the limit alone is a line: what the next line says is no unit
+            if part is comment or match[0] == part.strip():
+                number = int(re.sub(r"\D", "", groups["number"] or groups["bare"]))
+                found.append(number - bool(groups.get("less")))
+    return min((number for number in found if number > 0), default=None)
 
 
 @dataclass
@@ -23,6 +78,8 @@ class Entry:
         comment (`str`): What the file says about it.
         fault (`str`): Why it cannot be translated, else empty.
         marked (`bool`): Whether `&` or `_` before a letter is its accelerator.
+        fuzzy (`bool`): Whether the file marks the translation so far as one to be read again.
+        plural (`str`): The plural that it is a form of, else empty.
     """
 
     key: str
@@ -31,16 +88,17 @@ class Entry:
     comment: str = ""
     fault: str = ""
     marked: bool = False
+    fuzzy: bool = False
+    plural: str = ""
 
     @property
     def limit(self) -> int | None:
-        """The number after "max" in the comment."""
-        found = LIMIT.search(self.comment)
-        return int(found[1]) if found else None
+        """The maximum length that the comment states."""
+        return limit_of(self.comment)
 
 
 def unique(key: str, taken) -> str:
-    """A key, numbered where another string has it too."""
+    """Return a key, numbered where another string has it too."""
     number, name = 1, key
     while name in taken:
         number += 1
@@ -49,7 +107,12 @@ def unique(key: str, taken) -> str:
 
 
 class Catalogue:
-    """A file of strings. `filled` has what each changed part of it shall be; every other part stays as it was."""
+    """
+    A file of strings. `filled` has what each changed part of it shall be; every other part stays as it was. `values`
+    is the number of values that are no texts.
+    """
+
+    values = 0
 
     def __init__(self, path: str):
         self.path, self.filled = path, dict[str, Any]()
@@ -57,23 +120,42 @@ class Catalogue:
     def entries(self) -> list[Entry]:
         raise NotImplementedError
 
+    def set(self, row: Entry, text: str) -> None:
+        """Fill in a translation, and mark it as fuzzy; raise `ValueError` where the file cannot hold it."""
+        raise NotImplementedError
+
+    def copy(self, row: Entry, other: "Catalogue", key: str) -> None:
+        """Fill in a string as another file has it."""
+        raise NotImplementedError
+
     def parts(self) -> dict[str, Any]:
-        """What the file says, by name, of a file that was just read."""
+        """Return what the file says, by name, of a file that was just read."""
         raise NotImplementedError
 
     def content(self) -> bytes:
-        """The file with what was filled."""
+        """Return the file with what was filled."""
         raise NotImplementedError
 
+    def opened(self, path: str) -> "Catalogue":
+        """Return another file, read as this one."""
+        return type(self)(path)
+
+    def differences(self) -> list[str]:
+        """Return the parts that were not filled and that a second reading of the output finds changed."""
+        with TemporaryDirectory() as folder:
+            again = Path(folder) / Path(self.path).name
+            again.write_bytes(self.content())
+            try:
+                written = self.opened(str(again)).parts()
+            except (OSError, ValueError, SyntaxError) as error:  # the readers raise these for a broken file
+                return [f"the whole file: {error}"]
+        expected = self.opened(self.path).parts() | self.filled
+        return [name for name in {**expected, **written} if expected.get(name) != written.get(name)]
+
     def save(self, path: str) -> None:
-        """Write the file, unless a second reading finds a change in a part that was not filled."""
+        """Write the file, unless a part changes that was not filled."""
+        if names := self.differences():
+            raise ValueError(f"the output would differ from input_file in {names[:5]}; nothing was written")
         aside = Path(f"{path}.part")
         aside.write_bytes(self.content())
-        try:
-            expected, written = type(self)(self.path).parts() | self.filled, type(self)(str(aside)).parts()
-            names = [name for name in {**expected, **written} if expected.get(name) != written.get(name)]
-            if names:
-                raise ValueError(f"the output would differ from input_file in {names[:5]}; nothing was written")
-            aside.replace(path)
-        finally:
-            aside.unlink(missing_ok=True)
+        aside.replace(path)

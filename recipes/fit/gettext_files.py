@@ -17,6 +17,8 @@ class Gettext(Catalogue):
 
     # in a line of a text: an escape that polib does not read, such as \a
     ESCAPE = re.compile(r'(?<!\\)(?:\\\\)*\\[^\\ntrvbf"]')
+    # msgids that a translator replaces by names and addresses
+    CREDITS = re.compile(r"translators?[-_]credits?|your (?:names|emails)", re.I)
 
     def __init__(self, path: str, sources: str | None = None):
         super().__init__(path)
@@ -37,12 +39,13 @@ class Gettext(Catalogue):
             if entry.obsolete:
                 continue
             source = entry if self._sources is None else self._sources.get(_id(entry))
-            comment = f"{entry.comment}\n{entry.tcomment}"
+            comment = "\n\n".join([entry.comment, entry.tcomment, *entry.flags])  # max-length:30 is a flag of Weblate
             strange = any(self.ESCAPE.search(self.lines[n]) for own in self._places(entry).values() for n in own)
             for form in (0, 1) if entry.msgid_plural else (None,):
                 key = f"{number}: {entry.msgid}" + ("" if form is None else f" [{form}]")
                 target = entry.msgstr if form is None else entry.msgstr_plural.get(form, "")
-                row = Entry(key, "", target, comment, marked=True)
+                row = Entry(key, "", target, comment, marked=True, fuzzy="fuzzy" in entry.flags)
+                row.plural = "" if form is None else str(number)
                 if source is None or ("fuzzy" in source.flags and source is not entry):
                     row.fault = "no source in source_file"
                 elif self._sources is not None:
@@ -53,6 +56,7 @@ class Gettext(Catalogue):
                 if form is not None and not self.plural:
                     row.fault = "plural forms: the header of the file does not say nplurals=2"
                 row.fault = "an escape that this recipe does not know" if strange else row.fault
+                row.fault = "the names of the translators" if self.CREDITS.fullmatch(entry.msgid) else row.fault
                 self._entries[key] = number, entry, form
                 rows.append(row)
         return rows
@@ -81,6 +85,8 @@ class Gettext(Catalogue):
 
     def content(self) -> bytes:
         lines = list(self.lines)
+        ended = not lines or lines[-1].endswith("\n")
+        lines[-1:] = [line if ended else line + self.newline for line in lines[-1:]]
         for number, entry in reversed(list(enumerate(self.file, 1))):
             if number not in self._new:
                 continue
@@ -97,7 +103,8 @@ class Gettext(Catalogue):
                     lines[flags.start] = lines[flags.start].replace("#,", "#, fuzzy,", 1)
                 else:
                     lines.insert(min(own.start for own in places.values()), f"#, fuzzy{self.newline}")
-        return "".join(lines).encode(self.file.encoding)
+        content = "".join(lines)
+        return (content if ended else content.removesuffix(self.newline)).encode(self.file.encoding)
 
     def _places(self, entry) -> dict[str, range]:
         """The lines of each text of an entry, of its flags (`"#,"`) and of its former texts (`"#|"`)."""

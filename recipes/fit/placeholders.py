@@ -13,17 +13,29 @@ from fitting import control_fault, sentences
 
 ARGUMENT = (
     r"%(?:\(\w+\)|\d+\$)?[-+#0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:hh|h|ll|l|z|j|t|L)?[diouxXeEfFgGcrsapn]"
+    r"|%(?:\d+\$)?@|%<\w+>[-+#0\d.]*[a-z]"  # Objective-C, Ruby
     r"|%%|%[A-Z]\w*%|%\d+"  # percent signs, Windows variables, Qt
-    r"|\$\{[^}]*\}|\{\{[^}]*\}\}|\{[^{}]*\}"  # templates, str.format, ICU arguments
+    r"|\{\{[^}]*\}\}|[$#%]?\{[^{}]*\}"  # templates, str.format, ICU arguments
+    r"|\$[A-Za-z_]\w*\$"  # web extensions
 )
 PLACEHOLDER = re.compile(
-    rf"<\w[^<>]*>(?:{ARGUMENT})</\w+>|{ARGUMENT}"  # with tags around it too
+    r"<xliff:g\b[^<>]*>[^<>]*</xliff:g>"  # Android: not to be translated
+    rf"|<\w[^<>]*>(?:{ARGUMENT})</\w+>|{ARGUMENT}"  # with tags around it too
     r"|<[^<>]+>|&#?\w+;"  # tags, entities
     r"|https?://[^\s<>]+|[^\s<>]+@[^\s<>]+\.\w+"  # addresses
 )
 COUNT = re.compile(r"%(?:\(\w+\)|\d+\$)?[-+#0]*\d*(?:\.\d+)?[hlzjt]*[diuf]|\{n\}|\{count\}|\{num\w*\}")
 ACCELERATOR = re.compile(r"&(?=\w)|(?<!\w)_(?=\w)|(?<=\w)_(?=[A-Za-zÄÖÜäöü])")
-LINE = re.compile(r"((?:\\n|\r?\n|\t|\\t)+)")  # as characters, or as written in a file
+LINE = re.compile(r"((?:\r?\n|\t)+)")
+# signs that look like an argument of a syntax that `ARGUMENT` does not have
+UNKNOWN = re.compile(
+    r"[%#$@!:~^&](?=[^\W\d]|[{(\[<])|([~*^+=`])\w[\w.-]*\1|\$\d|%['+#*-]|% +[-+#\d.]*[diouxXeEfFgGcrsap](?![\w'’])"
+    r"|\[\[|\]\]|\[\w[^\]]*\]|''|__(?=[^\W_])|(?<=[^\W_])__|\||\\"
+)
+# one word with signs inside: the format of a date, a file, an address of a page
+NAME = re.compile(r"[dDmMyYhHsSEa]{1,4}(?:[-/.: ]+[dDmMyYhHsSEa]{1,4})+|\S*[\w}][.=/]+[^\W\d_A-ZÄÖÜ]\S*")
+# signs and numbers that a translation keeps; punctuation differs between languages
+SIGNS = re.compile(r"[^\w\s.,;:!?…'\"„“”‚‘’«»‹›–—¿¡-]+|_+")
 # what stays outside a piece: tags, punctuation, an argument that a colon parts from the text
 BEFORE = rf"(?:{ARGUMENT})(?=[\W_]*:)|[^\w%{{<&$»«„“”\"'‚‘’›‹]"
 AFTER = rf":[^\w%{{<&$]*(?:{PLACEHOLDER.pattern})|[^\w%{{}}<>&$;.!?…:,»«„“”\"'‚‘’›‹]"
@@ -50,8 +62,20 @@ class Piece:
 
 
 def everything(text: str) -> Counter:
-    """Placeholders, tags, entities and line ends of a string, each with how often it occurs."""
-    return Counter(match[0] for match in PLACEHOLDER.finditer(text)) + Counter(re.findall(r"\\n|\r?\n|\\t|\t", text))
+    """
+    Count what a translation has as often as its source: placeholders, tags, entities, line ends, signs, numbers.
+
+    >>> dict(everything("100 % of {name}"))
+    {'{name}': 1, '%': 1, '{': 1, '}': 1, '100': 1}
+    """
+    kept = [match[0] for match in PLACEHOLDER.finditer(text)] + re.findall(r"\r?\n|\t", text) + SIGNS.findall(text)
+    return Counter(kept + [re.sub(r"\D", "", number) for number in re.findall(r"\d+(?:[.,]\d+)*", text)])
+
+
+def mark_of(text: str) -> str:
+    """Return the accelerator's mark of a text, `""` without one."""
+    found = [m for m in ACCELERATOR.finditer(text) if not any(a <= m.start() < b for a, b in spans(text))]
+    return found[0][0] if len(found) == 1 and text.count(found[0][0]) == 1 else ""
 
 
 def protect(text: str, variant: int = 0, marked: bool = True) -> tuple[list[Piece | str], str]:
@@ -67,24 +91,27 @@ def protect(text: str, variant: int = 0, marked: bool = True) -> tuple[list[Piec
 
     Raises:
         `Unprotectable`: for more placeholders in a piece than stand-ins, a line that breaks inside a sentence, a
-            name with an underscore, and a control character.
+            name, signs that may be an unknown placeholder, and a control character.
     """
     if fault := control_fault(text.replace("\r", "")):
         raise Unprotectable(fault)
-    mark = ""
-    found = [m for m in ACCELERATOR.finditer(text) if not any(a <= m.start() < b for a, b in spans(text))]
+    if NAME.fullmatch(text.strip()):
+        raise Unprotectable("a name or a format, not a text")
+    mark = mark_of(text) if marked else ""
+    text = text.replace(mark, "") if mark else text
     if not marked and re.search(r"_(?=[^\W_])|(?<=[^\W_])_", without(text)):
         raise Unprotectable("a name with an underscore")
-    if marked and len(found) == 1 and text.count(found[0][0]) == 1:
-        mark = found[0][0]
-        text = text.replace(mark, "")
+    braces = PLACEHOLDER.sub(lambda match: ("{" if match[0][0] == "{" else " ") * len(match[0]), text)
+    if signs := UNKNOWN.search(braces):
+        held = text[signs.start() : signs.end() + 1]
+        raise Unprotectable(f"signs that may be an unknown placeholder: {held!r}")
     parts: list[Piece | str] = []
     lines = LINE.split(text)
     for i, line in enumerate(lines):
         if i % 2 or not line:
             parts.append(line)
             continue
-        if i + 2 < len(lines) and lines[i + 1] in ("\n", "\r\n", "\\n") and re.search(r"[\w,]\s*$", line):
+        if i + 2 < len(lines) and lines[i + 1] in ("\n", "\r\n") and re.search(r"[\w,]\s*$", line):
             if re.match(r"\s*[a-zäöü]", lines[i + 2]):
                 raise Unprotectable("a line break inside a sentence")
         parts.append(piece(line, variant))

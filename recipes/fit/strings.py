@@ -3,18 +3,23 @@
     python recipes/fit/strings.py --input_file docs/samples/de.json --output_file en.json \\
         --report_dir strings_report --model models/translate_to_english
 
-Reads gettext .po, Android strings.xml and JSON. Only what has no translation, or a too long one, is touched, and each
-new text is marked. What the models cannot write within the limit, with every placeholder, and what is doubtful, is
-left as it was. The report lists it, with the doubtful text as a suggestion.
+Reads gettext .po, Android strings.xml and JSON. Only a string without a translation, or with a fuzzy one that is too
+long, is touched, and each new text is marked. A string stays as it was where the models cannot write it within the
+limit, with every placeholder, and where the output is doubtful. The report lists it, with the output as a suggestion.
 """
 
 import argparse
+import re
+from collections.abc import Callable
 from functools import partial
 from statistics import median
+from typing import Any
 
-from catalogues import Entry, Gettext, limits, read
+from catalogues import limits, read
+from entries import Catalogue, Entry
 from fitting import Fitted, Request, add_options, cell, check_files, columns, fitter, run, write_report
-from placeholders import NAMES, Piece, Unprotectable, protect, restore
+from gettext_files import Gettext
+from placeholders import NAMES, Piece, Unprotectable, mark_of, protect, restore
 
 
 SURE = -0.2  # a score from which on a text is not doubtful
@@ -23,9 +28,15 @@ BELOW = 0.25  # of a score under the median of the file
 
 
 def width(text: str) -> int:
-    """Columns of the widest line; placeholders count as they are written, tags do not."""
-    lines = text.replace("\\n", "\n").replace("\t", " ").replace("\r", "").split("\n")
+    """Return the columns of the widest line; placeholders count as they are written, tags do not."""
+    lines = re.sub(r"</?[a-zA-Z][^<>]*>", "", text).replace("\t", " ").replace("\r", "").split("\n")
     return max(columns(line) for line in lines)
+
+
+def too_long(row: Entry, limit: int | None) -> bool:
+    """Return whether the translation so far is longer than its limit; an accelerator's mark does not count."""
+    mark = mark_of(row.target) if row.marked else ""
+    return limit is not None and width(row.target) - len(mark) > limit
 
 
 def lay_out(source: str, parts: list[Piece | str], mark: str, limit: int | None, outputs: list[str]) -> str | None:
@@ -46,8 +57,8 @@ def request(row: Entry, limit: int | None, variant: int) -> Request:
     room = limit
     if limit is not None:  # of the sentences, with the stand-ins
         placed = [item for part in pieces for item in part.inside.items()]
-        outside = max(len(part.before) + len(part.after) for part in pieces)
-        room = max(1, limit - outside - sum(len(held) - len(name) for name, held in placed))
+        outside = max(width(part.before) + width(part.after) for part in pieces)
+        room = max(1, limit - outside - sum(width(held) - len(name) for name, held in placed))
         room += limit * (len(pieces) - 1)  # a line each
     return Request(texts, room, partial(lay_out, row.source, parts, mark, limit))
 
@@ -57,7 +68,7 @@ def best(choices: list[tuple[Fitted, Request]], least: float) -> tuple[Fitted, R
     fits = [choice for choice in choices if choice[0].layout is not None]
     chosen, own = max(fits or choices, key=lambda choice: choice[0].score)
     if not fits:
-        return chosen, own, "does not fit, or loses a placeholder"
+        return chosen, own, "does not fit, or loses a placeholder, a sign or a number"
     return chosen, own, "" if chosen.score >= least else f"improbable: {chosen.score:.2f}"
 
 
@@ -78,21 +89,32 @@ def doubt(score: float, agreement: float, middle: float) -> str:
     return "doubtful: far below the other texts" if score < min(SURE, middle - BELOW) else ""
 
 
-def wanted(rows: list[Entry], most: dict[str, int], factor: float | None) -> list[tuple[Entry, int | None]]:
-    """Entries without a translation or with a too long one, and their limits."""
+def to_do(
+    rows: list[Entry], most: dict[str, int], factor: float | None, replace: bool = False
+) -> list[tuple[Entry, int | None]]:
+    """
+    Return the entries to translate, and their limits: those without a translation, and fuzzy ones that are too long.
+
+    Args:
+        most (`dict[str, int]`): Limits by key, before those of the comments.
+        factor (`float`, *optional*): The limit of other entries: times the width of the source.
+        replace (`bool`): Also translate a finished translation that is too long; else it gets a fault.
+    """
     found = []
     for row in rows:
         limit = most.get(row.key, row.limit)
         if limit is None and factor is not None:
             limit = max(1, int(factor * width(row.source)))
-        too_long = limit is not None and width(row.target or "") > limit
-        if row.source.strip() and (not row.target or too_long) or row.fault:
-            found.append((row, limit))
+        if not (row.source.strip() or row.fault) or (row.target and not too_long(row, limit)):
+            continue
+        if row.target and not row.fuzzy and not replace and not row.fault:
+            row.fault = "too long, but finished: --replace_too_long replaces it"
+        found.append((row, limit))
     return found
 
 
 def translate(todo: list[tuple[Entry, int | None]], fit, least: float) -> list[dict]:
-    """A row of the report for each entry: what it becomes, or why it stays."""
+    """Return a row of the report for each entry: what it becomes, or why it stays."""
     asked: list[tuple[int, Request]] = []
     rows: list[dict] = []
     for i, (row, limit) in enumerate(todo):
@@ -123,15 +145,74 @@ def translate(todo: list[tuple[Entry, int | None]], fit, least: float) -> list[d
     return rows
 
 
-def summary(entries: list[Entry], rows: list[dict], most: dict[str, int]) -> dict:
-    """Counts of entries: all, without a translation, too long, translated, shortened, left."""
+def fill(done: list[dict], build: Callable[[], tuple[Catalogue, dict[str, Entry]]]) -> Catalogue:
+    """
+    Fill in the outputs that the file can hold, and of a plural all forms or none. The others lose their output, and
+    get a fault.
+
+    Args:
+        done (`list[dict]`): The rows of the report.
+        build (`Callable`): Reads the file with the translations so far, and its entries by key.
+    """
+
+    def filled(rows: list[dict]) -> Catalogue:
+        catalogue, places = build()
+        for row in rows:
+            try:
+                catalogue.set(places[row["key"]], row["output"])
+            except ValueError as error:
+                leave([row], str(error))
+        return catalogue
+
+    _, entries = build()
+    plurals: dict[str, list[Entry]] = {}
+    for entry in entries.values():
+        plurals.setdefault(entry.plural or f"key {entry.key}", []).append(entry)
+    by_key = {row["key"]: row for row in done}
+    filled(written(done))  # for the texts that the file cannot hold
+    for forms in plurals.values():
+        own = written([by_key[form.key] for form in forms if form.key in by_key])
+        kept = {row["key"] for row in own} | {form.key for form in forms if form.target or not form.source.strip()}
+        if own and not {form.key for form in forms} <= kept:
+            leave(own, "another form of the plural has no translation")
+    catalogue = filled(written(done))
+    if catalogue.differences():  # find the texts that change other parts
+        for forms in plurals.values():
+            own = written([by_key[form.key] for form in forms if form.key in by_key])
+            if own and (names := filled(own).differences()):
+                leave(own, f"the file would change in {names[:3]}")
+        catalogue = filled(written(done))
+    return catalogue
+
+
+def written(rows: list[dict]) -> list[dict]:
+    """Return the rows that have an output."""
+    return [row for row in rows if row["output"] is not None]
+
+
+def leave(rows: list[dict], fault: str) -> None:
+    """Make the outputs of rows suggestions."""
+    for row in rows:
+        row |= {"suggestion": row["output"], "output": None, "fault": fault, "shortened": False}
+
+
+def summary(entries: list[Entry], rows: list[dict], most: dict[str, int], values: int) -> dict:
+    """
+    Count the entries: all, without a translation, too long, translated, shortened, left; the limits that were found in
+    comments; and the `values` that are no texts.
+    """
     limited = [(row, most.get(row.key, row.limit)) for row in entries]
-    too_long = sum(limit is not None and width(row.target or "") > limit for row, limit in limited)
-    done = [row for row in rows if row["output"] is not None]
+    done = written(rows)
     over = sum(row["limit"] is not None and width(row["output"]) > row["limit"] for row in done)
-    counts = {"entries": len(entries), "missing": sum(not row.target for row in entries), "too_long": too_long}
+    counts = {
+        "entries": len(entries),
+        "no_texts": values,
+        "limits_in_comments": sum(bool(row.limit) for row in entries),
+    }
+    counts |= {"missing": sum(not row.target for row in entries)}
+    counts |= {"too_long": sum(too_long(row, limit) for row, limit in limited)}
     counts |= {"translated": len(done), "shortened": sum(row["shortened"] for row in done), "over_limit": over}
-    return counts | {"left": sum(row["output"] is None for row in rows)}
+    return counts | {"left": len(rows) - len(done)}
 
 
 def markdown(figures: dict, rows: list[dict]) -> list[str]:
@@ -159,37 +240,47 @@ def main(argv=None) -> None:
         "--limits_file", help="CSV with the columns key and max, or a JSON object, beside the comments"
     )
     parser.add_argument("--max_factor", type=float, help="limit of a string that has none: times its source's width")
+    parser.add_argument("--replace_too_long", action="store_true", help="also replace finished translations")
+    parser.add_argument(
+        "--json_keys", nargs="+", help="keys of JSON whose values are texts, where its format is unknown"
+    )
     args = parser.parse_args(argv)
     check_files(args, "input_file", "source_file", "existing_file", "limits_file")
-    catalogue = read(args.input_file, args.source_file)
-    entries, most = catalogue.entries(), limits(args.limits_file)
-    keys = {row.key for row in entries}
-    other = None if args.existing_file is None else read(args.existing_file)
+    entries, most, build = open_files(args)
+    rows = translate(to_do(entries, most, args.max_factor, args.replace_too_long), fitter(args), args.min_score)
+    catalogue = fill(rows, build)
+    catalogue.save(args.output_file)
+    figures = summary(entries, rows, most, catalogue.values)
+    write_report(args.report_dir, markdown(figures, rows), {**figures, "rows": rows})
+    print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in figures.items()))
+
+
+def open_files(args: argparse.Namespace) -> tuple[list[Entry], dict[str, int], Callable[[], Any]]:
+    """Return the entries with the translations so far, the limits by key, and what `fill` builds."""
+    most = limits(args.limits_file)
+    other = None if args.existing_file is None else read(args.existing_file, json_keys=args.json_keys)
+    theirs = [] if other is None else other.entries()
+
+    catalogue = read(args.input_file, args.source_file, args.json_keys)
     if other is not None and (type(other) is not type(catalogue) or isinstance(other, Gettext)):
         raise ValueError(
             f"existing_file is for strings.xml and JSON, of the kind of input_file, got {args.existing_file!r} for "
             f"{args.input_file!r}; a .po file holds its own translations"
         )
-    existing = {} if other is None else {row.key: row.source for row in other.entries()}
-    for name, given in (("limits_file", most), ("existing_file", existing)):
-        if unknown := sorted(set(given) - keys):
+    keys = {row.key for row in catalogue.entries()}
+    for name, named in (("limits_file", set(most)), ("existing_file", {row.key for row in theirs})):
+        if unknown := sorted(named - keys):
             raise ValueError(f"{name} has keys that input_file lacks: {', '.join(unknown[:5])}; remove them")
-    for row in entries:
-        row.target = existing.get(row.key, row.target)
-    rows = translate(wanted(entries, most, args.max_factor), fitter(args), args.min_score)
-    places = {row.key: row for row in entries}
-    for key in existing:
-        catalogue.copy(places[key], other, key)
-    for done in rows:
-        if done["output"] is not None:
-            try:
-                catalogue.set(places[done["key"]], done["output"])
-            except ValueError as error:
-                done |= {"output": None, "fault": str(error)}
-    catalogue.save(args.output_file)
-    figures = summary(entries, rows, most)
-    write_report(args.report_dir, markdown(figures, rows), {**figures, "rows": rows})
-    print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in figures.items()))
+
+    def build() -> tuple[Any, dict[str, Entry]]:
+        catalogue = read(args.input_file, args.source_file, args.json_keys)
+        places = {row.key: row for row in catalogue.entries()}
+        for row in theirs:
+            places[row.key].target, places[row.key].fuzzy = row.source, row.fuzzy
+            catalogue.copy(places[row.key], other, row.key)
+        return catalogue, places
+
+    return list(build()[1].values()), most, build
 
 
 if __name__ == "__main__":
