@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import catalogues
-import entries
 import pytest
 from lxml import etree
 
@@ -161,8 +160,6 @@ def test_plural_forms_other_than_two_and_characters_that_the_file_cannot_hold_ar
     _, rows = opened(tmp_path, "two.po", PO)
     assert [row.source for row in rows][1:3] == ["Es ist noch %d Zug übrig.", "Es sind noch %d Züge übrig."]
     assert [row.limit for row in rows] == [20, None, None, None, 10]
-    limits = {"maximum width=8": 8, "MAX_LENGTH:30": 30, "climax 12": None, "Shown in 12 places": None}
-    assert {comment: entries.Entry("a", "b", comment=comment).limit for comment in limits} == limits
     _, rows = opened(tmp_path, "en.po", PO.replace("nplurals=2", "nplurals=3"))
     assert [bool(row.fault) for row in rows] == [False, True, True, False, False]
     (tmp_path / "a.po").write_bytes(PO.replace("UTF-8", "ISO-8859-1").encode("iso-8859-1"))

@@ -3,13 +3,16 @@
 import contextlib
 import doctest
 import json
+import re
 from functools import partial
 from pathlib import Path
 
+import android_files
 import catalogues
 import cues
 import entries
 import fitting
+import json_files
 import placeholders
 import polib
 import pytest
@@ -29,7 +32,9 @@ def texts_of(parts: list) -> list[str]:
     return [text for part in parts if isinstance(part, Piece) for text in part.texts]
 
 
-@pytest.mark.parametrize("module", [placeholders, catalogues, strings, fitting, cues, subtitles])
+@pytest.mark.parametrize(
+    "module", [placeholders, catalogues, android_files, json_files, entries, strings, fitting, cues, subtitles]
+)
 def test_examples_of_the_docstrings_hold(module):
     assert doctest.testmod(module).failed == 0
 
@@ -70,7 +75,7 @@ def test_what_is_taken_apart_is_put_together_again(words, after, before, variant
         ("Das Passwort für <b>%1$s</b> ist falsch.", ["Das Passwort für Tom ist falsch."]),
         ("&Datei öffnen…", ["Datei öffnen…"]),
         ("100 % der Bilder", ["100 % der Bilder"]),
-        ("Ja. Nein.\\nUnd?", ["Ja.", "Nein.", "Und?"]),
+        ("Ja. Nein.\nUnd?", ["Ja.", "Nein.", "Und?"]),
         ("Öffnen &amp; Schließen", None),
         ("{n, plural, one {Bild} other {Bilder}}", None),
         ("Das ist <b>sehr wichtig</b> für uns.", None),
@@ -112,10 +117,77 @@ def test_limits_are_read_from_what_spreadsheets_write(tmp_path):
     (tmp_path / "b.csv").write_text("key,max\na,twelve\n")
     with pytest.raises(ValueError, match="of at least 1, got 'twelve' for 'a'"):
         catalogues.limits(str(tmp_path / "b.csv"))
-    # and only what is missing or too long is touched
-    rows = [entries.Entry(*row) for row in (("a", "Ja", ""), ("b", "Nein", "No"), ("c", "Gut", "Alright"))]
-    assert [(row.key, limit) for row, limit in strings.to_do(rows, {"c": 5}, None)] == [("a", None), ("c", 5)]
-    assert [(row.key, limit) for row, limit in strings.to_do(rows, {}, 2.0)] == [("a", 4), ("c", 6)]
+
+
+def test_a_finished_translation_is_replaced_only_where_that_is_asked_for():
+    def todo(most: dict[str, int], factor: float | None, replace: bool) -> dict[str, tuple[int | None, bool]]:
+        rows = [entries.Entry(*row) for row in (("a", "Ja", ""), ("b", "Nein", "No"), ("c", "Gut", "Alright"))]
+        rows += [entries.Entry("d", "Gut", "Alright", fuzzy=True), entries.Entry("e", "Gut", "Al&right", marked=True)]
+        return {row.key: (limit, bool(row.fault)) for row, limit in strings.to_do(rows, most, factor, replace)}
+
+    most = {"c": 5, "d": 5, "e": 7}  # an accelerator's mark has no width
+    assert todo(most, None, False) == {"a": (None, False), "c": (5, True), "d": (5, False)}
+    assert todo(most, None, True) == {"a": (None, False), "c": (5, False), "d": (5, False)}
+    assert todo({}, 2.0, False) == {"a": (4, False), "c": (6, True), "d": (6, False), "e": (6, True)}
+
+
+LIMITS = {
+    "max 20": 20, "Max. length: 10": 10, "maximum width=8": 8, "MAX_LENGTH:30": 30, "maxLength: 40": 40,
+    "Character limit: 30": 30, "at most 12 characters": 12, "max length is 12": 12, "[CHAR LIMIT=30]": 30,
+    "max. 1,000": 1000, "max 1'000": 1000, "max. 1.000 Zeichen": 1000, "max 1 000 characters": 1000,
+    "30-character limit": 30, "30 characters max": 30, "30 chars or less": 30, "fewer than 20 characters": 19,
+    "no more than 20 characters": 20, "must not exceed 40 characters": 40, "Limit: 30 characters": 30,
+    "höchstens 12 Zeichen": 12, "Maximale Länge: 12": 12, "longueur maximale : 30": 30, "30 caractères maximum": 30,
+    "max number of characters: 25": 25, "max 20 (characters)": 20, "(max 15)": 15, "max 15 - a button": 15,
+    "max 20\na button": 20, "A title. max 20\nShown in the bar": 20, "max 40 characters, in a list max 12": 12,
+    "max 12\ncharacters": 12, "max line length 40": 40, "The maximum is 20.": 20,
+    # other units, and numbers that limit something else
+    "Shown above files of max 25 MB.": None, "files of max 25\nMB": None, "max 2 lines": None, "max 2\nlines": None,
+    "max-width: 200px": None, "max 200 px": None, "max 20 (px)": None, "max 12.5": None, "max 1,5": None,
+    "max 25%": None, "max 3x": None, "max 10-12 characters": None, "max 1, 2 or 3 files": None, "max 12 words": None,
+    "max 500 bytes": None, "max number of files: 25": None, "max retries 5": None, "up to 20 files": None,
+    "takes no longer than 5 minutes": None, "at least 12 characters": None, "Rate limit: 30": None, "max 0": None,
+    "[CHAR LIMIT=NONE]": None, "climax 12": None, "Shown in 12 places": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("comment", LIMITS)
+def test_a_number_of_a_comment_is_a_limit_with_a_unit_of_text_or_with_nothing_behind_it(comment):
+    assert entries.Entry("a", "b", comment=comment).limit == LIMITS[comment]
+
+
+ARGUMENTS = [
+    "% d", "% 5d", "%'d", "%K", "@name", "@{name}", "!name", ":name", "#name", "$name", "$1", "$t(key)", "[[name]]",
+    "[name]", "__name__", "~name~", "*name*", "`name`", "&name", "^name", "a||b", "a|b", "C:\\neu", "\\1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("argument", ARGUMENTS)
+def test_what_may_be_an_argument_of_an_unknown_syntax_is_not_translated(argument):
+    for text in (f"{argument} Bilder gefunden", f"Das ist {argument}, sagt er.", f"Das ist {argument}"):
+        with pytest.raises(Unprotectable, match="signs that may be an unknown placeholder|a name with an underscore"):
+            placeholders.protect(text, marked=False)
+
+
+SIGNS = ["der", "Hund", "100 %", "A/B", "5 €", "(alt)", "+", "→", "3,5", "#", "%s"]
+
+
+@given(st.lists(st.sampled_from(SIGNS), max_size=5, unique=True))
+@settings(max_examples=100, deadline=None)
+def test_an_output_without_a_sign_or_a_number_of_the_source_is_noticed(words):
+    source = " ".join(["Das", *words, "ist"])
+    parts, mark = placeholders.protect(source, 0, marked=False)
+    whole = texts_of(parts)[0]
+    assert placeholders.restore(parts, [whole], mark, source) == source
+    for match in re.finditer(r"[%/€()+→#]|\d+", whole):
+        changed = whole[: match.start()] + whole[match.end() :]
+        assert placeholders.restore(parts, [changed], mark, source) is None
+
+
+@pytest.mark.parametrize("text", ["dd.MM.yyyy", "YYYY-MM-DD", "logo.png", "img/logo", "{name}.txt"])
+def test_the_name_of_a_file_and_the_format_of_a_date_are_no_texts(text):
+    with pytest.raises(Unprotectable, match="a name or a format"):
+        placeholders.protect(text, marked=False)
 
 
 class Scored:

@@ -27,7 +27,7 @@ def read(path: str, sources: str | None = None, json_keys: list[str] | None = No
 
 
 def limits(path: str | None) -> dict[str, int]:
-    """Return limits by key, from a CSV with the columns `key` and `max`, or a JSON object; a row may lack its number."""
+    """Return limits by key, from a CSV with the columns `key` and `max`, or a JSON object."""
     if path is None:
         return {}
     text = Path(path).read_text(encoding="utf-8-sig")

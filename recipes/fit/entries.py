@@ -19,7 +19,7 @@ END = (
     r"|\n[ \t]*(?:\n|(?-i:(?![A-Z]{1,3}\b)[A-ZÄÖÜ\"\[(#@]))))"
 )
 TEXT = r"(?:text|string|label|message|translation|line|total|title|char(?:acter)?s?)"
-SIZE = r"(?:length|len|width|limit|count|chars?|characters?|letters?|Zeichen(?:zahl|anzahl|länge)?|Textlänge|Länge|Breite)"
+SIZE = r"(?:length|len|width|limit|count|chars?|characters?|letters?|Zeichen(?:zahl|anzahl)?|(?:Text)?länge|Breite)"
 MAXIMUM = (
     r"(?<![^\W_])(?:"
     r"m[aá]x(?:imum|imal(?:e[rsn]?)?|\.)?[\s_-]*(?:allowed |permitted )?(?:(?:number|count) of )?"
@@ -34,6 +34,11 @@ AT_MOST = (
     rf"|restricted to|within|{LESS}|höchstens|bis zu|au plus|jusqu'à)\s+(?:of )?"
 )
 AFTER = r"[\s,(]*(?:max(?:imum|imal)?\b|limit\b|or (?:less|fewer)\b|at most\b|höchstens\b)"
+OTHER_UNIT = re.compile(
+    r"\s*(?:%|(?:[kMGT]i?B|bytes?|px|pixels?|pt|dp|sp|r?em|mm|cm|lines?|rows?|words?|files?|items?|entries|times"
+    r"|seconds?|minutes?|hours?|days?|Zeilen?|Wörter|Dateien|Sekunden|Minuten|Stunden|Tage|lignes?|mots?|fichiers?)\b)",
+    re.I,
+)
 LIMITS = [
     re.compile(pattern, re.I)
     for pattern in (
@@ -56,10 +61,12 @@ def limit_of(comment: str) -> int | None:
     (None, None, None)
     """
     found = []
-    for part in (comment, *comment.splitlines()):
+    lines = comment.splitlines()
+    alone = [line for i, line in enumerate(lines) if not OTHER_UNIT.match("".join(lines[i + 1 : i + 2]))]
+    for part in (comment, *alone):
         for match in (match for pattern in LIMITS for match in pattern.finditer(part)):
             groups = match.groupdict()
-            # the limit alone is a line: what the next line says is no unit
+            # a line that has the limit alone may stand above anything but a unit
             if part is comment or match[0] == part.strip():
                 number = int(re.sub(r"\D", "", groups["number"] or groups["bare"]))
                 found.append(number - bool(groups.get("less")))

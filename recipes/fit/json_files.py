@@ -65,8 +65,8 @@ SHAPES = [
 class Json(Catalogue):
     """
     Texts under flat or nested keys, or those of messages with a known `Shape`. A key that begins with @ is about
-    another (ARB), its description may have the limit. Nothing in the file can mark a text as fuzzy, so `en.fuzzy.json` beside
-    `en.json` lists these texts. Only the texts change, to the character.
+    another (ARB), its description may have the limit. Nothing in the file can mark a text as fuzzy, so `en.fuzzy.json`
+    beside `en.json` lists these texts. Only the texts change, to the character.
 
     Args:
         keys (`list[str]`, *optional*): The keys whose values are texts, for other shapes.

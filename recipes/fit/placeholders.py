@@ -104,7 +104,7 @@ def protect(text: str, variant: int = 0, marked: bool = True) -> tuple[list[Piec
     braces = PLACEHOLDER.sub(lambda match: ("{" if match[0][0] == "{" else " ") * len(match[0]), text)
     if signs := UNKNOWN.search(braces):
         held = text[signs.start() : signs.end() + 1]
-        raise Unprotectable(f"signs that may be an unknown placeholder: {held!r}")
+        raise Unprotectable(f"signs that may be an unknown placeholder: {held.strip()}")
     parts: list[Piece | str] = []
     lines = LINE.split(text)
     for i, line in enumerate(lines):

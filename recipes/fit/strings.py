@@ -206,7 +206,7 @@ def summary(entries: list[Entry], rows: list[dict], most: dict[str, int], values
     over = sum(row["limit"] is not None and width(row["output"]) > row["limit"] for row in done)
     counts = {
         "entries": len(entries),
-        "no_texts": values,
+        "other_values": values,
         "limits_in_comments": sum(bool(row.limit) for row in entries),
     }
     counts |= {"missing": sum(not row.target for row in entries)}
