@@ -13,7 +13,7 @@ from entries import Catalogue, Entry, unique
 
 PLURALS = frozenset({"zero", "one", "two", "few", "many", "other"})
 PLURAL = re.compile(r"(.+)_(?:zero|one|two|few|many|other|plural)", re.S)  # keys of i18next
-META = re.compile(r"@|\$schema$|_+comments?$|//$")  # keys about other keys
+META = re.compile(r"@|\$schema$|_+comments?$|//$|smartling$")  # keys about other keys, settings
 ABOUT = ("description", "comment", "developer_comment", "notes", "context")
 LIMIT = "character_limit"
 
@@ -96,8 +96,8 @@ class Json(Catalogue):
     def _known_shape(self) -> tuple[Shape | None, dict[tuple, Any]]:
         """Return the shape of the messages, and each message by its path."""
         data = self.data
-        if isinstance(data, dict):  # the settings of Smartling are no message
-            data = {key: value for key, value in data.items() if not META.match(key) and key != "smartling"}
+        if isinstance(data, dict):
+            data = {key: value for key, value in data.items() if not META.match(key)}
         for shape in SHAPES:
             messages = {path: _at(data, path) for path in shape.messages(data)}
             if messages and shape.fits(data):
