@@ -52,6 +52,7 @@ def test_escapes_of_a_strings_xml_are_undone_for_the_model_and_written_again(tmp
         (r"\@ Ja\nNein", "@ Ja\nNein", "@ Yes\nNo", r"\@ Yes\nNo"),
         (r"\?", "?", "? \\", r"\? \\"),
         (r"\u0020Ja ", " Ja", ' It\'s "it"', r"\u0020It\'s \"it\""),
+        ("Ja &amp; Nein", "Ja & Nein", "Yes & no", "Yes &amp; no"),
         ('"  Ja "', "  Ja ", "  It's ", '"  It\\\'s "'),
     ):
         catalogue, rows = opened(tmp_path, "a.xml", xml % before)
@@ -296,6 +297,44 @@ def test_a_reviewed_text_is_not_replaced_by_default(tmp_path, monkeypatch, capsy
     report = json.loads(Path("report/report.json").read_text(encoding="utf-8"))
     assert (report["too_long"], report["translated"], report["left"]) == (1, 0, 1)
     assert "limits in comments 1" in capsys.readouterr().out
-    strings.main([*options, "--replace_too_long"])
+    strings.main([*options, "--replace_too_long"])  # the text of the output is that of the input: nothing is lost
     entry = polib.pofile("out.po")[0]
     assert (entry.msgstr, entry.flags) == ("Wait.", ["fuzzy"])
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "finished", "option"),
+    [
+        ("en.json", '{"a": "Ja", "b": "Nein"}', '{"a": "Yes", "b": "Nein"}', "existing_file"),
+        ("en.po", 'msgid "Ja"\nmsgstr ""\n', 'msgid "Ja"\nmsgstr "Yes"\n', "input_file"),
+        (
+            "en.xml",
+            '<resources><string name="a">Ja</string></resources>',
+            '<resources><string name="a">Yes</string></resources>',
+            "existing_file",
+        ),
+    ],
+)
+def test_finished_translations_in_the_output_file_are_not_overwritten(
+    name, source, finished, option, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path(f"de{name}").write_text(source, encoding="utf-8")
+    words = ["--input_file", f"de{name}", "--output_file", name, "--report_dir", "report", "--model", "m"]
+    Path(name).write_text(finished, encoding="utf-8")
+    with pytest.raises(ValueError, match=f"must have no finished translations.* 1 .*pass it as --{option}"):
+        strings.main(words)
+    assert Path(name).read_text(encoding="utf-8") == finished
+
+
+def test_machine_translations_in_the_output_file_are_overwritten(tmp_path, monkeypatch):
+    def stop(args):
+        raise ZeroDivisionError  # the models would be loaded: the files were accepted
+
+    monkeypatch.setattr(strings, "fitter", stop)
+    monkeypatch.chdir(tmp_path)
+    Path("de.json").write_text('{"a": "Ja", "b": "Nein"}', encoding="utf-8")
+    Path("en.json").write_text('{"a": "Yes", "b": "Nein"}', encoding="utf-8")
+    Path("en.fuzzy.json").write_text('{"a": "Yes"}', encoding="utf-8")
+    with pytest.raises(ZeroDivisionError):
+        strings.main(["--input_file", "de.json", "--output_file", "en.json", "--report_dir", "report", "--model", "m"])

@@ -184,7 +184,7 @@ def test_an_output_without_a_sign_or_a_number_of_the_source_is_noticed(words):
         assert placeholders.restore(parts, [changed], mark, source) is None
 
 
-@pytest.mark.parametrize("text", ["dd.MM.yyyy", "YYYY-MM-DD", "logo.png", "img/logo", "{name}.txt"])
+@pytest.mark.parametrize("text", ["dd.MM.yyyy", "YYYY-MM-DD", "logo.png", "img/logo", "{name}.txt", "de-AT"])
 def test_the_name_of_a_file_and_the_format_of_a_date_are_no_texts(text):
     with pytest.raises(Unprotectable, match="a name or a format"):
         placeholders.protect(text, marked=False)

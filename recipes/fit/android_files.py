@@ -135,7 +135,7 @@ class Android(Catalogue):
         if REFERENCE.fullmatch(markup):
             return Entry(key, markup, fault="a reference to another resource")
         try:
-            return Entry(key, unescape(markup))
+            return Entry(key, re.sub(r"&amp;(?!#?\w+;)", "&", unescape(markup)))
         except ValueError as error:
             return Entry(key, markup, fault=str(error))
 

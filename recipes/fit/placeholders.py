@@ -32,8 +32,10 @@ UNKNOWN = re.compile(
     r"[%#$@!:~^&](?=[^\W\d]|[{(\[<])|([~*^+=`])\w[\w.-]*\1|\$\d|%['+#*-]|% +[-+#\d.]*[diouxXeEfFgGcrsap](?![\w'’])"
     r"|\[\[|\]\]|\[\w[^\]]*\]|''|__(?=[^\W_])|(?<=[^\W_])__|\||\\"
 )
-# one word with signs inside: the format of a date, a file, an address of a page
-NAME = re.compile(r"[dDmMyYhHsSEa]{1,4}(?:[-/.: ]+[dDmMyYhHsSEa]{1,4})+|\S*[\w}][.=/]+[^\W\d_A-ZÄÖÜ]\S*")
+# one word with signs inside: the format of a date, a language, a file, an address of a page
+NAME = re.compile(
+    r"[a-z]{2,3}[-_][A-Z]{2}|[dDmMyYhHsSEa]{1,4}(?:[-/.: ]+[dDmMyYhHsSEa]{1,4})+|\S*[\w}][.=/]+[^\W\d_A-ZÄÖÜ]\S*"
+)
 # signs and numbers that a translation keeps; punctuation differs between languages
 SIGNS = re.compile(r"[^\w\s.,;:!?…'\"„“”‚‘’«»‹›–—¿¡-]+|_+")
 # what stays outside a piece: tags, punctuation, an argument that a colon parts from the text

@@ -12,6 +12,7 @@ import argparse
 import re
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -172,7 +173,9 @@ def fill(done: list[dict], build: Callable[[], tuple[Catalogue, dict[str, Entry]
     filled(written(done))  # for the texts that the file cannot hold
     for forms in plurals.values():
         own = written([by_key[form.key] for form in forms if form.key in by_key])
-        kept = {row["key"] for row in own} | {form.key for form in forms if form.target or not form.source.strip()}
+        kept = {row["key"] for row in own} | {
+            form.key for form in forms if form.target or not (form.source.strip() or form.fault)
+        }
         if own and not {form.key for form in forms} <= kept:
             leave(own, "another form of the plural has no translation")
     catalogue = filled(written(done))
@@ -280,7 +283,29 @@ def open_files(args: argparse.Namespace) -> tuple[list[Entry], dict[str, int], C
             catalogue.copy(places[row.key], other, row.key)
         return catalogue, places
 
-    return list(build()[1].values()), most, build
+    entries = list(build()[1].values())
+    check_output(args, entries)
+    return entries, most, build
+
+
+def check_output(args: argparse.Namespace, entries: list[Entry]) -> None:
+    """Raise where output_file exists and has finished translations that would be lost."""
+    path = Path(args.output_file)
+    if not path.exists() or (args.existing_file and path.resolve() == Path(args.existing_file).resolve()):
+        return
+    try:
+        there = read(str(path), json_keys=args.json_keys)
+    except (OSError, ValueError, SyntaxError):
+        return  # no file of strings
+    known = {(row.key, text) for row in entries for text in (row.source, row.target, "")}
+    of_po = isinstance(there, Gettext)
+    texts = [(row.key, row.target if of_po else row.source) for row in there.entries() if not row.fuzzy]
+    if finished := [key for key, text in texts if (key, text) not in known]:
+        option = "--input_file" if of_po else "--existing_file"
+        raise ValueError(
+            f"output_file must have no finished translations, which would be lost, got {args.output_file!r} with "
+            f"{len(finished)} ({', '.join(finished[:3])}); pass it as {option}, or remove it"
+        )
 
 
 if __name__ == "__main__":
