@@ -1,4 +1,4 @@
-# `make demo` and `make test` need nothing but Python 3.10+ and a network that reaches a package index.
+# `make demo` and `make test` need nothing but Python 3.11.5+ and a network that reaches a package index.
 PYTHON ?= python3
 BIN := .venv/bin
 # the tested versions, torch's CPU build where the index has it; CONSTRAINTS= lets pip choose within pyproject's ranges
@@ -7,7 +7,7 @@ CONSTRAINTS ?= -c constraints.txt
 MAKE_VENV = test -x $(BIN)/python || $(PYTHON) -m venv .venv
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e
 
-.PHONY: demo finetune-demo test quality bench docs browser clean
+.PHONY: demo finetune-demo test test-newest test-lowest quality bench docs browser clean
 
 # one stamp for each set of packages: made again when the dependencies change
 .venv/demo: pyproject.toml constraints.txt
@@ -37,6 +37,10 @@ finetune-demo: .venv/train
 test: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
+# the fast tests, on the newest and the lowest versions of pyproject's ranges; TORCH= names another torch
+test-newest test-lowest:
+	$(PYTHON) tests/tools/ranges.py $(@:test-%=%)
+
 quality: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -59,4 +63,4 @@ browser: .venv/onnx
 	$(BIN)/python browser/build.py
 
 clean:
-	rm -rf .venv demo runs build dist site browser/dist browser/node_modules *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-newest .venv-lowest demo runs build dist site browser/dist browser/node_modules *.egg-info .pytest_cache .mypy_cache .ruff_cache

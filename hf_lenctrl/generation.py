@@ -45,7 +45,8 @@ def eos_of(model) -> list[int]:
     """Ids that end an output: of the generation configuration, else of the model's own."""
     eos = model.generation_config.eos_token_id
     eos = model.config.eos_token_id if eos is None else eos
-    return [] if eos is None else list(eos) if isinstance(eos, list | tuple) else [int(eos)]
+    # a tuple of classes, because the compiler of torch 2.6 does not read `list | tuple`
+    return [] if eos is None else list(eos) if isinstance(eos, (list, tuple)) else [int(eos)]
 
 
 def token_limit(

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import re
 import sys
+import tomllib
 
 import pytest
 import torch
@@ -127,7 +128,6 @@ def test_the_examples_of_the_page_ask_for_what_they_say():
 
 
 def test_the_entry_point_names_the_class():
-    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 reads no TOML")
     entries = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
     assert entries == {"vllm.logits_processors": {"length": "hf_lenctrl.engines.vllm:LengthConstraint"}}
     assert "hf_lenctrl.engines.vllm:LengthConstraint" in PAGE  # what a V1 runner is given

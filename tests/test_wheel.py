@@ -1,5 +1,6 @@
 """The wheel: what is in it, and that it works where the repository is not."""
 
+import importlib
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 import zipfile
 
@@ -89,7 +91,6 @@ def test_the_installed_command_lists_its_recipes_and_trains_by_one(installed):
 
 
 def test_hints_to_install_name_extras_and_no_package_of_an_index():
-    tomllib = pytest.importorskip("tomllib", reason="Python 3.10 reads no TOML")
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     folders = ("hf_lenctrl", "recipes", "app", "benchmarks", "docs", "hub", "models", "notebooks")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*")]
@@ -111,3 +112,24 @@ def test_the_version_stands_in_one_place():
     project = (ROOT / "pyproject.toml").read_text()
     assert 'dynamic = ["version"]' in project and not re.search('^version *= *"', project, re.M)
     assert hf_lenctrl.__version__ not in (ROOT / "CITATION.cff").read_text()
+
+
+def test_the_lowest_versions_are_the_bounds_of_the_project(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "tests" / "tools")
+    ranges = importlib.import_module("ranges")
+    extras = {"test": ["hf-lenctrl[train,fit]", "c-c==3"], "train": ["b>=2.1"], "fit": ["d[x]>=4"], "docs": ["e>=5"]}
+    project = {"dependencies": ["torch>=2.6", "a>=1.0,<2"], "optional-dependencies": extras}
+    assert ranges.lowest(project) == ["a==1.0", "b==2.1", "c-c==3", "d==4"]
+    monkeypatch.setenv("TORCH", "2.6.0+cpu")
+    assert ranges.constraints("newest") == "torch==2.6.0+cpu\n"
+
+
+def test_every_page_names_the_python_that_the_packages_need():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["requires-python"] == ">=3.11"  # transformers 5.21 and later
+    assert project["tool"]["ruff"]["target-version"] == "py311"
+    assert "Python 3.11.5+" in (ROOT / "Makefile").read_text()  # pymdown-extensions, of the documentation
+    text = "".join(
+        path.read_text() for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")]
+    )
+    assert set(re.findall(r"Python (3\.\d+)", text)) == {"3.11"}
