@@ -4,7 +4,7 @@
 
 The environment is `.venv-newest` or `.venv-lowest`, and is made again when the versions change. torch stays that of
 constraints.txt, or of the variable TORCH, because an index may have its other versions with CUDA alone; where a CUDA
-package would be installed, the script ends before it downloads one.
+package would come with it, the script ends before it installs anything.
 """
 
 import json
