@@ -19,6 +19,8 @@ TOKEN = re.compile(
     r"|(?P<quote>\")|(?P<space>[ \t\n\v\f\r]+)|(?P<rest>.)",
     re.S | re.I,
 )
+ESCAPES = {character: f"\\{character}" for character in "\\'\""} | {"\n": r"\n", "\t": r"\t"}
+ESCAPES |= {character: f"\\u{ord(character):04x}" for character in " \r\v\f"}
 SPACE = "\0"  # white space that collapses; no XML has this character
 
 
@@ -66,11 +68,18 @@ def escape(text: str, quoted: bool = False) -> str:
     >>> escape("Don't! \\n?"), escape(" @ home")
     ("Don\\\\'t! \\\\n?", '\\\\u0020@ home')
     """
-    signs = {"\n": r"\n", "\t": r"\t", "\r": r"\u000d", "\v": r"\u000b", "\f": r"\u000c"}
-    markup = re.sub(r"(<[^>]+>)|([\\'\"])", lambda m: m[1] or f"\\{m[2]}", text)  # quotes of an attribute stay
-    markup = re.sub(r"[\n\t\r\v\f]", lambda m: signs[m[0]], markup)
-    if not quoted:
-        markup = re.sub(r"\A | \Z|(?<= ) ", r"\\u0020", markup)
+    found, may_collapse, last = [], True, None
+    for token in re.findall(r"<[^>]+>|.", text, re.S):
+        if len(token) > 1:  # a tag
+            found.append(token)
+            continue
+        is_space = token == " " and not quoted and not may_collapse
+        last = len(found) if is_space else None  # a space at the end would be cut
+        found.append(token if is_space or (token == " " and quoted) else ESCAPES.get(token, token))
+        may_collapse = is_space
+    if last is not None:
+        found[last] = ESCAPES[" "]
+    markup = "".join(found)
     markup = f"\\{markup}" if markup[:1] in ("@", "?") else markup
     if unescape(f'"{markup}"' if quoted else markup) != text:
         raise ValueError("Android would read another text than the output")
