@@ -195,6 +195,10 @@ def test_a_text_that_is_no_subtitle_takes_no_time():
         assert long.shown()
 
 
+def test_a_name_without_a_text_is_not_lost():
+    assert cue("Ja.\nMARIA:").fault == cue("MARIA:").fault == "a name without a text"
+
+
 def test_brackets_and_signs_of_a_song_count():
     song, sound = cue("♪ " + "a" * 38 + " ♪", 0, 9000), cue("[" + "a" * 40 + "]", 0, 9000)
     assert (song.edge, sound.edge) == (4, 2)

@@ -117,6 +117,8 @@ class Cue:
                 self.turns[-1] = Turn(last.lead, f"{last.text} {said}".strip(), tail)
             elif line.strip():
                 self.turns.append(Turn(lead + " " if lead.endswith((":", "：")) else lead, said, tail))
+        if not self.fault and any(re.search(r"\w", turn.lead) for turn in self.turns if not turn.text):
+            self.fault = "a name without a text"
         self.turns = [turn for turn in self.turns if turn.text]
         if self.turns and not any(re.search(r"\w", turn.text) for turn in self.turns):
             self.turns = []  # nothing to translate
