@@ -40,6 +40,8 @@ NETFLIX = {language: guide for languages, guide in GUIDES.items() for language i
 TED = 21.0, 42  # TED Translators Cheat-sheet, for all languages
 LINES = 2  # of a cue, in all of these guides
 CONTINUED = re.compile(r"[^.!?…。！？؟।۔:\"“”«»)\]♪]$")  # a cue that does not end its sentence
+# Arrows, addresses and signs that have no other form in another language.
+SIGN = re.compile(r"[-=]+>|<[-=]+|\w+://\S*\w|www\.\S*\w|\S+@\S*\w|[@#]\w+|[*=+_|~^#@{}\[\]]")
 
 
 @dataclass
@@ -179,6 +181,11 @@ def rows_of(cues: Sequence[Cue], done: list[tuple[Passage, Fitted]], limits: Lim
             changed = {"natural": cue.shown(before), "output": cue.shown(lines), "lines": lines}
             changed |= {"shortened": fitted.outputs != fitted.natural, "score": round(fitted.score, 2)}
             rows[place[id(cue)]] |= changed | {"cues": numbers, "fault": "" if fitted.layout else "cannot fit"}
+        source, target = (sorted(SIGN.findall(" ".join(texts))) for texts in (passage.texts, fitted.outputs))
+        if source != target:
+            stays = {"lines": None, "shortened": False, "fault": f"the output would have {target}, not {source}"}
+            for cue in passage.cues:
+                rows[place[id(cue)]] |= stays | {"output": cue.shown()}
     for cue, row in zip(cues, rows, strict=True):
         row["over"] = {name: limits.faults(cue, row[name]) for name in ("source", "natural", "output")}
     return rows
