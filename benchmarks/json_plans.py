@@ -139,7 +139,7 @@ def outputs(model, tokenizer, prompts: list[str], schema: dict, way: str) -> lis
         mask = grammar if way in ("xgrammar", "told alone") else lengths
         options = {"length": lengths} if way.startswith("told") else {}
         out = model.generate(**inputs, **options, logits_processor=[mask], max_new_tokens=150, do_sample=False)
-        texts += [lengths.finish(ids) for ids in out[:, start:].tolist()]
+        texts += [lengths.finish(ids) for ids in out.tolist()]
     return texts
 
 

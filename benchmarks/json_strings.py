@@ -91,11 +91,12 @@ def outputs(model, tokenizer, rows: int, batch_size: int) -> dict[str, list[Outp
             ours = JsonStringsLogitsProcessor(SCHEMA, tokenizer, prompt_length=start)
             process = ours if name == "lengths" else XGrammar(grammar, batch_size, len(tokenizer), start)
             options = {"do_sample": True, "top_k": 50, "max_new_tokens": 150, "use_cache": True}
-            ids = model.generate(**inputs, **options, logits_processor=[process])[:, start:]
+            whole = model.generate(**inputs, **options, logits_processor=[process])
+            ids = whole[:, start:]
             texts = tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
             made[name] += zip(ids.tolist(), texts, strict=True)
             if name == "lengths":
-                made["lengths, finished"] += [(row, ours.finish(row)) for row in ids.tolist()]
+                made["lengths, finished"] += zip(ids.tolist(), map(ours.finish, whole.tolist()), strict=True)
     return made
 
 

@@ -102,15 +102,39 @@ def test_the_processor_ends_where_the_first_choice_has_no_room():
     assert word in allowed and letter in allowed and not process.cut
     process, allowed = after(4 + width, "sentence")  # the word has, no mark behind it: the output ends here
     assert word not in allowed and letter not in allowed and {dot, 1} <= allowed
-    assert process.cut == {tuple(written[0].tolist()): True}
+    assert process.cut == {(0, tuple(written[0].tolist())): True}
     process, allowed = after(4 + width, "word")
     assert word in allowed and not process.cut
     process, allowed = after(4 + width - 1, "word")
     assert allowed == {1}
-    assert process.ending([*written[0].tolist(), 1], "some", lambda short: True) == ("some", "word")
+    assert process.ending(0, [*written[0].tolist(), 1], "some", lambda short: True) == ("some", "word")
     scores[0, dot] = -4.0  # less than a twentieth as likely as the word
     process = FinishLogitsProcessor(tokenizer, table, torch.tensor([4 + width]), "sentence", eos_token_id=1)
     assert int(process(written, scores).argmax()) == 1
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_outputs_of_two_texts_that_write_the_same_end_as_each_alone(copies):
+    tokenizer = make_tokenizer()
+    table = hf_lenctrl.UnitTable.from_tokenizer(tokenizer, "character")
+    word, letter = (tokenizer(text)["input_ids"][0] for text in (" other", "x"))
+    some = tokenizer("some")["input_ids"]
+    process = FinishLogitsProcessor(tokenizer, table, torch.tensor([4, 4, 4]), "word", eos_token_id=1)
+    scores = torch.full((3, len(tokenizer)), -9.0)
+    scores[[0, 2], word] = scores[1, letter] = (
+        0.0  # after the first text a new word follows, after the second more of it
+    )
+    process(torch.tensor([some] * 3 * copies), scores.repeat_interleave(copies, dim=0))
+    ends = [process.ending(k, [*some, 1], "some", lambda short: True)[1] for k in range(3)]
+    assert ends == ["word", "cut", "word"]
+
+
+@pytest.mark.parametrize("options", [{"num_beams": 3, "num_return_sequences": 2, "do_sample": False}, {}], ids=str)
+def test_a_batch_is_finished_as_each_text_alone(folder, options):
+    write = pipeline("length-controlled-generation", model=str(folder / "plain"))
+    options = {"length_unit": "character", "length_constraint": "max", "finish": "word", "do_sample": False, **options}
+    texts = [*"abcdefgh", "a"]
+    assert write(texts, length=4, **options) == [write(text, length=4, **options) for text in texts]
 
 
 @pytest.mark.parametrize("kind", ["bart", "bert", "byte fallback", "m2m_100", "marian", "t5"])
@@ -126,7 +150,7 @@ def test_where_a_word_begins_in_every_kind_of_tokenizer(kind, tokenizers_of_ever
         scores = torch.zeros(1, table.weights.shape[1])
         scores[0, tokenizer.convert_tokens_to_ids(following)] = 1.0
         process(torch.tensor([ids]), scores)
-        return process.cut[tuple(ids)]
+        return process.cut[0, tuple(ids)]
 
     assert at_word(written, {"bart": "Ġd", "bert": "p"}.get(kind, "▁d")) is True
     assert at_word(written, "##p" if kind == "bert" else "p") is False

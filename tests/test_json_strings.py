@@ -162,8 +162,10 @@ def test_random_outputs_are_valid_and_keep_their_lengths(options):
     prompt = tokenizer(["a small editor"] * 20, return_tensors="pt")["input_ids"]
     process = JsonStringsLogitsProcessor(ASKED, tokenizer, prompt_length=prompt.shape[1])
     torch.manual_seed(0)
-    ids = model.generate(prompt, max_new_tokens=150, logits_processor=[process], **options)[:, prompt.shape[1] :]
-    streamed = tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    ids = model.generate(prompt, max_new_tokens=150, logits_processor=[process], **options)
+    streamed = tokenizer.batch_decode(
+        ids[:, prompt.shape[1] :], skip_special_tokens=True, clean_up_tokenization_spaces=False
+    )
     for text in [*streamed, *map(process.finish, ids.tolist())]:
         values = json.loads(text)
         assert values.keys() == {"name", "tags"} and 1 <= len(values["tags"]) <= 2
@@ -192,6 +194,47 @@ def test_a_string_ends_where_the_first_choice_has_no_room(wanted, least, finishe
     process, names, ids, follow = write(6, '"one tw', wanted, least)
     assert follow == {names[b'"']}
     assert process.finish([*ids, names[b'"'], 1]) == finished
+
+
+@needs_xgrammar
+def test_the_same_json_behind_other_prompts_is_finished_as_each_alone():
+    tokenizer = make_tokenizer()
+    process = JsonStringsLogitsProcessor({**TEXT, "maxLength": 6}, tokenizer, prompt_length=1)
+    names = dict(zip(StringVocabulary(tokenizer).data, range(len(tokenizer)), strict=True))
+    written = [names[bytes([byte])] for byte in b'"one tw']
+    scores = torch.zeros(3, len(tokenizer))
+    scores[[0, 2], names[b"o"]] = scores[1, names[b" "]] = 5.0  # within a word behind the first prompt, at its end
+    process(torch.tensor([[prompt, *written] for prompt in (5, 6, 5)]), scores)
+    rows = [[prompt, *written, names[b'"'], 1] for prompt in (5, 6, 5)]
+    assert [process.finish(row) for row in rows] == ['"one"', '"one tw"', '"one"']
+
+
+@needs_xgrammar
+@pytest.mark.parametrize("options", [{"num_beams": 3, "num_return_sequences": 2}, {"do_sample": True}], ids=str)
+def test_each_row_of_a_batch_is_finished_as_alone(options):
+    model, tokenizer = build_plain("llama", max_position_embeddings=256), make_tokenizer()
+    prompts = tokenizer([*"abcdefgh", "a"], return_tensors="pt")["input_ids"]
+    schema = {**TEXT, "minLength": 1, "maxLength": 4}
+    torch.manual_seed(0)
+    process = JsonStringsLogitsProcessor(schema, tokenizer, prompt_length=1)
+    whole = model.generate(prompts, max_new_tokens=20, logits_processor=[process], **options).tolist()
+    alone = []
+    for row in whole:  # through the steps that wrote it, by itself
+        single = JsonStringsLogitsProcessor(schema, tokenizer, prompt_length=1)
+        for end in range(1, row.index(1) if 1 in row else len(row)):
+            with torch.no_grad():
+                single(torch.tensor([row[:end]]), model(torch.tensor([row[:end]])).logits[:, -1])
+        alone.append(single.finish(row))
+    assert [process.finish(row) for row in whole] == alone and process.cut
+
+
+@needs_xgrammar
+def test_ids_without_their_prompt_are_not_finished():
+    process = JsonStringsLogitsProcessor(TEXT, make_tokenizer(), prompt_length=2)
+    with pytest.raises(ValueError, match="with the prompt of 2, got 2"):
+        process.finish([5, 6])
+    with pytest.raises(ValueError, match="no JSON of the schema at entry"):
+        process.finish([5, 6, 7, 8])
 
 
 @needs_xgrammar

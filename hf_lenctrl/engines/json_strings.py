@@ -180,7 +180,8 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
         self.written = torch.empty(0, 0, dtype=torch.long)  # (rows, positions) of the last step, without the prompt
         self.rows: list[_Row] = []
         self.begins: dict[tuple, np.ndarray] = {}  # by place
-        # of strings that had to end: the ids before the quote, and whether a word ends there
+        # whether a word ends where a string had to end; by all ids before the quote, because behind another prompt the
+        # same JSON may go on in another way
         self.cut: dict[tuple[int, ...], bool] = {}
 
     def __call__(self, input_ids, scores):
@@ -195,7 +196,7 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
         self._follow(input_ids)
         for i, row in enumerate(self.rows):
             if not row.matcher.is_terminated():
-                self._mask(row, self.written[i], scores[i : i + 1, :size])
+                self._mask(row, input_ids[i], scores[i : i + 1, :size])
         return scores
 
     def progress_and_length(self, input_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -227,13 +228,16 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
         rows = []
         for i, parent in enumerate(parents):
             if parent is None:
-                row = _Row(self.xgrammar.GrammarMatcher(self.grammar), Reader(self.places))
+                row = self._start()
             else:  # a copy costs more the longer the text is
                 row = self.rows[parent].copy() if parent in parents[i + 1 :] else self.rows[parent]
             rows.append(row)
             for entry in self.written[i, 0 if parent is None else -1 :].tolist():
                 self._read(row, entry)
         return rows
+
+    def _start(self) -> _Row:
+        return _Row(self.xgrammar.GrammarMatcher(self.grammar), Reader(self.places))
 
     def _read(self, row: _Row, entry: int) -> None:
         if row.matcher.is_terminated():
@@ -263,7 +267,7 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
                 first = self._first(grammar, scores)
                 if not allowed[first // 32] >> first % 32 & 1:
                     allowed = ends
-                    space = len(ids) > 0 and (vocabulary.pieces[int(ids[-1])] or "")[-1:].isspace()
+                    space = (vocabulary.pieces[int(ids[-1])] or "")[-1:].isspace()
                     self.cut[tuple(ids.tolist())] = space or not goes_on(vocabulary.pieces[first])
         self._apply(allowed, scores)
 
@@ -282,20 +286,24 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
 
     def finish(self, ids: Sequence[int]) -> str:
         """
-        The JSON of an output, `ids` without the prompt. A string that had to end within a word ends at the word before
-        it, if that leaves one word and `minLength`; there its white space at the end goes, too.
+        The JSON of an output. A string that had to end within a word ends at the word before it, if that leaves one
+        word and `minLength`; there its white space at the end goes, too.
+
+        `ids (sequence_length,)` are a row of what `generate` returns, with its prompt, which tells the rows of a batch
+        apart. Raises `ValueError` for ids without it.
         """
         eos, ids = set(self.grammar.tokenizer_info.stop_token_ids), tuple(int(i) for i in ids)
-        reader, text = Reader(self.places), bytearray()
-        edits = []
-        for k, i in enumerate(ids):
+        if len(ids) <= self.prompt_length:
+            raise ValueError(f"ids must be those of generate with the prompt of {self.prompt_length}, got {len(ids)}")
+        row, text = self._start(), bytearray()
+        reader, edits = row.reader, []
+        for k, i in enumerate(ids[self.prompt_length :], self.prompt_length):
             if i in eos:
                 break
             at_word, low, opened = self.cut.get(ids[:k]), reader.bounds.low, reader.opened
             enough = functools.partial(_has, low)
-            data = self.vocabulary.data[i]
-            reader.read(data)
-            text += data
+            self._read(row, i)
+            text += self.vocabulary.data[i]
             if at_word is False:
                 value = json.loads(b'"' + bytes(text[opened : reader.closed]) + b'"')
                 shorter = finished(value, "word", enough, at_word=False)[0]

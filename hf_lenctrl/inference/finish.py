@@ -122,8 +122,8 @@ class FinishLogitsProcessor(LogitsProcessor):
             mark = int(costs[costs >= 0].min())
         self.table, self.length, self.room = unit_table, length, (length - mark).clamp(min=1)  # (B,) each
         self.rules = rules_of(unit_table, tuple(self.eos.tolist()), "max")
-        # of outputs that had to end: their ids, and whether a word ends there
-        self.cut: dict[tuple[int, ...], bool] = {}
+        # whether a word ends where an output had to end; by its example, because others may write the same ids
+        self.cut: dict[tuple[int, tuple[int, ...]], bool] = {}
 
     def __call__(self, input_ids, scores):
         """`(rows, sequence_length)` and `(rows, vocab_size)` -> `(rows, vocab_size)`."""
@@ -143,7 +143,7 @@ class FinishLogitsProcessor(LogitsProcessor):
         if bool(pressed.any()):
             for row in pressed.nonzero().squeeze(1).tolist():
                 ids = tuple(input_ids[row, self.prompt_length :].tolist())
-                self.cut[ids] = self._at_word(ids, int(first[row, 0]))
+                self.cut[row // copies, ids] = self._at_word(ids, int(first[row, 0]))
             ending = fits & self.ends
             allowed = torch.where(pressed.unsqueeze(1), ending, allowed)
             allowed[:, self.eos] = fits[:, self.eos]
@@ -158,12 +158,12 @@ class FinishLogitsProcessor(LogitsProcessor):
         last = next((self.pieces[i] for i in reversed(ids) if self.pieces[i] != ""), None)
         return not goes_on(self.pieces[following]) or (last or "")[-1:].isspace()
 
-    def ending(self, ids: list[int], text: str, enough: Callable[[str], bool]) -> tuple[str, str]:
+    def ending(self, example: int, ids: list[int], text: str, enough: Callable[[str], bool]) -> tuple[str, str]:
         """
-        An output, `ids` without the prompt that decode to `text`, as `finished` leaves it, and where it ends:
-        `"model"` where the model ended it.
+        An output of an example, `ids` without the prompt that decode to `text`, as `finished` leaves it, and where it
+        ends: `"model"` where the model ended it.
         """
         eos = self.eos.tolist()
         end = next((k for k, i in enumerate(ids) if i in eos), len(ids))
-        at_word = self.cut.get(tuple(ids[:end]))
+        at_word = self.cut.get((example, tuple(ids[:end])))
         return (text, "model") if at_word is None else finished(text, self.finish, enough, at_word=at_word)

@@ -364,7 +364,7 @@ class LengthControlledGenerationPipeline(Pipeline):
             row, out = rows[k // copies], written[k]
             if finish is not None:
                 half = row.length / 2
-                ending = finish.ending(ids, text, lambda short, half=half: count([short])[0] >= half)
+                ending = finish.ending(k // copies, ids, text, lambda short, half=half: count([short])[0] >= half)
                 out["generated_text"], out["finish"] = ending
                 # no more tokens than were generated, because the text alone may have more
                 if out["generated_text"] != text:
