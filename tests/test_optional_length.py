@@ -202,6 +202,19 @@ def test_in_tokens_a_search_by_length_is_a_beam_search():
     assert torch.allclose(found.sequences_scores, expected.sequences_scores, atol=1e-5)
 
 
+def test_a_text_that_comes_twice_is_compared_with_the_natural_text_of_its_own_length(chooser, monkeypatch):
+        """Beside a short length the natural text has little room, which must not reach the other length."""
+    seen: list[tuple] = []
+    original = pipeline.rank
+    monkeypatch.setattr(pipeline, "rank", lambda *args: seen.append((args[0], *sorted(args[2]))) or original(*args))
+    options = {"length_constraint": "exact", "max_new_tokens": 40}
+    alone = [chooser("one more text", length=length, **options)["generated_text"] for length in (12, 1)]
+    expected = set(seen)
+    seen.clear()
+    together = chooser(["one more text"] * 2, length=[12, 1], **options)
+    assert [out["generated_text"] for out in together] == alone and set(seen) == expected
+
+
 def test_a_hypothesis_competes_only_with_those_that_wrote_as_much():
     scores = torch.tensor([-1.0, -2.0, -3.0, -4.0, -0.5])
     example, count = torch.tensor([0, 0, 0, 0, 1]), torch.tensor([5, 5, 4, 5, 5])

@@ -257,26 +257,27 @@ class LengthControlledGenerationPipeline(Pipeline):
 
     def _chosen(self, call: Call) -> list[dict]:
         """Step 5, with `choose`: the best text of each request."""
-        natural: dict[str, list[str]] = {}  # of a source, the best text first
-        plain: dict[tuple[str, str], float] = {}  # of a source and a text
+        natural: dict[int, list[str]] = {}  # of a source's place, since it may come twice; the best text first
+        plain: dict[tuple[int, str], float] = {}  # of a source and a text
+        texts_in = {row.place: row.text for row in call.rows}
         for row in call.rows:
             if row.natural and row.outputs:
-                natural[row.text] = list(dict.fromkeys(out["generated_text"] for out in row.outputs))
+                natural[row.place] = list(dict.fromkeys(out["generated_text"] for out in row.outputs))
             if row.search:  # the model was given no length
                 outputs = reversed(row.outputs or [])  # the best of the same text comes last
-                plain |= {(row.text, out["generated_text"]): out.pop("score") for out in outputs}
+                plain |= {(row.place, out["generated_text"]): out.pop("score") for out in outputs}
         pools = [(own[0], {out["generated_text"]: out for out in outputs}) for own, outputs in call.pools()]
-        pairs = {(row.text, text) for row, pool in pools for text in pool}
+        pairs = {(row.place, text) for row, pool in pools for text in pool}
         scored = pairs | {(source, text) for source, texts in natural.items() for text in texts}
-        order = sorted(scored - plain.keys(), key=lambda pair: (len(pair[0]) + len(pair[1]), pair))  # little padding
-        sources, texts = ([pair[side] for pair in order] for side in range(2))
+        order = sorted(scored - plain.keys(), key=lambda pair: (len(texts_in[pair[0]]) + len(pair[1]), pair))
+        sources, texts = [texts_in[place] for place, _ in order], [text for _, text in order]
         plain |= dict(zip(order, log_probabilities(self.model, self.tokenizer, sources, texts), strict=True))
         known = {source: {text: plain[source, text] for text in texts} for source, texts in natural.items()}
         ranks = {pair: rank(pair[1], plain[pair], known[pair[0]]) for pair in pairs}
         results = []
         for row, pool in pools:
-            best = max(pool, key=lambda text: ranks[row.text, text])
-            results.append(pool[best] | {"requested_length": row.asked, "score": plain[row.text, best]})
+            best = max(pool, key=lambda text: ranks[row.place, text])
+            results.append(pool[best] | {"requested_length": row.asked, "score": plain[row.place, best]})
         return results
 
     def _best(self, call: Call, rows: list[Row]):
