@@ -90,6 +90,35 @@ def test_the_pipeline_takes_the_runner(everyday):
     assert (out["generated_text"], out["length"]) == ("Where is the pharmacy?", 22)
 
 
+@pytest.mark.slow
+def test_the_runner_writes_many_lengths_of_several_texts(everyday):
+    """A search by length has other numbers of rows for each text at each step."""
+    models = runner(everyday), AutoModelForSeq2SeqLM.from_pretrained(EVERYDAY).float()
+    tokenizer, lengths = AutoTokenizer.from_pretrained(everyday), [list(range(16, 26)), list(range(20, 29))]
+    texts, written = ["Wo ist die Apotheke?", "Das Museum ist montags geschlossen."], []
+    for model in models:
+        write = pipeline("length-controlled-generation", model=model, tokenizer=tokenizer)
+        rows = write(texts, length=lengths, length_constraint="exact")
+        written.append([[out["generated_text"] for out in each] for each in rows])
+    ours, theirs = written
+    assert ours == theirs and [[len(text) for text in each] for each in ours] == lengths
+
+
+def test_the_cache_follows_its_rows_whatever_their_number():
+    from hf_lenctrl.engines.onnx_runner import _Past
+
+    names = [f"past_key_values.0.{side}.key" for side in ("decoder", "encoder")]
+    past = _Past({name: ["rows", 1, "positions", 1] for name in names}, 2)
+    past.update({name.replace("past_key_values", "present"): torch.tensor([[[[1.0]]], [[[2.0]]]]) for name in names})
+    for rows, left in (
+        ([0, 0, 1, 1], [1, 1, 2, 2]),
+        ([1, 2, 2, 3], [1, 2, 2, 2]),  # as many rows as before, but of other texts
+        ([1], [2]),
+    ):
+        past.reorder_cache(torch.tensor(rows))
+        assert [past.tensors[name].flatten().tolist() for name in names] == [left, left]
+
+
 FAMILIES = [
     ("bart", {"length_encoding": "lrpe", "encoder_length_embedding": True, "absolute_positions": True}, "float32"),
     ("m2m_100", {"length_encoding": "pre", "absolute_positions": True}, "float32"),

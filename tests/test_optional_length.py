@@ -203,7 +203,7 @@ def test_in_tokens_a_search_by_length_is_a_beam_search():
 
 
 def test_a_text_that_comes_twice_is_compared_with_the_natural_text_of_its_own_length(chooser, monkeypatch):
-        """Beside a short length the natural text has little room, which must not reach the other length."""
+    """Beside a short length the natural text has little room, which must not reach the other length."""
     seen: list[tuple] = []
     original = pipeline.rank
     monkeypatch.setattr(pipeline, "rank", lambda *args: seen.append((args[0], *sorted(args[2]))) or original(*args))

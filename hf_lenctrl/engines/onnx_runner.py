@@ -56,6 +56,7 @@ class _Past:
     def __init__(self, inputs: dict[str, list], rows: int):
         shapes = {name: shape for name, shape in inputs.items() if name.startswith("past_key_values.")}
         self.tensors = {name: torch.zeros(rows, shape[1], 0, shape[3]) for name, shape in shapes.items()}
+        self.first = torch.arange(rows)  # (rows,) the first step's row that each row comes from
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Positions so far."""
@@ -66,9 +67,14 @@ class _Past:
         self.tensors = {name: outputs[name.replace("past_key_values", "present")] for name in self.tensors}
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """Beams of one text share its encoder states, so that only the decoder's part is reordered."""
+        """
+        Keep these rows, `(new_rows,)`. The encoder's part is of the text alone, so it stays where each row remains one
+        of the same text: mostly so with beams, but not in a search by length, which has any number of rows for a text.
+        """
+        first = self.first[beam_idx]  # (new_rows,)
+        same, self.first = torch.equal(first, self.first), first
         for name, tensor in self.tensors.items():
-            if ".decoder." in name:
+            if ".decoder." in name or not same:
                 self.tensors[name] = tensor.index_select(0, beam_idx)
 
 
