@@ -20,13 +20,13 @@ from transformers.utils import ModelOutput
 from .cache import CACHE, takes_cache
 from .length_constraint import LengthConstraintLogitsProcessor
 from .length_units import UnitTable
-from .lengths import Target, as_target, given_or_default, refuse_length
+from .lengths import OPTIONS, Target, as_target, defaults_of, refuse_length, refuse_none
 
 
 logger = logging.getLogger(__name__)
 
 _SAID: set = set()  # keys of the warnings that were logged
-FROM_CONFIG: Any = object()  # None says "no constraint"
+FROM_CONFIG: Any = object()  # None says "no length" and "no constraint"
 _OURS = ("length", "progress", "prompt")
 _PER_ROW = ("input_ids", "attention_mask", "inputs_embeds", "decoder_input_ids", "decoder_attention_mask")
 
@@ -180,6 +180,23 @@ def generate_for(model, table: UnitTable, target: Target | None, constraint: str
     return generate_within(model.generate, model, table, target, constraint, arguments, positions=positions)
 
 
+def defaults_for(model, generation_config=None) -> dict[str, Any]:
+    """
+    `lengths.OPTIONS` of a call that names none: of its generation configuration, else of the model's, else of the
+    model's configuration. Logs a warning, once, where the last one names a length that does not hold.
+    """
+    found = defaults_of(model.config, model.generation_config, generation_config)
+    for name in OPTIONS[:2]:
+        own, other = getattr(model.config, name, None), getattr(model.generation_config, name, None)
+        if own is not None and other is not None and own != other:
+            warn_once(
+                (name, own, str(other)),
+                "generation_config.%s=%s holds, not config.%s=%s (of from_pretrained too); set it to None, or pass %s",
+                *(name, other, name, own, name),
+            )
+    return found
+
+
 def warn_once(key: Any, message: str, *values) -> None:
     """Log a warning that was not logged before, by its key."""
     if key not in _SAID:
@@ -260,7 +277,7 @@ class LengthControlledGeneration:
         self,
         inputs=None,
         *args,
-        length=None,
+        length=FROM_CONFIG,
         length_constraint=FROM_CONFIG,
         length_tolerance=None,
         cache=None,
@@ -275,16 +292,18 @@ class LengthControlledGeneration:
 
         Args:
             length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested units for
-                the whole batch or for each example; defaults to `config.length`, and without one, or with 0,
-                a model with `length_optional` is a plain model. For a single text several lengths
-                give as many outputs, and its encoder runs once.
+                the whole batch or for each example. `None` switches a default off: a model with `length_optional` is
+                then a plain model, as with 0 and where there is no default. For a single text several lengths give as
+                many outputs, and its encoder runs once.
             length_constraint (`str`, *optional*): `"max"`, never longer than `length`; `"exact"`, this length
-                wherever the vocabulary allows it, with a warning where it did not; `None`, unconstrained. Defaults to
-                `config.length_constraint`, without a length to `None`. See `LengthConstraintLogitsProcessor`.
+                wherever the vocabulary allows it, with a warning where it did not; `None`, unconstrained, the default
+                without a length. See `LengthConstraintLogitsProcessor`.
             length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window: the model plans
                 for `length`, an output may end so far from it and nowhere else. Units (4), a share of the length
                 (0.1), a pair of these below and above, `(0, 4)`, or a list with one of these for each example. Shares
-                are rounded so that no window goes beyond them. Defaults to `config.length_tolerance`; 0 is none.
+                are rounded so that no window goes beyond them. 0 is none.
+
+        The defaults of these three are those of the call's `generation_config`, then of the model's, then of `config`.
 
         Raises:
             `TypeError`, `ValueError`: for a length that is missing, no integer, under 1, of another size than the
@@ -292,16 +311,19 @@ class LengthControlledGeneration:
                 `max_new_tokens` leaves no room for; for a tolerance without `"exact"`.
         """
         controlled = self.config.length_controlled
-        unasked = length is None and self.config.length is None or type(length) is int and length == 0
-        plain = unasked and controlled and self.config.length_optional
-        if length_constraint is FROM_CONFIG:
-            length_constraint = None if plain else self.config.length_constraint
-        if length_tolerance is None and length_constraint == "exact":
-            length_tolerance = self.config.length_tolerance
         generate: Any = super().generate
         # the positional arguments behind `inputs`, by the names of the base method
         kwargs |= dict(zip(list(inspect.signature(generate).parameters)[1:], args, strict=False))
         kwargs |= {} if cache is None else {CACHE: cache}
+        own = defaults_for(self, kwargs.get("generation_config"))
+        if length is None or length is FROM_CONFIG and length_constraint is None and not controlled:
+            own = dict.fromkeys(own)  # no length, so nothing of it
+        length = own["length"] if length is FROM_CONFIG else length
+        plain = (length is None or type(length) is int and length == 0) and controlled and self.config.length_optional
+        if length_constraint is FROM_CONFIG:
+            length_constraint = None if plain else own["length_constraint"]
+        if length_tolerance is None and length_constraint == "exact":
+            length_tolerance = own["length_tolerance"]
         if not controlled and length_constraint is None and length_tolerance is None:
             if length is not None:
                 refuse_length()
@@ -310,7 +332,8 @@ class LengthControlledGeneration:
             rows = self._rows(inputs, kwargs)
             none = torch.zeros(1 if rows is None else len(rows), dtype=torch.long, device=self.device)
             return generate(inputs, **kwargs, length=none)
-        length = given_or_default(length, self.config)
+        if length is None:
+            refuse_none()
         rows = self._rows(inputs, kwargs)
         batch_size = 1 if rows is None else len(rows)  # as GenerationMixin does when it is given nothing
         table = self.unit_table  # not `self.device`, which is that of a first parameter, offloaded perhaps
@@ -360,6 +383,12 @@ class LengthControlledGeneration:
         """Decoder positions; `None` where they have no end."""
         positions = getattr(self.config, "max_position_embeddings", None)  # T5 has none
         return positions if self.config.absolute_positions else None
+
+    def _prepare_generation_config(self, generation_config, **kwargs):
+        """The base class's method, which would take `length` away from the model where a configuration has one."""
+        ours = {name: kwargs.pop(name) for name in _OURS if name in kwargs}
+        config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
+        return config, model_kwargs | ours
 
     def _get_candidate_generator(self, *args, model_kwargs, assistant_model=None, **kwargs):
         """Of assisted generation; a plain draft model takes no length, and the target's constraint holds anyway."""

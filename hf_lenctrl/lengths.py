@@ -3,12 +3,15 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fractions import Fraction
 from typing import Any
 
 import torch
+from transformers.generation import GenerationConfig
 
 
+OPTIONS = ("length", "length_constraint", "length_tolerance")  # of a call, and of what holds its defaults
 LENGTH_CONSTRAINTS = ("max", "exact")
 LONGEST = 10**7  # no model generates more; sums of units stay far from overflow
 
@@ -74,6 +77,40 @@ def window_in(options) -> dict[str, Any]:
     """`{"tolerance": 4}`, the `length_tolerance` of a configuration or of options; empty where they have none."""
     tolerance = getattr(options, "length_tolerance", None)
     return {} if tolerance is None else {"tolerance": tolerance}
+
+
+def defaults_of(*configs) -> dict[str, Any]:
+    """
+    The `OPTIONS` that hold where a call names none, `None` where nothing does.
+
+    Args:
+        configs: A model's configuration, then generation configurations, or `None`; a later one overrides. A window of
+            two sides is a list here, as JSON has it. A constraint without a window takes an earlier window away.
+
+    Raises:
+        `ValueError`: for a window without `"exact"`, and for a generation configuration with another name of a length.
+    """
+    found: dict[str, Any] = dict.fromkeys(OPTIONS)
+    for config in configs:
+        if isinstance(config, GenerationConfig):
+            _check_spelling(config)
+        own = {name: getattr(config, name, None) for name in OPTIONS}
+        own = {name: value for name, value in own.items() if value is not None}
+        if "length_constraint" in own:
+            found["length_tolerance"] = None
+        found |= own
+        if "length_tolerance" in own:
+            tolerance = own["length_tolerance"]
+            found["length_tolerance"] = tuple(tolerance) if isinstance(tolerance, list) else tolerance
+            check_tolerance(found["length_tolerance"], found["length_constraint"])
+    return found
+
+
+def _check_spelling(config: GenerationConfig) -> None:
+    """Raise `ValueError` for a name that no option of generation has and that looks like one of a length."""
+    for name in sorted(vars(config).keys() - vars(GenerationConfig()).keys() - {*OPTIONS}):
+        if name.startswith("length") or get_close_matches(name, OPTIONS, cutoff=0.8):
+            raise ValueError(f"of a length a generation configuration may have {', '.join(OPTIONS)}, got {name!r}")
 
 
 def tolerances_of(tolerance, count: int) -> list:
@@ -145,8 +182,13 @@ def given_or_default(length, config):
     """The length of a call, else `config.length`; raises `ValueError` where there is neither."""
     length = config.length if length is None else length
     if length is None:
-        raise ValueError("no length was given; pass it to the call (length=75), or a default to from_pretrained")
+        refuse_none()
     return length
+
+
+def refuse_none() -> None:
+    """Raise for a call without a length that needs one."""
+    raise ValueError("no length was given; pass it to the call (length=75), or a default to from_pretrained")
 
 
 def as_length_tensor(

@@ -8,9 +8,9 @@ import torch
 from transformers import PegasusForConditionalGeneration, PreTrainedModel
 
 from ..configuration_lenctrl import LengthControlRules
-from ..generation import eos_of, token_limit
+from ..generation import defaults_for, eos_of, token_limit
 from ..length_units import UnitTable
-from ..lengths import as_target, check_length
+from ..lengths import OPTIONS, as_target, check_length
 
 
 logger = logging.getLogger(__name__)
@@ -82,12 +82,15 @@ def freeze_length(model, length: int, *, tokenizer=None) -> Any:
     plain.tie_weights()
     plain.to(model.device)
     plain.generation_config = copy.deepcopy(model.generation_config)
+    for name in vars(plain.generation_config).keys() & {*OPTIONS}:
+        delattr(plain.generation_config, name)
     if has_length:
         _limit(plain, table, length, rows, silent)
         if plain._keys_to_ignore_on_save:  # transformers 5.23 has no public name for it
             plain._keys_to_ignore_on_save.discard(_DECODER_TABLE)  # of this model, not of Marian's class
-    if config.length_constraint is not None:
-        logger.warning("length_constraint=%r is no part of a frozen model; it only plans", config.length_constraint)
+    constraint = defaults_for(model)["length_constraint"]
+    if constraint is not None:
+        logger.warning("length_constraint=%r is no part of a frozen model; it only plans", constraint)
     plain.config.frozen_length = length if has_length else None
     plain.config.frozen_length_unit = config.length_unit
     family = plain.config.model_type

@@ -16,7 +16,7 @@ from ..length_tokens import LengthTokens
 from ..length_units import COST, UnitTable, check_sources, count_texts
 from .chats import as_prompts, check_length_source, encode_prompts
 from .finish import FinishLogitsProcessor
-from .pipeline_call import Call, Row, batches
+from .pipeline_call import Call, Row, batches, over
 from .ranking import log_probabilities, rank, rerank, token_log_probabilities
 from .search import SearchByLength
 from .sources import Predictors, requested_lengths
@@ -121,7 +121,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         check_sources(texts)
         if not texts:
             return []
-        call = self._read(texts, {**self._forward_params, **kwargs}, isinstance(inputs, str))
+        call = self._read(texts, over(self._forward_params, kwargs), isinstance(inputs, str))
         self._set_lengths(call)
         table = self._unit_table(call.length_unit)
         requests: dict[int, list[Row]] = {}
@@ -178,6 +178,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         for name, source in (("predictor", "predict"), ("references", "reference")):
             if getattr(call, name) is not None and not (isinstance(length, str) and length == source):
                 raise ValueError(f"{name} gives the lengths with length={source!r}, got length={length!r}")
+        length = call.own["length"] if length is None and ratio is None else length
         if not self._needs_length and call.length_constraint is None:
             if length is not None or ratio is not None:
                 raise ValueError(
@@ -186,9 +187,8 @@ class LengthControlledGenerationPipeline(Pipeline):
                 )
             return
         if length is None and ratio is None:
-            length = getattr(self.model.config, "length", None)
             optional = getattr(self.model.config, "length_optional", False)
-            if optional and length is None and call.length_constraint is None:
+            if optional and call.length_constraint is None:
                 return
         options: dict[str, Any] = {"batch_size": call.batch_size or 32, "truncation": call.truncation}
         lengths = requested_lengths(

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..generation import FROM_CONFIG
+from ..generation import FROM_CONFIG, defaults_for
 from ..lengths import Target, as_target, check_counts, tolerances_of, window_of
 from .finish import check_finish
 from .sources import is_ranged, plans_of
@@ -20,6 +20,19 @@ CHOICE_BEAMS = 24  # and as many candidates, divided among these searches; takes
 NATURAL_ROOM = 4  # times the length, for the natural text
 FEW_LENGTHS = 8  # of one text, with candidates of their own; more lengths share a search by length
 SHARED_BEAMS = 5  # of this search, in each group, and of the natural text beside it
+_WITH_A_LENGTH = ("length_constraint", "length_tolerance", "finish", "predictor", "references", "choose")
+
+
+def switches_off(options: dict) -> bool:
+    """Whether a call says that it has no length, `length=None`."""
+    return options.get("length", 0) is None and options.get("length_ratio") is None
+
+
+def over(defaults: dict, options: dict) -> dict:
+    """The options of a call over those of its pipeline; a length of the call, or none, in place of one there."""
+    gone = {"length", "length_ratio"} if options.keys() & {"length", "length_ratio"} else set()
+    gone |= set(_WITH_A_LENGTH) if switches_off(options) else set()
+    return {name: value for name, value in defaults.items() if name not in gone} | options
 
 
 @dataclass
@@ -70,12 +83,17 @@ class Call:
     shared: bool = field(default=False, init=False)  # whether rows of one text share its encoder states
     options: dict[str, Any] = field(default_factory=dict, init=False)  # for `generate`
     defaults: Any = field(default=None, init=False)  # of `generate`, a `GenerationConfig`
+    own: dict[str, Any] = field(default_factory=dict, init=False)  # the length and its options that are not the call's
 
     @classmethod
     def of(cls, options: dict, model) -> "Call":
         """The call of these options; those that it does not take are for `generate`, which refuses unknown ones."""
-        own = [option.name for option in fields(cls) if option.init]
-        call = cls(**{name: options.pop(name) for name in own if name in options})
+        names, off = [option.name for option in fields(cls) if option.init], switches_off(options)
+        call = cls(**{name: options.pop(name) for name in names if name in options})
+        own = defaults_for(model, options.get("generation_config"))
+        plans = getattr(model.config, "length_controlled", False) or getattr(model.config, "length_tokens", None)
+        off = off or call.length_constraint is None and not plans  # a length is nothing to the model
+        call.own = dict.fromkeys(own) if off else own
         call.options, call.defaults = options, options.get("generation_config") or model.generation_config
         call.ranged = is_ranged(call.length) or is_ranged(call.length_ratio)
         return call
@@ -92,11 +110,11 @@ class Call:
                 )
             constraint = "exact"
         if constraint is FROM_CONFIG:
-            unasked = self.length is None and self.length_ratio is None and getattr(config, "length", None) is None
+            unasked = self.length is None and self.length_ratio is None and self.own["length"] is None
             plain = unasked and getattr(config, "length_optional", False)
-            constraint = None if plain else getattr(config, "length_constraint", None)
+            constraint = None if plain else self.own["length_constraint"]
         if tolerance is None and constraint == "exact" and not self.ranged:
-            tolerance = getattr(config, "length_tolerance", None)
+            tolerance = self.own["length_tolerance"]
         check_finish(self.finish, constraint, self.length_unit)
         self.length_constraint, self.length_tolerance = constraint, tolerance
 
