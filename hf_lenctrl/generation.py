@@ -355,6 +355,8 @@ class LengthControlledGeneration:
         default = GenerationConfig._get_default_generation_params()["max_length"]
         if self.generation_config.max_length == default:
             self.generation_config.max_length = None
+        if vars(self.generation_config).keys() & {*OPTIONS}:  # else the library leaves them out when it loads
+            self.generation_config._from_model_config = False
         return super().save_pretrained(*args, **kwargs)
 
     def _one_text(self, inputs, kwargs: dict, many: int) -> tuple:
