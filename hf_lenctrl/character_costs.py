@@ -3,6 +3,7 @@
 import functools
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +27,13 @@ _AROUND = [  # what tells the kinds apart
 ]
 _ENDINGS = ["".join(kinds) for n in (1, 2, 3) for kinds in itertools.product(_KINDS, repeat=n)]
 _ENDINGS += ["\u0301" + ending for ending in _ENDINGS if len(ending) == 3]  # a joiner takes the mark with it
+_SEQUENCES = [  # joined emoji, flags, a keycap, jamo, conjuncts, a line end, ligatures, digraphs, words
+    *("\U0001f469\u200d\U0001f469\u200d\U0001f467", "\U0001f1e9\U0001f1ea\U0001f1eb\U0001f1f7", "1\ufe0f\u20e3"),
+    *("\U0001f3f4\U000e0067\U000e0062\U000e007f", "\u1112\u1161\u11ab", "\u0915\u094d\u0937\u093f", "\u0e01\u0e33"),
+    *("e\u0301", "\r\n", "AVATAR", "office", "ij lj nj sz", "https://example.org/a", "two words, and 3.50 more."),
+]
 _PLANES = (0, 1, 2, 3, 14, 15, 16)  # of Unicode; the others hold no character
+_COMMON = 100  # characters of a vocabulary whose pairs are looked at
 _DEAREST = 1000  # cost of one character; tables of exact lengths grow with it
 
 
@@ -73,11 +80,24 @@ class CharacterCost:
         return None
 
     def check_sum(self, texts: list[str]) -> None:
-        """Raise `ValueError` for the first text that does not cost what its characters cost."""
-        for text in texts:
+        """
+        Raise `ValueError` for the first text that does not cost what its characters cost: of these, the entries of a
+        vocabulary, and of sequences, because what joins two characters seldom lies within one entry.
+        """
+        common = [character for character, _ in Counter("".join(texts)).most_common(_COMMON)]
+        pairs = ["".join(first + second for second in common) for first in common]
+        probes = [text for text in [*_SEQUENCES, *_ENDINGS] if all(map(self._is_known, text))]
+        for text in [*texts, *probes, *pairs]:
             whole, parts = self.count(text), sum(map(self.kind, text))
             if whole != parts:
                 raise ValueError(f"a cost must add up over characters, but cost({text!r}) is {whole!r}, not {parts}")
+
+    def _is_known(self, character: str) -> bool:
+        """Whether a character has a cost: a table of the user may leave out what the vocabulary cannot write."""
+        try:
+            return self.kind(character) >= 0
+        except Exception:
+            return False
 
     @functools.cached_property
     def opened(self) -> "OpenCharacters":

@@ -288,7 +288,7 @@ class LengthControlledGeneration:
 
         Unless the call sets `max_length` or `max_new_tokens` (itself or in `generation_config`), the limit on new
         tokens is made from the length and is generous, so that it cuts no output short; a `min_length` that the
-        checkpoint came with gives way to the length too.
+        checkpoint came with gives way to the length too. Nothing is chosen among candidates, as the pipeline does.
 
         Args:
             length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested units for

@@ -4,8 +4,10 @@ import functools
 import random
 import re
 import string
+import unicodedata
 
 import pytest
+import regex
 import torch
 import transformers
 import wcwidth
@@ -171,6 +173,32 @@ def test_a_model_counts_a_cost_of_the_user_and_keeps_its_table(shared_tokenizer,
         write(TARGETS[0], length=9, length_constraint="max", finish="word")
     with pytest.raises(ValueError, match="unit='cost' is counted by cost=function"):
         hf_lenctrl.DataCollatorForLengthControl(shared_tokenizer, model=loaded)
+
+
+NOT_SUMS = {
+    "characters that a reader sees": lambda text: len(regex.findall(r"\X", text)),
+    "composed characters": lambda text: len(unicodedata.normalize("NFC", text)),
+    "emoji without their joiners": lambda text: len(re.sub("\u200d.", "", text)),
+    "flags": lambda text: len(re.sub("[\U0001f1e6-\U0001f1ff]{2}", "x", text)),
+    "a letter of two": lambda text: len(text.replace("gb", "x")),
+    "kerning": lambda text: 10 * len(text) - text.count("xv"),
+    "a link": lambda text: len(re.sub(r"https?://\S+", "x" * 23, text)),
+    "words": lambda text: len(text.split()),
+}
+
+
+@pytest.mark.parametrize("cost", NOT_SUMS)
+@pytest.mark.parametrize("kind", ["marian", "bart"])
+def test_a_cost_that_joins_characters_is_refused(tokenizers_of_every_kind, kind, cost):
+    with pytest.raises(ValueError, match="a cost must add up over characters, but cost"):
+        hf_lenctrl.UnitTable.from_tokenizer(tokenizers_of_every_kind[kind], cost=NOT_SUMS[cost])
+
+
+def test_a_cost_may_know_no_more_than_the_characters_of_the_vocabulary(shared_tokenizer):
+    known = dict.fromkeys(map(chr, range(32, 127)), 2)
+    table = hf_lenctrl.UnitTable.from_tokenizer(shared_tokenizer, cost=lambda text: sum(known[c] for c in text))
+    ids = shared_tokenizer("small editor", add_special_tokens=False)["input_ids"]
+    assert int(table.count(torch.tensor([ids]))) == 24
 
 
 @pytest.mark.parametrize(

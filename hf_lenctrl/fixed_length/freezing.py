@@ -38,7 +38,7 @@ def freeze_length(model, length: int, *, tokenizer=None) -> Any:
     BOS (BART, or a language code): set `model.generation_config.forced_bos_token_id` before. The generation
     configuration rules out the other entries that write nothing (`bad_words_ids`), because after one of them progress
     is not the position. One remains: a character vocabulary's space at the start of a text counts as a unit. A
-    `length_constraint` is not carried over.
+    `length_constraint` is not carried over, and the model writes one text, without a choice among candidates.
 
     Args:
         model (`PreTrainedModel`): A length-controlled model with its head. With `length_encoding="none"` nothing

@@ -41,7 +41,7 @@ class LengthControlledGenerationPipeline(Pipeline):
             output, of any length within; a model that does not choose takes the candidate with the highest mean
             log-probability of a token at the candidate's own length. `"predict"` uses a length predictor (Oka et al.
             2020), `"source"` the source's length (Lakew et al. 2019), `"reference"` that of `references`, the best
-            case. Defaults to the model's.
+            case. Defaults to the model's; `None` switches that off.
         predictor (`str` or `tuple`, *optional*): Path or Hub name of a `LengthPredictor`, or the model and its
             tokenizer; defaults to the one that the model's configuration names.
         truncation (`bool`, *optional*, defaults to `False`): Predict the length for a text that is too long for the
