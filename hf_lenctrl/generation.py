@@ -182,8 +182,8 @@ def generate_for(model, table: UnitTable, target: Target | None, constraint: str
 
 def defaults_for(model, generation_config=None) -> dict[str, Any]:
     """
-    `lengths.OPTIONS` of a call that names none: of its generation configuration, else of the model's, else of the
-    model's configuration. Logs a warning, once, where the last one names a length that does not hold.
+    `lengths.OPTIONS` of a call that names none, see `defaults_of`. Warns, once, of what the model's configuration has
+    and its generation configuration overrides.
     """
     found = defaults_of(model.config, model.generation_config, generation_config)
     for name in OPTIONS[:2]:
@@ -332,8 +332,7 @@ class LengthControlledGeneration:
             rows = self._rows(inputs, kwargs)
             none = torch.zeros(1 if rows is None else len(rows), dtype=torch.long, device=self.device)
             return generate(inputs, **kwargs, length=none)
-        if length is None:
-            refuse_none()
+        length = refuse_none() if length is None else length
         rows = self._rows(inputs, kwargs)
         batch_size = 1 if rows is None else len(rows)  # as GenerationMixin does when it is given nothing
         table = self.unit_table  # not `self.device`, which is that of a first parameter, offloaded perhaps

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from transformers.generation import GenerationConfig
@@ -181,12 +181,10 @@ def refuse_length() -> None:
 def given_or_default(length, config):
     """The length of a call, else `config.length`; raises `ValueError` where there is neither."""
     length = config.length if length is None else length
-    if length is None:
-        refuse_none()
-    return length
+    return refuse_none() if length is None else length
 
 
-def refuse_none() -> None:
+def refuse_none() -> NoReturn:
     """Raise for a call without a length that needs one."""
     raise ValueError("no length was given; pass it to the call (length=75), or a default to from_pretrained")
 
