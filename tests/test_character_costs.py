@@ -195,7 +195,7 @@ def test_a_cost_that_joins_characters_is_refused(tokenizers_of_every_kind, kind,
 
 
 def test_a_cost_may_know_no_more_than_the_characters_of_the_vocabulary(shared_tokenizer):
-    known = dict.fromkeys(map(chr, range(32, 127)), 2)
+    known = dict.fromkeys([*map(chr, range(32, 127)), "\ufffd"], 2)  # U+FFFD for an unknown token
     table = hf_lenctrl.UnitTable.from_tokenizer(shared_tokenizer, cost=lambda text: sum(known[c] for c in text))
     ids = shared_tokenizer("small editor", add_special_tokens=False)["input_ids"]
     assert int(table.count(torch.tensor([ids]))) == 24
