@@ -21,6 +21,7 @@ from transformers.pipelines import PIPELINE_REGISTRY
 from . import configuration_lenctrl as _configurations
 from . import length_predictor as _length_predictor
 from . import modeling_lenctrl as _models
+from .adapters import load_adapter
 from .configuration_lenctrl import *  # noqa: F403
 from .conversion import PipelineModel, add_length_control
 from .evaluation.metrics import length_metrics
@@ -65,6 +66,7 @@ __all__ = [
     "fit",
     "fit_async",
     "freeze_length",
+    "load_adapter",
     "length_metrics",
     "length_report",
     "load_predictor",

@@ -212,6 +212,13 @@ class LenCtrlCausalLMConfig(LengthControlRules, PreTrainedConfig):
         own = name.startswith("_") or name in self.__dict__ or hasattr(type(self), name) or not hasattr(self, name)
         super().__setattr__(name, value) if own else setattr(self.text_config, name, value)
 
+    def to_dict(self):
+        """The parent's fields, without the path that `text_config` was loaded from."""
+        fields = super().to_dict()
+        if isinstance(fields.get("text_config"), dict):
+            fields["text_config"].pop("_name_or_path", None)
+        return fields
+
     def convert_rope_params_to_dict(self, **kwargs):
         """Nothing to convert: `text_config` has done so, and has passed the checks of its own fields below."""
         return kwargs

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 
+from .adapters import is_adapter, load_adapter
 from .configuration_lenctrl import LengthControlRules
 from .length_encoding import LENGTH_ENCODINGS
 from .length_tokens import LengthTokens
@@ -24,8 +25,19 @@ _OF_THE_HUB = ("revision", "token", "cache_dir", "local_files_only", "subfolder"
 HUB_OPTIONS: WeakKeyDictionary = WeakKeyDictionary()
 
 
-def auto_class(name, **kwargs):
-    """`AutoModelForSeq2SeqLM` or `AutoModelForCausalLM`, by the configuration of `name`; `kwargs` as for these."""
+class _AdaptedModel:
+    """An adapter over its base."""
+
+    from_pretrained = staticmethod(load_adapter)
+
+
+def auto_class(name, **kwargs) -> Any:
+    """
+    `AutoModelForSeq2SeqLM` or `AutoModelForCausalLM`, by the configuration of `name`; `kwargs` as for these. For an
+    adapter a class whose `from_pretrained` is `load_adapter`.
+    """
+    if is_adapter(name, **kwargs):
+        return _AdaptedModel
     where = {key: kwargs[key] for key in _OF_THE_HUB if kwargs.get(key) is not None}
     config = kwargs.get("config") or AutoConfig.from_pretrained(name, **where)
     return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM

@@ -174,6 +174,7 @@ class StoresUnitTable:
     """A model whose checkpoint holds a unit table, of the unit that the checkpoint's configuration names."""
 
     config: Any
+    _from_adapter: Any = None  # set by the package; a checkpoint's own code leaves adapters to transformers
 
     def _counting_part(self: Any) -> Any:
         """The decoder; a causal model itself."""
@@ -214,8 +215,13 @@ class StoresUnitTable:
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
         """
         The base class's method. With a `length_unit` that is not the checkpoint's, the table is made anew from the
-        tokenizer that is saved beside it; raises `ValueError` when there is none.
+        tokenizer that is saved beside it; raises `ValueError` when there is none. A folder of an adapter is loaded
+        with its base, and merged into it.
         """
+        if cls._from_adapter is not None:
+            model = cls._from_adapter(pretrained_model_name_or_path, **kwargs)
+            if model is not None:
+                return model
         loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)  # type: ignore[misc]
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         if pretrained_model_name_or_path is None:

@@ -12,6 +12,7 @@ from torch.utils.data import Sampler, SequentialSampler
 from transformers import Seq2SeqTrainer, TrainerCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
+from ..adapters import save_control
 from .collator import DataCollatorForLengthControl
 from .model_card import TrainingRun, model_card
 from .upload import HubTrainer
@@ -41,11 +42,26 @@ def range_of(lengths: Sequence[int]) -> dict[str, int]:
 class ResumableTrainer(HubTrainer):
     """
     `Trainer` whose training batches come from `train_collator` (by default `data_collator`, which evaluation takes),
-    and are the same after the run is resumed.
+    and are the same after the run is resumed. The length projection, the one new layer of a pretrained model, learns
+    at `projection_lr_factor` times the rate.
+
+    Once `run` (`hf_lenctrl.training.model_card.TrainingRun`) is set, the model card is written from it. With
+    `weights_dtype` (`"float16"`, `"bfloat16"`) the final weights that were trained are rounded and saved so, though
+    computed with as before. An adapter is saved with the length control that it belongs to.
     """
 
-    def __init__(self, *args, train_collator=None, **kwargs):
+    def __init__(
+        self,
+        *args,
+        train_collator=None,
+        projection_lr_factor: float = 1.0,
+        weights_dtype: str | None = None,
+        **kwargs,
+    ):
         super().__init__(*args, **kwargs)
+        self.run: TrainingRun | None = None
+        self.weights_dtype = None if weights_dtype is None else getattr(torch, weights_dtype)
+        self.projection_lr_factor = projection_lr_factor
         self.train_collator = train_collator or self.data_collator
         if hasattr(self.train_collator, "set_epoch"):
             self.add_callback(_SetEpoch(self.train_collator))
@@ -84,21 +100,76 @@ class ResumableTrainer(HubTrainer):
         finally:
             self.data_collator = evaluation_collator
 
+    def create_optimizer(self, model=None):
+        if self.optimizer is not None or self.projection_lr_factor == 1.0:
+            return super().create_optimizer(model)
+        optimizer = super().create_optimizer(model)
+        names = dict((self.model if model is None else model).named_parameters())
+        # PEFT keeps a copy of a module that it saves, under a longer name
+        new = [p for name, p in names.items() if "length_projection" in name.split(".") and p.requires_grad]
+        if not new:
+            raise ValueError("projection_lr_factor needs a length projection; give a base_model, or leave it out")
+        for group in optimizer.param_groups:
+            group["params"] = [p for p in group["params"] if not any(p is q for q in new)]
+        rate = self.projection_lr_factor * self.args.learning_rate
+        optimizer.add_param_group({"params": new, "lr": rate, "weight_decay": self.args.weight_decay})
+        return optimizer
+
+    def save_model(self, output_dir=None, _internal_call=False):
+        if output_dir is not None or self.weights_dtype is None:  # checkpoints, to go on from, stay as they are
+            super().save_model(output_dir, _internal_call)
+            return self._settle_adapter(output_dir or self.args.output_dir)
+        model = self.accelerator.unwrap_model(self.model)
+        adapter = hasattr(model, "peft_config")
+        with torch.no_grad():
+            for weight in model.parameters():
+                if weight.requires_grad or not adapter:  # an adapter's base is not saved
+                    weight.copy_(weight.to(self.weights_dtype))  # what is tested is what is saved
+        super().save_model(output_dir, _internal_call)
+        if self.args.should_save:
+            weights: dict[int, torch.Tensor] = {}  # tied weights stay one tensor
+            state = {
+                name: weights.setdefault(value.data_ptr(), value.to(self.weights_dtype))
+                if value.is_floating_point()
+                else value
+                for name, value in model.state_dict().items()
+            }
+            model.save_pretrained(self.args.output_dir, state_dict=state)
+            self._settle_adapter(self.args.output_dir)
+
+    def _settle_adapter(self, folder) -> None:
+        model: Any = self.accelerator.unwrap_model(self.model)
+        if self.args.should_save and hasattr(model, "peft_config"):
+            save_control(model, folder)
+
+    def create_model_card(self, language=None, license=None, tags=None, model_name=None, **kwargs):
+        """Write `README.md`, and `report.png` where matplotlib is there, from `run`; without a run as Trainer does."""
+        if self.run is None:
+            return super().create_model_card(language, license, tags, model_name, **kwargs)
+        if not self.is_world_process_zero():
+            return
+        model: Any = self.accelerator.unwrap_model(self.model)
+        folder, unit = Path(str(self.args.output_dir)), getattr(model.config, "length_unit", self.run.length_unit)
+        try:
+            picture = self.run.save_picture(folder / "report.png", unit, self.processing_class)
+        except ImportError as error:
+            logger.info("the model card has no picture: %s", error)
+            picture = False
+        name = self.hub_model_id or model_name or folder.resolve().name
+        card = model_card(model, self.run, name, picture=picture, revision=self.args.hub_revision)
+        card.save(folder / "README.md")
+
 
 class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
     """
-    `Seq2SeqTrainer` whose noise on lengths is that of training batches alone, drawn anew in each epoch, and whose
-    length projection, the one new layer of a pretrained model, learns at `projection_lr_factor` times the rate.
+    `ResumableTrainer` and `Seq2SeqTrainer` whose noise on lengths is that of training batches alone, drawn anew in each
+    epoch.
 
     `data_collator` makes the batches (by default a `DataCollatorForLengthControl`); where it has `length_noise`, an
     `overshoot_share` or a `no_length_share`, evaluation takes it without these. `train_collator`, if given, makes the
     training batches.
 
     Each target token weighs the same in an optimizer step, whichever process or accumulated batch it is in.
-
-    Once `run` (`hf_lenctrl.training.model_card.TrainingRun`) is set, the model card is written from it. With
-    `weights_dtype` (`"float16"`, `"bfloat16"`) the final model's weights are rounded and saved so, though computed
-    with as before.
     """
 
     def __init__(
@@ -108,8 +179,6 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         data_collator=None,
         *others,
         train_collator=None,
-        projection_lr_factor: float = 1.0,
-        weights_dtype: str | None = None,
         **kwargs,
     ):
         if data_collator is None and kwargs.get("processing_class") is not None:
@@ -126,9 +195,6 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         if self.args.torch_compile:  # one graph for batches of every size, instead of one for each new length
             self.accelerator.state.dynamo_plugin.dynamic = True
         self.compute_loss_func = self.compute_loss_func or self._token_mean
-        self.run: TrainingRun | None = None
-        self.weights_dtype = None if weights_dtype is None else getattr(torch, weights_dtype)
-        self.projection_lr_factor = projection_lr_factor
 
     def train(self, *args, **kwargs):
         self.remember_lengths()
@@ -172,56 +238,6 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         # Seq2SeqTrainer's keeps the rows that fill up the last batch of several processes, and they would count twice
         self.gather_function = self.accelerator.gather_for_metrics
         return super().evaluation_loop(*args, **kwargs)
-
-    def create_optimizer(self, model=None):
-        if self.optimizer is not None or self.projection_lr_factor == 1.0:
-            return super().create_optimizer(model)
-        optimizer = super().create_optimizer(model)
-        names = dict((self.model if model is None else model).named_parameters())
-        # PEFT keeps a copy of a module that it saves, under a longer name
-        new = [p for name, p in names.items() if "length_projection" in name.split(".") and p.requires_grad]
-        if not new:
-            raise ValueError("projection_lr_factor needs a length projection; give a base_model, or leave it out")
-        for group in optimizer.param_groups:
-            group["params"] = [p for p in group["params"] if not any(p is q for q in new)]
-        rate = self.projection_lr_factor * self.args.learning_rate
-        optimizer.add_param_group({"params": new, "lr": rate, "weight_decay": self.args.weight_decay})
-        return optimizer
-
-    def save_model(self, output_dir=None, _internal_call=False):
-        if output_dir is not None or self.weights_dtype is None:  # checkpoints, to go on from, stay as they are
-            return super().save_model(output_dir, _internal_call)
-        model = self.accelerator.unwrap_model(self.model)
-        with torch.no_grad():
-            for weight in model.parameters():
-                weight.copy_(weight.to(self.weights_dtype))  # what is tested is what is saved
-        super().save_model(output_dir, _internal_call)
-        if self.args.should_save:
-            weights: dict[int, torch.Tensor] = {}  # tied weights stay one tensor
-            state = {
-                name: weights.setdefault(value.data_ptr(), value.to(self.weights_dtype))
-                if value.is_floating_point()
-                else value
-                for name, value in model.state_dict().items()
-            }
-            model.save_pretrained(self.args.output_dir, state_dict=state)
-
-    def create_model_card(self, language=None, license=None, tags=None, model_name=None, **kwargs):
-        """Write `README.md`, and `report.png` where matplotlib is there, from `run`; without a run as Trainer does."""
-        if self.run is None:
-            return super().create_model_card(language, license, tags, model_name, **kwargs)
-        if not self.is_world_process_zero():
-            return
-        model: Any = self.accelerator.unwrap_model(self.model)
-        folder, unit = Path(str(self.args.output_dir)), getattr(model.config, "length_unit", self.run.length_unit)
-        try:
-            picture = self.run.save_picture(folder / "report.png", unit, self.processing_class)
-        except ImportError as error:
-            logger.info("the model card has no picture: %s", error)
-            picture = False
-        name = self.hub_model_id or model_name or folder.resolve().name
-        card = model_card(model, self.run, name, picture=picture, revision=self.args.hub_revision)
-        card.save(folder / "README.md")
 
 
 class _Seeded(Sampler):

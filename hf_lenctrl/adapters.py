@@ -1,0 +1,149 @@
+"""Adapters of PEFT: the length control beside an adapter's weights, and the model of an adapter and its base."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedConfig
+from transformers.utils import ADAPTER_CONFIG_NAME, find_adapter_config_file
+
+from .configuration_lenctrl import LengthControlRules
+from .length_signal import StoresUnitTable
+from .length_units import COST
+from .modeling_lenctrl_causal import control_causal
+
+
+OF_THE_HUB = ("revision", "token", "cache_dir", "local_files_only", "subfolder")
+_OF_THE_ADAPTER = ("config", "adapter_kwargs", "revision", "subfolder", "code_revision", "_commit_hash", "_from_auto")
+BASE = Path("_run", "base_model")  # the base's folder, for the machine that trained; `_run/` is never uploaded
+_SHAPE = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers")
+_STUB = "Model Card for Model ID"  # of PEFT
+
+
+def is_adapter(name, **where) -> bool:
+    """Whether a folder or Hub name holds an adapter without a model; `where` has options of the Hub."""
+    where = {key: where[key] for key in OF_THE_HUB if where.get(key) is not None}
+    folder = Path(str(name), where.get("subfolder", ""))
+    if folder.is_dir():
+        weights = [*folder.glob("model*.safetensors*"), *folder.glob("pytorch_model*")]
+        return Path(folder, ADAPTER_CONFIG_NAME).is_file() and not weights
+    return not Path(str(name)).exists() and find_adapter_config_file(str(name), **where) is not None
+
+
+def save_control(model, folder: str | Path) -> None:
+    """
+    Save the length control of an adapter's model as `config.json` in the adapter's folder, which then needs the plain
+    base alone, and remove PEFT's empty card.
+    """
+    config, card = model.get_base_model().config, Path(folder, "README.md")
+    if hasattr(config, "length_encoding"):
+        fields = {name: value for name, value in config.to_dict().items() if name not in ("auto_map", "architectures")}
+        fields.pop("quantization_config", None)  # of the base, as it was loaded
+        Path(folder, "config.json").write_text(json.dumps(fields, indent=2, default=str) + "\n", encoding="utf-8")
+    if card.is_file() and _STUB in card.read_text(encoding="utf-8"):
+        card.unlink()
+
+
+def load_adapter(name, base_model=None, *, merge: bool = True, is_trainable: bool = False, **kwargs) -> Any:
+    """
+    Load an adapter over its base: the plain model, length control as the adapter's folder describes it, the adapter.
+
+    Args:
+        name (`str`): Folder or Hub name of the adapter.
+        base_model (`str` or `PreTrainedModel`, *optional*): The base, if it is not where the adapter names it: a
+            folder, a Hub name, or the model itself.
+        merge (`bool`, *optional*, defaults to `True`): Put the adapter's weights into the model's. `False` returns
+            the `PeftModel`.
+        is_trainable (`bool`, *optional*, defaults to `False`): With `merge=False`, train the adapter further.
+        kwargs: For `from_pretrained` of the base, `dtype` for example, and `revision` and `token` of the adapter.
+
+    Returns:
+        The model, in eval mode unless it `is_trainable`.
+
+    Raises:
+        `OSError`: where the base cannot be loaded.
+        `ValueError`: for a base of another architecture or size than the adapter's.
+    """
+    from peft import PeftConfig, PeftModel
+
+    where = {key: kwargs[key] for key in OF_THE_HUB if kwargs.get(key) is not None}
+    named = PeftConfig.from_pretrained(name, **where).base_model_name_or_path
+    config = kwargs.get("config")
+    if not hasattr(config, "length_encoding"):
+        config = _own_config(name, **where)
+    model = base_model if hasattr(base_model, "config") else _load_base(name, base_model, named, kwargs)
+    if config is not None and not hasattr(model.config, "length_encoding"):
+        tokenizer = AutoTokenizer.from_pretrained(name, **where)
+        model = _with_control(model, config, tokenizer, name, kwargs)
+    adapted: Any = PeftModel.from_pretrained(model, name, is_trainable=is_trainable, **where)
+    if not merge:
+        return adapted
+    merged = adapted.merge_and_unload().eval()
+    merged.name_or_path = merged.config._name_or_path = str(name)
+    return merged
+
+
+def _own_config(name, **where) -> Any:
+    """The configuration of length control in an adapter's folder; `None` for an adapter of another kind."""
+    try:
+        fields = PreTrainedConfig.get_config_dict(name, **where)[0]
+    except OSError:
+        return None
+    return AutoConfig.from_pretrained(name, **where) if "length_encoding" in fields else None
+
+
+def _load_base(name, base_model: str | None, named: str | None, kwargs: dict) -> Any:
+    """The base of an adapter: the given one, the folder that it was trained on, or the one that it names."""
+    for folder in (Path(str(name)), Path(str(name)).parent):  # a checkpoint's run is its parent
+        if base_model is None and Path(folder, BASE).is_file():
+            trained_on = Path(folder, BASE).read_text(encoding="utf-8")
+            base_model = trained_on if Path(trained_on).is_dir() else None
+    base = base_model or named
+    not_its = {*_OF_THE_ADAPTER, *LengthControlRules.__annotations__}
+    own = {key: value for key, value in kwargs.items() if key not in not_its}
+    hub = {key: own[key] for key in OF_THE_HUB if own.get(key) is not None}
+    try:
+        if base is None:
+            raise OSError("its adapter_config.json names none")
+        config = AutoConfig.from_pretrained(base, **hub)
+        auto: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        return auto.from_pretrained(base, **own)
+    except OSError as error:
+        first = str(error).partition("\n")[0]
+        raise OSError(
+            f"the adapter {name} needs its base model {base}, which cannot be loaded ({first}); give its folder or Hub "
+            "name as base_model"
+        ) from error
+
+
+def _with_control(plain, config, tokenizer, name, given: dict) -> Any:
+    """The plain base with the length control of `config`, and fields that a call gives: `length=40`."""
+    pairs = {key: (getattr(config.text_config, key, None), getattr(plain.config, key, None)) for key in _SHAPE}
+    if wrong := [f"{key}={now}, not {was}" for key, (was, now) in pairs.items() if was != now]:
+        raise ValueError(
+            f"the adapter {name} belongs to another base than {plain.name_or_path}, which has {'; '.join(wrong)}"
+        )
+    if config.length_unit == COST:
+        raise ValueError(
+            f"the adapter {name} counts a cost of its own; pass base_model=add_length_control(..., cost=...)"
+        )
+    fields = {key: getattr(config, key) for key in LengthControlRules.__annotations__ if key != "unit_states"}
+    model = control_causal(plain, **fields | {key: value for key, value in given.items() if key in fields})
+    model.set_unit_table(tokenizer)
+    return model
+
+
+def _from_pretrained(name, **kwargs) -> Any:
+    """What `from_pretrained` of a length-controlled class loads for an adapter; `None` for a model."""
+    adapter = (kwargs.get("adapter_kwargs") or {}).get("_adapter_model_path")
+    if name is None or not is_adapter(adapter or name, **kwargs):
+        return None
+    if adapter is not None and adapter != name:  # an Auto class has found the base, of which `kwargs` are
+        kwargs = {**kwargs, "base_model": name}
+        own = kwargs["adapter_kwargs"]
+        if _own_config(adapter, **{key: own[key] for key in OF_THE_HUB if own.get(key) is not None}) is None:
+            return None  # the base is length-controlled, and the library puts the adapter into it
+    return load_adapter(adapter or name, **kwargs)
+
+
+StoresUnitTable._from_adapter = staticmethod(_from_pretrained)
