@@ -111,8 +111,8 @@ def _load_base(name, base_model: str | None, named: str | None, kwargs: dict) ->
     except OSError as error:
         first = str(error).partition("\n")[0]
         raise OSError(
-            f"the adapter {name} needs its base model {base}, which cannot be loaded ({first}); give its folder or Hub "
-            "name as base_model"
+            f"the adapter {name} needs its base model {base}, which cannot be loaded ({first}); give its folder or "
+            "Hub name as base_model"
         ) from error
 
 

@@ -9,18 +9,19 @@ import pytest
 import torch
 import yaml
 from hub_server import Hub, Worker
-from peft import PeftModel
 from recipe_runs import ROOT, as_options, files_of, load_script, read_rows, write_rows
 from test_causal import make_tokenizer
 from test_report import table_rows
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainingArguments
 
 import hf_lenctrl
+from hf_lenctrl.commands import causal, train
+from hf_lenctrl.commands.answers import encode, load_answers
+from hf_lenctrl.training.collator import DataCollatorForAnswers
 
 
 RECIPES = ROOT / "recipes"
 base, evaluate_causal, titles = (load_script(f"recipes/causal/{name}.py") for name in ("base", "measure", "titles"))
-train_causal_lm = load_script("recipes/train_causal_lm.py")
 ROWS = [
     {"split": split, "abstract": f"We write about {word}s and what they are for.", "title": f"The {word}"}
     for split in ("train", "validation", "test")
@@ -48,30 +49,29 @@ def test_weights_that_are_trained_are_float32(runs, tmp_path, lora_r, dtype):
     half = AutoModelForCausalLM.from_pretrained(runs / "base", dtype=torch.float16)
     half.save_pretrained(tmp_path / "half")
     tokenizer = AutoTokenizer.from_pretrained(runs / "base")
-    rows = train_causal_lm.load_rows(str(runs / "base" / "data" / "train.jsonl"), tokenizer, 512)
-    options = train_causal_lm.Options(str(tmp_path / "half"), "", length_encoding="none", lora_r=lora_r)
+    rows = load_answers(str(runs / "base" / "data" / "train.jsonl"), tokenizer, 512)
+    options = causal.CausalArguments(str(tmp_path / "half"), "", length_encoding="none", lora_r=lora_r)
     args = TrainingArguments(str(tmp_path / "run"), use_cpu=True)
-    model = train_causal_lm.build(options, args, tokenizer, rows)
+    model = causal.build(options, args, tokenizer, rows)
     frozen = {weight.dtype for name, weight in model.named_parameters() if "lora" not in name}
     trained = {weight.dtype for weight in model.parameters() if weight.requires_grad}
     assert (frozen, trained) == ({dtype}, {torch.float32})
 
 
 def test_a_base_a_whole_training_an_adapter_and_their_table(runs, capsys):
-    train_causal_lm.main([str(runs / "small.yaml")])
+    train.main([str(runs / "small.yaml")])
     whole = AutoModelForCausalLM.from_pretrained(runs / "whole")
     assert whole.config.length_unit == "character" and bool(whole.length_projection.weight.any())
     titles = sorted(len(row["title"]) for row in ROWS if row["split"] == "train")  # 9, 10, 10, 14
     assert whole.config.trained_lengths == {"1%": titles[0], "50%": titles[1], "99%": titles[-1], "max": titles[-1]}
 
-    train_causal_lm.main([str(runs / "small.yaml"), "--lora_r", "2", "--output_dir", str(runs / "lora")])
+    train.main([str(runs / "small.yaml"), "--lora_r", "2", "--output_dir", str(runs / "lora")])
     plain = AutoModelForCausalLM.from_pretrained(runs / "base")
-    model = AutoModelForCausalLM.from_pretrained(runs / "lora" / "base")
-    ids = torch.tensor([[5, 6, 7]])
-    with torch.no_grad():
-        assert torch.equal(model(ids, length=5).logits, plain(ids).logits)  # not yet trained
-    adapted = PeftModel.from_pretrained(model, runs / "lora").merge_and_unload()
-    assert bool(adapted.length_projection.weight.any())
+    adapted = AutoModelForCausalLM.from_pretrained(runs / "lora")
+    assert bool(adapted.length_projection.weight.any()) and not (runs / "lora" / "base").exists()
+    ids, model = torch.tensor([[5, 6, 7]]), hf_lenctrl.load_adapter(runs / "lora", merge=False)
+    with model.disable_adapter(), torch.no_grad():
+        assert torch.equal(model(ids, length=5).logits, plain(ids).logits)  # the base is the plain one
     capsys.readouterr()
 
     test = runs / "base" / "data" / "test.jsonl"
@@ -102,28 +102,28 @@ def test_a_chat_trains_on_what_the_assistant_says():
     row = {"messages": [{"role": "user", "content": "a small"}, {"role": "assistant", "content": "editor"}] * 2}
     tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     with pytest.raises(ValueError, match="does not mark the assistant's turns"):
-        train_causal_lm.encode(row, tokenizer)
+        encode(row, tokenizer)
     tokenizer.chat_template = (
         "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.content + eos_token }}"
         "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}"
     )
-    for many, encoded in enumerate(train_causal_lm.encode(row, tokenizer), start=1):  # an earlier answer is prompt
+    for many, encoded in enumerate(encode(row, tokenizer), start=1):  # an earlier answer is prompt
         prompt = tokenizer("a smalleditor</s>" * (many - 1) + "a small")["input_ids"]
         answer = tokenizer("editor</s>")["input_ids"]
         assert encoded == {"input_ids": prompt + answer, "labels": [-100] * len(prompt) + answer}
     assert many == 2
     with pytest.raises(ValueError, match="no answer, a message of role assistant"):
-        train_causal_lm.encode({"messages": row["messages"][:1]}, tokenizer)
+        encode({"messages": row["messages"][:1]}, tokenizer)
 
 
 def test_a_row_that_oversteps_learns_how_an_answer_ends():
     tokenizer = make_tokenizer()
     table = hf_lenctrl.UnitTable.from_tokenizer(tokenizer, "token")
     row = {"input_ids": [5, 6, 7, 8, 9, 10, 1], "labels": [-100, -100, 7, 8, 9, 10, 1]}
-    collate = train_causal_lm.CollatorWithOvershoot(tokenizer, table=table, share=0.0)
+    collate = DataCollatorForAnswers(tokenizer, table=table)
     batch = collate([row])
     assert batch["labels"].tolist() == [row["labels"]] and batch["length"].tolist() == [4]
-    collate.share = 1.0
+    collate.overshoot_share = 1.0
     seen = set()
     for epoch in range(30):
         collate.set_epoch(epoch)
@@ -135,7 +135,7 @@ def test_a_row_that_oversteps_learns_how_an_answer_ends():
         # the token behind `length` units is the first with a label
         assert batch["labels"].tolist() == [[-100] * (2 + length) + row["labels"][2 + length :]]
     assert seen == {2, 3}
-    collate.share, collate.without = 0.0, 1.0
+    collate.overshoot_share, collate.no_length_share = 0.0, 1.0
     batch = collate([row])
     assert batch["length"].tolist() == [0] and batch["labels"].tolist() == [row["labels"]]
     with pytest.raises(ValueError, match="a row holds one answer"):
@@ -155,7 +155,7 @@ def test_what_has_no_effect_and_no_answer_is_refused(runs, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     write_rows(Path("rows.jsonl"), [{"prompt": "a", "completion": "b"}, {"prompt": "a", "completion": ""}])
     with pytest.raises(ValueError, match=message):
-        train_causal_lm.main([str(runs / "small.yaml"), "--output_dir", "run", *options])
+        train.main([str(runs / "small.yaml"), "--output_dir", "run", *options])
 
 
 LORA = ["--lora_r", "2"]
@@ -168,33 +168,33 @@ def six_steps(runs, request, tmp_path_factory):
     """Runs the recipe in a folder; the folder of a run that was not stopped; and its weights' name."""
     whole = tmp_path_factory.mktemp("six") / "whole"
 
-    def train(folder, *options):
+    def run(folder, *options):
         yaml = str(runs / "small.yaml")
-        train_causal_lm.main([yaml, *SIX_STEPS, *request.param, "--output_dir", str(folder), *options])
+        train.main([yaml, *SIX_STEPS, *request.param, "--output_dir", str(folder), *options])
         return files_of(folder)
 
-    train(whole)
-    return train, whole, "adapter_model.safetensors" if request.param == LORA else "model.safetensors"
+    run(whole)
+    return run, whole, "adapter_model.safetensors" if request.param == LORA else "model.safetensors"
 
 
 def test_a_repeated_run_trains_nothing(six_steps, tmp_path, caplog):
-    train, whole, weights = six_steps
+    run, whole, weights = six_steps
     shutil.copytree(whole, tmp_path / "run")
     with caplog.at_level("INFO"):
-        again = train(tmp_path / "run")
+        again = run(tmp_path / "run")
     assert "training is finished" in caplog.text
     assert again.keys() == files_of(whole).keys() and "checkpoint-6/optimizer.pt" in again
     assert again[weights] == (whole / weights).read_bytes()
     with pytest.raises(ValueError, match=r"max_steps=6 \(trained\), now 4"):
-        train(tmp_path / "run", "--max_steps", "4")
+        run(tmp_path / "run", "--max_steps", "4")
 
 
 def test_a_resumed_run_has_the_weights_of_a_whole_one(six_steps, tmp_path):
-    train, whole, weights = six_steps
+    run, whole, weights = six_steps
     for step in (2, 3):  # in the middle of an epoch
         shutil.copytree(whole / f"checkpoint-{step}", tmp_path / f"checkpoint-{step}")
     (tmp_path / "checkpoint-3" / "trainer_state.json").unlink()  # it was killed while it saved
-    resumed = train(tmp_path)
+    resumed = run(tmp_path)
     assert resumed[weights] == (whole / weights).read_bytes()
     assert [json.loads(resumed[f"checkpoint-{n}/trainer_state.json"])["global_step"] for n in (3, 6)] == [3, 6]
 
@@ -202,7 +202,7 @@ def test_a_resumed_run_has_the_weights_of_a_whole_one(six_steps, tmp_path):
 def test_evaluation_has_no_overshoot(runs, tmp_path):
     options = ["--validation_file", str(runs / "base" / "data" / "train.jsonl"), "--overshoot_share", "0.9"]
     options += ["--eval_strategy", "steps", "--eval_steps", "1", "--learning_rate", "0", "--output_dir", str(tmp_path)]
-    train_causal_lm.main([str(runs / "small.yaml"), *options])
+    train.main([str(runs / "small.yaml"), *options])
     state = json.loads((tmp_path / "checkpoint-3" / "trainer_state.json").read_text())
     losses = [entry["eval_loss"] for entry in state["log_history"] if "eval_loss" in entry]
     assert len(losses) == 3 and len(set(losses)) == 1
@@ -210,16 +210,15 @@ def test_evaluation_has_no_overshoot(runs, tmp_path):
 
 SECRET = "hf_secret123"
 PUSH = """
-sys.path[:0] = [given[0]]
-import train_causal_lm
-train_causal_lm.main(given[1:])
+from hf_lenctrl.commands import train
+train.main(given[1:])
 """
 
 
 def test_no_file_holds_the_token_and_no_upload_rows_or_arguments(runs, tmp_path):
     files = ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
     adapter = {"README.md", "adapter_config.json", "adapter_model.safetensors", *files[3:]}
-    adapter |= {f"base/{name}" for name in files}
+    adapter |= {"config.json"}
     figures = {"all_results.json", "train_results.json"}
     with Hub(token=SECRET) as hub:
         worker = Worker(tmp_path / "log", HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path / "home"))

@@ -215,9 +215,23 @@ def parse_arguments(
     for value in [getattr(part, name, None) for part in parsed for name in MODELS]:
         if value is not None:
             model_name(value)
-    if isinstance(parsed[0], ModelArguments):
+    if hasattr(parsed[0], "given"):
         parsed[0].given, parsed[0].typed = given, by_hand
     return tuple(parsed)
+
+
+def given_options(argv: Sequence[str] | None = None) -> dict[str, str]:
+    """Return the options of a recipe and of the command line as they are written, before they are parsed."""
+    words, options = list(sys.argv[1:] if argv is None else argv), {}
+    if words and not words[0].startswith("-"):
+        with find_recipe(words[0]).open(encoding="utf-8-sig") as file:
+            found = yaml.load(file, Loader=yaml.BaseLoader)
+        options |= found if isinstance(found, dict) else {}
+    for word, after in zip(words, [*words[1:], ""], strict=True):
+        if word.startswith("--"):
+            name, sign, value = word[2:].partition("=")
+            options[name.replace("-", "_")] = value if sign else after
+    return options
 
 
 def _words_of(path: Path, parser: CommandParser, required: set[str]) -> list[str]:

@@ -27,7 +27,7 @@ MAY_CHANGE = """max_steps num_train_epochs eval_strategy eval_steps save_steps s
     per_device_eval_batch_size generation_num_beams average_checkpoints max_validation_rows max_test_rows
     test_lengths""".split()
 AFTER = """attn_implementation preprocessing_num_workers bleu_tokenizer rouge_unit rouge_max_bytes weights_dtype
-    length_predictor task card_examples language license""".split()
+    length_predictor task card_examples language license base_model_name""".split()
 FILES = ("train_file", "validation_file", "test_file")
 TOKENIZER = ("tokenizer.json", "vocab.json", "target_vocab.json", "source.spm")
 WEIGHTS = ("config.json", "model.safetensors", *TOKENIZER)

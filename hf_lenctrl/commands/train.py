@@ -1,14 +1,16 @@
-"""Train a length-controlled sequence-to-sequence model.
+"""Train a length-controlled model.
 
     lenctrl train headline/small --train_file rows.jsonl --output_dir runs/ldpe
+    lenctrl train causal/acl --base_model path/or/name --train_file rows.jsonl --output_dir runs/causal
 
 One YAML file, or a recipe that `lenctrl recipes` lists, is one run; options on the command line override it. To resume
-an interrupted run, repeat the command; a folder that holds a run with other options is refused.
+an interrupted run, repeat the command; a folder that holds a run with other options is refused. A base that is a
+causal language model has options of its own: `lenctrl train causal/acl --help`.
 """
 
 import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import DatasetDict
-from transformers import Seq2SeqTrainingArguments
+from transformers import AutoConfig, Seq2SeqTrainingArguments, TrainingArguments
 
 from ..evaluation.metrics import build_compute_metrics, rouge_metrics, translation_metrics
 from ..length_tokens import LengthTokens
@@ -25,7 +27,8 @@ from ..lengths import window_in
 from ..training.collator import DataCollatorForLengthControl
 from ..training.model_card import TrainingRun
 from ..training.trainer import LengthControlTrainer
-from .arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
+from . import causal
+from .arguments import DataArguments, ModelArguments, RunArguments, given_options, parse_arguments
 from .checkpoints import keep_better
 from .data import leave_out_lengths, load_splits, tokenize
 from .models import DRAWS, add_length_predictor, build_model, check_options, limits, load_tokenizer, unit_and_tokens
@@ -35,6 +38,8 @@ from .run import fit, publish, set_up
 
 
 logger = logging.getLogger("train_seq2seq")
+CLASSES = (ModelArguments, DataArguments, RunArguments, Seq2SeqTrainingArguments)
+CAUSAL = (causal.CausalArguments, TrainingArguments)
 HYPERPARAMETERS = """max_steps num_train_epochs per_device_train_batch_size gradient_accumulation_steps learning_rate
     lr_scheduler_type warmup_steps label_smoothing_factor bf16 fp16 seed""".split()
 
@@ -203,8 +208,35 @@ def card_of(model_args, data_args, run_args: RunArguments, args, rows: dict, his
 
 def main(argv=None) -> dict:
     """Run the recipe; returns the metrics that it also writes to `<output_dir>/all_results.json`."""
-    classes = (ModelArguments, DataArguments, RunArguments, Seq2SeqTrainingArguments)
-    return run(*parse_arguments(classes, argv, __doc__))
+    if is_causal(given_options(argv)):
+        return causal.main(argv)
+    return run(*parse_arguments(CLASSES, argv, __doc__))
+
+
+def is_causal(given: dict[str, str]) -> bool:
+    """
+    Return whether a run is of a causal model, by its base or, where there is none yet, by its options. Raise
+    `ValueError` for options of the other kind of model.
+    """
+    names = [{f.name for cls in classes for f in fields(cls) if f.init} for classes in (CLASSES, CAUSAL)]
+    seq2seq, only_causal = (sorted(given.keys() & (own - other)) for own, other in (names, names[::-1]))
+    option = "model_name_or_path" if given.get("model_name_or_path") else "base_model"
+    name, by_options = given.get(option) or "required", bool(only_causal) and not seq2seq
+    if name in ("required", "null"):
+        return by_options
+    try:
+        config = AutoConfig.from_pretrained(name)
+    except (OSError, ValueError):  # is refused where it is loaded
+        return by_options
+    found = not config.is_encoder_decoder
+    if wrong := seq2seq if found else only_causal:
+        kinds = ["an encoder-decoder", "a causal language model"]
+        advice = "take causal/acl or a recipe of your own" if found else "take headline/pretrained"
+        raise ValueError(
+            f"{option}={name} is {kinds[found]} ({config.model_type}), but these options are of {kinds[not found]}: "
+            f"{', '.join(wrong)}; {advice}, or give another {option}"
+        )
+    return found
 
 
 def run(model_args, data_args, run_args: RunArguments, args, trainer_class: Any = LengthControlTrainer) -> dict:

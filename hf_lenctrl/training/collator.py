@@ -3,12 +3,14 @@
 import hashlib
 import logging
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from transformers import DataCollatorForSeq2Seq
 
 from ..length_units import UnitTable
 from ..lengths import check_length
+from ..modeling_lenctrl_causal import answer_progress
 
 
 logger = logging.getLogger(__name__)
@@ -169,3 +171,32 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
             early = self.unit_table.progress(batch["decoder_input_ids"]) < shorter.unsqueeze(1)  # (B, T)
             batch["labels"] = batch["labels"].masked_fill(over.unsqueeze(1) & early, self.label_pad_token_id)
         return batch
+
+
+@dataclass
+class DataCollatorForAnswers(DrawsByExample, DataCollatorForSeq2Seq):
+    """
+    Batches to train a causal model on: the parent's batch with `progress` and `length` of each answer.
+
+    A share of the rows, `overshoot_share`, is given a length shorter than the answer's, and has labels only where the
+    answer has reached it. A share of them, `no_length_share`, is given no length. See `DataCollatorForLengthControl`.
+    What is drawn depends on `seed`, the epoch and the row alone, so a resumed run has the same batches.
+    """
+
+    table: Any = None
+    overshoot_share: float = 0.0
+    no_length_share: float = 0.0
+    seed: int = 0
+
+    def __call__(self, features, return_tensors=None):
+        draws = torch.tensor([self._draw(row) for row in features], dtype=torch.float64)  # (B, 3)
+        batch = super().__call__(features, return_tensors)
+        eos, labels = self.tokenizer.eos_token_id, batch["labels"]
+        progress, length = answer_progress(self.table, labels, [eos])  # (B, T) and (B,)
+        over = (draws[:, 0] < self.overshoot_share) & (length > 1)  # (B,)
+        half = (length // 2).clamp(min=1)
+        shorter = half + (draws[:, 1] * (length - half)).long()  # (B,), half ... length - 1
+        early = torch.nn.functional.pad(progress, (1, 0), value=-1)[:, :-1] < shorter.unsqueeze(1)  # (B, T)
+        batch["labels"] = labels.masked_fill(over.unsqueeze(1) & early, -100)
+        without = (draws[:, 0] >= self.overshoot_share) & (draws[:, 0] < self.overshoot_share + self.no_length_share)
+        return batch | {"progress": progress, "length": torch.where(over, shorter, length).masked_fill(without, 0)}

@@ -17,6 +17,7 @@ from ..length_units import count_units
 TEMPLATE = Path(__file__).with_name("model_card.md")  # what follows the use of a model
 _TASKS = {"summarization": "writes texts", "translation": "translates into texts"}
 TASKS = tuple(_TASKS)  # of the Hub
+_TASKS["text-generation"] = "writes answers"  # of causal models
 _LENGTHS, _TEXTS = ("mae", "variance", "exact", "within", "over"), ("repeated", "distinct", "filled_end")
 _SHARES = ("exact", "within", "over", *_TEXTS)
 _BASELINES = ("lead_rouge1_f1", "base_bleu", "base_chrf")
@@ -35,7 +36,8 @@ class TrainingRun:
     on_hub: bool = False
     rows: Mapping[str, int] = field(default_factory=dict)  # of each split
     settings: Mapping[str, Any] = field(default_factory=dict)  # hyper-parameters, the noise on lengths among them
-    task: str = "summarization"  # one of TASKS
+    task: str = "summarization"  # one of TASKS, or "text-generation"
+    adapter: str | None = None  # what the model is, if it is no whole one: "LoRA of rank 16"
     base_model: str | None = None  # that the run started from
     language: str | None = None  # "en"
     license: str | None = None  # "apache-2.0"; by default that of the base model's card
@@ -86,7 +88,7 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
     ]
     data = ModelCardData(
         model_name=title,
-        library_name="transformers",
+        library_name="peft" if run.adapter else "transformers",
         pipeline_tag=run.task,
         tags=["hf_lenctrl", *(["length-control"] if methods else []), *([encoding] if encoding != "none" else [])],
         base_model=None if base_is_local else run.base_model,
@@ -103,12 +105,20 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
             length = count_units(run.references[0], unit)
     use = usage(config, name, text=text, length=length, revision=revision)
     if methods and not methods[0].startswith("a token"):
-        elsewhere = ", or with `trust_remote_code=True` where the package is not installed"
+        alone = type(config)._auto_class and not run.adapter  # the code is beside the weights
+        elsewhere = ", or with `trust_remote_code=True` where the package is not installed" if alone else ""
         use += (
             f"\n\n**A plain {kind_of(config)} class loads this checkpoint with only a warning, and ignores the "
-            f"length.** Load it with `import hf_lenctrl`{elsewhere if type(config)._auto_class else ''}."
+            f"length.** Load it with `import hf_lenctrl`{elsewhere}."
         )
-    base = Path(str(run.base_model)).name if base_is_local else run.base_model
+    base = Path(str(run.base_model)).resolve().name if base_is_local else run.base_model
+    if run.adapter:
+        own = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+        use += (
+            f"\n\nThis is an adapter ({run.adapter}, {own / 1e6:.1f}M parameters), which is loaded with its base, "
+            f'{escape(str(base))}. Where the base is in a folder: `model_kwargs={{"base_model": "folder"}}`. '
+            "`hf_lenctrl.load_adapter` gives the model."
+        )
     sections = _sections(run, config, unit, shown, base, picture)
     return write_card(data, escape(title), _about(model, run, methods, unit), use, sections)
 

@@ -156,14 +156,16 @@ class ResumableTrainer(HubTrainer):
             logger.info("the model card has no picture: %s", error)
             picture = False
         name = self.hub_model_id or model_name or folder.resolve().name
+        if hasattr(model, "peft_config"):
+            model = model.get_base_model()
         card = model_card(model, self.run, name, picture=picture, revision=self.args.hub_revision)
         card.save(folder / "README.md")
 
 
 class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
     """
-    `ResumableTrainer` and `Seq2SeqTrainer` whose noise on lengths is that of training batches alone, drawn anew in each
-    epoch.
+    `ResumableTrainer` and `Seq2SeqTrainer` whose noise on lengths is that of training batches alone, drawn anew in
+    each epoch.
 
     `data_collator` makes the batches (by default a `DataCollatorForLengthControl`); where it has `length_noise`, an
     `overshoot_share` or a `no_length_share`, evaluation takes it without these. `train_collator`, if given, makes the

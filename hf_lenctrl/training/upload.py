@@ -17,8 +17,7 @@ _LOADED = (  # what `from_pretrained` reads
     *("vocab.json", "vocab.txt", "merges.txt", "target_vocab.json", "bpe.codes", "chat_template.jinja"),
     *(path.name for path in Path(__file__).parents[1].glob("*.py")),  # for `trust_remote_code`
 )
-# `base` is the model of an adapter
-MODEL = (*_LOADED, *(f"{folder}/{name}" for folder in ("length_predictor", "base") for name in _LOADED))
+MODEL = (*_LOADED, *(f"length_predictor/{name}" for name in _LOADED))
 FIGURES = tuple(f"{name}_results.json" for name in ("all", "train", "eval", "validation", "test", "test_[0-9]*"))
 CARD = ("README.md", "report.png", "predictor_table.json", *FIGURES)
 HUB_TIMEOUT = 300.0  # seconds without an answer; by itself the Hub's client waits for ever

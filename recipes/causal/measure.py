@@ -29,15 +29,8 @@ from benchmarks.reading import WORD, words_of  # noqa: E402
 
 
 def load(folder: str):
-    """A model, or an adapter on the model beside it, and the tokenizer."""
-    path = Path(folder)
-    if (path / "adapter_config.json").exists():
-        from peft import PeftModel
-
-        base = path / "base"
-        model = PeftModel.from_pretrained(auto_class(base).from_pretrained(base), path).merge_and_unload()
-    else:
-        model = auto_class(folder).from_pretrained(folder)
+    """A model, or an adapter over its base, and the tokenizer."""
+    model = auto_class(folder).from_pretrained(folder)
     return model.eval(), AutoTokenizer.from_pretrained(folder)
 
 

@@ -1,0 +1,100 @@
+"""Rows of prompts and answers, or of chats, as token ids and labels."""
+
+import logging
+from typing import Any
+
+import datasets
+
+from . import rows as row_files
+
+
+logger = logging.getLogger(__name__)
+
+
+def encode(row: dict, tokenizer) -> list[dict[str, list[int]]]:
+    """Return a row as ids and labels, -100 over the prompt: one for each answer of a chat."""
+    if row.get("messages"):
+        messages = row["messages"]
+        ends = [i + 1 for i, message in enumerate(messages) if message["role"] == "assistant"]
+        if not ends:
+            raise ValueError("messages hold no answer, a message of role assistant; mend or remove the row")
+        return [_encode_answer(messages[:end], tokenizer) for end in ends]
+    for name in ("prompt", "completion"):
+        text = row.get(name)
+        if not isinstance(text, str) or (name == "completion" and not text):
+            raise ValueError(
+                f"prompt and completion must be texts, the completion not empty, got {name}={text!r}; mend or remove "
+                "the row"
+            )
+    prompt = tokenizer(row["prompt"])["input_ids"]
+    answer = tokenizer(row["completion"], add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
+    return [_labelled(prompt, answer)]
+
+
+def load_answers(path: str, tokenizer, max_length: int) -> datasets.Dataset:
+    """Return the rows of a file, encoded, without those of more than `max_length` tokens."""
+    rows = row_files.load_rows(path)
+    columns = rows.column_names
+    if "messages" not in columns and not {"prompt", "completion"} <= {*columns}:
+        raise ValueError(
+            f"{path} must have the columns prompt and completion, or messages, to train a causal model, got "
+            f"{', '.join(columns)}; rename them"
+        )
+
+    def numbered(batch, indices):
+        row = {name: values[0] for name, values in batch.items()}
+        try:
+            answers = encode(row, tokenizer)
+        except Exception as error:  # those of a chat template, too
+            raise ValueError(f"row {indices[0] + 1} of {path}: {error}") from error
+        return {name: [answer[name] for answer in answers] for name in ("input_ids", "labels")}
+
+    one = {"batched": True, "batch_size": 1}  # of which several may come
+    rows = rows.map(numbered, **one, with_indices=True, remove_columns=columns)
+    kept = rows.filter(lambda row: len(row["input_ids"]) <= max_length)
+    logger.info("%s: %s of %s rows have at most %d tokens", path, f"{len(kept):,}", f"{len(rows):,}", max_length)
+    if len(kept) == 0:
+        raise ValueError(
+            f"no row of {path} has at most max_length={max_length} tokens, the shortest has "
+            f"{min(map(len, rows['input_ids']), default=0)}; give a larger max_length"
+        )
+    return kept
+
+
+def _labelled(prompt: list[int], answer: list[int]) -> dict[str, list[int]]:
+    return {"input_ids": prompt + answer, "labels": [-100] * len(prompt) + answer}
+
+
+def _encode_answer(messages: list[dict], tokenizer) -> dict[str, list[int]]:
+    """Return the last answer of a chat as ids and labels; earlier answers are prompt."""
+    template = tokenizer.get_chat_template()  # raises without one
+    if "generation %}" not in template and "generation -%}" not in template:
+        return _by_difference(messages, tokenizer)
+    ids = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
+    mask = list(ids["assistant_masks"])
+    if not any(mask):
+        raise ValueError("the chat template marks no text of the assistant; put {% generation %} around its text")
+    end = len(mask) - mask[::-1].index(1)
+    start = max((i + 1 for i in range(end) if not mask[i]), default=0)
+    return _labelled(ids["input_ids"][:start], ids["input_ids"][start:end])
+
+
+def _by_difference(messages: list[dict], tokenizer) -> dict[str, list[int]]:
+    """
+    Return the answer of a template without marks: what the whole chat has behind the prompt, up to the special token
+    that ends it. Raise `ValueError` where that is not the text of the last message alone.
+    """
+    prompt = tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
+    whole, text = tokenizer.apply_chat_template(messages, tokenize=False), messages[-1]["content"]
+    behind: Any = whole[len(prompt) :] if whole.startswith(prompt) else ""
+    before, found, rest = behind.partition(text.strip()) if isinstance(text, str) and text.strip() else ("", "", "")
+    ends = [token for token in tokenizer.all_special_tokens if rest.lstrip().startswith(token)]
+    if not found or before.strip() or not ends:
+        raise ValueError(
+            "the chat template does not mark the assistant's turns, and does not write them as the prompt, the text "
+            "and a token that ends it; set a template with {% generation %} ... {% endgeneration %}, or give columns "
+            "prompt and completion"
+        )
+    end = max(ends, key=len)
+    answer = before + found + rest[: rest.index(end) + len(end)]
+    return _labelled(*(tokenizer(part, add_special_tokens=False)["input_ids"] for part in (prompt, answer)))

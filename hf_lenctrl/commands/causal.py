@@ -1,0 +1,216 @@
+"""Train a causal language model to write answers of a requested length, whole or by LoRA.
+
+    lenctrl train causal/acl --base_model path/or/name --train_file rows.jsonl --lora_r 16 --output_dir runs/lora
+
+The rows have the columns `prompt` and `completion`, or `messages`, a chat. The length is counted from each answer; a
+chat with several gives a row for each, and those before it are prompt. With `lora_r` the folder receives an adapter,
+which `pipeline` and `from_pretrained` load with its base. To resume an interrupted run, repeat the command.
+"""
+
+import copy
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    DataCollatorForSeq2Seq,
+    TrainingArguments,
+)
+
+from ..adapters import BASE
+from ..conversion import add_length_control, tokenizer_of
+from ..length_units import LENGTH_UNITS, UnitTable
+from ..modeling_lenctrl_causal import answer_progress
+from ..training.collator import DataCollatorForAnswers
+from ..training.model_card import TrainingRun
+from ..training.trainer import ResumableTrainer, range_of
+from .answers import load_answers
+from .arguments import option, parse_arguments
+from .record import begun
+from .run import fit, publish, set_up
+
+
+logger = logging.getLogger(__name__)
+_ENCODINGS = ["ldpe", "lrpe", "pre", "learned", "none"]
+_SETTINGS = """max_steps num_train_epochs per_device_train_batch_size gradient_accumulation_steps learning_rate
+    lr_scheduler_type warmup_steps weight_decay bf16 fp16 seed""".split()
+_OWN_SETTINGS = "overshoot_share no_length_share projection_lr_factor lora_r lora_target max_length".split()
+
+
+@dataclass
+class CausalArguments:
+    """The base, the rows, and how a causal model learns the length."""
+
+    # names of options that `parse_arguments` was given: all, and those on the command line
+    given: frozenset[str] = field(default=frozenset(), init=False)
+    typed: frozenset[str] = field(default=frozenset(), init=False)
+
+    base_model: str = field(metadata={"help": "Plain causal model to start from"})
+    train_file: str = field(metadata={"help": "Rows: json, jsonl, csv or parquet (.gz too)"})
+    validation_file: str | None = option(None, "Rows of the validation loss")
+    length_encoding: str = option("ldpe", "How the model is given the length; none for the plain model", _ENCODINGS)
+    length_unit: str = option("character", "What a length counts", LENGTH_UNITS)
+    max_length: int = option(512, "Tokens; longer rows are dropped, and counted")
+    overshoot_share: float = option(0.0, "Share of the rows that teach how a text ends at a used-up length")
+    no_length_share: float = option(0.0, "Share of the rows that are given no length, for calls without one")
+    projection_lr_factor: float = option(1.0, "The new length projection learns so many times as fast")
+    lora_r: int = option(0, "Rank of LoRA; 0 trains the whole model")
+    lora_target: str = option("all-linear", "Layers of LoRA")
+    lora_merge: bool = option(False, "Save the model with the adapter merged into it")
+    load_in_4bit: bool = option(False, "Load the base by bitsandbytes, for LoRA")
+    weights_dtype: str | None = option(None, "Round the final weights, to half the file", ["float16", "bfloat16"])
+    base_model_name: str | None = option(None, "Name of the base on the Hub, where base_model is a folder")
+    language: str | None = option(None, "Language for the model card: en")
+    license: str | None = option(None, "Licence for the model card: apache-2.0")
+
+    def __post_init__(self):
+        if self.lora_merge and not self.lora_r:
+            raise ValueError("lora_merge needs an adapter to merge, got lora_r=0; give lora_r=16, or leave it out")
+        for name, unused in (("overshoot_share", 0.0), ("no_length_share", 0.0), ("projection_lr_factor", 1.0)):
+            value = getattr(self, name)
+            if self.length_encoding == "none" and value != unused:
+                raise ValueError(
+                    f"{name}={value} is for models with a length, got length_encoding=none; give {name}={unused:g}"
+                )
+
+    @property
+    def name(self) -> str:
+        """The base as the adapter and the card name it: on the Hub, or a folder without its path."""
+        local = Path(self.base_model)
+        return self.base_model_name or (local.resolve().name if local.is_dir() else self.base_model)
+
+
+def check_base(name: str) -> None:
+    """Raise `ValueError` for a base that is no plain causal model."""
+    config = AutoConfig.from_pretrained(name)
+    if hasattr(config, "length_encoding"):
+        raise ValueError(f"base_model={name} has length control already; give the plain model")
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not hasattr(config, "auto_map"):
+        raise ValueError(f"base_model={name} is of no causal language model ({config.model_type}); give another")
+
+
+def build(options: CausalArguments, args, tokenizer, rows: Dataset):
+    """Return the model to train: length-controlled, and with an adapter for LoRA."""
+    quantization = {}
+    if options.load_in_4bit:
+        from transformers import BitsAndBytesConfig  # bitsandbytes says so itself where it is missing
+
+        quantization = {"quantization_config": BitsAndBytesConfig(load_in_4bit=True)}
+    # a float16 file is for serving: weights that are trained are float32; those under an adapter stay as they are
+    dtype = "auto" if options.lora_r else torch.float32
+    plain = AutoModelForCausalLM.from_pretrained(options.base_model, dtype=dtype, **quantization)
+    if options.length_encoding == "none":
+        model = plain
+    else:
+        control: Any = {"length_encoding": options.length_encoding, "length_unit": options.length_unit}
+        model = add_length_control(plain, tokenizer=tokenizer, **control)
+        model.config.trained_lengths = trained_lengths(model, tokenizer, rows)
+        if options.no_length_share:
+            model.make_length_optional()
+    return _with_lora(model, options, args) if options.lora_r else model
+
+
+def _with_lora(model, options: CausalArguments, args):
+    """Return the model with a new adapter, which names its base without a path."""
+    from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+
+    if options.load_in_4bit:
+        model = prepare_model_for_kbit_training(model)
+    whole = [name for name in ("length_projection", "length_embedding") if getattr(model, name, None) is not None]
+    lora = LoraConfig(r=options.lora_r, lora_alpha=2 * options.lora_r, target_modules=options.lora_target)
+    lora.task_type, lora.modules_to_save = "CAUSAL_LM", whole or None
+    model.name_or_path = options.name
+    adapted = get_peft_model(model, lora)
+    base = Path(options.base_model)
+    if args.should_save and base.is_dir():
+        Path(args.output_dir, BASE).parent.mkdir(parents=True, exist_ok=True)
+        Path(args.output_dir, BASE).write_text(str(base.resolve()), encoding="utf-8")
+    return adapted
+
+
+def trained_lengths(model, tokenizer, rows: Dataset) -> dict[str, int]:
+    """Return what the configuration keeps of the lengths of answers, so that `generate` warns of others."""
+    lengths: list[int] = []
+    for labels in rows["labels"]:
+        lengths += answer_progress(model.unit_table, torch.tensor([labels]), [tokenizer.eos_token_id])[1].tolist()
+    return range_of(lengths)
+
+
+def make_trainer(options: CausalArguments, args, tokenizer) -> ResumableTrainer:
+    """Return the Trainer of a run, with overshoot in the training batches alone."""
+    pads_right = copy.deepcopy(tokenizer)  # positions count from the first token, as in generation
+    pads_right.padding_side = "right"
+    files = {"train": options.train_file, "validation": options.validation_file}
+    with args.main_process_first(desc="tokenising"):
+        rows = {name: load_answers(file, tokenizer, options.max_length) for name, file in files.items() if file}
+    model = build(options, args, tokenizer, rows["train"])
+    train_collator = None
+    if options.overshoot_share or options.no_length_share:
+        draws: Any = {name: getattr(options, name) for name in ("overshoot_share", "no_length_share")}
+        table = UnitTable.from_tokenizer(tokenizer, options.length_unit)
+        train_collator = DataCollatorForAnswers(pads_right, table=table, seed=args.seed, **draws)
+    trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    logger.info("%s trained parameters", f"{trained:,}")
+    return ResumableTrainer(
+        model=model,
+        args=args,
+        data_collator=DataCollatorForSeq2Seq(pads_right),
+        train_collator=train_collator,
+        train_dataset=rows["train"],
+        eval_dataset=rows.get("validation"),
+        processing_class=tokenizer,
+        projection_lr_factor=options.projection_lr_factor,
+        weights_dtype=options.weights_dtype,
+    )
+
+
+def card_of(options: CausalArguments, args, trainer: ResumableTrainer, history) -> TrainingRun:
+    """Return what the card says of a run."""
+    settings = {name: getattr(options, name) for name in _OWN_SETTINGS if options.lora_r or "lora" not in name}
+    settings |= {name: args.to_dict()[name] for name in _SETTINGS} | {"processes": args.world_size}
+    del settings["num_train_epochs" if args.max_steps > 0 else "max_steps"]  # which the other overrides
+    rows: Any = {"train": trainer.train_dataset, "validation": trainer.eval_dataset}
+    empty: dict[str, Any] = {"tests": {}, "outputs": {}, "sources": [], "references": []}
+    return TrainingRun(
+        **empty,
+        data=Path(options.train_file).name,
+        rows={name: len(split) for name, split in rows.items() if split is not None},
+        history=history,
+        settings=settings,
+        task="text-generation",
+        adapter=f"LoRA of rank {options.lora_r}" if options.lora_r and not options.lora_merge else None,
+        base_model=options.base_model_name or options.base_model,
+        language=options.language,
+        license=options.license,
+        length_unit=options.length_unit,
+    )
+
+
+def merge(trainer: ResumableTrainer) -> None:
+    """Put the adapter's weights into those of the model."""
+    adapted: Any = trainer.model
+    trainer.model = adapted.merge_and_unload()
+
+
+def main(argv=None) -> dict:
+    """Run the recipe; returns the figures of the training."""
+    options, args = parse_arguments((CausalArguments, TrainingArguments), argv, __doc__)
+    if "train_sampling_strategy" not in options.given:
+        args.train_sampling_strategy = "group_by_length"  # at random a third of a batch is padding
+    set_up(args)
+    check_base(options.base_model)
+    with begun(args, options) as record:
+        tokenizer = tokenizer_of(options.base_model)
+        if tokenizer.pad_token is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        trainer = make_trainer(options, args, tokenizer)
+        metrics, history = fit(trainer, record, merge if options.lora_merge else None)
+        trainer.run = card_of(options, args, trainer, history)
+        publish(trainer)
+        return metrics
