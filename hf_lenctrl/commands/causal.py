@@ -198,18 +198,29 @@ def merge(trainer: ResumableTrainer) -> None:
     trainer.model = adapted.merge_and_unload()
 
 
-def main(argv=None) -> dict:
-    """Run the recipe; returns the figures of the training."""
+def parse(argv=None) -> tuple[CausalArguments, TrainingArguments]:
+    """Return the options of a run; its batches are grouped by length unless it says otherwise."""
     options, args = parse_arguments((CausalArguments, TrainingArguments), argv, __doc__)
     if "train_sampling_strategy" not in options.given:
         args.train_sampling_strategy = "group_by_length"  # at random a third of a batch is padding
+    return options, args
+
+
+def load_tokenizer(options: CausalArguments) -> Any:
+    """Return the base's tokenizer, with a token for padding."""
+    tokenizer = tokenizer_of(options.base_model)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def main(argv=None) -> dict:
+    """Run the recipe; returns the figures of the training."""
+    options, args = parse(argv)
     set_up(args)
     check_base(options.base_model)
     with begun(args, options) as record:
-        tokenizer = tokenizer_of(options.base_model)
-        if tokenizer.pad_token is None:
-            tokenizer.pad_token = tokenizer.eos_token
-        trainer = make_trainer(options, args, tokenizer)
+        trainer = make_trainer(options, args, load_tokenizer(options))
         metrics, history = fit(trainer, record, merge if options.lora_merge else None)
         trainer.run = card_of(options, args, trainer, history)
         publish(trainer)

@@ -31,6 +31,7 @@ from transformers import set_seed
 
 import hf_lenctrl
 
+from ..adapters import is_adapter
 from ..conversion import auto_class, tokenizer_of
 from ..inference.sources import length_or_range
 from ..length_units import LENGTH_UNITS
@@ -52,7 +53,7 @@ SAMPLING = (
 )
 ENGINES = ("output_dir", "key_column", "concurrency", "ray_address", "actor_cpus", "actor_gpus")
 # options of the command alone; the others are the pipeline's
-OWN = """model input_file output_file length length_column length_ratio reference_column source_column
+OWN = """model base_model input_file output_file length length_column length_ratio reference_column source_column
     column_prefix do_sample seed dtype compile way engine output_dir key_column concurrency ray_address actor_cpus
     actor_gpus min_score""".split()
 
@@ -74,6 +75,7 @@ def make_parser() -> CommandParser:
     parser = CommandParser(description=__doc__)
     add = parser.add_argument
     add("--model", required=True, nargs="+", type=model_name, help="folder or Hub name; several are an ensemble")
+    add("--base_model", type=model_name, help="base of a --model that is an adapter; by default the one that it names")
     add("--input_file", required=True, help="texts: txt, json, jsonl, csv, parquet (.gz too)")
     add("--output_file", help="JSON lines; required without --engine")
     lengths = parser.add_mutually_exclusive_group()
@@ -157,6 +159,7 @@ def check_engine(parser: CommandParser, args: argparse.Namespace) -> None:
         parser.error("--concurrency is at least 1, --actor_cpus above 0 and --actor_gpus at least 0")
     wrong = [name for name in ("do_sample", "compile") if getattr(args, name)]
     wrong += ["model"] * (len(args.model) > 1) + ["num_return_sequences"] * (args.num_return_sequences > 1)
+    wrong += ["base_model"] * (args.base_model is not None)
     wrong += ["min_score"] * (args.min_score is not None)
     wrong += ["length"] * (args.way == "reference" or len(args.length or []) > 1)
     if wrong:
@@ -166,9 +169,12 @@ def check_engine(parser: CommandParser, args: argparse.Namespace) -> None:
         )
 
 
-def load(paths: list[str], dtype: str | None = None, compiled: bool = False):
-    """The model, or the ensemble of several, and their tokenizer."""
-    models: list = [auto_class(path).from_pretrained(path, dtype=dtype).eval() for path in paths]
+def load(paths: list[str], dtype: str | None = None, compiled: bool = False, base_model: str | None = None):
+    """The model, or the ensemble of several, and their tokenizer; `base_model` is that of adapters."""
+    base = {} if base_model is None else {"base_model": base_model}
+    if plain := [path for path in paths if base and not is_adapter(path)]:
+        raise ValueError(f"--base_model is for an adapter, and {plain[0]} holds a model; leave it out")
+    models: list = [auto_class(path).from_pretrained(path, dtype=dtype, **base).eval() for path in paths]
     model: Any = models[0] if len(models) == 1 else hf_lenctrl.LengthControlEnsemble(models)
     model = model.to(PartialState().device)
     if compiled:
@@ -215,7 +221,7 @@ def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, s
     block, count = 16 * (args.batch_size or 32) * state.num_processes, args.num_return_sequences
     done = len(file.lines) // count
     done -= done % block  # the batches of a command that was not stopped
-    model, tokenizer = load(args.model, args.dtype, args.compile)
+    model, tokenizer = load(args.model, args.dtype, args.compile, args.base_model)
     options = generation_options(args)
     state.wait_for_everyone()  # all have read what the file holds
     bar = tqdm(desc="Generating", total=len(requests), initial=done, unit="text", disable=not state.is_main_process)
