@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, pipeline
 
 import hf_lenctrl
 from hf_lenctrl.commands import causal, generate, train
-from hf_lenctrl.commands.answers import encode
+from hf_lenctrl.commands.answer_rows import encode
 from hf_lenctrl.commands.arguments import parse_arguments
 
 

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainingArguments
 
 import hf_lenctrl
 from hf_lenctrl.commands import causal, train
-from hf_lenctrl.commands.answers import encode, load_answers
+from hf_lenctrl.commands.answer_rows import encode, load_answers
 from hf_lenctrl.training.collator import DataCollatorForAnswers
 
 

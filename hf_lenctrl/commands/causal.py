@@ -24,13 +24,13 @@ from transformers import (
 )
 
 from ..adapters import BASE
+from ..answers import answer_progress
 from ..conversion import add_length_control, tokenizer_of
 from ..length_units import LENGTH_UNITS, UnitTable
-from ..modeling_lenctrl_causal import answer_progress
 from ..training.collator import DataCollatorForAnswers
 from ..training.model_card import TrainingRun
 from ..training.trainer import ResumableTrainer, range_of
-from .answers import load_answers
+from .answer_rows import load_answers
 from .arguments import option, parse_arguments
 from .record import begun
 from .run import fit, publish, set_up

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from transformers import DataCollatorForSeq2Seq
 
+from ..answers import answer_progress
 from ..length_units import UnitTable
 from ..lengths import check_length
-from ..modeling_lenctrl_causal import answer_progress
 
 
 logger = logging.getLogger(__name__)
