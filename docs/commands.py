@@ -7,7 +7,7 @@ writes `docs/commands.md`. A test compares the page with what this makes.
 
 from pathlib import Path
 
-from hf_lenctrl.commands import evaluate, export, fit, generate, predictor, train
+from hf_lenctrl.commands import causal, evaluate, export, fit, generate, predictor, train
 from hf_lenctrl.commands.arguments import CommandParser, DataArguments, ModelArguments, RunArguments
 from hf_lenctrl.commands.predictor import PredictorArguments
 
@@ -37,6 +37,7 @@ def page() -> str:
     seq2seq, single = TRAINER.format("Seq2SeqTrainingArguments"), TRAINER.format("TrainingArguments")
     commands = {
         "train": (train.__doc__ + seq2seq, CommandParser([ModelArguments, DataArguments, RunArguments])),
+        "train, causal models": (causal.__doc__ + single, CommandParser([causal.CausalArguments])),
         "train-predictor": (predictor.__doc__ + single, CommandParser([PredictorArguments, DataArguments])),
         "generate": (generate.__doc__, generate.make_parser()),
         "fit": (fit.__doc__, fit.make_parser()),

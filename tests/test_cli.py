@@ -75,7 +75,7 @@ def test_a_misspelt_word_is_answered_with_the_right_one(run, words, message):
     ("words", "message"),
     [
         (["train", "headlin/small"], "there is no recipe 'headlin/small' (did you mean headline/small?)"),
-        (["train", "causal/acl"], "; take them out"),
+        (["train", "causal/acl"], "there is no folder runs/causal/base"),
         (["evaluate", "--input_file", "rows.csv"], "rows.csv has no column 'requested', only output;requested"),
         (["train", "missing.yaml"], "No such file or directory: 'missing.yaml'"),
         (["train", "headline/small", "--train_file", "gone.jsonl", "--use_cpu"], "there is no data file gone.jsonl"),

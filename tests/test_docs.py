@@ -26,11 +26,12 @@ from hub_server import Hub
 from recipe_runs import run_lenctrl
 from test_causal import build_plain, make_tokenizer
 from test_readme import ENVIRONMENT, README, ROOT
-from transformers import BertConfig, BertModel, BertTokenizer, MarianConfig, MarianMTModel, Seq2SeqTrainingArguments
+from transformers import BertConfig, BertModel, BertTokenizer, MarianConfig, MarianMTModel
 
 import hf_lenctrl
 import lenctrl
-from hf_lenctrl.commands.arguments import DataArguments, ModelArguments, RunArguments
+from hf_lenctrl.commands import train
+from hf_lenctrl.commands.causal import CausalArguments
 from hf_lenctrl.commands.generate import SAMPLING
 from hf_lenctrl.commands.predictor import PredictorArguments
 from hf_lenctrl.commands.recipes import find_recipe
@@ -51,9 +52,7 @@ BLOCKS = {name: BLOCK.findall(text) for name, text in PAGES.items()}
 LOCAL = {"facebook/bart-large-cnn": "plain", "google-bert/bert-base-uncased": "bert", "user/name": "runs/ldpe"}
 LOCAL |= {"Qwen/Qwen2.5-0.5B-Instruct": "chat"}
 OPTIONS = {
-    field.name
-    for cls in (ModelArguments, DataArguments, RunArguments, PredictorArguments, Seq2SeqTrainingArguments)
-    for field in dataclasses.fields(cls)
+    field.name for cls in (*train.CLASSES, CausalArguments, PredictorArguments) for field in dataclasses.fields(cls)
 }
 TINY = "--max_steps 2 --save_steps 1 --eval_steps 1 --use_cpu --validation_share 0.2 --test_share 0.2"
 TINY_MODEL = "--d_model 32 --ffn_dim 32 --attention_heads 2 --vocab_size 150"

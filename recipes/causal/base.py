@@ -79,7 +79,7 @@ def main(argv=None) -> None:
     tokenizer = train_tokenizer(rows["train"], args.output_dir)
     pairs = {split: pairs_of(tokenizer, these, args.abstract_tokens) for split, these in rows.items()}
     (args.output_dir / "data").mkdir(exist_ok=True)
-    for split, these in pairs.items():  # for train_causal_lm.py and evaluate.py
+    for split, these in pairs.items():  # for `lenctrl train` and measure.py
         lines = [json.dumps(pair, ensure_ascii=False) + "\n" for pair in these]
         (args.output_dir / "data" / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
     config = LlamaConfig(
