@@ -1,6 +1,7 @@
 """Adapters of causal models: a folder that needs the plain base alone, its card, and how it is loaded."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -32,6 +33,7 @@ def trained(tmp_path_factory):
     make_tokenizer().save_pretrained(folder / "secret_place" / "plain")
     rows = write_rows(folder / "rows.jsonl", ROWS)
     words = ["--base_model", str(folder / "secret_place" / "plain"), "--train_file", str(rows), "--max_length", "60"]
+    words += ["--lora_target", ".*_proj"]  # which would match layers of the plain base, too
     train.main([*words, "--lora_r", "4", "--output_dir", str(folder / "lora"), *OPTIONS])
     return folder
 
@@ -90,6 +92,19 @@ def test_the_card_says_the_base_the_task_and_the_lengths(trained, tmp_path):
     named = json.loads((tmp_path / "half" / "adapter_config.json").read_text())["base_model_name_or_path"]
     assert named == "user/plain"
     assert torch.isfinite(logits(hf_lenctrl.load_adapter(tmp_path / "half"))).all()
+
+
+@pytest.mark.parametrize("auto", [AutoModelForCausalLM, peft.AutoPeftModelForCausalLM])
+def test_the_adapter_is_not_put_on_the_plain_base(trained, tmp_path, auto, monkeypatch):
+    # as a download of the Hub is loaded, where transformers looks for the base alone
+    monkeypatch.chdir(trained / "secret_place")
+    left_out = shutil.ignore_patterns("_run", "checkpoint-*", "config.json")
+    shutil.copytree(trained / "lora", tmp_path / "lora", ignore=left_out)
+    fields = json.loads((tmp_path / "lora" / "adapter_config.json").read_text())
+    layer = "model.layers.0.mlp.up_proj"
+    assert re.fullmatch(fields["target_modules"], f"language_model.{layer}")
+    with pytest.raises(ValueError, match="not found in the base model"):
+        auto.from_pretrained(tmp_path / "lora")
 
 
 def test_a_base_that_is_elsewhere_or_another_is_said(trained, tmp_path):

@@ -9,6 +9,7 @@ which `pipeline` and `from_pretrained` load with its base. To resume an interrup
 
 import copy
 import logging
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -127,11 +128,24 @@ def _with_lora(model, options: CausalArguments, args):
     lora.task_type, lora.modules_to_save = "CAUSAL_LM", whole or None
     model.name_or_path = options.name
     adapted = get_peft_model(model, lora)
+    if whole:
+        _bind_to_control(adapted.peft_config["default"])
     base = Path(options.base_model)
     if args.should_save and base.is_dir():
         Path(args.output_dir, BASE).parent.mkdir(parents=True, exist_ok=True)
         Path(args.output_dir, BASE).write_text(str(base.resolve()), encoding="utf-8")
     return adapted
+
+
+def _bind_to_control(lora) -> None:
+    """
+    Name the layers of an adapter as they are called in a `LenCtrlForCausalLM`. PEFT then refuses to put the adapter
+    on the plain base, where the short names would match and the weights would not be found.
+    """
+    names = lora.target_modules
+    if not isinstance(names, str):
+        names = rf"(.*\.)?({'|'.join(map(re.escape, sorted(names)))})"
+    lora.target_modules = rf"(?=(.*\.)?language_model\.)({names})"
 
 
 def trained_lengths(model, tokenizer, rows: Dataset) -> dict[str, int]:
