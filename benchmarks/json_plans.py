@@ -27,6 +27,8 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from hf_lenctrl import LenCtrlForCausalLM, add_length_control
 from hf_lenctrl.commands.arguments import has_bfloat16
+from hf_lenctrl.commands.identity import identity
+from hf_lenctrl.commands.output_file import begin_folder
 from hf_lenctrl.engines.json_places import Places, Reader
 from hf_lenctrl.engines.json_strings import JsonStringsLogitsProcessor, StringVocabulary
 from hf_lenctrl.inference.finish import goes_on
@@ -179,6 +181,8 @@ def main(argv=None) -> None:
     with gzip.open(args.data, "rt", encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
     tokenizer = AutoTokenizer.from_pretrained(args.base)
+    own = {"data": identity(args.data), "base": identity(args.base), "max_steps": args.max_steps}
+    begin_folder(args.output_dir, own, any(args.output_dir.glob("c*")))  # config.json, checkpoint-*
     if not (args.output_dir / "config.json").exists():
         train(args.base, tokenizer, [row for row in rows if row["split"] == "train"], args)
     test = [row for row in rows if row["split"] == "test"]

@@ -58,7 +58,7 @@ ON_GPU = ("overhead", "length head", "batching", "precision", "utilisation")
 
 def code() -> str:
     """A name for what is measured and what measures it, and for their versions."""
-    files = [path for folder in ("hf_lenctrl", "benchmarks") for path in sorted((ROOT / folder).glob("*.py"))]
+    files = [path for folder in ("hf_lenctrl", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))]
     text = b"".join(path.read_bytes() for path in files) + f"{torch.__version__} {transformers.__version__}".encode()
     return hashlib.sha256(text).hexdigest()[:12]
 

@@ -71,17 +71,33 @@ def test_a_finished_folder_refuses_another_command(run, options, said):
     assert (run / "model.safetensors").read_bytes() == before
 
 
-def test_a_run_of_an_older_version_is_resumed_with_more_steps_and_the_card_says_it(run):
-    for name in ("run.json", "tokenizer"):  # which left them beside the model
-        (run / "_run" / name).rename(run / name)
+def test_a_run_is_resumed_with_more_steps_and_the_card_says_it(run):
     train(run, **{**AGAIN, "test_file": run.parent / "test_rows.jsonl", "max_steps": 8, "logging_steps": 1})
-    assert not (run / "_run" / "tokenizer").exists()
-    record = json.loads((run / "run.json").read_text())
+    record = json.loads((run / "_run" / "run.json").read_text())
     assert [(sitting["from"], sitting["to"]) for sitting in record["sittings"]] == [(0, 6), (6, 8)]
     card = (run / "README.md").read_text()
     assert "Steps 0 to 6 (" in card and "Steps 6 to 8 (" in card
     assert "Changed: `max_steps` to 8, `logging_steps`" in card
     assert "- `max_steps`: 8" in card and "num_train_epochs" not in card
+
+
+@pytest.mark.parametrize("name", ["README.md", "test.jsonl", "model.safetensors", "checkpoint-7/trainer_state.json"])
+def test_files_that_no_run_wrote_are_not_overwritten(tmp_path, name):
+    path = tmp_path / "mine" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    with pytest.raises(ValueError, match=f"mine holds {name.split('/')[0]}, which this run did not write; name ano"):
+        train(tmp_path / "mine")
+    assert path.read_text() == "mine" and not (tmp_path / "mine" / "_run" / "run.json").exists()
+
+
+def test_a_model_whose_checkpoints_were_removed_is_not_overwritten_by_another_run(run):
+    for path in run.glob("checkpoint-*"):
+        shutil.rmtree(path)
+    before = (run / "model.safetensors").read_bytes()
+    with pytest.raises(ValueError, match="first holds config.json, model.safetensors, which this run did not write"):
+        train(run, **{**AGAIN, "test_file": run.parent / "test_rows.jsonl", "learning_rate": 1e-2})
+    assert (run / "model.safetensors").read_bytes() == before
 
 
 def test_the_record_holds_no_row_and_no_path(trained):

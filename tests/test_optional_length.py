@@ -255,6 +255,11 @@ def test_texts_under_a_score_are_in_a_second_file_too(chooser, tmp_path, capsys)
     write_texts(*given, sum(scores) / 2)  # another bound takes the texts that are there
     assert "is complete" in capsys.readouterr().err
     assert [row["score"] for row in read_rows(low)] == scores[:1]
+    low.write_text(text := low.read_text() + "a note\n")  # of the person who reads it
+    with pytest.raises(ValueError, match="low.jsonl exists, with other lines than .*out.jsonl; move it, or name"):
+        write_texts(*given, -1000)
+    assert low.read_text() == text
+    low.unlink()
     (tmp_path / "out.jsonl").unlink()
     with pytest.raises(ValueError, match="chooses its texts"):
         write_texts(*given, -5, "--rerank", 2)

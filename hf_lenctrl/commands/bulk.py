@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
+from transformers import PreTrainedConfig
 
 from ..engines.ray import LengthControlledGenerator
+from .identity import identity
 from .locking import locked
 from .parts import KEY, Parts, keys_of
 from .rows import Request, Rows, requests_of
@@ -22,6 +24,17 @@ from .rows import Request, Rows, requests_of
 # options that the outputs do not depend on
 OTHERS = "input_file output_file output_dir engine concurrency ray_address actor_cpus actor_gpus".split()
 READER = 0.1  # of a CPU, for the task that reads
+
+
+def models_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return what the models and the predictor hold, under the names of their options."""
+    found: dict[str, Any] = {"model": identity(args.model[0])}
+    found |= {f"model {i}": identity(name) for i, name in enumerate(args.model[1:], start=2)}
+    name = args.predictor
+    if args.way == "predict" and name is None:
+        name = PreTrainedConfig.get_config_dict(args.model[0])[0].get("length_predictor")
+        name = name and (Path(args.model[0], name) if name.startswith("./") else name)
+    return found | ({} if name is None else {"predictor": identity(name)})
 
 
 def blocks_of(args: argparse.Namespace, size: int) -> Iterator[list[Request]]:
@@ -130,7 +143,7 @@ def write(args: argparse.Namespace, options: dict[str, Any]) -> None:
     size = 16 * (args.batch_size or 32)  # as `generate` without an engine, so that the texts are the same
     folder, requests = args.output_dir, next(blocks_of(args, 1))
     names, args.input_file = requests[0].names, str(Path(args.input_file).resolve())
-    own = {name: value for name, value in vars(args).items() if name not in OTHERS}
+    own = {name: value for name, value in vars(args).items() if name not in OTHERS} | models_of(args)
     Path(folder).mkdir(parents=True, exist_ok=True)
     with locked(folder):
         parts = Parts(folder, own, args.key_column or names["key"])

@@ -39,7 +39,7 @@ from ..lengths import LENGTH_CONSTRAINTS, window_in
 from . import bulk
 from .arguments import CommandParser
 from .locking import locked
-from .output_file import OutputFile, write_whole
+from .output_file import OutputFile, encoded, write_whole
 from .recipes import model_name
 from .rows import Request, read_requests
 
@@ -248,13 +248,20 @@ def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, s
     bar.close()
 
 
-def write_low(requests: list[Request], lines: list[str], args: argparse.Namespace) -> None:
-    """Write the lines under `--min_score` into a second file."""
-    name = requests[0].names["score"]
-    low = [line for line in lines if json.loads(line)[name] < args.min_score]
+def low_file(args: argparse.Namespace, file: OutputFile) -> Path:
+    """Return the name of the second file; raises `ValueError` where it exists and has a line that is not of `file`."""
     path = Path(f"{args.output_file}.low.jsonl")
-    write_whole(path, "".join(f"{line}\n" for line in low))
-    print(f"{len(low)} of {len(lines)} texts have a score under {args.min_score}: {path}", file=sys.stderr)
+    if path.exists() and not set(path.read_bytes().splitlines()) <= {encoded(line) for line in file.lines}:
+        raise ValueError(f"{path} exists, with other lines than {args.output_file}; move it, or name another output")
+    return path
+
+
+def write_low(requests: list[Request], file: OutputFile, args: argparse.Namespace) -> None:
+    """Write the lines under `--min_score` into a second file."""
+    name, path = requests[0].names["score"], low_file(args, file)
+    low = [line for line in file.lines if json.loads(line)[name] < args.min_score]
+    write_whole(path, "".join(f"{line}\n" for line in low), file.part)
+    print(f"{len(low)} of {len(file.lines)} texts have a score under {args.min_score}: {path}", file=sys.stderr)
 
 
 def print_figures(requests: list[Request], lines: list[str], args: argparse.Namespace) -> None:
@@ -290,11 +297,13 @@ def main(argv=None) -> None:
     )
     digest = hashlib.sha256("\n".join(request.columns for request in requests).encode(errors="surrogatepass"))
     options = {name: value for name, value in vars(args).items() if name not in ("input_file", "output_file")}
-    options["min_score"] = scored or None  # another one needs no other texts
+    options |= bulk.models_of(args) | {"min_score": scored or None}  # another score needs no other texts
     state = PartialState(cpu=not torch.accelerator.is_available())  # else processes on CPUs would not know each other
     Path(args.output_file).parent.mkdir(parents=True, exist_ok=True)
     with locked(args.output_file, state.is_main_process):
         file = OutputFile(args.output_file, {"input": digest.hexdigest(), **options})
+        if scored:
+            low_file(args, file)  # before hours of work
         if len(file.lines) == len(requests) * args.num_return_sequences:
             print(f"{args.output_file} is complete", file=sys.stderr)
         else:
@@ -302,4 +311,4 @@ def main(argv=None) -> None:
             if state.is_main_process:
                 print_figures(requests, file.lines, args)
         if scored and state.is_main_process:
-            write_low(requests, file.lines, args)
+            write_low(requests, file, args)

@@ -7,7 +7,13 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 
-PRIVATE = "_run"  # in the folder of a run; Trainer uploads no name that begins with an underscore
+PRIVATE = "_run"  # beside what a command writes; Trainer uploads no name that begins with an underscore
+
+
+def kept(path: str | Path, name: str) -> Path:
+    """Return a file that a command keeps for itself: `_run/<name>` in a folder, `_run/<file>.<name>` beside a file."""
+    path = Path(path)
+    return path / PRIVATE / name if path.is_dir() else path.parent / PRIVATE / f"{path.name}.{name}"
 
 
 @contextmanager
@@ -16,8 +22,7 @@ def locked(path: str | Path, writes: bool = True) -> Iterator[None]:
     Lock an output file or the folder of a run; of several processes that run one command only one `writes`. The system
     frees the lock when the process ends, killed or not; the empty file that it is held on stays.
     """
-    path = Path(path)
-    name = path / PRIVATE / "lock" if path.is_dir() else path.with_name(f".{path.name}.lock")
+    name = kept(path, "lock")
     with ExitStack() as stack:
         if writes:
             name.parent.mkdir(exist_ok=True)

@@ -25,8 +25,9 @@ from ..modeling_lenctrl import LenCtrlBartForConditionalGeneration, LenCtrlMaria
 from ..training.tokenizer import train_marian_tokenizer
 from .arguments import DataArguments, ModelArguments, RunArguments
 from .data import fit_length_tokens
+from .locking import kept
 from .recipes import did_you_mean
-from .run import private, trained_tokenizer
+from .run import trained_tokenizer
 
 
 logger = logging.getLogger(__name__)
@@ -104,7 +105,7 @@ def _check_fixed(args: ModelArguments, data_args: DataArguments, config) -> None
         has |= {"absolute_positions": True, "learned_lengths": 512, "length_scale": 1}
         has |= {} if args.model_name_or_path is None else {"length_tokens": None}
     name = args.model_name_or_path or args.base_model
-    record = private(str(name), "run.json")
+    record = kept(str(name), "run.json")
     before = json.loads(record.read_text(encoding="utf-8"))["decides"] if record.is_file() else {}
     given = {option: getattr(args, option, getattr(data_args, option, None)) for option in has if option in args.given}
     wrong = {option: value for option, value in given.items() if value not in (has[option], before.get(option))}

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .locking import PRIVATE
-from .output_file import check_begun, write_whole
+from .locking import kept
+from .output_file import begin_folder, write_whole
 from .rows import Request
 
 
@@ -70,12 +70,8 @@ class Parts:
     """
 
     def __init__(self, folder: str | Path, options: Mapping[str, Any], key: str):
-        self.folder, self.key, self.private = Path(folder), key, Path(folder, PRIVATE)
-        settings, own = self.private / "options.json", json.loads(json.dumps(options))
-        if self.files():
-            check_begun(self.folder, settings, own)
-        self.private.mkdir(parents=True, exist_ok=True)
-        write_whole(settings, json.dumps(own, indent=1))
+        self.folder, self.key = Path(folder), key
+        begin_folder(folder, options, begun=bool(self.files()))
 
     def files(self) -> list[Path]:
         """The parts, whole ones alone."""
@@ -97,4 +93,4 @@ class Parts:
         """Add a part, whose name is that of its rows, so that the same rows never make a second one."""
         name = f"part-{first:09}-{_digest(' '.join(keys)).hex()[:8]}.jsonl"
         # the lock of the folder is held, so one command at a time uses the name in `_run/`
-        write_whole(self.folder / name, "".join(f"{line}\n" for line in lines), self.private / "part")
+        write_whole(self.folder / name, "".join(f"{line}\n" for line in lines), kept(self.folder, "part"))

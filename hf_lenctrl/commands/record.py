@@ -7,15 +7,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub.utils.sha import sha_fileobj
-
 from .. import __version__
 from ..training.upload import check_upload
 from .arguments import MODELS
 from .checkpoints import checkpoints_of, trained_steps
+from .identity import TOKENIZER, WEIGHTS, identity, short
 from .lenctrl import POINT
-from .locking import locked
-from .run import private, remove_tokenizer
+from .locking import kept, locked
+from .run import remove_tokenizer
 
 
 # Options of Trainer that decide a run. The others change where and how fast it runs, or what it reports.
@@ -28,21 +27,9 @@ MAY_CHANGE = """max_steps num_train_epochs eval_strategy eval_steps save_steps s
     test_lengths""".split()
 AFTER = """attn_implementation preprocessing_num_workers bleu_tokenizer rouge_unit rouge_max_bytes weights_dtype
     length_predictor task card_examples language license base_model_name""".split()
-FILES = ("train_file", "validation_file", "test_file")
-TOKENIZER = ("tokenizer.json", "vocab.json", "target_vocab.json", "source.spm")
-WEIGHTS = ("config.json", "model.safetensors", *TOKENIZER)
-
-
-def identity(path: str | Path, names: Sequence[str] = WEIGHTS) -> dict[str, Any] | str:
-    """Size and hash of a file, or of `names` in a model's folder; a name on the Hub as it is. No path is in it."""
-    path = Path(path)
-    if path.is_dir():
-        parts = {name: identity(path / name) for name in names if (path / name).is_file()}
-        return {"name": path.resolve().name, "files": parts}
-    if not path.is_file():
-        return str(path)
-    with path.open("rb") as file:
-        return {"size": path.stat().st_size, "sha256": sha_fileobj(file).hex()}
+FILES, DATA = ("train_file", "validation_file", "test_file"), "dataset_name"
+MODEL_FILES = ("config.json", "model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
+WRITTEN = (*MODEL_FILES, "README.md", "test.jsonl", "test_predictions.jsonl", "predictor_table.json", "checkpoint-*")
 
 
 class RunRecord:
@@ -52,7 +39,7 @@ class RunRecord:
     """
 
     def __init__(self, args, *others):
-        self.output_dir, self.path = Path(args.output_dir), private(args.output_dir, "run.json")
+        self.output_dir, self.path = Path(args.output_dir), kept(args.output_dir, "run.json")
         self.writes = args.should_save
         own = {f.name: getattr(part, f.name) for part in others for f in fields(part) if f.init}
         values = own | args.to_dict() | {"processes": args.world_size}
@@ -60,9 +47,11 @@ class RunRecord:
         names = [name for name in own if name not in (*MAY_CHANGE, *AFTER)]
         decides = {name: values[name] for name in (*names, *OPTIMISATION, "processes")}
         given = [name for name in (*FILES, *MODELS) if decides.get(name) is not None]
+        if decides.get(DATA) is not None and Path(decides[DATA]).is_dir():  # else it is on the Hub
+            given.append(DATA)
         self.files = {name: Path(decides[name]).name for name in given}
-        # a generator's folder may be trained on: only its tokens count
-        kinds = {"target_tokenizer": TOKENIZER}
+        # a generator's folder may be trained on: only its tokens count; of a folder of data every file
+        kinds = {"target_tokenizer": TOKENIZER, DATA: ("*", "*/*", "*/*/*")}
         decides |= {name: identity(decides[name], kinds.get(name, WEIGHTS)) for name in given}
         self.decides = json.loads(json.dumps(decides, default=str))
         self.rows: dict[str, int] = {}
@@ -72,17 +61,26 @@ class RunRecord:
             self._compare(saved["decides"], trained_steps(done[-1]))
             self.rows, self.sittings = saved["rows"], saved["sittings"]
             return
-        # nothing was trained that could be resumed, but perhaps a tokenizer, on other text
-        if saved is not None and saved["decides"] != self.decides and self.writes:
-            remove_tokenizer(args.output_dir)
+        if saved is None or saved["decides"] != self.decides:
+            self._refuse_others(WRITTEN if saved is None else MODEL_FILES)
+            # nothing was trained that could be resumed, but perhaps a tokenizer, on other text
+            if self.writes:
+                remove_tokenizer(args.output_dir)
         self.save()
+
+    def _refuse_others(self, patterns: Sequence[str]) -> None:
+        """Raise `ValueError` where the folder holds files that a run writes, and that are not this run's."""
+        if found := sorted(path.name for pattern in patterns for path in self.output_dir.glob(pattern)):
+            names = ", ".join(found)
+            raise ValueError(f"{self.output_dir} holds {names}, which this run did not write; name another output_dir")
 
     def _compare(self, saved: dict, steps: int) -> None:
         most = self.changeable["max_steps"]
         pairs = {name: (saved.get(name), value) for name, value in self.decides.items()}
         if 0 < most < steps:  # what is trained cannot be untrained
             pairs["max_steps"] = f"{steps} (trained)", most
-        if points := [f"{POINT}{k}={_short(old)}, now {_short(new)}" for k, (old, new) in pairs.items() if old != new]:
+        differ = [(name, old, new) for name, (old, new) in pairs.items() if old != new]
+        if points := [f"{POINT}{name}={short(old, new)}, now {short(new, old)}" for name, old, new in differ]:
             raise ValueError(
                 f"{self.output_dir} holds a run with other options. Name another output_dir. Options that may change: "
                 f"{', '.join(self.changeable)}. Those that differ:{''.join(points)}"
@@ -129,14 +127,6 @@ class RunRecord:
             told = f" Changed: {', '.join(changed)}." if changed else ""
             lines.append(f"Steps {sitting['from']} to {end}: {how}.{told}")
         return lines
-
-
-def _short(value: Any) -> str:
-    """A value of the record for a message."""
-    if not isinstance(value, dict):
-        return str(value)
-    hashes = [file["sha256"][:8] for file in value.get("files", {"": value}).values()]
-    return " ".join(filter(None, [value.get("name"), "sha256", *hashes]))
 
 
 @contextmanager

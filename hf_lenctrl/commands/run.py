@@ -10,16 +10,10 @@ import torch
 import transformers
 
 from .checkpoints import check_checkpoint, finished_with, last_checkpoint, trained_steps
-from .locking import PRIVATE
+from .locking import kept
 
 
 logger = logging.getLogger(__name__)
-
-
-def private(output_dir: str | Path, name: str) -> Path:
-    """A file that a run keeps for itself: in `_run/`, or beside the model, where older versions left it."""
-    old, new = Path(output_dir, name), Path(output_dir, PRIVATE, name)
-    return old if old.is_file() and not new.is_file() else new
 
 
 def set_up(args) -> None:
@@ -36,7 +30,7 @@ def set_up(args) -> None:
 
 def _tokenizer_of(output_dir: str | Path) -> tuple[Path, Path]:
     """The folder of a run's tokenizer, and one without its name, which another run removes."""
-    folder = private(output_dir, "tokenizer/tokenizer_config.json").parent
+    folder = kept(output_dir, "tokenizer")
     shutil.rmtree(part := folder.with_suffix(".part"), ignore_errors=True)  # of a run that was killed
     return folder, part
 

@@ -19,6 +19,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
 from transformers.trainer_utils import get_last_checkpoint
 
 from hf_lenctrl.commands.arguments import has_bfloat16
+from hf_lenctrl.commands.identity import identity
+from hf_lenctrl.commands.output_file import begin_folder
 
 
 SEPARATOR = "\nTitle:\n"  # a new line before the title, so that its first word has no space to count
@@ -74,6 +76,10 @@ def main(argv=None) -> None:
     parser.add_argument("--learning_rate", type=float, default=1.5e-3)
     args = parser.parse_args(argv)
 
+    options = {name: value for name, value in vars(args).items() if name not in ("data", "output_dir")}
+    begin_folder(
+        args.output_dir, options | {"data": identity(args.data)}, (args.output_dir / "tokenizer.json").exists()
+    )
     set_seed(1)
     rows = {split: read_rows(args.data, split) for split in ("train", "validation", "test")}
     tokenizer = train_tokenizer(rows["train"], args.output_dir)

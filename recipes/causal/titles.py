@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
+from hf_lenctrl.commands.identity import identity
 from hf_lenctrl.commands.output_file import OutputFile
 
 
@@ -43,7 +44,9 @@ def main(argv=None) -> None:
     random.shuffle(prompts)
     prompts = prompts[: args.prompts]
     data = args.base / "data"
-    file = OutputFile(data / "written.jsonl", {**vars(args), "base": str(args.base)})
+    file = OutputFile(
+        data / "written.jsonl", {**vars(args), "base": identity(args.base), "rows": identity(data / "train.jsonl")}
+    )
     file.begin(len(file.lines))
     if file.lines:
         state = bytearray.fromhex(json.loads(file.lines[-1])["random"])

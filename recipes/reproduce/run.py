@@ -25,6 +25,7 @@ from hf_lenctrl.commands import generate
 from hf_lenctrl.commands import predictor as train_length_predictor
 from hf_lenctrl.commands import train as train_seq2seq
 from hf_lenctrl.commands.checkpoints import checkpoints_of, trained_steps
+from hf_lenctrl.commands.identity import identity
 from hf_lenctrl.commands.recipes import find_recipe
 from hf_lenctrl.commands.rows import Rows
 from hf_lenctrl.conversion import tokenizer_of
@@ -279,7 +280,8 @@ def main(argv=None) -> None:
     for name in in_order(rows, chosen):
         results = load_results(out / "results.jsonl")
         options = {**spec["options"], **rows[name]}
-        recorded = {k: v for k, v in options.items() if not k.endswith("_file")}  # where data lie may change
+        # where data lie may change, not what they are
+        recorded = {k: identity(v) if v and k.endswith("_file") else v for k, v in options.items()}
         if name in results:
             if results[name]["config"] != recorded:
                 raise ValueError(

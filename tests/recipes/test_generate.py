@@ -11,7 +11,7 @@ from pipeline_calls import spy
 from recipe_runs import save, save_stock, write_rows, write_texts
 
 import hf_lenctrl
-from hf_lenctrl.commands import generate
+from hf_lenctrl.commands import bulk, generate
 
 
 def test_a_length_that_the_model_cannot_hold_is_told_before_any_is_written(monkeypatch, shared_tokenizer, tmp_path):
@@ -131,6 +131,41 @@ def test_a_command_that_was_stopped_goes_on_where_its_output_ends(stub, tmp_path
     with pytest.raises(ValueError, match="no command with these options began it[^*]*\\* input="):
         write_texts(Path("stub"), file, *options)
     assert out.read_bytes() == text
+
+
+@pytest.mark.parametrize(
+    "engine, changed",
+    [("", "model"), ("", "second"), ("", "predictor"), ("", "own"), ("ray", "model"), ("ray", "predictor")],
+)
+def test_other_weights_under_one_name_are_not_resumed_with(stub, tmp_path, monkeypatch, engine, changed):
+    if engine == "ray":
+        monkeypatch.setattr(generate, "find_spec", lambda name: name)
+        monkeypatch.setattr(bulk, "start", lambda args: None)
+        done = {"requested_length": 1, "generated_text": "A", "generated_length": 1, "within": True}
+        monkeypatch.setattr(bulk, "job", lambda *args: written(args, done))
+    for name in ("model", "second", "predictor", "model/own"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_text("one")
+    (tmp_path / "model" / "config.json").write_text('{"length_predictor": "./own"}')
+    file = write_rows(tmp_path / "in.jsonl", [{"source": "a"}, {"source": "b"}])
+    words = ["--model", str(tmp_path / "model"), *([str(tmp_path / "second")] if changed == "second" else [])]
+    words += ["--input_file", str(file), "--length", *(["predict"] if changed in ("predictor", "own") else ["5"])]
+    words += ["--predictor", str(tmp_path / "predictor")] if changed == "predictor" else []
+    where = {"ray": ["--engine", "ray", "--output_dir"]}.get(engine, ["--output_file"])
+    generate.main([*words, *where, str(tmp_path / "out")])
+    generate.main([*words, *where, str(tmp_path / "out")])  # nothing has changed
+    (tmp_path / ("model/own" if changed == "own" else changed) / "model.safetensors").write_text("two")
+    with pytest.raises(
+        ValueError, match=r"began it; name another\n  \* \w+( 2)?=model.safetensors sha256 7692c3ad, now"
+    ):
+        generate.main([*words, *where, str(tmp_path / "out")])
+
+
+def written(args, done):
+    """What an actor of Ray returns for each block."""
+    for (block,) in (block["block"] for block in bulk.read_blocks(args[0], *args[2:])):
+        columns = json.loads(block)
+        yield {"block": json.dumps(columns | {k: [v] * len(columns["text"]) for k, v in done.items()})}
 
 
 # what JSON readers that infer types make other values of: numbers, dates, empty texts; and columns that change
