@@ -1,0 +1,55 @@
+"""What a resumed command compares its files by: what they hold, never their names."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub.utils.sha import sha_fileobj
+from transformers import PreTrainedConfig
+
+from ..training.upload import MODEL, uploaded
+
+
+TOKENIZER = ("tokenizer.json", "vocab.json", "vocab.txt", "target_vocab.json", "*.spm", "*.model")
+WEIGHTS = tuple(name for name in MODEL if not name.endswith(".py")) + ("*.safetensors", "*_model*.bin")
+ADAPTER = "adapter_config.json"
+
+
+def identity(name: str | Path, patterns: tuple[str, ...] = WEIGHTS) -> dict[str, Any] | str:
+    """
+    Return what tells a file, a model or a folder from another one; no local path is in it.
+
+    Args:
+        name (`str` or `Path`): A file, a folder, or a model on the Hub.
+        patterns (`tuple[str, ...]`): Of a folder the files that count, see `uploaded`; by default those that a model,
+            its tokenizer and its predictor are loaded from, and of an adapter the model below it.
+
+    Returns:
+        `dict` or `str`: `{"size": ..., "sha256": ...}` of a file, `{"<file>": {"size": ...}, ...}` of a folder, and of
+        a model on the Hub its name and commit.
+    """
+    path = Path(name)
+    if path.is_dir():
+        found: dict[str, Any] = {file: identity(path / file) for file in uploaded(path, patterns)}
+        adapter = json.loads((path / ADAPTER).read_text(encoding="utf-8")) if ADAPTER in found else {}
+        base = adapter.get("base_model_name_or_path")
+        below = {} if base is None else identity(base, patterns)
+        return found | ({"base": below} if isinstance(below, str) else {f"base/{k}": v for k, v in below.items()})
+    if path.is_file():
+        with path.open("rb") as file:
+            return {"size": path.stat().st_size, "sha256": sha_fileobj(file).hex()}
+    try:
+        commit = PreTrainedConfig.get_config_dict(str(name))[0].get("_commit_hash")
+    except (OSError, ValueError):  # a repository without a configuration; another name is refused by what loads it
+        commit = None
+    return str(name) if commit is None else f"{name} at {commit}"
+
+
+def short(value: Any, other: Any = None) -> str:
+    """Return a value of a record for a message; of a folder those files alone that differ from the `other`'s."""
+    if not isinstance(value, dict):
+        return str(value)
+    if "sha256" in value:
+        return f"sha256 {value['sha256'][:8]}"
+    others = other if isinstance(other, dict) else {}
+    return ", ".join(f"{name} {short(file)}" for name, file in value.items() if file != others.get(name)) or "no file"
