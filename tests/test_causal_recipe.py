@@ -191,8 +191,8 @@ def test_a_repeated_run_trains_nothing(six_steps, tmp_path, caplog):
 
 def test_a_resumed_run_has_the_weights_of_a_whole_one(six_steps, tmp_path):
     run, whole, weights = six_steps
-    for step in (2, 3):  # in the middle of an epoch
-        shutil.copytree(whole / f"checkpoint-{step}", tmp_path / f"checkpoint-{step}")
+    for name in ("checkpoint-2", "checkpoint-3", "_run"):  # in the middle of an epoch
+        shutil.copytree(whole / name, tmp_path / name)
     (tmp_path / "checkpoint-3" / "trainer_state.json").unlink()  # it was killed while it saved
     resumed = run(tmp_path)
     assert resumed[weights] == (whole / weights).read_bytes()

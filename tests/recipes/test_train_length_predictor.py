@@ -87,7 +87,7 @@ def test_the_tokens_of_a_generator_that_was_trained_on_are_the_same(data, tmp_pa
     train(data, folder, "--max_steps=1", *unit)
     vocabulary = next(path for path in (generator / "vocab.json", generator / "tokenizer.json") if path.is_file())
     vocabulary.write_text(vocabulary.read_text() + " ")
-    with pytest.raises(ValueError, match=r"differ:\n  \* target_tokenizer=generator sha256 \w{8} .*, now generator "):
+    with pytest.raises(ValueError, match=r"differ:\n  \* target_tokenizer=(vocab|tokenizer).json sha256 \w{8}, now "):
         train(data, folder, "--max_steps=1", *unit)
 
 
