@@ -216,7 +216,11 @@ def test_evaluate_shows_the_baseline_and_leaves_out_dropped_rows(trained, tmp_pa
     assert report["baseline"]["rouge1_f1"] == pytest.approx(figures["test_20_lead_rouge1_f1"])
     assert report["text"]["distinct"] == figures["test_20_distinct"]
     text = capsys.readouterr().out
-    assert "lead, the source cut at the requested length" in text and "filled end 0.0 %" in text
+    assert (
+        "lead, `source` cut at the requested length" in text
+        and "2 of 9 rows left out: they" in text
+        and "filled end 0.0 %" in text
+    )
     assert not (tmp_path / "report" / "report.png").exists() and (tmp_path / "report" / "report.md").is_file()
 
 

@@ -72,15 +72,17 @@ def baseline_of(args: argparse.Namespace, rows: Rows, requested: dict[str, list[
     if args.source_column not in rows.columns or unit == "token":
         return "", []
     pairs = zip(rows.texts(args.source_column), requested[unit], strict=True)
-    return "lead, the source cut at the requested length", [lead(source, length, unit) for source, length in pairs]
+    return f"lead, `{args.source_column}` cut at the requested length", [
+        lead(source, length, unit) for source, length in pairs
+    ]
 
 
 def main(argv=None) -> None:
     """Run the command."""
     args = parse(argv)
     rows = Rows(args.input_file)
-    # `test_outputs.jsonl` of a run says in `dropped` which rows were not tested
-    rows.values = [row for row in rows.values if row.get("output") is not None or not row.get("dropped")]
+    # `test_outputs.jsonl` of a run says in `dropped` which rows were not tested, and has no text for them
+    rows.keep(lambda row: row.get(args.output_column) is not None or not isinstance(row.get("dropped"), str))
     if args.length is None:
         requested = {unit: rows.lengths(name) for unit, name in zip(args.units, args.requested_column, strict=True)}
     else:
@@ -95,6 +97,7 @@ def main(argv=None) -> None:
         worst=args.worst,
         **window_in(args),
     )
+    report.rows = {"read": rows.read, "left_out": rows.read - len(rows)}
     if args.reference_column is not None:
         references = rows.texts(args.reference_column)
         how: dict[str, Any] = {"max_bytes": args.rouge_max_bytes, "unit": args.rouge_unit}

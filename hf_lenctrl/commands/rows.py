@@ -7,7 +7,7 @@ import json
 import os
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -58,6 +58,14 @@ class Rows:
     def _set(self, path: str, kind: str, values: list[dict], first: int) -> None:
         self.path, self.kind, self.values, self.first = path, kind, values, first
         self.columns: list[str] = list(dict.fromkeys(chain.from_iterable(values)))
+        self.numbers, self.read = list(range(first, first + len(values))), len(values)
+
+    def keep(self, chosen: Callable[[dict], bool]) -> None:
+        """Leave out the other rows; each keeps its number, and `read` says how many there were."""
+        pairs = [(n, row) for n, row in zip(self.numbers, self.values, strict=True) if chosen(row)]
+        if not pairs:
+            raise ValueError(f"no row of {self.path} is left: none of its {self.read} rows has a text")
+        self.numbers, self.values = map(list, zip(*pairs, strict=True))
 
     @classmethod
     def blocks(cls, path: str, size: int) -> "Iterator[Rows]":
@@ -85,7 +93,7 @@ class Rows:
     def texts(self, name: str) -> list[str]:
         """A column of texts."""
         texts = self.column(name)
-        for i, text in enumerate(texts, start=self.first):
+        for i, text in zip(self.numbers, texts, strict=True):
             if not isinstance(text, str):
                 raise ValueError(f"row {i} of {self.path}: {name!r} must hold text, got {text!r}")
         return texts
@@ -93,7 +101,7 @@ class Rows:
     def lengths(self, name: str, ranges: bool = False) -> list:
         """A column of lengths, `40`, `40.0` or `"40"`, or with `ranges` of ranges, `[30, 42]` or `"30-42"`."""
         lengths: list = []
-        for i, value in enumerate(self.column(name), start=self.first):
+        for i, value in zip(self.numbers, self.column(name), strict=True):
             try:
                 lengths.append(length_or_range(value))
                 if not ranges and isinstance(lengths[-1], tuple):
@@ -165,7 +173,7 @@ def requests_of(
     own = None if length_column is None else rows.lengths(length_column, ranges=True)
     references = None if reference_column is None else rows.texts(reference_column)
     added = ["requested", "output", "length", *added]
-    names = {name: prefix + name for name in added if prefix + name != length_column}  # the row has that
+    names = {name: prefix + name for name in added if name != "requested" or prefix + name != length_column}
     if taken := [name for name in names.values() if name in rows.columns]:
         raise ValueError(f"{path} has columns {', '.join(taken)}, as the output; give --column_prefix generated_")
     if "source" not in rows.columns:

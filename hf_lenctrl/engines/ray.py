@@ -11,6 +11,9 @@ from ..inference.pipeline_call import Call, Row
 from ..inference.sources import length_or_range
 
 
+ADDED = ("generated_text", "generated_length", "requested_length", "within")
+
+
 class LengthControlledGenerator:
     """
     Adds generated texts to a batch. Each actor of Ray makes one, and so loads the model once:
@@ -71,6 +74,8 @@ class LengthControlledGenerator:
             `[low, high]`, and `within`, whether the constraint's window holds the length (without a constraint,
             whether it is the requested one; true where none was requested).
         """
+        if taken := [name for name in ADDED if name in batch]:
+            raise ValueError(f"the batch has columns {', '.join(taken)}, which are added here; rename or drop them")
         texts = list(self._column(batch, self.text_column))
         options = {"progress_bar": False, **self.options}
         if self.length_column is not None:

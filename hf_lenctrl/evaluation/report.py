@@ -39,6 +39,7 @@ class LengthReport:
         rouge (`dict`, *optional*): Figures of `rouge_metrics` and their `settings`, to be shown with the lengths.
         baseline (`dict`, *optional*): `rouge_metrics` of a baseline, and its `name`.
         text (`dict`, *optional*): Figures of `text_quality`.
+        rows (`dict`, *optional*): Of a file, the rows that were `read`, and those of them that were `left_out`.
     """
 
     units: dict[str, dict[str, Any]]
@@ -46,10 +47,11 @@ class LengthReport:
     rouge: dict[str, float | str] | None = None
     baseline: dict[str, Any] | None = None
     text: dict[str, float] | None = None
+    rows: dict[str, int] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """`units`, and `rouge`, `baseline` and `text` where they are known: what `report.json` holds."""
-        parts = {name: getattr(self, name) for name in ("units", "rouge", "baseline", "text")}
+        """`units`, and `rouge`, `baseline`, `text` and `rows` where they are known: what `report.json` holds."""
+        parts = {name: getattr(self, name) for name in ("units", "rouge", "baseline", "text", "rows")}
         return {name: value for name, value in parts.items() if value is not None}
 
     def markdown(self) -> str:

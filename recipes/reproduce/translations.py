@@ -98,7 +98,7 @@ def _lengths_in(
     """
     produced = count_texts(tokenizer, outputs, unit, target=True)
     requested = rows.lengths("requested") if were_given and "requested" in rows.columns else None
-    if "length" not in rows.columns:
+    if not {"length", "requested"} <= set(rows.columns):  # a file of `lenctrl generate` has both
         return produced, requested
     stated = [int(n) if str(n).isdecimal() else -1 for n in rows.column("length")]
     others = [other for other in LENGTH_UNITS if other != "token"]

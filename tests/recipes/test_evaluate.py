@@ -106,3 +106,24 @@ def test_faults_of_the_file_are_told_with_their_row(tmp_path, row, options, mess
     path = write(tmp_path / "out.jsonl", [*ROWS, {**ROWS[0], **row}])
     with pytest.raises(ValueError, match=message):
         recipe.main(["--input_file", path, *options])
+
+
+def test_a_column_of_the_users_hides_no_row_and_rows_left_out_are_counted(tmp_path, capsys):
+    rows = [
+        {"x": "abc", "requested": 3, "dropped": "a file"},  # of the user, about something else
+        {"x": "far too long", "requested": 3, "dropped": True},
+        {"x": None, "requested": None, "dropped": "empty text"},
+        {"x": "abcd", "requested": 4},
+    ]
+    options = ["--input_file", write(tmp_path / "out.jsonl", rows), "--output_column", "x"]
+    recipe.main([*options, "--output_dir", str(tmp_path / "report")])
+    out = capsys.readouterr().out
+    assert table_rows(out)[1][:2] == ["character", "3"] and "\n1 of 4 rows left out: they have no text, and" in out
+    report = json.loads((tmp_path / "report" / "report.json").read_text(encoding="utf-8"))
+    assert report["rows"] == {"read": 4, "left_out": 1}
+    write(tmp_path / "out.jsonl", [rows[0], rows[3]])
+    recipe.main(options)
+    assert "\n0 of 2 rows left out.\n" in capsys.readouterr().out
+    write(tmp_path / "out.jsonl", [rows[2], {"x": 5, "requested": 3}])
+    with pytest.raises(ValueError, match="row 2 of .*out.jsonl: 'x' must hold text, got 5"):
+        recipe.main(options)

@@ -220,6 +220,15 @@ def test_a_column_of_an_outputs_name_is_refused_with_the_way_out(stub, tmp_path)
     assert written == row | {"new_requested": 4, "new_output": "AB", "new_length": 2}
 
 
+@pytest.mark.parametrize("name", ["length", "output"])
+def test_a_column_of_lengths_has_no_name_of_an_outputs_other_columns(stub, tmp_path, name):
+    file = write_rows(tmp_path / "in.jsonl", [{"source": "abc", name: 5}])
+    with pytest.raises(ValueError, match=f"in.jsonl has columns {name}, as the output; give --column_prefix"):
+        write_texts(Path("stub"), file, "--length_column", name)
+    (written,) = write_texts(Path("stub"), file, "--length_column", name, "--column_prefix", "new_")
+    assert (written[name], written["new_requested"], written["new_length"]) == (5, 5, 3)
+
+
 def refuse(tmp_path, rows, *options):
     file = tmp_path / ("in.jsonl" if isinstance(rows, list) else "in.txt")
     write_rows(file, rows) if isinstance(rows, list) else file.write_text(rows, encoding="utf-8")
