@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import logging
 from collections.abc import Sequence
 from pathlib import PureWindowsPath
 from typing import Any, ClassVar
@@ -31,6 +32,9 @@ from .length_units import LENGTH_UNITS
 from .lengths import LONGEST, check_counts, check_name
 
 
+logger = logging.getLogger(__name__)
+
+
 @strict
 class LengthPredictorConfig(PreTrainedConfig):
     """
@@ -44,6 +48,8 @@ class LengthPredictorConfig(PreTrainedConfig):
         target_mean (`float`, *optional*, defaults to 0.0), target_std (`float`, *optional*, defaults to 1.0): Mean and
             standard deviation of the training targets' lengths, in units.
         dropout (`float`, *optional*, defaults to 0.1): Dropout before the linear layer.
+        error (`float`, *optional*), error_of_mean (`float`, *optional*): Mean absolute error on the test rows, in
+            units, of the predictor and of `target_mean` for every text; set by the training.
     """
 
     model_type = "length_predictor"
@@ -54,6 +60,8 @@ class LengthPredictorConfig(PreTrainedConfig):
     target_mean: float | int = 0.0
     target_std: float | int = 1.0
     dropout: float | int = 0.1
+    error: float | int | None = None
+    error_of_mean: float | int | None = None
 
     def __post_init__(self, **kwargs):
         if self.encoder is None:
@@ -65,6 +73,16 @@ class LengthPredictorConfig(PreTrainedConfig):
     def to_diff_dict(self):
         """As in the parent, but the encoder's fields are compared with its own defaults, not with BERT's."""
         return {**super().to_diff_dict(), "encoder": self.encoder.to_diff_dict()}
+
+    def warning(self) -> str | None:
+        """Return a sentence where one length for every text is no worse than the predictor; else None."""
+        if self.error is None or self.error_of_mean is None or self.error < self.error_of_mean:
+            return None
+        return (
+            f"the length predictor is no better than one length for all texts: its mean error is {self.error:.2f} "
+            f"{self.length_unit}s, that of the mean of the training lengths, {self.target_mean:.0f}, is "
+            f"{self.error_of_mean:.2f}; train it longer or on more rows, or give the length"
+        )
 
     def validate_length_predictor(self):
         check_name("length_unit", self.length_unit, LENGTH_UNITS)
@@ -285,6 +303,8 @@ def load_predictor(name_or_path, *, subfolder: str = "", dtype="auto", **hub_opt
         what = "no known model" if found is None else f"a {found!r} model"
         raise ValueError(f"{where} holds {what}, not a length predictor")
     predictor = LengthPredictor.from_pretrained(name_or_path, dtype=dtype, **options)
+    if told := predictor.config.warning():
+        logger.warning(told)
     return predictor.eval(), AutoTokenizer.from_pretrained(name_or_path, **options)
 
 

@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 
 import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from conftest import word_tokenizer
 
 from hf_lenctrl.commands.arguments import DataArguments
 from hf_lenctrl.commands.data import RowReport, leave_out_lengths, load_splits, tokenize
-from hf_lenctrl.commands.rows import load_rows
+from hf_lenctrl.commands.rows import Rows, load_rows, read_requests
 from hf_lenctrl.training.collator import DataCollatorForLengthControl
 
 
@@ -241,3 +243,65 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path, name, data, options, mess
     (tmp_path / name).write_bytes(data)
     with pytest.raises(ValueError, match=message):
         load_splits(whole(**{"train_file": str(tmp_path / name), **options}))
+
+
+TWICE = b'{"source": "a", "target": "t"}\n\n{"source": "b", "source": "c", "target": "t"}\n'
+NESTED = b'[{"source": "a", "target": "t"}, {"source": "b", "target": "t", "more": [{"x": 1, "x": 2}]}]'
+
+
+@pytest.mark.parametrize("read", [load_rows, Rows], ids=["train", "generate"])
+@pytest.mark.parametrize(
+    "name, data, message",
+    [
+        ("a.jsonl", TWICE, "row 2 has two values of the name 'source'"),
+        ("a.jsonl.gz", gzip.compress(TWICE), "row 2 has two values of the name 'source'"),
+        ("a.json", NESTED, "row 2 has two values of the name 'x'"),
+        ("a.csv", b"source,target,source\na,b,c\n", "two columns have the name 'source'"),
+        ("a.parquet", ["source", "target", "source"], "two columns have the name 'source'"),
+        ("nested.parquet", ["x", "y", "x"], "two columns have the name 'x'"),
+        *(
+            (f"{code}.csv", "source,target\na,b\n".encode(code), "; save it as UTF-8")
+            for code in ("utf-16", "utf-16le")
+        ),
+        *((f"{code}.jsonl", GOOD.encode(code), "; save it as UTF-8") for code in ("utf-16", "utf-16be")),
+    ],
+)
+def test_two_values_of_one_name_and_other_encodings_are_refused(tmp_path, read, name, data, message):
+    path = tmp_path / name
+    if isinstance(data, list):
+        table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"]), pa.array(["c"])], names=data)
+        if name.startswith("nested"):
+            rows = pa.ListArray.from_arrays(
+                [0, 1], pa.StructArray.from_arrays(table.columns[0].chunks * 3, names=data)
+            )
+            table = pa.table({"source": ["a"], "target": ["b"], "more": rows})
+        pq.write_table(table, path)
+    else:
+        path.write_bytes(data)
+    with pytest.raises(ValueError, match=f"{name} could not be read as .*{message}"):
+        read(str(path))
+
+
+@pytest.mark.parametrize("column", ["source", "target"])
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_a_text_with_u0000_is_refused_with_its_row(tmp_path, column, kind):
+    row = {"source": "one", "target": "two"}
+    path = tmp_path / f"rows.{kind}"
+    lines = [row, row, row | {column: "a\0b"}, row]
+    texts = {
+        "jsonl": [json.dumps(line) for line in lines],
+        "csv": ["source,target", *(map(",".join, map(dict.values, lines)))],
+    }
+    path.write_text("\n".join(texts[kind]) + "\n")
+    message = f"row 3 of .*rows.{kind}: '{column}' holds U.0000; save the file as UTF-8, or take the character out"
+    with pytest.raises(ValueError, match=message):
+        load_splits(whole(train_file=str(path)))
+    with pytest.raises(ValueError, match=message):
+        Rows(str(path)).texts(column)
+
+
+@pytest.mark.parametrize("code", ["utf-16le", "utf-16be"])
+def test_lines_of_utf_16_without_a_mark_are_no_texts(tmp_path, code):
+    (tmp_path / "in.txt").write_bytes("one\ntwo\n".encode(code))
+    with pytest.raises(ValueError, match="row 1 of .*in.txt: 'source' holds U.0000; save the file as UTF-8"):
+        read_requests(str(tmp_path / "in.txt"))

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow.compute as pc
 import torch
 from datasets import Dataset, DatasetDict, load_dataset
 
 from ..length_tokens import LengthTokens
 from ..length_units import UnitTable, count_texts
 from .arguments import DataArguments
-from .rows import load_rows
+from .rows import holds_null, load_rows
 
 
 logger = logging.getLogger(__name__)
@@ -91,6 +92,10 @@ def _check_columns(rows: Dataset, file: str, args: DataArguments) -> None:
         kind = getattr(rows.features[column], "dtype", "other values")
         if option != "group_column" and kind not in ("string", "large_string", "null"):
             raise ValueError(f"column {column!r} of {file} must hold text, got {kind}; {advice}")
+        if option != "group_column" and kind != "null":
+            null = pc.index(pc.match_substring(rows.data.column(column), "\0"), True).as_py()
+            if null >= 0:
+                raise ValueError(holds_null(null + 1, file, column))
 
 
 def _split(rows: Dataset, shares: dict[str, float], args: DataArguments) -> dict[str, Dataset]:

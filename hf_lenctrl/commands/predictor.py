@@ -33,6 +33,7 @@ from .run import fit, publish, set_up, trained_tokenizer
 
 
 logger = logging.getLogger("train_length_predictor")
+TITLES = {"mean": "mean of the training lengths"}
 CHARACTERS = 1000  # of a new tokenizer, the most frequent
 
 
@@ -71,7 +72,7 @@ class PredictorTrainer(HubTrainer):
     def create_model_card(self, *args, **kwargs):
         if self.is_world_process_zero():
             folder, model = Path(str(self.args.output_dir)), self.accelerator.unwrap_model(self.model)
-            measured = f"## Measured\n\n{markdown(self.table)}" if self.table else ""
+            measured = f"## Measured\n\n{markdown(self.table)}\n\n{model.config.warning() or ''}" if self.table else ""
             name = self.hub_model_id or folder.resolve().name
             minimal_card(model, name, self.args.hub_revision, measured).save(folder / "README.md")
 
@@ -155,12 +156,13 @@ def tokenize(splits: DatasetDict, tokenizer, limit: int, data_args: DataArgument
 
 
 def markdown(table: dict[str, dict]) -> str:
-    """Table 2 of Oka et al. 2020."""
+    """Table 2 of Oka et al. 2020, and what a predictor must be better than."""
     lines = ["| split | lengths | average error | variance | correlation | error ratio |", "|---|---|---|---|---|---|"]
     for split, row in table.items():
-        for name, ratio in (("source", None), ("predicted", row["mae_ratio"])):
+        for name, ratio in (("source", None), ("mean", None), ("predicted", row["mae_ratio"])):
             values = [*row[name].values(), ratio]
-            lines.append(f"| {split} | {name} | {' | '.join('' if v is None else f'{v:.2f}' for v in values)} |")
+            cells = ["" if value is None else f"{value:.2f}" for value in values]
+            lines.append(f"| {split} | {TITLES.get(name, name)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -169,10 +171,17 @@ def test_on(name: str, trainer: PredictorTrainer, split, tokenized) -> dict[str,
     result = trainer.predict(tokenized, metric_key_prefix=name)
     values = torch.as_tensor(result.predictions)
     predicted = round_lengths(values).tolist()
-    own, source = (predictor_figures(x, split["labels"][:]) for x in (predicted, split["source_length"][:]))
+    config = trainer.accelerator.unwrap_model(trainer.model).config
+    constant = round_lengths(torch.tensor([config.target_mean] * len(predicted))).tolist()
+    lengths = split["labels"][:], (predicted, split["source_length"][:], constant)
+    own, source, mean = (predictor_figures(found, lengths[0]) for found in lengths[1])
     ratio = own["mae"] / source["mae"] if source["mae"] > 0 else None
-    trainer.table[name] = {"predicted": own, "source": source, "mae_ratio": ratio}
+    trainer.table[name] = {"predicted": own, "source": source, "mean": mean, "mae_ratio": ratio}
+    config.error, config.error_of_mean = own["mae"], mean["mae"]  # of the test rows, which come last
+    if told := config.warning():
+        logger.warning("%s: %s", name, told)
     figures = {f"{name}_source_{key}": value for key, value in source.items()} | {f"{name}_mae_ratio": ratio}
+    figures |= {f"{name}_mean_{key}": value for key, value in mean.items()}
     figures |= result.metrics or {}
     trainer.save_metrics(name, figures)
     if name == "test" and trainer.is_world_process_zero():
@@ -222,6 +231,7 @@ def main(argv=None) -> dict:
         for name in sorted(splits.keys() - {"train"}, reverse=True):  # validation, test
             metrics |= test_on(name, trainer, splits[name], tokenized[name])
         if trainer.is_world_process_zero():
+            model.config.save_pretrained(args.output_dir)  # with its errors
             Path(args.output_dir, "predictor_table.json").write_text(json.dumps(trainer.table, indent=1))
             logger.info("lengths of references in %ss\n%s", unit, markdown(trainer.table))
         publish(trainer)

@@ -15,6 +15,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from datasets import Dataset, load_dataset
 from datasets.exceptions import DatasetGenerationError
@@ -25,14 +26,21 @@ from ..inference.sources import length_or_range
 ROW_FILES = ("json", "jsonl", "csv", "parquet")
 
 
+def holds_null(row: int, path: str, name: str) -> str:
+    """Return what to say of a text with U+0000, which a file of UTF-16 has where UTF-8 is read."""
+    return f"row {row} of {path}: {name!r} holds U+0000; save the file as UTF-8, or take the character out"
+
+
 def load_rows(path: str) -> Dataset:
     """Rows of a local json, jsonl, csv or parquet file, or one of these with `.gz`, mapped into memory."""
     kind = _kind_of(path, ROW_FILES)
     with _told(path, kind):
         if path.endswith(".parquet.gz"):  # `datasets` does not unpack it
             return Dataset(_parquet_file(path).read())
-        if kind == "csv":  # pandas would move the cells of a row that has more or fewer
-            deque(_csv_rows(path), maxlen=0)
+        if kind == "parquet":
+            _parquet_file(path)
+        else:  # pandas would move the cells of a row that has more or fewer, and take the last of two values
+            deque(_READERS[kind](path), maxlen=0)
         # pandas would take texts such as "NA" and "null" for missing ones
         options: dict[str, Any] = {"keep_default_na": False} if kind == "csv" else {}
         builder = "json" if kind == "jsonl" else kind
@@ -96,6 +104,8 @@ class Rows:
         for i, text in zip(self.numbers, texts, strict=True):
             if not isinstance(text, str):
                 raise ValueError(f"row {i} of {self.path}: {name!r} must hold text, got {text!r}")
+            if "\0" in text:
+                raise ValueError(holds_null(i, self.path, name))
         return texts
 
     def lengths(self, name: str, ranges: bool = False) -> list:
@@ -211,7 +221,17 @@ def _told(path: str, kind: str) -> Iterator[None]:
         raise ValueError(f"{path} has no rows") from None
     except (DatasetGenerationError, ValueError, OSError, EOFError, RecursionError, zlib.error, csv.Error) as error:
         cause: Any = error.__cause__ or error
-        raise ValueError(f"{path} could not be read as {kind}: {cause}; mend or remove the broken row") from error
+        advice = "save it as UTF-8" if _is_utf16(path, kind) else "mend or remove the broken row"
+        raise ValueError(f"{path} could not be read as {kind}: {cause}; {advice}") from error
+
+
+def _is_utf16(path: str, kind: str) -> bool:
+    """Return whether a text file begins as one of UTF-16 does, with or without a mark."""
+    if kind == "parquet" or path.endswith(".gz"):
+        return False
+    with open(path, "rb") as file:
+        head = file.read(64)
+    return b"\0" in head or head[:2] in (b"\xff\xfe", b"\xfe\xff")
 
 
 def _open(path: str, newline: str | None = None) -> IO[str]:
@@ -225,6 +245,16 @@ def _text_rows(path: str) -> Iterator[dict]:
 
 
 def _json_rows(path: str) -> Iterator[dict]:
+    doubled: list[tuple[str, dict]] = []
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict:
+        found = dict(pairs)
+        if len(found) < len(pairs):  # a name again, whose value would be the last
+            names = [name for name, _ in pairs]
+            doubled.append((max(names, key=names.count), found))
+        return found
+
+    count = 0
     with _open(path) as file:
         lines = enumerate(file, start=1)
         start, first = next(((number, line) for number, line in lines if line.strip()), (1, ""))
@@ -233,13 +263,22 @@ def _json_rows(path: str) -> Iterator[dict]:
         for number, line in chain([(start, first)], lines):
             if line.strip():
                 try:
-                    found = json.loads(line)
+                    found = json.loads(line, object_pairs_hook=unique)
                 except json.JSONDecodeError as error:
                     raise ValueError(f"line {number}: {error}") from None
                 for row in found if isinstance(found, list) else [found]:
+                    count += 1
                     if not isinstance(row, dict):
                         raise ValueError(f"a row must be an object, got {str(row)[:40]}")
+                    if doubled and _holds(row, doubled[0][1]):
+                        raise ValueError(f"row {count} has two values of the name {doubled[0][0]!r}")
                     yield row
+
+
+def _holds(value: Any, part: dict) -> bool:
+    """Return whether a value of JSON is or has an object, that very one."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return value is part or any(_holds(each, part) for each in parts)
 
 
 def _csv_rows(path: str) -> Iterator[dict[str, str]]:
@@ -247,8 +286,7 @@ def _csv_rows(path: str) -> Iterator[dict[str, str]]:
     with _open(path, newline="") as file:
         reader = csv.reader(file, strict=True)
         header = next(reader, [])
-        if len(set(header)) < len(header):
-            raise ValueError(f"two columns have one name: {', '.join(header)}")
+        _check_names(header)
         for cells in filter(None, reader):
             if len(cells) != len(header):
                 raise ValueError(f"line {reader.line_num} has {len(cells)} cells, the header has {len(header)}")
@@ -256,7 +294,19 @@ def _csv_rows(path: str) -> Iterator[dict[str, str]]:
 
 
 def _parquet_file(path: str) -> pq.ParquetFile:
-    return pq.ParquetFile(BytesIO(gzip.decompress(Path(path).read_bytes())) if path.endswith(".gz") else path)
+    file = pq.ParquetFile(BytesIO(gzip.decompress(Path(path).read_bytes())) if path.endswith(".gz") else path)
+    kinds: list[Any] = [pa.struct(list(file.schema_arrow))]
+    for kind in kinds:  # and those within
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        _check_names([field.name for field in fields])
+        kinds += [field.type for field in fields]
+    return file
+
+
+def _check_names(names: list[str]) -> None:
+    """Raise `ValueError` for a column that is there twice."""
+    if len(set(names)) < len(names):
+        raise ValueError(f"two columns have the name {max(names, key=names.count)!r}")
 
 
 def _parquet_rows(path: str) -> Iterator[dict]:

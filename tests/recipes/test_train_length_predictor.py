@@ -56,6 +56,8 @@ def test_the_recipe_trains_resumes_and_writes_table_2(data, tmp_path):
     assert table["test"]["source"]["mae"] == pytest.approx(sum(counts) / 30)
     assert table["test"]["source"]["variance"] == pytest.approx(sum(n * n for n in counts) / 30)
     assert table["test"]["source"]["pearson"] == pytest.approx(1.0)
+    # targets of training have 9.94 words on average: 200 rows, 22 times 1 to 9 and once 1 and 2
+    assert table["test"]["mean"]["mae"] == pytest.approx(sum(abs(2 * n - 10) for n in counts) / 30)
 
     rows = read_rows(tmp_path / "test_predictions.jsonl")
     assert [row["source"] for row in rows] == [row["source"] for row in ROWS[230:]]
@@ -75,6 +77,26 @@ def test_the_recipe_trains_resumes_and_writes_table_2(data, tmp_path):
     weights = (tmp_path / "model.safetensors").read_bytes()
     assert train(data, tmp_path, "--max_steps=60")["test_mae"] == metrics["test_mae"]
     assert (tmp_path / "model.safetensors").read_bytes() == weights  # a finished run is not trained on
+
+
+def test_a_predictor_that_is_no_better_than_one_length_is_told_wherever_it_is_used(
+    data, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(recipe, "round_lengths", lambda lengths: torch.full_like(lengths, 11, dtype=torch.long))
+    train(data, tmp_path, "--max_steps=1")
+    errors = [abs(2 * (1 + i % 9) - 11) for i in range(230, 260)]  # both
+    figures = {"mae": sum(errors) / 30, "variance": sum(e * e for e in errors) / 30, "pearson": None}
+    table = json.loads((tmp_path / "predictor_table.json").read_text())["test"]
+    assert table["mean"] == table["predicted"] == pytest.approx(figures)
+    told = "the length predictor is no better than one length for all texts: its mean error is "
+    told += f"{figures['mae']:.2f} words"
+    assert f"test: {told}" in caplog.text
+    row = f"| test | mean of the training lengths | {figures['mae']:.2f} | {figures['variance']:.2f} |  |  |"
+    card = (tmp_path / "README.md").read_text()
+    assert row in card and told in card
+    caplog.clear()
+    load_predictor(tmp_path)  # as `--length predict` does
+    assert told in caplog.text
 
 
 def test_the_tokens_of_a_generator_that_was_trained_on_are_the_same(data, tmp_path, shared_tokenizer):
