@@ -92,7 +92,8 @@ def test_the_folder_is_a_plain_model_with_a_card(exported, trained):
     unit = "character" if folder.name == "marian" else "token"
     assert f"texts of **{length} {unit}s**" in card.text and card.data.pipeline_tag == "summarization"
     assert (exported / FOLDER / "model.bin").is_file()
-    assert [path.name for path in exported.parent.iterdir()] == [exported.name]  # nothing half made beside it
+    beside = [path.name for path in exported.parent.glob("*/*") if path.parent != exported]
+    assert beside == [f"{exported.name}.lock"]  # nothing half made
 
 
 def test_int8_weights_are_smaller_and_write_of_the_same_length(exported, trained, tmp_path, ctranslate2):
@@ -144,6 +145,17 @@ def test_the_librarys_own_converter_reads_a_frozen_bart(tmp_path, ctranslate2):
     assert tokenizer.convert_tokens_to_ids(result[0].hypotheses[0]) == expected
 
 
+def test_a_killed_export_leaves_nothing_in_the_way(tmp_path, monkeypatch):
+    save_in(tmp_path / "model", controlled_model("marian"), tokenizer_of("marian"))
+    monkeypatch.setattr(export, "import_ctranslate2", lambda: None)
+    monkeypatch.setattr(export, "_export_frozen", lambda *args: (args[3].mkdir(), (args[3] / "new").touch()))
+    half = tmp_path / "_run" / "out.part" / "model.safetensors"  # of a command that was killed
+    half.parent.mkdir(parents=True)
+    half.write_text("half")
+    export.export(tmp_path / "model", 24, tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["new"] and not half.parent.exists()
+
+
 def test_what_cannot_be_exported_is_told_and_leaves_no_folder(trained, exported, tmp_path, monkeypatch):
     plain = build_model("marian", length_encoding="none", absolute_positions=True)
     save_in(tmp_path / "plain", plain, tokenizer_of("marian"))
@@ -158,7 +170,8 @@ def test_what_cannot_be_exported_is_told_and_leaves_no_folder(trained, exported,
     frozen = freeze_length(controlled_model("bart", decoder_attention_heads=4), 5)
     with pytest.raises(ValueError, match=r"as many heads in the encoder as in the decoder, got \(2, 4\)"):
         export_ctranslate2(frozen, tokenizer_of("bart"), tmp_path / "out")
-    assert [path.name for path in tmp_path.iterdir()] == ["plain"]
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.glob("[!p]*/*")) == ["_run/out.lock"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["_run", "plain"]
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     for call in (lambda: export.export("runs/ldpe", 24, tmp_path / "out"), lambda: FixedLengthTranslator(tmp_path)):
         with pytest.raises(ImportError, match="needs CTranslate2: pip install ctranslate2"):

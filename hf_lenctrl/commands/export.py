@@ -13,7 +13,7 @@ configurations, the tokenizer and a card. `hf_lenctrl.engines.onnx_runner.OnnxMo
 `pip install '.[onnx]'`.
 """
 
-import tempfile
+import shutil
 from pathlib import Path
 
 import torch
@@ -27,6 +27,7 @@ from ..conversion import tokenizer_of
 from ..engines.onnx_export import export_onnx, import_onnxruntime
 from ..fixed_length.ctranslate2 import FOLDER, import_ctranslate2
 from .arguments import CommandParser
+from .locking import kept, locked
 from .recipes import model_name
 
 
@@ -132,7 +133,10 @@ def export(
     quantization: str | None = None,
     format: str = "ctranslate2",
 ) -> Path:
-    """Export a model into a folder that does not exist; a failure leaves no folder."""
+    """
+    Export a model into a folder that does not exist. A failure leaves no folder; a command that is killed leaves one in
+    `_run/`, which the next one for the same folder removes.
+    """
     output_dir = Path(output_dir)
     if output_dir.exists():
         raise ValueError(f"{output_dir} exists; remove it or name another folder: --output_dir")
@@ -142,14 +146,17 @@ def export(
     model = AutoModelForSeq2SeqLM.from_pretrained(model_folder)
     tokenizer = tokenizer_of(model_folder)
     output_dir.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=output_dir.parent) as folder:
-        part = Path(folder, output_dir.name)
-        if format == "onnx":
-            export_onnx(model, tokenizer, part, quantization or "float32")
-            onnx_card(model, model_folder).save(part / "README.md")
-        else:
-            _export_frozen(model, tokenizer, length, part, model_folder, quantization)
-        part.rename(output_dir)
+    with locked(output_dir):
+        shutil.rmtree(part := kept(output_dir, "part"), ignore_errors=True)
+        try:
+            if format == "onnx":
+                export_onnx(model, tokenizer, part, quantization or "float32")
+                onnx_card(model, model_folder).save(part / "README.md")
+            else:
+                _export_frozen(model, tokenizer, length, part, model_folder, quantization)
+            part.rename(output_dir)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
     return output_dir
 
 
