@@ -14,7 +14,7 @@ from typing import Any
 
 from ..conversion import tokenizer_of
 from ..evaluation.metrics import ROUGE_UNITS, lead, rouge_metrics, rouge_settings, text_quality
-from ..evaluation.report import length_report
+from ..evaluation.report import FILES, length_report
 from ..length_units import LENGTH_UNITS
 from ..lengths import window_in
 from .arguments import CommandParser
@@ -59,8 +59,9 @@ def parse(argv) -> argparse.Namespace:
     for name in ("baseline_column", "rouge_max_bytes"):
         if getattr(args, name) is not None and args.reference_column is None:
             parser.error(f"--{name} is for ROUGE, which needs --reference_column")
-    if args.output_dir is not None and (Path(args.output_dir) / "report.json").exists():
-        parser.error(f"{args.output_dir} holds a report.json; remove it or name another folder")
+    names = [name for name in FILES if args.output_dir is not None and (Path(args.output_dir) / name).exists()]
+    if names:
+        parser.error(f"{args.output_dir} holds a {names[0]}; remove it or name another folder")
     return args
 
 
@@ -106,6 +107,7 @@ def main(argv=None) -> None:
         if baseline:
             report.baseline = {"name": name, **rouge_metrics(baseline, references, **how)}
     report.text = text_quality(texts)
-    print(report.markdown())
+    # half a character in a text is no UTF-8
+    print(report.markdown().encode(errors="backslashreplace").decode())
     if args.output_dir is not None:
         report.save(args.output_dir)

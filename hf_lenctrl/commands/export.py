@@ -134,8 +134,8 @@ def export(
     format: str = "ctranslate2",
 ) -> Path:
     """
-    Export a model into a folder that does not exist. A failure leaves no folder; a command that is killed leaves one in
-    `_run/`, which the next one for the same folder removes.
+    Export a model into a folder that does not exist. A failure leaves no folder; a command that is killed leaves one
+    in `_run/`, which the next one for the same folder removes.
     """
     output_dir = Path(output_dir)
     if output_dir.exists():

@@ -20,6 +20,7 @@ from .metrics import length_metrics
 
 logger = logging.getLogger(__name__)
 
+FILES = ("report.json", "report.md", "report.png")
 TEMPLATE = Path(__file__).with_name("report.md")
 _MAX_BUCKETS, _MAX_BARS = 8, 50
 _UNDER, _EXACT, _OVER = "#0072B2", "#009E73", "#D55E00"  # Okabe & Ito: distinct with any colour vision

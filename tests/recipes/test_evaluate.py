@@ -127,3 +127,16 @@ def test_a_column_of_the_users_hides_no_row_and_rows_left_out_are_counted(tmp_pa
     write(tmp_path / "out.jsonl", [rows[2], {"x": 5, "requested": 3}])
     with pytest.raises(ValueError, match="row 2 of .*out.jsonl: 'x' must hold text, got 5"):
         recipe.main(options)
+
+
+@pytest.mark.parametrize("name", ["report.md", "report.png"])
+def test_a_file_of_the_users_in_the_place_of_the_report_stays(tmp_path, capsys, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(SystemExit):
+        recipe.main(["--input_file", write(tmp_path / "out.jsonl"), "--output_dir", str(tmp_path)])
+    assert f"holds a {name}; remove it or name" in capsys.readouterr().err and (tmp_path / name).read_text() == "mine"
+
+
+def test_half_a_character_is_shown_by_its_escape(tmp_path, capsys):
+    (tmp_path / "out.jsonl").write_text('{"output": "a \\ud83d", "requested": 9}\n')
+    assert printed(capsys, "--input_file", str(tmp_path / "out.jsonl"))[-1] == ["0", "9", "3", "-6", r"a \ud83d"]

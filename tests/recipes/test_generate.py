@@ -12,6 +12,8 @@ from recipe_runs import save, save_stock, write_rows, write_texts
 
 import hf_lenctrl
 from hf_lenctrl.commands import bulk, generate
+from hf_lenctrl.commands.parts import Parts
+from hf_lenctrl.commands.rows import read_requests
 
 
 def test_a_length_that_the_model_cannot_hold_is_told_before_any_is_written(monkeypatch, shared_tokenizer, tmp_path):
@@ -188,6 +190,31 @@ def test_values_of_json_pass_through(stub, tmp_path, ending):
     (tmp_path / "out.jsonl").unlink()
     (tmp_path / "in.json").write_text(f"[{', '.join(ODD)}]", encoding="utf-8")
     assert generated(tmp_path / "in.json", "--source_column", "text", "--length", 4) == text
+
+
+def test_half_a_character_in_another_column_passes_through(stub, tmp_path, monkeypatch):
+    row = '{"source": "ab", "emoji": "\\ud83d", "\\udc4d": 1'
+    (tmp_path / "in.jsonl").write_text(row + "}\n" + row + "}\n")
+    expected = row + ', "requested": 4, "output": "AB", "length": 2}\n'
+    assert generated(tmp_path / "in.jsonl", "--length", 4) == 2 * expected
+    (tmp_path / "out.jsonl").write_text(expected)  # the command was stopped
+    assert generated(tmp_path / "in.jsonl", "--length", 4) == 2 * expected
+    parts = Parts(tmp_path / "parts", {}, "key")
+    (request, _) = read_requests(str(tmp_path / "in.jsonl"))
+    parts.write(1, ["00"], [request.line({"requested": 4, "output": "AB", "length": 2})])
+    assert parts.files()[0].read_text() == expected
+
+
+def test_files_of_the_user_beside_the_output_stay(stub, tmp_path):
+    names = [f"out.jsonl.{end}" for end in ("options.json", "part", "low.jsonl", "lock", "options.json.part")]
+    for name in (*names, ".out.jsonl.lock"):
+        (tmp_path / name).write_text("mine")
+    generated(write_rows(tmp_path / "in.jsonl", [{"source": "a"}]), "--length", 4)
+    assert {(tmp_path / name).read_text() for name in (*names, ".out.jsonl.lock")} == {"mine"}
+    (tmp_path / "out.jsonl").unlink()
+    with pytest.raises(ValueError, match="out.jsonl.low.jsonl exists, with other lines than .*out.jsonl; move it, or"):
+        generated(tmp_path / "in.jsonl", "--length", 4, "--min_score", -5)
+    assert (tmp_path / "out.jsonl.low.jsonl").read_text() == "mine" and not (tmp_path / "out.jsonl").exists()
 
 
 def test_cells_of_csv_pass_through_as_text(stub, tmp_path):
