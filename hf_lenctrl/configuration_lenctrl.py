@@ -17,7 +17,7 @@ from transformers.models.umt5.configuration_umt5 import UMT5Config
 
 from .length_tokens import LengthTokens
 from .length_units import COST, LENGTH_UNITS
-from .lengths import check_constraint, check_length, check_name, check_tolerance
+from .lengths import LONGEST, check_constraint, check_length, check_name, check_tolerance
 
 
 LENGTH_ENCODING_NAMES = ("ldpe", "lrpe", "pre", "learned", "scale", "none")
@@ -94,6 +94,13 @@ class LengthControlRules:
     def validate_length_control(self):
         for name, known in (("length_encoding", LENGTH_ENCODING_NAMES), ("length_unit", (*LENGTH_UNITS, COST))):
             check_name(name, getattr(self, name), known)
+        for name, most in (("length_scale", LONGEST), ("learned_lengths", LONGEST), ("unit_states", 256)):
+            if not 1 <= getattr(self, name) <= most:
+                raise ValueError(f"{name} must be from 1 to {most}, got {getattr(self, name)}")
+        if (known := self.trained_lengths) is not None:
+            values = [known.get(name) for name in ("1%", "50%", "99%", "max")]
+            if not all(type(value) is int for value in values) or not 0 <= values[0] <= values[-1] < LONGEST:
+                raise ValueError(f"trained_lengths must hold lengths for 1%, 50%, 99% and max, got {known}")
         if self.length is not None:
             check_length(self.length)
         check_constraint(self.length_constraint)

@@ -16,6 +16,7 @@ from .length_encoding import LENGTH_ENCODINGS
 from .length_tokens import LengthTokens
 from .modeling_lenctrl import FAMILIES
 from .modeling_lenctrl_causal import control_causal, is_plain_causal
+from .shards import check_shards
 
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ def auto_class(name, **kwargs) -> Any:
     if is_adapter(name, **kwargs):
         return _AdaptedModel
     where = {key: kwargs[key] for key in _OF_THE_HUB if kwargs.get(key) is not None}
+    check_shards(name, kwargs.get("subfolder"))
     config = kwargs.get("config") or AutoConfig.from_pretrained(name, **where)
     return AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
 

@@ -30,6 +30,7 @@ from transformers.utils import can_return_tuple
 from .card import CardOnPush
 from .length_units import LENGTH_UNITS
 from .lengths import LONGEST, check_counts, check_name
+from .shards import check_shards
 
 
 logger = logging.getLogger(__name__)
@@ -86,6 +87,9 @@ class LengthPredictorConfig(PreTrainedConfig):
 
     def validate_length_predictor(self):
         check_name("length_unit", self.length_unit, LENGTH_UNITS)
+        mean, std = self.target_mean, self.target_std
+        if not 0 <= mean < LONGEST or not 0 < std < LONGEST:  # NaN is neither
+            raise ValueError(f"target_mean must be at least 0 and target_std above 0, got {mean} and {std}")
         if getattr(self.encoder, "is_encoder_decoder", False):
             raise ValueError(f"encoder must be an encoder alone, got {self.encoder.model_type!r} with a decoder")
 
@@ -161,6 +165,12 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
         # a checkpoint in half precision would be trained in half precision
         options |= {"config": encoder_config, "dtype": torch.float32, "trust_remote_code": False}
         return cls(config, kind.from_pretrained(model, **options))
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
+        """The base class's method; raises `OSError` as `check_shards` does."""
+        check_shards(pretrained_model_name_or_path, kwargs.get("subfolder"))
+        return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     def get_input_embeddings(self):
         return self.encoder.get_input_embeddings()

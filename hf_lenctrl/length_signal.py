@@ -14,6 +14,7 @@ from .length_encoding import LENGTH_ENCODINGS
 from .length_head import LengthHeadOutput
 from .length_units import UnitTable
 from .lengths import as_length_tensor, given_or_default
+from .shards import check_shards
 
 
 logger = logging.getLogger(__name__)
@@ -218,6 +219,7 @@ class StoresUnitTable:
         tokenizer that is saved beside it; raises `ValueError` when there is none. A folder of an adapter is loaded
         with its base, and merged into it.
         """
+        check_shards(pretrained_model_name_or_path, kwargs.get("subfolder"))
         if cls._from_adapter is not None:
             model = cls._from_adapter(pretrained_model_name_or_path, **kwargs)
             if model is not None:

@@ -1,6 +1,7 @@
 """A token before the source that says how long the output shall be, for any model: ratio classes or length bins."""
 
 import bisect
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -46,6 +47,8 @@ class LengthTokens:
         object.__setattr__(self, "thresholds", tuple(self.thresholds))  # JSON makes a list of it
         check_name("length_tokens", self.kind, LENGTH_TOKEN_KINDS)
         limits = self.thresholds
+        if not all(isinstance(limit, int | float) and math.isfinite(limit) for limit in limits):
+            raise ValueError(f"thresholds of length tokens must be numbers, got {list(limits)}")
         ascend = limits and all(low < high for low, high in zip(limits, limits[1:], strict=False))
         if not ascend or (self.kind == "ratio" and len(limits) != 2):
             raise ValueError(f"thresholds of length tokens must ascend, of ratios two, got {list(limits)}")

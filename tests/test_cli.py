@@ -1,8 +1,10 @@
 """`lenctrl`: what its commands are, how it starts, and what it says of a mistake."""
 
+import json
 import multiprocessing
 import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -148,3 +150,14 @@ def test_a_command_is_a_script_of_the_repository_too(path, capsys, monkeypatch):
         runpy.run_path(str(ROOT / path), run_name="__main__")
         raise SystemExit
     assert end.value.code in (0, None) and "usage: " in capsys.readouterr().out.lower()
+
+
+def test_an_absurd_value_of_a_configuration_is_told_in_one_line(run, saved, tmp_path):
+    folder = shutil.copytree(saved, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"length_encoding": "scale", "length_scale": 0}))
+    (tmp_path / "texts.txt").write_text(SOURCES[0])
+    words = ["--model", folder, "--input_file", tmp_path / "texts.txt", "--output_file", tmp_path / "out"]
+    status, error = run("generate", *map(str, words), "--length", "9")
+    assert status == 1 and "\n" not in error.strip()
+    assert "length_scale must be from 1 to 10000000, got 0" in error

@@ -54,6 +54,16 @@ UNITS = "length_unit must be one of token, character, word, byte, width, cost, g
         ({"length_encoding": "scale", "length_projection": True}, "length_projection=True .* length_encoding='scale'"),
         ({"length_scale": 50}, "length_scale=50 has no effect with length_encoding='ldpe'"),
         ({"length_tokens": {"kind": "bins", "thresholds": [4, 2]}}, "must ascend"),
+        ({"length_tokens": {"kind": "bins", "thresholds": [4, float("nan")]}}, "must be numbers, got .4, nan"),
+        ({"length_encoding": "scale", "length_scale": 0}, "length_scale must be from 1 to 10000000, got 0"),
+        (
+            {"length_encoding": "learned", "learned_lengths": 10**12},
+            "learned_lengths must be from 1 to 10000000, got 1",
+        ),
+        ({"unit_states": 0}, "unit_states must be from 1 to 256, got 0"),
+        ({"unit_states": 10**9}, "unit_states must be from 1 to 256, got 1000000000"),
+        ({"trained_lengths": {"1%": -4, "50%": 5, "99%": 6, "max": 6}}, "trained_lengths must hold .* got .*-4"),
+        ({"trained_lengths": {"max": 6}}, "trained_lengths must hold lengths for 1%, 50%, 99% and max, got"),
     ],
 )
 def test_a_broken_rule_is_named_with_its_value(any_family, config_class, fields, message, tmp_path):

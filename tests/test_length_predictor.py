@@ -135,6 +135,8 @@ def test_an_encoder_is_loaded_without_its_pooler_and_in_float32(tmp_path):
         (lambda: build(lengths=[7, 7, 7]), "must differ, got 3 of mean"),
         (lambda: build(lengths=[]), "must differ, got 0 of mean"),
         (lambda: build("gpt2"), "'gpt2' reads"),
+        (lambda: LengthPredictorConfig(target_std=0.0), "target_std above 0, got 0.0 and 0.0"),
+        (lambda: LengthPredictorConfig(target_mean=float("nan")), "target_mean must be at least 0 .* got nan and 1.0"),
         (lambda: LengthPredictorConfig(encoder=transformers.BartConfig()), "must be an encoder alone, got 'bart'"),
         (lambda: build().predict_lengths("files", None), "texts must be a list of str, got a single one"),
         (lambda: build().predict_lengths(TEXTS, None, batch_size=-1), "batch_size must be .* at least 1, got -1"),

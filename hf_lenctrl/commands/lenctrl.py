@@ -33,6 +33,10 @@ def run(name: str, module: str, argv: list[str], debug: bool = False) -> None:
 
 def _is_refusal(error: Exception) -> bool:
     """Whether a check of this package, of the options or of a file refused what the user gave."""
+    from huggingface_hub.errors import StrictDataclassError  # of a field in a checkpoint's configuration
+
+    if isinstance(error, StrictDataclassError):
+        return True
     frames = traceback.extract_tb(error.__traceback__)
     ours = PACKAGE in Path(frames[-1].filename).parents or any(frame.name == "parse_arguments" for frame in frames)
     return isinstance(error, (OSError, ModuleNotFoundError)) or isinstance(error, (ValueError, TypeError)) and ours

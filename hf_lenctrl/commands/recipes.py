@@ -4,6 +4,8 @@ import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
+from ..shards import check_shards
+
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # a wheel holds them inside the package, a clone beside it
@@ -17,12 +19,13 @@ def did_you_mean(word: object, words: Iterable) -> str:
 
 
 def model_name(name: str) -> str:
-    """A name of the Hub, or a folder that exists; raises `FileNotFoundError` for one that does not."""
+    """A name of the Hub, or a folder; raises `OSError` for one that does not exist, and as `check_shards` does."""
     path = Path(name)
     is_folder = name.startswith((".", "/", "~")) or name.count("/") > 1
     if (is_folder or (len(path.parts) > 1 and path.parent.is_dir())) and not path.exists():
         others = [str(other) for other in path.parent.glob("*/")] if path.parent.is_dir() else []
         raise FileNotFoundError(f"there is no folder {name}{did_you_mean(name, others)}")
+    check_shards(name)
     return name
 
 

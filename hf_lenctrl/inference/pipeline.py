@@ -14,6 +14,7 @@ from ..conversion import HUB_OPTIONS, check_tokenizer
 from ..generation import encode_once, eos_of, generate_for, prompt_of
 from ..length_tokens import LengthTokens
 from ..length_units import COST, UnitTable, check_sources, count_texts
+from ..shards import check_shards
 from .chats import as_prompts, check_length_source, encode_prompts
 from .finish import FinishLogitsProcessor
 from .pipeline_call import Call, Row, batches, over
@@ -93,7 +94,9 @@ class LengthControlledGenerationPipeline(Pipeline):
 
     def __init__(self, *args, revision: str | None = None, token: str | bool | None = None, **kwargs):
         super().__init__(*args, **kwargs)
-        check_tokenizer(self.tokenizer, getattr(self.model, "name_or_path", "the model"), self.model)
+        name = getattr(self.model, "name_or_path", "the model")
+        check_shards(name)  # transformers tries the stock class where ours refuses
+        check_tokenizer(self.tokenizer, name, self.model)
         given = {"revision": revision, "token": token}
         given = {name: value for name, value in given.items() if value is not None}
         self._predictors = Predictors(self.model, {**HUB_OPTIONS.get(self.model, {}), **given})

@@ -1,0 +1,20 @@
+"""The files that an index of sharded weights may name."""
+
+import json
+from pathlib import Path, PureWindowsPath
+from typing import Any
+
+
+def check_shards(name, subfolder: str | None = None) -> None:
+    """
+    Raise `OSError` where an index of weights in a model's folder names a file outside that folder: transformers
+    would read it. A name on the Hub passes, because there no file lies outside the repository.
+    """
+    if not name:
+        return
+    for path in Path(name, subfolder or "").glob("*.index.json"):
+        index: Any = json.loads(path.read_text(encoding="utf-8"))
+        for shard in sorted(set(index.get("weight_map", {}).values())):
+            inside = PureWindowsPath(shard)  # knows both kinds of slashes
+            if inside.anchor or ".." in inside.parts:
+                raise OSError(f"{path} names {shard!r}, which lies outside its folder; do not load this model")
