@@ -35,17 +35,18 @@ def point(folder, name: str) -> None:
 def test_an_index_that_names_files_outside_its_folder_is_not_followed(others, where, tmp_path):
     load = {
         "controlled": AutoModelForSeq2SeqLM.from_pretrained,
-        "plain": lambda folder: pipeline("length-controlled-generation", model=str(folder)),
+        "plain": hf_lenctrl.add_length_control,
         "predictor": load_predictor,
     }
     for name, folder in others.items():
         point(folder, shard := where.format(name))
-        with pytest.raises(
-            OSError, match="names .*, which lies outside its folder; do not load this model"
-        ) as refused:
+        with pytest.raises(OSError, match="names .*, which lies outside its folder; do not load this") as refused:
             load[name](folder)
         assert repr(shard) in str(refused.value)
     (tmp_path / "texts.txt").write_text("A text.")
+    point(others["plain"], "../plain.safetensors")
+    with pytest.raises(OSError, match="which lies outside its folder"):
+        pipeline("length-controlled-generation", model=str(others["plain"]))
     words = ["--input_file", str(tmp_path / "texts.txt"), "--output_file", str(tmp_path / "out.jsonl")]
     with pytest.raises(OSError, match="which lies outside its folder"):
         generate.main([*words, "--model", str(others["plain"])])
