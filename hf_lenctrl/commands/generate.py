@@ -24,21 +24,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
-from accelerate.utils import gather_object
+import transformers
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
-from transformers import set_seed
 
 import hf_lenctrl
 
-from ..conversion import auto_class, tokenizer_of
 from ..inference.sources import length_or_range
 from ..length_units import LENGTH_UNITS
 from ..lengths import LENGTH_CONSTRAINTS, window_in
-from . import bulk
 from .arguments import CommandParser
 from .locking import locked
 from .output_file import OutputFile, write_whole
+from .processes import gathered, processes
 from .recipes import model_name
 from .rows import Request, read_requests
 
@@ -150,7 +147,7 @@ def check_engine(parser: CommandParser, args: argparse.Namespace) -> None:
             parser.error(f"--{given[0]} goes with --engine ray" if given else "--output_file is required")
         return
     if find_spec("ray") is None:
-        parser.error("--engine ray needs Ray: pip install '.[ray]'")
+        parser.error('--engine ray needs Ray: pip install "hf_lenctrl[ray]"')
     if args.output_file is not None or args.output_dir is None:
         parser.error("--engine ray writes parts into a folder: give --output_dir, and no --output_file")
     if args.concurrency < 1 or args.actor_cpus <= 0 or args.actor_gpus < 0:
@@ -168,9 +165,11 @@ def check_engine(parser: CommandParser, args: argparse.Namespace) -> None:
 
 def load(paths: list[str], dtype: str | None = None, compiled: bool = False):
     """The model, or the ensemble of several, and their tokenizer."""
+    from ..conversion import auto_class, tokenizer_of  # which `--help` has no use for
+
     models: list = [auto_class(path).from_pretrained(path, dtype=dtype).eval() for path in paths]
     model: Any = models[0] if len(models) == 1 else hf_lenctrl.LengthControlEnsemble(models)
-    model = model.to(PartialState().device)
+    model = model.to(processes().device)
     if compiled:
         model.forward = torch.compile(model.forward, dynamic=True)  # one graph for all lengths and batches
     return model, tokenizer_of(paths[0])
@@ -225,7 +224,7 @@ def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, s
         if args.way == "reference":
             options["references"] = [requests[i].reference for i in own]
         sources, lengths = [requests[i].source for i in own], args.way or [requests[i].length for i in own]
-        set_seed(args.seed + start)  # a block is the same after a command that was stopped
+        transformers.set_seed(args.seed + start)  # a block is the same after a command that was stopped
         outputs = generate(model, tokenizer, sources, lengths, progress_bar=False, **options) if sources else []
         if args.min_score is not None and any(output["score"] is None for output in outputs):
             raise ValueError("--min_score is for a model that chooses its texts (length_optional) under a constraint")
@@ -233,7 +232,7 @@ def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, s
         for k, output in enumerate(outputs):
             request = requests[own[k // count]]
             lines.append((own[k // count], request.line(output | {"rank": k % count + 1, "row": request.number})))
-        lines = sorted(gather_object(lines), key=lambda line: line[0])  # stable: n best stay in order
+        lines = sorted(gathered(lines, state), key=lambda line: line[0])  # stable: n best stay in order
         if state.is_main_process:
             if start == done:
                 file.begin(done * count)
@@ -271,6 +270,8 @@ def main(argv=None) -> None:
     """Run the command: generate what the output file does not hold yet."""
     args = parse(argv)
     if args.engine == "ray":
+        from . import bulk  # imports the pipeline
+
         return bulk.write(args, generation_options(args))
     scored = args.min_score is not None
     requests = read_requests(
@@ -285,7 +286,7 @@ def main(argv=None) -> None:
     digest = hashlib.sha256("\n".join(request.columns for request in requests).encode(errors="surrogatepass"))
     options = {name: value for name, value in vars(args).items() if name not in ("input_file", "output_file")}
     options["min_score"] = scored or None  # another one needs no other texts
-    state = PartialState(cpu=not torch.accelerator.is_available())  # else processes on CPUs would not know each other
+    state = processes()
     Path(args.output_file).parent.mkdir(parents=True, exist_ok=True)
     with locked(args.output_file, state.is_main_process):
         file = OutputFile(args.output_file, {"input": digest.hexdigest(), **options})

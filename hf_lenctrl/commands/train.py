@@ -92,7 +92,7 @@ def check_before(run_args: RunArguments, args) -> None:
     else:
         rouge_metrics(["a"], ["a"], unit=run_args.rouge_unit)
     if find_spec("matplotlib") is None:
-        logger.warning("the model card will have no picture: matplotlib is missing, pip install matplotlib")
+        logger.warning('the model card will have no picture, which needs matplotlib: pip install "hf_lenctrl[plot]"')
 
 
 def collator_and_metrics(model, run_args: RunArguments, data: Data, length: int | None = None) -> dict[str, Any]:

@@ -138,7 +138,7 @@ class _Row:
 class JsonStringsLogitsProcessor(LogitsProcessor):
     """
     JSON of a schema, each string within its `minLength` and `maxLength`, for any causal model; greedy, beam search or
-    sampling. Needs `xgrammar`: `pip install '.[json]'`.
+    sampling. Needs `xgrammar`: `pip install "hf_lenctrl[json]"`.
 
     xgrammar gets the schema without the lengths, so a step costs the same at any length. In a string, entries that no
     longer fit are masked, and the closing quote until the string is long enough. An escape (`\\n`, `\\u00e9`) is one
@@ -166,7 +166,7 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
         try:
             import xgrammar
         except ImportError as error:
-            raise ImportError("JsonStringsLogitsProcessor needs xgrammar: pip install '.[json]'") from error
+            raise ImportError('JsonStringsLogitsProcessor needs xgrammar: pip install "hf_lenctrl[json]"') from error
         self.places, self.prompt_length = Places(schema), prompt_length
         self.vocabulary = _vocabulary(tokenizer)
         eos = tokenizer.eos_token_id if eos_token_id is None else eos_token_id

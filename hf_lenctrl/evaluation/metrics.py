@@ -74,7 +74,10 @@ class _Characters:
 
 def rouge_scorer(names: Sequence[str], unit: str = "word", use_stemmer: bool = True):
     """The `RougeScorer` of `rouge_score` for words or characters, see `rouge_metrics`."""
-    from rouge_score.rouge_scorer import RougeScorer
+    try:
+        from rouge_score.rouge_scorer import RougeScorer
+    except ImportError as error:
+        raise ImportError('ROUGE needs rouge_score: pip install "hf_lenctrl[train]"') from error
 
     check_name("unit of ROUGE", unit, ROUGE_UNITS)
     tokenizer = _Characters() if unit == "character" else None
@@ -221,12 +224,12 @@ def bleu_metric(tokenizer: str) -> Any:
     try:
         from sacrebleu.metrics.bleu import BLEU
     except ImportError as error:
-        raise ImportError("BLEU is sacrebleu's: pip install 'sacrebleu[ja]'") from error
+        raise ImportError('BLEU needs sacrebleu: pip install "hf_lenctrl[train]"') from error
     check_name("bleu_tokenizer", tokenizer, BLEU.TOKENIZERS)
     try:
         return BLEU(tokenize=tokenizer)
     except (ImportError, RuntimeError) as error:
-        raise ImportError(f"bleu_tokenizer={tokenizer!r} needs MeCab: pip install 'sacrebleu[ja]'") from error
+        raise ImportError(f'bleu_tokenizer={tokenizer!r} needs MeCab: pip install "hf_lenctrl[ja]"') from error
 
 
 # How texts read, whatever their reference

@@ -10,7 +10,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import Pipeline
 
-from ..conversion import HUB_OPTIONS, check_tokenizer
+from ..conversion import HUB_OPTIONS, PipelineModel, check_tokenizer
 from ..generation import encode_once, eos_of, generate_for, prompt_of
 from ..length_tokens import LengthTokens
 from ..length_units import COST, UnitTable, check_sources, count_texts
@@ -371,3 +371,7 @@ class LengthControlledGenerationPipeline(Pipeline):
                     out["length"] = min(out["length"], count([out["generated_text"]])[0])
             out |= {"requested_length": row.asked, "length_unit": unit}
         return written
+
+
+# as transformers keeps it; see `registration.py`
+TASK = {"impl": LengthControlledGenerationPipeline, "pt": (PipelineModel,), "type": "text"}

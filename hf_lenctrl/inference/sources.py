@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from ..length_predictor import load_predictor
 from ..length_units import check_texts, count_texts
 from ..lengths import check_length, share_of
 
@@ -183,6 +182,8 @@ class Predictors:
             options.pop("revision", None)  # the generator's
         key = (str(where), options.get("subfolder"))
         if key not in self.loaded:
+            from ..length_predictor import load_predictor  # few calls predict, and the others need not wait for it
+
             model, tokenizer = load_predictor(where, **options)
             self.loaded[key] = model.to(self.model.device), tokenizer
         return self.loaded[key]
