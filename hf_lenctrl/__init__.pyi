@@ -18,6 +18,8 @@ from .fixed_length.ctranslate2 import FixedLengthTranslator as FixedLengthTransl
 from .fixed_length.freezing import freeze_length as freeze_length
 from .inference.ensemble import LengthControlEnsemble as LengthControlEnsemble
 from .inference.fit import Fitted as Fitted, fit as fit, fit_async as fit_async
+from .inference.loading import pipeline as pipeline
+from .inference.options import GeneratedText as GeneratedText
 from .inference.pipeline import LengthControlledGenerationPipeline as LengthControlledGenerationPipeline
 from .inference.ranking import rerank as rerank
 from .length_constraint import LengthConstraintLogitsProcessor as LengthConstraintLogitsProcessor

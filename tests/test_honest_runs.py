@@ -66,7 +66,7 @@ def test_a_finished_folder_refuses_another_command(run, options, said):
     before = (run / "model.safetensors").read_bytes()
     with pytest.raises(ValueError, match="holds a run with other options") as refused:
         train(run, **{**AGAIN, "test_file": run.parent / "test_rows.jsonl", **options})
-    said = [*said, "Name another output_dir", "max_steps"]
+    said = [*said, "Name another --output_dir", "max_steps"]
     assert [words for words in said if words not in str(refused.value)] == []
     assert (run / "model.safetensors").read_bytes() == before
 
@@ -241,7 +241,7 @@ def test_targets_are_no_longer_than_the_decoder(trained, tmp_path):
         return limits(*parse_arguments((ModelArguments, DataArguments), argv), None)
 
     assert found() == (40, 40) and found(max_target_length=30) == (40, 30)
-    with pytest.raises(ValueError, match="max_target_length=41, but the decoder of .* has 40 positions"):
+    with pytest.raises(ValueError, match="--max_target_length 41, but the decoder of .* has 40 positions"):
         found(max_target_length=41)
 
 

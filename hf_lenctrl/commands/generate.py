@@ -49,7 +49,7 @@ SAMPLING = (
 )
 ENGINES = ("output_dir", "key_column", "concurrency", "ray_address", "actor_cpus", "actor_gpus")
 # options of the command alone; the others are the pipeline's
-OWN = """model input_file output_file length length_column length_ratio reference_column source_column
+OWN = """model input_file output_file overwrite length length_column length_ratio reference_column source_column
     column_prefix do_sample seed dtype compile way engine output_dir key_column concurrency ray_address actor_cpus
     actor_gpus min_score""".split()
 
@@ -73,6 +73,7 @@ def make_parser() -> CommandParser:
     add("--model", required=True, nargs="+", type=model_name, help="folder or Hub name; several are an ensemble")
     add("--input_file", required=True, help="texts: txt, json, jsonl, csv, parquet (.gz too)")
     add("--output_file", help="JSON lines; required without --engine")
+    add("--overwrite", action="store_true", help="begin again where --output_file exists, with whatever options")
     lengths = parser.add_mutually_exclusive_group()
     lengths.add_argument(
         "--length",
@@ -152,7 +153,7 @@ def check_engine(parser: CommandParser, args: argparse.Namespace) -> None:
         parser.error("--engine ray writes parts into a folder: give --output_dir, and no --output_file")
     if args.concurrency < 1 or args.actor_cpus <= 0 or args.actor_gpus < 0:
         parser.error("--concurrency is at least 1, --actor_cpus above 0 and --actor_gpus at least 0")
-    wrong = [name for name in ("do_sample", "compile") if getattr(args, name)]
+    wrong = [name for name in ("do_sample", "compile", "overwrite") if getattr(args, name)]
     wrong += ["model"] * (len(args.model) > 1) + ["num_return_sequences"] * (args.num_return_sequences > 1)
     wrong += ["min_score"] * (args.min_score is not None)
     wrong += ["length"] * (args.way == "reference" or len(args.length or []) > 1)
@@ -284,12 +285,13 @@ def main(argv=None) -> None:
         added=["rank", "score", "row"] if args.num_return_sequences > 1 else ["score"] if scored else [],
     )
     digest = hashlib.sha256("\n".join(request.columns for request in requests).encode(errors="surrogatepass"))
-    options = {name: value for name, value in vars(args).items() if name not in ("input_file", "output_file")}
+    others = ("input_file", "output_file", "overwrite")
+    options = {name: value for name, value in vars(args).items() if name not in others}
     options["min_score"] = scored or None  # another one needs no other texts
     state = processes()
     Path(args.output_file).parent.mkdir(parents=True, exist_ok=True)
     with locked(args.output_file, state.is_main_process):
-        file = OutputFile(args.output_file, {"input": digest.hexdigest(), **options})
+        file = OutputFile(args.output_file, {"input": digest.hexdigest(), **options}, args.overwrite)
         if len(file.lines) == len(requests) * args.num_return_sequences:
             print(f"{args.output_file} is complete", file=sys.stderr)
         else:

@@ -86,7 +86,7 @@ def load_model(model_args: ModelArguments, data_args: DataArguments, run_args: R
 def check_before(run_args: RunArguments, args) -> None:
     """See before the first step that what comes after the last can be done: figures, and the mean of checkpoints."""
     if run_args.average_checkpoints > 1 and args.load_best_model_at_end:
-        raise ValueError("average_checkpoints takes the mean, load_best_model_at_end one; leave one of them out")
+        raise ValueError("--average_checkpoints takes the mean, --load_best_model_at_end one; leave one of them out")
     if run_args.bleu_tokenizer is not None:
         translation_metrics(["a"], ["a"], bleu_tokenizer=run_args.bleu_tokenizer)
     else:

@@ -12,6 +12,7 @@ import torch
 from transformers.generation import LogitsProcessor
 
 from ..inference.finish import finished, goes_on, text_of
+from ..lengths import is_integer
 from ..unit_vocabulary import UnitVocabulary, entries_of
 from .json_places import PLAIN, STATES, Places, Reader, read_character
 
@@ -170,7 +171,7 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
         self.places, self.prompt_length = Places(schema), prompt_length
         self.vocabulary = _vocabulary(tokenizer)
         eos = tokenizer.eos_token_id if eos_token_id is None else eos_token_id
-        eos = [eos] if isinstance(eos, int) else list(eos)
+        eos = [eos] if is_integer(eos) else list(eos)
         size = self.vocabulary.size
         info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=size, stop_token_ids=eos)
         compiler = xgrammar.GrammarCompiler(info, max_threads=1)

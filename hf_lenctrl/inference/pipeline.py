@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, Unpack, overload
 
 import torch
 from tqdm.auto import tqdm
@@ -16,6 +16,7 @@ from ..length_tokens import LengthTokens
 from ..length_units import COST, UnitTable, check_sources, count_texts
 from .chats import as_prompts, check_length_source, encode_prompts
 from .finish import FinishLogitsProcessor
+from .options import CallOptions, Chat, GeneratedText, Length
 from .pipeline_call import Call, Row, batches
 from .ranking import log_probabilities, rank, rerank, token_log_probabilities
 from .search import SearchByLength
@@ -27,7 +28,8 @@ logger = logging.getLogger(__name__)
 
 class LengthControlledGenerationPipeline(Pipeline):
     """
-    `pipeline("length-controlled-generation", model=path)`, after `import hf_lenctrl`.
+    `hf_lenctrl.pipeline(path)`, or `transformers.pipeline("length-controlled-generation", model=path)` after `import
+    hf_lenctrl`.
 
     A length-controlled model plans its length; a constraint guarantees it. A plain sequence-to-sequence model takes a
     length with a constraint. The length predictor in the model's repository is loaded with the `revision` and `token`
@@ -113,7 +115,21 @@ class LengthControlledGenerationPipeline(Pipeline):
         self.model.save_pretrained(save_directory, **kwargs)
         self.tokenizer.save_pretrained(save_directory, **kwargs)
 
-    def __call__(self, inputs, **kwargs):
+    @overload
+    def __call__(
+        self, inputs: Any, *, num_return_sequences: int, length: Any = ..., **kwargs: Unpack[CallOptions]
+    ) -> list[Any]: ...
+    @overload
+    def __call__(self, inputs: str | Chat, *, length: list[Any], **kwargs: Unpack[CallOptions]) -> list[Any]: ...
+    @overload
+    def __call__(
+        self, inputs: str | Chat, *, length: Length = ..., **kwargs: Unpack[CallOptions]
+    ) -> GeneratedText: ...
+    @overload
+    def __call__(
+        self, inputs: list[str] | list[Chat], *, length: Length | list[Any] = ..., **kwargs: Unpack[CallOptions]
+    ) -> list[GeneratedText]: ...
+    def __call__(self, inputs: Any, **kwargs: Any) -> Any:
         inputs = as_prompts(inputs, self.tokenizer)
         if isinstance(inputs, Mapping) or not isinstance(inputs, Iterable):
             raise TypeError(f"inputs must be a text or a list of texts, got {inputs!r}")

@@ -163,7 +163,10 @@ REFUSED = [
     ({"learned_lengths": 99}, "learned_lengths has no effect without length_encoding=learned or"),
     ({"source_column": "target"}, "source_column and target_column are both 'target'"),
     ({"dataset_name": "some/name"}, "dataset_name=some/name has its own splits, got files too"),
-    ({"base_model": "STOCK", "model_name_or_path": "RUN"}, "base_model starts a new run, model_name_or_path contin"),
+    (
+        {"base_model": "STOCK", "model_name_or_path": "RUN"},
+        "--base_model starts a new run, --model_name_or_path contin",
+    ),
     ({"base_model": "RUN"}, "base_model=RUN has length control already; give it as model_name_or_path=RUN"),
     ({"model_name_or_path": "STOCK"}, "STOCK holds a MarianMTModel, which has no length control; give it as base"),
     ({"base_model": "STOCK", "length_encoding": "none"}, "keeps its shape and its method"),
