@@ -234,7 +234,7 @@ NO_COLUMN = "a.jsonl has no column 'headline', only source, target; .*{}="
         ("a.jsonl", b'{"source": "a b", "target": 2024}', {}, "'target'.*int64"),
         ("a.jsonl", GOOD.encode(), {"train_file": None}, "nothing to train on; give --train_file"),
         ("a.jsonl", GOOD.encode(), {"test_share": 1.5}, "less than 1, got .*1.5"),
-        ("a.jsonl", GOOD.encode(), {"test_share": 0.15}, "1 rows left no rows for test.*test_file="),
+        ("a.jsonl", GOOD.encode(), {"test_share": 0.15}, "1 rows left no rows for test.*--test_file"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named(tmp_path, name, data, options, message):
