@@ -218,7 +218,7 @@ BROKEN = {
 }
 WITHOUT_ROWS = {"empty.jsonl": b"", "empty.csv": b"", "blank.jsonl": b"\n\n", "empty.json": b"[]"}
 WITHOUT_ROWS["header.csv"] = b"source,target\n"
-NO_COLUMN = "a.jsonl has no column 'headline', only source, target; .*{}="
+NO_COLUMN = "a.jsonl has no column 'headline', only source, target; .*--{}"
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ REFUSED = [
         {"base_model": "STOCK", "model_name_or_path": "RUN"},
         "--base_model starts a new run, --model_name_or_path contin",
     ),
-    ({"base_model": "RUN"}, "--base_model RUN has length control already; give it as --model_name_or_path RUN"),
+    ({"base_model": "RUN"}, "RUN has length control already; give it as --model_name_or_path RUN, not"),
     ({"model_name_or_path": "STOCK"}, "STOCK holds a MarianMTModel, which has no length control; give it as --base"),
     ({"base_model": "STOCK", "length_encoding": "none"}, "keeps its shape and its method"),
     ({"model_name_or_path": "RUN", "length_encoding": "lrpe"}, rf"{KEPT}--length_encoding lrpe \(ldpe\)"),
