@@ -5,6 +5,7 @@ import itertools
 import re
 from collections import Counter
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -62,9 +63,9 @@ class CharacterCost:
 
     def _check(self, text: str) -> int:
         units = self.count(text)
-        if isinstance(units, bool) or not isinstance(units, int) or not 0 <= units <= _DEAREST:
+        if isinstance(units, bool) or not isinstance(units, Integral) or not 0 <= units <= _DEAREST:
             raise ValueError(f"a character must cost 0 to {_DEAREST}, a whole number, but cost({text!r}) is {units!r}")
-        return units
+        return int(units)
 
     @functools.cached_property
     def kind(self) -> Callable[[str], int]:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 from weakref import WeakKeyDictionary
 
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
@@ -18,6 +18,29 @@ from .modeling_lenctrl import FAMILIES
 from .modeling_lenctrl_causal import control_causal, is_plain_causal
 from .shards import check_shards
 
+
+if TYPE_CHECKING:  # for the overloads
+    from transformers import (
+        BartForConditionalGeneration,
+        M2M100ForConditionalGeneration,
+        MarianMTModel,
+        MBartForConditionalGeneration,
+        MT5ForConditionalGeneration,
+        PegasusForConditionalGeneration,
+        T5ForConditionalGeneration,
+        UMT5ForConditionalGeneration,
+    )
+
+    from .modeling_lenctrl import (
+        LenCtrlBartForConditionalGeneration,
+        LenCtrlM2M100ForConditionalGeneration,
+        LenCtrlMarianMTModel,
+        LenCtrlMBartForConditionalGeneration,
+        LenCtrlMT5ForConditionalGeneration,
+        LenCtrlPegasusForConditionalGeneration,
+        LenCtrlT5ForConditionalGeneration,
+        LenCtrlUMT5ForConditionalGeneration,
+    )
 
 logger = logging.getLogger(__name__)
 
@@ -109,6 +132,66 @@ def _report(model, theirs: set[str]) -> ConversionReport:
     return ConversionReport(kept, new, tuple(sorted(theirs.difference(ours))))
 
 
+class ConversionOptions(TypedDict, total=False):
+    """Options of `add_length_control`, for type checkers."""
+
+    length_encoding: str
+    length_unit: str
+    cost: Callable[[str], int] | None
+    length_tokens: LengthTokens | None
+    length: int | None
+    length_constraint: str | None
+    length_tolerance: int | float | list | tuple | None
+    length_predictor: str | None
+    unit_states: int
+    encoder_length_embedding: bool
+    length_head: bool
+    learned_lengths: int
+    length_scale: int
+    trained_lengths: dict | None
+    length_optional: bool
+
+
+@overload
+def add_length_control(
+    model_or_path: "BartForConditionalGeneration", *, tokenizer: Any, **options: Unpack[ConversionOptions]
+) -> "LenCtrlBartForConditionalGeneration": ...
+@overload
+def add_length_control(
+    model_or_path: "MarianMTModel", *, tokenizer: Any, **options: Unpack[ConversionOptions]
+) -> "LenCtrlMarianMTModel": ...
+@overload
+def add_length_control(
+    model_or_path: "MBartForConditionalGeneration", *, tokenizer: Any, **options: Unpack[ConversionOptions]
+) -> "LenCtrlMBartForConditionalGeneration": ...
+@overload
+def add_length_control(
+    model_or_path: "PegasusForConditionalGeneration", *, tokenizer: Any, **options: Unpack[ConversionOptions]
+) -> "LenCtrlPegasusForConditionalGeneration": ...
+@overload
+def add_length_control(
+    model_or_path: "M2M100ForConditionalGeneration", *, tokenizer: Any, **options: Unpack[ConversionOptions]
+) -> "LenCtrlM2M100ForConditionalGeneration": ...
+@overload
+def add_length_control(
+    model_or_path: "T5ForConditionalGeneration", *, tokenizer: Any, **options: Unpack[ConversionOptions]
+) -> "LenCtrlT5ForConditionalGeneration": ...
+@overload
+def add_length_control(
+    model_or_path: "MT5ForConditionalGeneration", *, tokenizer: Any, **options: Unpack[ConversionOptions]
+) -> "LenCtrlMT5ForConditionalGeneration": ...
+@overload
+def add_length_control(
+    model_or_path: "UMT5ForConditionalGeneration", *, tokenizer: Any, **options: Unpack[ConversionOptions]
+) -> "LenCtrlUMT5ForConditionalGeneration": ...
+@overload
+def add_length_control(
+    model_or_path: PreTrainedModel, *, tokenizer: Any, **options: Unpack[ConversionOptions]
+) -> Any: ...
+@overload
+def add_length_control(
+    model_or_path: str | Path, *, tokenizer: Any = ..., **options: Unpack[ConversionOptions]
+) -> Any: ...
 def add_length_control(
     model_or_path: PreTrainedModel | str | Path,
     *,

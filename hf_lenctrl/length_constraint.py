@@ -9,7 +9,7 @@ from transformers.generation import LogitsProcessor
 
 from .length_rules import rules_of
 from .length_units import UnitTable
-from .lengths import Target, as_target
+from .lengths import Target, as_target, is_integer
 
 
 class LengthConstraintLogitsProcessor(LogitsProcessor):
@@ -79,7 +79,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         self.low, self.high = target.low, target.high  # (B,) each
         self.window = bool((self.low < self.high).any())
         self.max_length, self.prompt_length = max_length, prompt_length
-        eos = [eos_token_id] if isinstance(eos_token_id, int) else torch.as_tensor(eos_token_id).reshape(-1).tolist()
+        eos = [eos_token_id] if is_integer(eos_token_id) else torch.as_tensor(eos_token_id).reshape(-1).tolist()
         self.rules = rules_of(unit_table, tuple(eos), constraint)
         if constraint == "exact" and max_length is not None:
             self._check_room(start_length)

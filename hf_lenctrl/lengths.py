@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
+from numbers import Integral
 from typing import Any, NoReturn
 
 import torch
@@ -19,8 +20,13 @@ LONGEST = 10**7  # no model generates more; sums of units stay far from overflow
 def check_counts(**counts) -> None:
     """Raise `ValueError` unless each is a Python `int` of at least 1 (`bool` is none)."""
     for name, count in counts.items():
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        if not is_integer(count) or count < 1:
             raise ValueError(f"{name} must be an integer of at least 1, got {count!r}")
+
+
+def is_integer(value) -> bool:
+    """Return whether a value is an integer, Python's or NumPy's; a `bool` is none."""
+    return not isinstance(value, bool) and (isinstance(value, int) or isinstance(value, Integral))
 
 
 def check_name(option: str, name, known) -> None:
@@ -30,8 +36,8 @@ def check_name(option: str, name, known) -> None:
 
 
 def check_length(length) -> None:
-    """Raise unless `length` is a Python `int` from 1 to `LONGEST` - 1 (`bool` is none)."""
-    if isinstance(length, bool) or not isinstance(length, int):
+    """Raise unless `length` is an integer from 1 to `LONGEST` - 1."""
+    if not is_integer(length):
         raise TypeError(f"length must be an int of at least 1, got {length!r} ({type(length).__name__})")
     if not 1 <= length < LONGEST:
         raise ValueError(f"length must be {'at least 1' if length < 1 else f'under {LONGEST}'}, got {length}")
@@ -59,7 +65,7 @@ def check_tolerance(tolerance, constraint) -> None:
         raise ValueError(f"length_tolerance={tolerance!r} is a window around an exact length, got {constraint!r}")
     for item in tolerance if isinstance(tolerance, list) else [tolerance]:
         for side in item if isinstance(item, tuple) and len(item) == 2 else (item,):
-            units = isinstance(side, int) and not isinstance(side, bool) and 0 <= side < LONGEST
+            units = is_integer(side) and 0 <= side < LONGEST
             if not units and not (isinstance(side, float) and 0 <= side < 1):
                 rule = "units (4), a share of the length from 0 to under 1 (0.1), or a pair of these"
                 raise ValueError(f"length_tolerance must be {rule}, got {item!r}")
@@ -206,10 +212,10 @@ def as_length_tensor(
     elif isinstance(length, list):
         for item in length:
             check_length(item)
-        length = torch.tensor(length, dtype=torch.long)
+        length = torch.tensor([int(item) for item in length], dtype=torch.long)
     else:
         check_length(length)
-        return torch.full((batch_size,), length, dtype=torch.long, device=device)
+        return torch.full((batch_size,), int(length), dtype=torch.long, device=device)
     if (shape := tuple(length.shape)) != (batch_size,):
         raise ValueError(f"length must be one for all or for each of the {batch_size} examples, got shape {shape}")
     length = length.long()  # an 8-bit integer cannot be compared with `LONGEST`

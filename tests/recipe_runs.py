@@ -13,8 +13,7 @@ from conftest import SOURCES, TARGETS, build_model, plain_marian
 from safetensors.torch import load_file
 
 import hf_lenctrl
-import lenctrl
-from hf_lenctrl.commands import generate
+from hf_lenctrl.commands import generate, lenctrl
 from hf_lenctrl.commands import train as train_seq2seq
 
 

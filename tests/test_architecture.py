@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -47,7 +49,7 @@ def test_imports_make_no_circle_and_the_core_knows_no_command():
     # a command may ask for names of the whole package, which is above it
     graph = {name: {other for other in others if other != "hf_lenctrl"} for name, others in graph.items()}
     assert list(TopologicalSorter(graph).static_order())  # raises CycleError with the circle
-    core = {name for name in graph if not name.startswith("hf_lenctrl.commands")}
+    core = {name for name in graph if not name.startswith(("hf_lenctrl.commands", "hf_lenctrl.__main__"))}
     assert {(name, other) for name in core for other in graph[name] if other not in core} == set()
     assert "hf_lenctrl.length_units" in graph["hf_lenctrl.training.collator"]  # imports are found at all
 
@@ -79,3 +81,11 @@ def test_the_page_names_every_file_above_those_it_imports():
     for path in files:
         below = order[: order.index(path.parent.name) + 1]
         assert {name.split(".")[0] for name in imports[path] if "." in name} <= set(below), path
+
+
+@pytest.mark.slow
+def test_pytest_alone_collects_tests_that_import_folders_of_the_repository():
+    # -P: without the current folder, as the program `pytest` starts
+    command = [sys.executable, "-P", "-m", "pytest", "--collect-only", "-q", "tests/test_benchmarks.py"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stdout[-2000:]

@@ -1,6 +1,5 @@
 """Registration, saving and loading, code that ships with a checkpoint. What ships runs in a process of its own."""
 
-import importlib
 import json
 import shutil
 import subprocess
@@ -15,7 +14,6 @@ from recipe_runs import isolated, save
 from safetensors.torch import load_file, save_file
 from test_readme import ENVIRONMENT
 
-import hf_lenctrl
 from hf_lenctrl.length_units import NOT_FILLED
 
 
@@ -166,9 +164,3 @@ def test_a_base_model_names_its_own_auto_class(any_family, tmp_path):
     auto_map = json.loads((tmp_path / "config.json").read_text())["auto_map"]
     assert auto_map["AutoModel"] == f"modeling_lenctrl.{FAMILIES[any_family].model_class.__name__}"
     assert type(transformers.AutoModel.from_pretrained(tmp_path)) is FAMILIES[any_family].model_class
-
-
-@pytest.mark.parametrize("old", ["data_collator.DataCollatorForLengthControl", "reranking.rerank"])
-def test_a_public_name_is_still_found_where_it_stood(old):
-    module, name = old.split(".")
-    assert getattr(importlib.import_module(f"hf_lenctrl.{module}"), name) is getattr(hf_lenctrl, name)

@@ -105,7 +105,7 @@ def test_a_model_of_another_unit_is_not_trained_further(tmp_path):
     build_model("marian", length_unit="byte").save_pretrained(tmp_path)
     data, rows = SimpleNamespace(length_tokens=None), None
     unit_of = commands_models.unit_and_tokens
-    with pytest.raises(ValueError, match="counts bytes, got length_unit=token"):
+    with pytest.raises(ValueError, match="counts bytes, got --length_unit token"):
         unit_of(ModelArguments(model_name_or_path=str(tmp_path), length_unit="token"), data, rows, None)
     for given in (None, "byte"):
         args = ModelArguments(model_name_or_path=str(tmp_path), length_unit=given)

@@ -15,7 +15,6 @@ from conftest import SOURCES
 from test_readme import ENVIRONMENT, ROOT
 
 import hf_lenctrl
-import lenctrl
 from hf_lenctrl.commands import lenctrl as cli
 from hf_lenctrl.commands import locking
 
@@ -27,7 +26,7 @@ def run(monkeypatch, capsys):
 
     def run(*words: str) -> tuple:
         with pytest.raises(SystemExit) as end:
-            lenctrl.main(list(words))
+            cli.main(list(words))
         error = capsys.readouterr().err
         if isinstance(end.value.code, str):  # Python prints it, with status 1
             return 1, end.value.code
@@ -37,17 +36,23 @@ def run(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), [([], "train-predictor  train a"), (["--version"], f"lenctrl {hf_lenctrl.__version__}")]
+    ("words", "said"),
+    [
+        ([], "train-predictor  train a"),
+        (["--version"], f"lenctrl {hf_lenctrl.__version__}"),
+        (["recipes"], "headline/small "),
+    ],
 )
 def test_help_and_version_come_without_torch(words, said):
-    code = f"import sys, lenctrl; lenctrl.main({words!r}); print({{'torch', 'transformers'}} & sys.modules.keys())"
+    code = f"import sys; from hf_lenctrl.commands.lenctrl import main; main({words!r})"
+    code += "; print({'torch', 'transformers'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT)
     assert done.stdout.endswith("set()\n") and said in done.stdout, done.stderr
 
 
 def test_the_recipes_are_listed_with_a_line_each(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", [])
-    lenctrl.main(["recipes"])
+    cli.main(["recipes"])
     text = capsys.readouterr().out
     names = re.findall(r"^([a-z]+/\w+)  +\S.{20,}", text, flags=re.M)
     headlines = "debian paper pretrained small subword_small".split()
@@ -97,7 +102,7 @@ def test_a_mistake_is_told_in_one_line_and_with_debug_by_its_traceback(run, word
     assert status == 1 and message in error and "\n" not in error.strip()
     assert error.startswith(f"lenctrl {words[0]}: ") and error.endswith(f"lenctrl --debug {words[0]} ...)")
     with pytest.raises((ValueError, OSError), match=re.escape(message)):
-        lenctrl.main(["--debug", *words])
+        cli.main(["--debug", *words])
 
 
 @pytest.mark.parametrize("command", ["generate", "train", "train-predictor"])
@@ -138,16 +143,21 @@ def test_a_fault_of_the_program_keeps_its_traceback(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="invalid literal"):
         cli.run("faulty", "faulty", [])
     (tmp_path / "lacking.py").write_text("import a_package_that_is_not_there\n")
-    with pytest.raises(SystemExit, match=r"that_is_not_there'; in a clone of hf_lenctrl: pip install '.\[train\]'"):
+    with pytest.raises(SystemExit, match=r"that_is_not_there'; pip install .hf_lenctrl\[train\]"):
         cli.run("lacking", "lacking", [])
 
 
-@pytest.mark.parametrize("path", ["lenctrl.py", *sorted((ROOT / "recipes").glob("*.py"))], ids=lambda p: Path(p).stem)
+SCRIPTS = ["hf_lenctrl", *sorted((ROOT / "recipes").glob("*.py"))]
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: Path(path).stem)
 def test_a_command_is_a_script_of_the_repository_too(path, capsys, monkeypatch):
-    """As `accelerate launch` runs it: by its path, or by `-m lenctrl`."""
+    """As `accelerate launch` runs it: by its path, or by `-m hf_lenctrl`."""
     monkeypatch.setattr(sys, "argv", [str(path), "--help"])
     with pytest.raises(SystemExit) as end:
-        runpy.run_path(str(ROOT / path), run_name="__main__")
+        runpy.run_module(path, run_name="__main__") if path == "hf_lenctrl" else runpy.run_path(
+            str(path), run_name="__main__"
+        )
         raise SystemExit
     assert end.value.code in (0, None) and "usage: " in capsys.readouterr().out.lower()
 

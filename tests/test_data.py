@@ -108,7 +108,7 @@ def test_rows_of_unseen_lengths_are_left_out_and_counted(shared_tokenizer, caplo
     # training counts what the tokenizer makes of a text
     wide = datasets.Dataset.from_list([{"source": "s", "target": target} for target in ("ab  b", "abc b c")])
     assert leave_out_lengths(wide, shared_tokenizer, "character", [4])["target"][:] == ["abc b c"]
-    with pytest.raises(ValueError, match=r"unseen_lengths=\[1, 2, 3\] leaves no training row; name fewer"):
+    with pytest.raises(ValueError, match=r"--unseen_lengths 1 2 3 leaves no training row; name fewer"):
         leave_out_lengths(rows, shared_tokenizer, "character", [1, 2, 3])
     with pytest.raises(ValueError, match="length must be at least 1, got 0"):
         DataArguments(unseen_lengths=[30, 0])
@@ -220,7 +220,7 @@ BROKEN = {
 }
 WITHOUT_ROWS = {"empty.jsonl": b"", "empty.csv": b"", "blank.jsonl": b"\n\n", "empty.json": b"[]"}
 WITHOUT_ROWS["header.csv"] = b"source,target\n"
-NO_COLUMN = "a.jsonl has no column 'headline', only source, target; .*{}="
+NO_COLUMN = "a.jsonl has no column 'headline', only source, target; .*--{}"
 
 
 @pytest.mark.parametrize(
@@ -234,9 +234,9 @@ NO_COLUMN = "a.jsonl has no column 'headline', only source, target; .*{}="
             for option in ("source_column", "target_column", "group_column")
         ),
         ("a.jsonl", b'{"source": "a b", "target": 2024}', {}, "'target'.*int64"),
-        ("a.jsonl", GOOD.encode(), {"train_file": None}, "nothing to train on; give train_file="),
+        ("a.jsonl", GOOD.encode(), {"train_file": None}, "nothing to train on; give --train_file"),
         ("a.jsonl", GOOD.encode(), {"test_share": 1.5}, "less than 1, got .*1.5"),
-        ("a.jsonl", GOOD.encode(), {"test_share": 0.15}, "1 rows left no rows for test.*test_file="),
+        ("a.jsonl", GOOD.encode(), {"test_share": 0.15}, "1 rows left no rows for test.*--test_file"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_named(tmp_path, name, data, options, message):

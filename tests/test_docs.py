@@ -29,8 +29,7 @@ from test_readme import ENVIRONMENT, README, ROOT
 from transformers import BertConfig, BertModel, BertTokenizer, MarianConfig, MarianMTModel
 
 import hf_lenctrl
-import lenctrl
-from hf_lenctrl.commands import train
+from hf_lenctrl.commands import lenctrl, train
 from hf_lenctrl.commands.causal import CausalArguments
 from hf_lenctrl.commands.generate import SAMPLING
 from hf_lenctrl.commands.predictor import PredictorArguments
@@ -130,7 +129,7 @@ def run_command(command: str, monkeypatch) -> None:
     elif "--push_to_hub" in words:
         with Hub() as hub:
             names = {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token, "HF_HUB_OFFLINE": "0"}
-            log = run_process(["-m", "lenctrl", *words[1:]], **names, HF_HUB_DISABLE_XET="1", NO_PROXY="127.0.0.1")
+            log = run_process(["-m", "hf_lenctrl", *words[1:]], **names, HF_HUB_DISABLE_XET="1", NO_PROXY="127.0.0.1")
             assert "training is finished" in log  # the command of a run that has ended, as the page says
             assert {"README.md", "model.safetensors", "modeling_lenctrl.py"} <= hub.files("user/name").keys()
             assert b'model="user/name"' in hub.files("user/name")["README.md"]

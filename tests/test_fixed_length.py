@@ -174,5 +174,5 @@ def test_what_cannot_be_exported_is_told_and_leaves_no_folder(trained, exported,
     assert sorted(path.name for path in tmp_path.iterdir()) == ["_run", "plain"]
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     for call in (lambda: export.export("runs/ldpe", 24, tmp_path / "out"), lambda: FixedLengthTranslator(tmp_path)):
-        with pytest.raises(ImportError, match="needs CTranslate2: pip install ctranslate2"):
+        with pytest.raises(ImportError, match='needs CTranslate2: pip install "hf_lenctrl.fast."'):
             call()

@@ -180,9 +180,17 @@ def other(family, **fields):
         (other("marian", encoder_length_embedding=True), 5, "can be frozen, .* encoder_length_embedding=True"),
         (other("marian", length_head=True), 5, "can be frozen, .* length_head=True"),
         (other("marian", length_tokens={"kind": "bins", "thresholds": [5]}), 5, "can be frozen, .* length_tokens="),
-        (partial(controlled_model, "marian", length_unit="character"), 5, "one unit does .*length_unit='character'"),
+        (
+            partial(controlled_model, "marian", length_unit="character"),
+            5,
+            "every entry writes one character; .* lenctrl export --format onnx",
+        ),
         # one byte an entry, of which the later ones of a character write none
-        (partial(controlled_model, "bart", length_unit="character"), 5, "one unit does"),
+        (
+            partial(controlled_model, "bart", length_unit="character"),
+            5,
+            "every entry writes one character; .* lenctrl export --format onnx",
+        ),
         (other("marian", length_unit="character"), 5, "call model.set_unit_table"),
         (bart, 0, "length must be .* got 0"),
         (bart, 127, "length=127 .* positions, the model has 128"),

@@ -140,7 +140,7 @@ def test_masks_allow_what_fits_and_ends_late_enough(vocabulary):
 
 def test_without_xgrammar_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "xgrammar", None)
-    with pytest.raises(ImportError, match=re.escape("pip install '.[json]'")):
+    with pytest.raises(ImportError, match=re.escape('pip install "hf_lenctrl[json]"')):
         JsonStringsLogitsProcessor(SCHEMA, make_tokenizer())
 
 

@@ -68,13 +68,13 @@ def test_the_predictor_comes_from_the_revision_of_the_generator(tokenizer, tmp_p
         assert found(SOURCES[0], length="predict", length_constraint="max")["requested_length"] == expected
     alone = AutoModelForSeq2SeqLM.from_pretrained("user/name", revision="v1", cache_dir=tmp_path)
     seen: list[tuple] = []
-    load = hf_lenctrl.inference.sources.load_predictor
+    load = hf_lenctrl.length_predictor.load_predictor
 
     def spy_on(name, **given):
         seen.append((name, given))
         return load(folder)
 
-    monkeypatch.setattr("hf_lenctrl.inference.sources.load_predictor", spy_on)
+    monkeypatch.setattr("hf_lenctrl.length_predictor.load_predictor", spy_on)
     found = LengthControlledGenerationPipeline(model=alone, tokenizer=tokenizer, revision="v1", token="hf_x")
     found(SOURCES[0], length="predict", length_constraint="max")
     found(SOURCES[0], length="predict", predictor="user/other", length_constraint="max")

@@ -1,9 +1,20 @@
 """What a requested length may be: the one check of it, and the target that it becomes."""
 
+import json
+
+import numpy as np
 import pytest
 import torch
 
-from hf_lenctrl.lengths import as_length_tensor, as_target, check_constraint
+from hf_lenctrl.inference.sources import requested_lengths
+from hf_lenctrl.lengths import (
+    as_length_tensor,
+    as_target,
+    check_constraint,
+    check_counts,
+    check_tolerance,
+    window_of,
+)
 
 
 WRONG = {
@@ -54,3 +65,20 @@ def test_constraints_are_max_exact_or_none():
     for other in ("min", "Max", "", True):
         with pytest.raises(ValueError, match=rf"length_constraint must be 'max' .*, got {other!r}"):
             check_constraint(other)
+
+
+def test_an_integer_of_numpy_is_an_integer():
+    forty = np.int64(40)
+    assert as_length_tensor(forty, 2, torch.device("cpu")).tolist() == [40, 40]
+    assert as_length_tensor([forty, np.uint8(3)], 2, torch.device("cpu")).tolist() == [40, 3]
+    lengths = requested_lengths(["a", "b"], [forty, 41], unit="character", tokenizer=None)
+    assert json.dumps(lengths) == "[40, 41]"
+    assert (
+        json.dumps(requested_lengths(["a"], (forty, np.int32(44)), unit="character", tokenizer=None)) == "[[40, 44]]"
+    )
+    check_tolerance(np.int64(4), "exact")
+    check_counts(batch_size=np.int64(1))
+    assert window_of([40], np.int64(4)) == ([36], [44])
+    for wrong in (np.float64(40), np.bool_(True), True):
+        with pytest.raises(TypeError, match="length must be an int of at least 1"):
+            as_length_tensor(wrong, 2, torch.device("cpu"))

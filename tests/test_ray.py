@@ -156,7 +156,7 @@ def test_a_wrong_row_of_a_later_block_is_named(tmp_path):
         ("--engine ray --output_dir p --do_sample", "leave out --do_sample"),
         ("--engine ray --output_dir p --length 3 4", "leave out --length"),
         ("--engine ray --output_dir p --num_return_sequences 2", "leave out --num_return_sequences"),
-        ("--engine ray --output_dir p", "--engine ray needs Ray: pip install '.[ray]'"),
+        ("--engine ray --output_dir p", '--engine ray needs Ray: pip install "hf_lenctrl[ray]"'),
     ],
 )
 def test_the_command_refuses(words, message, monkeypatch, capsys):

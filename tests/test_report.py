@@ -120,7 +120,7 @@ def test_save_writes_json_markdown_and_a_png_where_it_can_be_drawn(tmp_path, mon
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     report.save(tmp_path / "tables")
     assert sorted(path.name for path in (tmp_path / "tables").iterdir()) == ["report.json", "report.md"]
-    assert "no picture: plotting a report needs matplotlib: pip install matplotlib" in caplog.text
+    assert 'no picture: plotting a report needs matplotlib: pip install "hf_lenctrl[plot]"' in caplog.text
     assert "report.png" not in (tmp_path / "tables" / "report.md").read_text()
 
 

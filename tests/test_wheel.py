@@ -24,27 +24,28 @@ def wheel(tmp_path_factory):
     # setuptools would write build/ and *.egg-info into the repository
     copy = folder / "source"
     copy.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE", "lenctrl.py"):
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
     for name in ("hf_lenctrl", "recipes"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet", "-w", str(folder)]
+    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--verbose", "-w", str(folder)]
     done = subprocess.run([*build, str(copy)], capture_output=True, text=True)
     if "Cannot import 'setuptools" in done.stderr or "No module named 'setuptools" in done.stderr:
         pytest.skip("building without a network needs setuptools 77 in this environment")
     assert done.returncode == 0, done.stderr
+    assert "importable" not in done.stdout + done.stderr  # as setuptools warns of folders that it takes for packages
     return next(folder.glob("*.whl"))
 
 
 @pytest.mark.slow
 def test_the_wheel_holds_the_package_the_command_the_recipes_and_nothing_else(wheel):
     names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
-    own = [path for path in (ROOT / "hf_lenctrl").rglob("*") if path.suffix in (".py", ".typed", ".md", ".txt")]
+    own = [path for path in (ROOT / "hf_lenctrl").rglob("*") if path.suffix in (".py", ".pyi", ".typed", ".md")]
     files = [path.relative_to(ROOT).as_posix() for path in own]
     recipes = [path for pattern in ("*.py", "*/*.yaml") for path in (ROOT / "recipes").glob(pattern)]
     recipes = [path for path in recipes if path.parent.name != "reproduce" and path.stem != "golc"]
     files += [f"hf_lenctrl/{path.relative_to(ROOT).as_posix()}" for path in recipes]
-    assert sorted(names) == sorted([*files, "lenctrl.py"])
+    assert sorted(names) == sorted(files) and {name.split("/")[0] for name in names} == {"hf_lenctrl"}
     assert "hf_lenctrl/recipes/headline/small.yaml" in names
     assert wheel.name == f"hf_lenctrl-{hf_lenctrl.__version__}-py3-none-any.whl"
 
@@ -96,10 +97,13 @@ def test_hints_to_install_name_extras_and_no_package_of_an_index():
     files = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     files = [path for path in files if path.suffix in (".py", ".md", ".txt", ".ipynb", ".yaml")]
     text = "".join(path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *files])
-    hints = {name for group in re.findall(r"pip install '\.\[([\w,]+)\]'", text) for name in group.split(",")}
-    assert {"train", "fast"} <= hints <= extras.keys()
-    # it is on no index
-    assert re.findall(r"pip install (?:-\S+ )*[\"']?hf.lenctrl(?!\S* @)\S*", text) == []
+    found = re.findall(r"""pip install (?:'\.|"hf_lenctrl)\[([\w,]+)\]""", text)
+    hints = {name for group in found for name in group.split(",")}
+    assert {"train", "fast", "onnx", "json", "plot", "ja", "ray"} <= hints <= extras.keys()
+    # it is on no index, so a hint adds an extra to what is installed, or has an address
+    assert re.findall(r"pip install (?:-\S+ )*[\"']?hf.lenctrl(?!\S* @|\[)\S*", text) == []
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "hf_lenctrl").rglob("*.py"))
+    assert re.findall(r"pip install '?\.\[.*", code) == []  # an error is also read where there is no clone
     assert "hf-lenctrl\n" not in (ROOT / "app" / "requirements.txt").read_text()
     needs = {extra: {re.match(r"[\w-]+", line)[0] for line in lines} for extra, lines in extras.items()}
     assert needs["plot"] == {"matplotlib"} < needs["train"]  # a run draws its report

@@ -49,7 +49,7 @@ def load_splits(args: DataArguments) -> DatasetDict:
     """
     splits, files = _given_splits(args)
     if "train" not in splits:
-        raise ValueError("there is nothing to train on; give train_file=, or dataset_name= with a train split")
+        raise ValueError("there is nothing to train on; give --train_file, or --dataset_name with a train split")
     # OPUS and WMT sets on the Hub hold {"en": ..., "ja": ...} in a column `translation`
     splits = {name: rows.flatten() for name, rows in splits.items()}
     for name, rows in splits.items():
@@ -70,7 +70,7 @@ def _given_splits(args: DataArguments) -> tuple[dict[str, Any], dict[str, str]]:
     """The splits that have rows of their own, and where each comes from, for messages."""
     given = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
     if args.dataset_name is not None and any(given.values()):
-        raise ValueError(f"dataset_name={args.dataset_name} has its own splits, got files too; give one of them")
+        raise ValueError(f"--dataset_name {args.dataset_name} has its own splits, got files too; give one of them")
     if args.dataset_name is None:
         files = {name: path for name, path in given.items() if path is not None}
         return {name: load_rows(path) for name, path in files.items()}, files
@@ -82,11 +82,11 @@ def _given_splits(args: DataArguments) -> tuple[dict[str, Any], dict[str, str]]:
 def _check_columns(rows: Dataset, file: str, args: DataArguments) -> None:
     """Columns that are there, of which two hold text."""
     if args.source_column == args.target_column:
-        raise ValueError(f"source_column and target_column are both {args.source_column!r}; name two columns")
+        raise ValueError(f"--source_column and --target_column are both {args.source_column!r}; name two columns")
     if len(rows) == 0:
         raise ValueError(f"{file} has no rows")
     for option in ("source_column", "target_column", *(["group_column"] if args.group_column is not None else [])):
-        column, advice = getattr(args, option), f"name the right one with {option}="
+        column, advice = getattr(args, option), f"name the right one with --{option}"
         if column not in rows.column_names:
             raise ValueError(f"{file} has no column {column!r}, only {', '.join(rows.column_names)}; {advice}")
         kind = getattr(rows.features[column], "dtype", "other values")
@@ -117,7 +117,7 @@ def _split(rows: Dataset, shares: dict[str, float], args: DataArguments) -> dict
         else:
             members["train"].append(i)
     if empty := [name for name, indices in members.items() if not indices]:
-        raise ValueError(f"cutting {shares} from {len(rows)} rows left no rows for {empty[0]}; give {empty[0]}_file=")
+        raise ValueError(f"cutting {shares} from {len(rows)} rows left no rows for {empty[0]}; give --{empty[0]}_file")
     return {name: rows.select(indices) for name, indices in members.items()}
 
 
@@ -138,7 +138,7 @@ def leave_out_lengths(rows, tokenizer, unit: str, lengths: Sequence[int]):
     left_out = ", ".join(f"{sum(length in own for own in counts):,} of {length}" for length in lengths)
     logger.info("train: %s rows, targets left out by their %ss: %s", f"{len(rows):,}", unit, left_out)
     if not kept:
-        raise ValueError(f"unseen_lengths={list(lengths)} leaves no training row; name fewer lengths")
+        raise ValueError(f"--unseen_lengths {' '.join(map(str, lengths))} leaves no training row; name fewer lengths")
     return rows.select(kept)
 
 
@@ -183,9 +183,9 @@ def tokenize(
         logger.warning(str(report)) if report.kept < report.rows else logger.info(str(report))
         if report.source_cut > 0.1 * len(keep):
             share = f"{report.source_cut:,} of {len(keep):,} sources are longer than {args.max_source_length} tokens"
-            logger.warning("%s: %s and were cut; raise max_source_length if the model reads more", name, share)
+            logger.warning("%s: %s and were cut; raise --max_source_length if the model reads more", name, share)
         if not keep:
-            raise ValueError(f"no row of {name} is left: {report}; look at the columns and at max_target_length")
+            raise ValueError(f"no row of {name} is left: {report}; look at the columns and at --max_target_length")
         tokenized[name] = encoded.select(keep).select_columns(["input_ids", "attention_mask", "labels"])
         reports.append(report)
     return DatasetDict(tokenized), reports

@@ -12,7 +12,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..conversion import tokenizer_of
 from ..evaluation.metrics import ROUGE_UNITS, lead, rouge_metrics, rouge_settings, text_quality
 from ..evaluation.report import FILES, length_report
 from ..length_units import LENGTH_UNITS
@@ -88,12 +87,16 @@ def main(argv=None) -> None:
         requested = {unit: rows.lengths(name) for unit, name in zip(args.units, args.requested_column, strict=True)}
     else:
         requested = {unit: [length] * len(rows) for unit, length in zip(args.units, args.length, strict=True)}
-    texts = rows.texts(args.output_column)
+    texts, tokenizer = rows.texts(args.output_column), None
+    if args.tokenizer is not None:
+        from ..conversion import tokenizer_of  # takes seconds to import
+
+        tokenizer = tokenizer_of(args.tokenizer)
     report = length_report(
         texts,
         requested,
         units=args.units,
-        tokenizer=None if args.tokenizer is None else tokenizer_of(args.tokenizer),
+        tokenizer=tokenizer,
         bucket_width=args.bucket_width,
         worst=args.worst,
         **window_in(args),

@@ -6,11 +6,11 @@
 
 The first two freeze a length. The folder receives a plain transformers model with its tokenizer and a card, and in
 `ctranslate2/` the same model for CTranslate2. `hf_lenctrl.FixedLengthTranslator(folder)(texts)` generates with it.
-Needs `pip install ctranslate2`.
+Needs `pip install "hf_lenctrl[fast]"`.
 
 The third keeps the length as an input, in every unit and encoding. The folder receives `onnx/`, `lenctrl.json`, the
 configurations, the tokenizer and a card. `hf_lenctrl.engines.onnx_runner.OnnxModel(folder)` generates with it. Needs
-`pip install '.[onnx]'`.
+`pip install "hf_lenctrl[onnx]"`.
 """
 
 import shutil

@@ -21,6 +21,7 @@ from ..inference.fit import INSTRUCTION, fit
 from ..length_units import LENGTH_UNITS
 from ..lengths import LENGTH_CONSTRAINTS
 from .arguments import CommandParser
+from .identity import identity
 from .locking import locked
 from .output_file import OutputFile
 from .recipes import model_name
@@ -98,6 +99,7 @@ def main(argv=None) -> None:
     candidates = candidates_of(rows, args.candidates_column)
     digest = hashlib.sha256("\n".join(request.columns for request in requests).encode(errors="surrogatepass"))
     options = {name: value for name, value in vars(args).items() if name not in ("input_file", "output_file")}
+    options["model"] = None if args.model is None else identity(args.model)
     Path(args.output_file).parent.mkdir(parents=True, exist_ok=True)
     with locked(args.output_file):
         file = OutputFile(args.output_file, {"input": digest.hexdigest(), **options})

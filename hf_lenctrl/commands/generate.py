@@ -24,22 +24,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
-from accelerate.utils import gather_object
+import transformers
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
-from transformers import set_seed
 
 import hf_lenctrl
 
-from ..adapters import is_adapter
-from ..conversion import auto_class, tokenizer_of
 from ..inference.sources import length_or_range
 from ..length_units import LENGTH_UNITS
 from ..lengths import LENGTH_CONSTRAINTS, window_in
-from . import bulk
 from .arguments import CommandParser
 from .locking import locked
 from .output_file import OutputFile, encoded, write_whole
+from .processes import gathered, processes
 from .recipes import model_name
 from .rows import Request, read_requests
 
@@ -53,9 +49,9 @@ SAMPLING = (
 )
 ENGINES = ("output_dir", "key_column", "concurrency", "ray_address", "actor_cpus", "actor_gpus")
 # options of the command alone; the others are the pipeline's
-OWN = """model base_model input_file output_file length length_column length_ratio reference_column source_column
-    column_prefix do_sample seed dtype compile way engine output_dir key_column concurrency ray_address actor_cpus
-    actor_gpus min_score""".split()
+OWN = """model base_model input_file output_file overwrite length length_column length_ratio reference_column
+    source_column column_prefix do_sample seed dtype compile way engine output_dir key_column concurrency ray_address
+    actor_cpus actor_gpus min_score""".split()
 
 
 def length_or_way(value: str) -> int | tuple | str:
@@ -78,6 +74,7 @@ def make_parser() -> CommandParser:
     add("--base_model", type=model_name, help="base of a --model that is an adapter; by default the one that it names")
     add("--input_file", required=True, help="texts: txt, json, jsonl, csv, parquet (.gz too)")
     add("--output_file", help="JSON lines; required without --engine")
+    add("--overwrite", action="store_true", help="begin again where --output_file exists, with whatever options")
     lengths = parser.add_mutually_exclusive_group()
     lengths.add_argument(
         "--length",
@@ -152,12 +149,12 @@ def check_engine(parser: CommandParser, args: argparse.Namespace) -> None:
             parser.error(f"--{given[0]} goes with --engine ray" if given else "--output_file is required")
         return
     if find_spec("ray") is None:
-        parser.error("--engine ray needs Ray: pip install '.[ray]'")
+        parser.error('--engine ray needs Ray: pip install "hf_lenctrl[ray]"')
     if args.output_file is not None or args.output_dir is None:
         parser.error("--engine ray writes parts into a folder: give --output_dir, and no --output_file")
     if args.concurrency < 1 or args.actor_cpus <= 0 or args.actor_gpus < 0:
         parser.error("--concurrency is at least 1, --actor_cpus above 0 and --actor_gpus at least 0")
-    wrong = [name for name in ("do_sample", "compile") if getattr(args, name)]
+    wrong = [name for name in ("do_sample", "compile", "overwrite") if getattr(args, name)]
     wrong += ["model"] * (len(args.model) > 1) + ["num_return_sequences"] * (args.num_return_sequences > 1)
     wrong += ["base_model"] * (args.base_model is not None)
     wrong += ["min_score"] * (args.min_score is not None)
@@ -170,13 +167,16 @@ def check_engine(parser: CommandParser, args: argparse.Namespace) -> None:
 
 
 def load(paths: list[str], dtype: str | None = None, compiled: bool = False, base_model: str | None = None):
-    """The model, or the ensemble of several, and their tokenizer; `base_model` is that of adapters."""
+    """Return the model, or the ensemble of several, and their tokenizer; `base_model` is that of adapters."""
+    from ..adapters import is_adapter  # which `--help` has no use for
+    from ..conversion import auto_class, tokenizer_of
+
     base = {} if base_model is None else {"base_model": base_model}
     if plain := [path for path in paths if base and not is_adapter(path)]:
         raise ValueError(f"--base_model is for an adapter, and {plain[0]} holds a model; leave it out")
     models: list = [auto_class(path).from_pretrained(path, dtype=dtype, **base).eval() for path in paths]
     model: Any = models[0] if len(models) == 1 else hf_lenctrl.LengthControlEnsemble(models)
-    model = model.to(PartialState().device)
+    model = model.to(processes().device)
     if compiled:
         model.forward = torch.compile(model.forward, dynamic=True)  # one graph for all lengths and batches
     return model, tokenizer_of(paths[0])
@@ -231,7 +231,7 @@ def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, s
         if args.way == "reference":
             options["references"] = [requests[i].reference for i in own]
         sources, lengths = [requests[i].source for i in own], args.way or [requests[i].length for i in own]
-        set_seed(args.seed + start)  # a block is the same after a command that was stopped
+        transformers.set_seed(args.seed + start)  # a block is the same after a command that was stopped
         outputs = generate(model, tokenizer, sources, lengths, progress_bar=False, **options) if sources else []
         if args.min_score is not None and any(output["score"] is None for output in outputs):
             raise ValueError("--min_score is for a model that chooses its texts (length_optional) under a constraint")
@@ -239,7 +239,7 @@ def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, s
         for k, output in enumerate(outputs):
             request = requests[own[k // count]]
             lines.append((own[k // count], request.line(output | {"rank": k % count + 1, "row": request.number})))
-        lines = sorted(gather_object(lines), key=lambda line: line[0])  # stable: n best stay in order
+        lines = sorted(gathered(lines, state), key=lambda line: line[0])  # stable: n best stay in order
         if state.is_main_process:
             if start == done:
                 file.begin(done * count)
@@ -283,6 +283,8 @@ def print_figures(requests: list[Request], lines: list[str], args: argparse.Name
 def main(argv=None) -> None:
     """Run the command: generate what the output file does not hold yet."""
     args = parse(argv)
+    from . import bulk  # imports the pipeline
+
     if args.engine == "ray":
         return bulk.write(args, generation_options(args))
     scored = args.min_score is not None
@@ -296,12 +298,13 @@ def main(argv=None) -> None:
         added=["rank", "score", "row"] if args.num_return_sequences > 1 else ["score"] if scored else [],
     )
     digest = hashlib.sha256("\n".join(request.columns for request in requests).encode(errors="surrogatepass"))
-    options = {name: value for name, value in vars(args).items() if name not in ("input_file", "output_file")}
+    others = ("input_file", "output_file", "overwrite")
+    options = {name: value for name, value in vars(args).items() if name not in others}
     options |= bulk.models_of(args) | {"min_score": scored or None}  # another score needs no other texts
-    state = PartialState(cpu=not torch.accelerator.is_available())  # else processes on CPUs would not know each other
+    state = processes()
     Path(args.output_file).parent.mkdir(parents=True, exist_ok=True)
     with locked(args.output_file, state.is_main_process):
-        file = OutputFile(args.output_file, {"input": digest.hexdigest(), **options})
+        file = OutputFile(args.output_file, {"input": digest.hexdigest(), **options}, args.overwrite)
         if scored:
             low_file(args, file)  # before hours of work
         if len(file.lines) == len(requests) * args.num_return_sequences:

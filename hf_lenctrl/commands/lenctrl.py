@@ -1,13 +1,41 @@
-"""Run a command of `lenctrl`."""
+"""The program `lenctrl`, which imports what a command needs when it runs one: `lenctrl --help` needs no torch."""
 
+import difflib
 import importlib
 import sys
 import traceback
+from importlib.metadata import version
 from pathlib import Path
 
 
 POINT = "\n  * "  # begins a line of its own in a message that has several
+_REFUSALS = (ValueError, TypeError, ImportError)
 PACKAGE = Path(__file__).resolve().parents[1]
+# name -> module of its `main()`, and what it does
+COMMANDS = {
+    "train": ("train", "train a length-controlled model"),
+    "train-predictor": ("predictor", "train a predictor of output lengths"),
+    "generate": ("generate", "generate texts of requested lengths"),
+    "fit": ("fit", "make texts of anywhere keep a limit"),
+    "evaluate": ("evaluate", "report how well lengths were met"),
+    "export": ("export", "freeze a length into a model, and export it for CTranslate2"),
+    "recipes": ("recipes", "list the recipes that come with the package"),
+}
+HELP = """usage: lenctrl [--debug] command [options]
+
+Length control for Hugging Face sequence-to-sequence models.
+
+commands:
+{commands}
+
+options:
+  --help     show this text; `lenctrl train --help` shows the options of a command
+  --version  show the version
+  --debug    show the traceback of an error
+
+    lenctrl train headline/small --train_file rows.jsonl --output_dir runs/ldpe
+    lenctrl generate --model runs/ldpe --input_file texts.txt --length 40 --output_file out.jsonl
+    lenctrl evaluate --input_file out.jsonl --output_dir report"""
 
 
 def run(name: str, module: str, argv: list[str], debug: bool = False) -> None:
@@ -24,7 +52,7 @@ def run(name: str, module: str, argv: list[str], debug: bool = False) -> None:
             raise
         hint = f" (for the traceback: lenctrl --debug {name} ...)"
         if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("hf_lenctrl"):
-            hint = "; in a clone of hf_lenctrl: pip install '.[train]'"
+            hint = '; pip install "hf_lenctrl[train]"'
         first, *points = (" ".join(part.split()) for part in str(error).split(POINT))
         sys.exit(POINT.join([f"lenctrl {name}: {first}{hint}", *points]))
     if (accelerate := sys.modules.get("accelerate")) is not None:
@@ -39,4 +67,22 @@ def _is_refusal(error: Exception) -> bool:
         return True
     frames = traceback.extract_tb(error.__traceback__)
     ours = PACKAGE in Path(frames[-1].filename).parents or any(frame.name == "parse_arguments" for frame in frames)
-    return isinstance(error, (OSError, ModuleNotFoundError)) or isinstance(error, (ValueError, TypeError)) and ours
+    return isinstance(error, (OSError, ModuleNotFoundError)) or isinstance(error, _REFUSALS) and ours
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command that the first word names."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    debug = argv[:1] == ["--debug"]
+    command, *options = argv[debug:] or ["--help"]
+    if command in ("-h", "--help"):
+        print(HELP.format(commands="\n".join(f"  {name:<17}{text}" for name, (_, text) in COMMANDS.items())))
+    elif command == "--version":
+        print(f"lenctrl {version('hf-lenctrl')}")
+    elif command in COMMANDS:
+        run(command, f"hf_lenctrl.commands.{COMMANDS[command][0]}", options, debug)
+    else:
+        near = difflib.get_close_matches(command, COMMANDS, n=1)
+        meant = f"; did you mean {near[0]}?" if near else f", only {', '.join(COMMANDS)}"
+        print(f"lenctrl: there is no command {command!r}{meant}", file=sys.stderr)
+        sys.exit(2)

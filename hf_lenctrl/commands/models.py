@@ -60,22 +60,24 @@ def check_options(args: ModelArguments, data_args: DataArguments, run_args: RunA
     name, config = _checkpoint(args)
     controlled = hasattr(config, "length_encoding")
     if controlled and args.model_name_or_path is None:
-        raise ValueError(f"base_model={name} has length control already; give it as model_name_or_path={name}")
+        raise ValueError(
+            f"{name} has length control already; give it as --model_name_or_path {name}, not as --base_model"
+        )
     if name is not None and (args.model_name_or_path is None or controlled or _stays_plain(args)):
         _check_fixed(args, data_args, config)  # else it is refused as plain
     tables = name is not None or args.length_encoding == "learned" or args.encoder_length_embedding
     told = args.length_encoding != "none" or args.encoder_length_embedding or controlled
     told = told or name is not None and not _stays_plain(args)
     used = {
-        "length_bins": (name is not None or data_args.length_tokens == "bins", "length_tokens=bins"),
-        "learned_lengths": (tables, "length_encoding=learned or encoder_length_embedding"),
-        "group_separator": (data_args.group_column is not None, "group_column="),
+        "length_bins": (name is not None or data_args.length_tokens == "bins", "--length_tokens bins"),
+        "learned_lengths": (tables, "--length_encoding learned or --encoder_length_embedding"),
+        "group_separator": (data_args.group_column is not None, "--group_column"),
         **dict.fromkeys(_TOKENIZER, (args.tokenizer_name_or_path is None, "a tokenizer that is trained here")),
         **{draw: (told or not getattr(run_args, draw), "a model that is given the length") for draw in DRAWS},
     }
     for option, (is_used, needs) in used.items():
         if option in args.typed and not is_used:
-            raise ValueError(f"{option} has no effect without {needs}; leave it out")
+            raise ValueError(f"--{option} has no effect without {needs}; leave it out")
 
 
 def _checkpoint(args: ModelArguments) -> tuple[str | None, Any]:
@@ -110,7 +112,7 @@ def _check_fixed(args: ModelArguments, data_args: DataArguments, config) -> None
     given = {option: getattr(args, option, getattr(data_args, option, None)) for option in has if option in args.given}
     wrong = {option: value for option, value in given.items() if value not in (has[option], before.get(option))}
     if wrong:
-        options = ", ".join(f"{option}={value} ({has[option]})" for option, value in wrong.items())
+        options = ", ".join(f"--{option} {value} ({has[option]})" for option, value in wrong.items())
         raise ValueError(f"{name} keeps its shape and its method, which stand in brackets; leave out {options}")
 
 
@@ -125,11 +127,11 @@ def limits(args: ModelArguments, data_args: DataArguments, tokenizer) -> tuple[i
     if read is None:
         read = 256 if name is None else positions or min(tokenizer.model_max_length, 512)
     elif positions is not None and read > positions:
-        raise ValueError(f"max_source_length={read}, but the encoder of {name} reads {positions} tokens; give less")
+        raise ValueError(f"--max_source_length {read}, but the encoder of {name} reads {positions} tokens; give less")
     if positions is None or most <= positions or not getattr(config, "absolute_positions", True):
         return read, most
     if "max_target_length" in args.given:
-        raise ValueError(f"max_target_length={most}, but the decoder of {name} has {positions} positions; give less")
+        raise ValueError(f"--max_target_length {most}, but the decoder of {name} has {positions} positions; give less")
     return read, positions
 
 
@@ -167,7 +169,7 @@ def unit_and_tokens(model_args: ModelArguments, data_args: DataArguments, rows: 
     saved: Any = None if name is None else AutoConfig.from_pretrained(name)
     unit, given = getattr(saved, "length_unit", None), model_args.length_unit
     if unit is not None and given not in (None, unit):
-        raise ValueError(f"{name} counts {unit}s, got length_unit={given}; leave it out")
+        raise ValueError(f"{name} counts {unit}s, got --length_unit {given}; leave it out")
     unit = model_args.length_unit = unit or given or "character"
     if getattr(saved, "length_tokens", None) is not None:
         return unit, LengthTokens(**saved.length_tokens)
@@ -181,7 +183,7 @@ def build_model(args: ModelArguments, tokenizer, max_positions: int, length_toke
     no length in any way.
     """
     if args.base_model is not None and args.model_name_or_path is not None:
-        raise ValueError("base_model starts a new run, model_name_or_path continues one; give one of them")
+        raise ValueError("--base_model starts a new run, --model_name_or_path continues one; give one of them")
     if (name := args.base_model or args.model_name_or_path) is None:
         model = _new_model(args, tokenizer, max_positions, length_tokens)
     else:
@@ -225,7 +227,7 @@ def _as_saved(model, args: ModelArguments) -> Any:
     """A model to go on with: a length-controlled one, or with `length_encoding=none` a plain one."""
     if not hasattr(model.config, "length_encoding") and not _stays_plain(args):
         holds = f"{args.model_name_or_path} holds a {type(model).__name__}, which has no length control"
-        raise ValueError(f"{holds}; give it as base_model, or length_encoding=none to train it as it is")
+        raise ValueError(f"{holds}; give it as --base_model, or --length_encoding none to train it as it is")
     if args.length_constraint is not None:
         model.config.update(args.constraint)
     return model
@@ -255,7 +257,7 @@ def _shape(args: ModelArguments, tokenizer, max_positions: int) -> dict[str, Any
     """Fields of a stock configuration."""
     separate = getattr(tokenizer, "separate_vocabs", False)
     if separate and args.family == "bart":
-        raise ValueError("family='bart' has one vocabulary for both sides; pass target_vocabulary=shared")
+        raise ValueError("--family bart has one vocabulary for both sides; give --target_vocabulary shared")
     shape: dict[str, Any] = {name: getattr(args, name) for name in ("d_model", "dropout", "activation_function")}
     shape |= {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     eos, start = tokenizer.eos_token_id, "eos_token_id" if args.family == "bart" else "pad_token_id"
@@ -282,7 +284,7 @@ def add_length_predictor(model, name: str | None, output_dir, save: bool = True)
     predictor, tokenizer = load_predictor(name, subfolder=subfolder)
     predicts, unit = predictor.config.length_unit, model.config.length_unit
     if predicts != unit:
-        raise ValueError(f"length_predictor={name} predicts {predicts}s, the model counts {unit}s; train another")
+        raise ValueError(f"--length_predictor {name} predicts {predicts}s, the model counts {unit}s; train another")
     folder = Path(output_dir, "length_predictor")
     if save:
         predictor.save_pretrained(folder)

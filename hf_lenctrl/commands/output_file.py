@@ -10,12 +10,12 @@ from .lenctrl import POINT
 from .locking import kept
 
 
-def check_begun(path: Path, options_path: Path, options: dict[str, Any]) -> None:
+def check_begun(path: Path, options_path: Path, options: dict[str, Any], advice: str = "name another") -> None:
     """Raise `ValueError` unless the output at `path`, which exists, was begun with these options."""
     before = json.loads(options_path.read_text("utf-8")) if options_path.is_file() else {}
     pairs = [(name, before.get(name), options.get(name)) for name in sorted(before | options)]
     if points := [f"{POINT}{k}={short(old, new)}, now {short(new, old)}" for k, old, new in pairs if old != new]:
-        told = f"{path} exists, and no command with these options began it; name another"
+        told = f"{path} exists, and no command with these options began it; {advice}"
         raise ValueError("".join([told, *(points if before else [])]))
 
 
@@ -46,15 +46,17 @@ def encoded(text: str) -> bytes:
 class OutputFile:
     """
     The whole `lines` of an output file, JSON, and, in `_run/<its name>.options.json` beside it, the options that they
-    depend on; of the input and the models hashes. A file that was begun with others is refused.
+    depend on; of the input and the models hashes. A file that was begun with others is refused; with `overwrite` every
+    file is begun again.
     """
 
-    def __init__(self, path: str | Path, options: Mapping[str, Any]):
+    def __init__(self, path: str | Path, options: Mapping[str, Any], overwrite: bool | None = None):
         self.path, self.options = Path(path), json.loads(json.dumps(options))
         self.options_path, self.part = kept(path, "options.json"), kept(path, "part")
         self.lines: list[str] = []
-        if self.path.exists():
-            check_begun(self.path, self.options_path, self.options)
+        advice = "name another" if overwrite is None else "name another, or begin again with --overwrite"
+        if self.path.exists() and not overwrite:
+            check_begun(self.path, self.options_path, self.options, advice)
             text = self.path.read_bytes()
             self.lines = text[: text.rfind(b"\n") + 1].decode().split("\n")[:-1]
 

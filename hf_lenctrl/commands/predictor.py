@@ -55,11 +55,17 @@ class PredictorArguments:
         shape = {name: getattr(self, name) for name in ("layers", "d_model", "attention_heads", "vocab_size")}
         given = [name for name, value in shape.items() if value is not None]
         if len(given) != (len(shape) if self.encoder_name_or_path is None else 0):
-            got = f"got encoder_name_or_path={self.encoder_name_or_path} with {', '.join(given) or 'no shape'}"
-            raise ValueError(f"give encoder_name_or_path, or all of {', '.join(shape)} of a new encoder; {got}")
-        if (self.target_tokenizer is None) == (self.length_unit == "token"):
-            got = f"got target_tokenizer={self.target_tokenizer} with length_unit={self.length_unit}"
-            raise ValueError(f"target_tokenizer, the generator's folder, goes with length_unit=token alone; {got}")
+            got = f"got --encoder_name_or_path {self.encoder_name_or_path} with {', '.join(given) or 'no shape'}"
+            raise ValueError(f"give --encoder_name_or_path, or all of --{', --'.join(shape)} for a new encoder; {got}")
+        if self.target_tokenizer is None and self.length_unit == "token":
+            raise ValueError(
+                "tokens are counted by a tokenizer: give --target_tokenizer, the folder of the generator, or another "
+                "unit with --length_unit, as character"
+            )
+        if self.target_tokenizer is not None and self.length_unit != "token":
+            raise ValueError(
+                f"--target_tokenizer has no use for {self.length_unit}s, which need no tokenizer; leave it out"
+            )
 
 
 class PredictorTrainer(HubTrainer):
@@ -137,7 +143,7 @@ def measure(splits: DatasetDict, args: PredictorArguments, data_args: DataArgume
         kept, dropped = splits[name], f"{len(rows) - len(filled)} empty, {len(filled) - len(splits[name])} too long"
         logger.info("%s: %d rows kept, %s", name, len(kept), dropped)
         if len(kept) == 0:
-            raise ValueError(f"no row of {name} is left ({dropped}); look at the columns and at max_target_length")
+            raise ValueError(f"no row of {name} is left ({dropped}); look at the columns and at --max_target_length")
     return splits
 
 

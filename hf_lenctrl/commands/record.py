@@ -82,15 +82,15 @@ class RunRecord:
         differ = [(name, old, new) for name, (old, new) in pairs.items() if old != new]
         if points := [f"{POINT}{name}={short(old, new)}, now {short(new, old)}" for name, old, new in differ]:
             raise ValueError(
-                f"{self.output_dir} holds a run with other options. Name another output_dir. Options that may change: "
-                f"{', '.join(self.changeable)}. Those that differ:{''.join(points)}"
+                f"{self.output_dir} holds a run with other options. Name another --output_dir. Options that may "
+                f"change: {', '.join(self.changeable)}. Those that differ:{''.join(points)}"
             )
 
     def set_rows(self, rows: dict[str, int]) -> None:
         """The rows of each split. Raises `ValueError` where the run has been trained on another number of them."""
         trained, now = self.rows.get("train"), rows.get("train")
         if trained is not None and self.sittings and now != trained:
-            raise ValueError(f"{self.output_dir} was trained on {trained} rows, got {now}; name another output_dir")
+            raise ValueError(f"{self.output_dir} was trained on {trained} rows, got {now}; name another --output_dir")
         self.rows = rows
         self.save()
 

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from io import BytesIO
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
-from datasets import Dataset, load_dataset
-from datasets.exceptions import DatasetGenerationError
+from typing import IO, TYPE_CHECKING, Any
 
 from ..inference.sources import length_or_range
+
+
+if TYPE_CHECKING:  # the core install has neither
+    import pyarrow.parquet as pq
+    from datasets import Dataset
 
 
 ROW_FILES = ("json", "jsonl", "csv", "parquet")
@@ -31,8 +31,11 @@ def holds_null(row: int, path: str, name: str) -> str:
     return f"row {row} of {path}: {name!r} holds U+0000; save the file as UTF-8, or take the character out"
 
 
-def load_rows(path: str) -> Dataset:
+def load_rows(path: str) -> "Dataset":
     """Rows of a local json, jsonl, csv or parquet file, or one of these with `.gz`, mapped into memory."""
+    from datasets import Dataset, load_dataset
+    from datasets.exceptions import DatasetGenerationError
+
     kind = _kind_of(path, ROW_FILES)
     with _told(path, kind):
         if path.endswith(".parquet.gz"):  # `datasets` does not unpack it
@@ -44,7 +47,11 @@ def load_rows(path: str) -> Dataset:
         # pandas would take texts such as "NA" and "null" for missing ones
         options: dict[str, Any] = {"keep_default_na": False} if kind == "csv" else {}
         builder = "json" if kind == "jsonl" else kind
-        rows: Any = load_dataset(builder, data_files=glob.escape(os.path.abspath(path)), split="train", **options)
+        files = glob.escape(os.path.abspath(path))
+        try:
+            rows: Any = load_dataset(builder, data_files=files, split="train", **options)
+        except DatasetGenerationError as error:
+            raise ValueError(error.__cause__ or error) from error.__cause__
         rows.data.validate(full=True)  # the JSON reader does not check that texts are UTF-8
         return rows
 
@@ -219,7 +226,7 @@ def _told(path: str, kind: str) -> Iterator[None]:
         yield
     except StopIteration:  # from `datasets`, for an empty file
         raise ValueError(f"{path} has no rows") from None
-    except (DatasetGenerationError, ValueError, OSError, EOFError, RecursionError, zlib.error, csv.Error) as error:
+    except (ValueError, OSError, EOFError, RecursionError, zlib.error, csv.Error) as error:
         cause: Any = error.__cause__ or error
         advice = "save it as UTF-8" if _is_utf16(path, kind) else "mend or remove the broken row"
         raise ValueError(f"{path} could not be read as {kind}: {cause}; {advice}") from error
@@ -293,7 +300,12 @@ def _csv_rows(path: str) -> Iterator[dict[str, str]]:
             yield dict(zip(header, cells, strict=True))
 
 
-def _parquet_file(path: str) -> pq.ParquetFile:
+def _parquet_file(path: str) -> "pq.ParquetFile":
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise ImportError('parquet files need pyarrow: pip install "hf_lenctrl[train]"') from error
     file = pq.ParquetFile(BytesIO(gzip.decompress(Path(path).read_bytes())) if path.endswith(".gz") else path)
     kinds: list[Any] = [pa.struct(list(file.schema_arrow))]
     for kind in kinds:  # and those within

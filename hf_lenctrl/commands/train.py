@@ -91,13 +91,13 @@ def load_model(model_args: ModelArguments, data_args: DataArguments, run_args: R
 def check_before(run_args: RunArguments, args) -> None:
     """See before the first step that what comes after the last can be done: figures, and the mean of checkpoints."""
     if run_args.average_checkpoints > 1 and args.load_best_model_at_end:
-        raise ValueError("average_checkpoints takes the mean, load_best_model_at_end one; leave one of them out")
+        raise ValueError("--average_checkpoints takes the mean, --load_best_model_at_end one; leave one of them out")
     if run_args.bleu_tokenizer is not None:
         translation_metrics(["a"], ["a"], bleu_tokenizer=run_args.bleu_tokenizer)
     else:
         rouge_metrics(["a"], ["a"], unit=run_args.rouge_unit)
     if find_spec("matplotlib") is None:
-        logger.warning("the model card will have no picture: matplotlib is missing, pip install matplotlib")
+        logger.warning('the model card will have no picture, which needs matplotlib: pip install "hf_lenctrl[plot]"')
 
 
 def collator_and_metrics(model, run_args: RunArguments, data: Data, length: int | None = None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
 
 from ..length_units import UnitTable
+from ..lengths import is_integer
 from .requests import FIELDS, Asked, Counter, Point, Row, mask
 
 
@@ -127,5 +128,5 @@ class _Processors(ContinuousBatchingLogitsProcessorList):
 
 def _ids(eos_token_id: int | Sequence[int] | None) -> tuple[int, ...]:
     """Of EOS; -1 is none."""
-    given = [] if eos_token_id is None else [eos_token_id] if isinstance(eos_token_id, int) else eos_token_id
+    given = [] if eos_token_id is None else [eos_token_id] if is_integer(eos_token_id) else eos_token_id
     return tuple(sorted(token for token in given if token >= 0))

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from ..lengths import is_integer
+
 
 LENGTHS = ("minLength", "maxLength")
 CALL = 'pass {"type": "object", "properties": {"title": {"type": "string", "maxLength": 40}}, "required": ["title"]}'
@@ -145,7 +147,7 @@ class Places:
         for pointer, node in self.schemas.items():
             for name in LENGTHS:
                 value = node.get(name, 0)
-                if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                if not is_integer(value) or value < 0:
                     raise ValueError(f"{name} at {pointer} must be an int of at least 0, got {value!r}; {CALL}")
 
     def _check(self, place: Place) -> None:

@@ -12,6 +12,7 @@ import torch
 from transformers.generation import LogitsProcessor
 
 from ..inference.finish import finished, goes_on, text_of
+from ..lengths import is_integer
 from ..unit_vocabulary import UnitVocabulary, entries_of
 from .json_places import PLAIN, STATES, Places, Reader, read_character
 
@@ -138,7 +139,7 @@ class _Row:
 class JsonStringsLogitsProcessor(LogitsProcessor):
     """
     JSON of a schema, each string within its `minLength` and `maxLength`, for any causal model; greedy, beam search or
-    sampling. Needs `xgrammar`: `pip install '.[json]'`.
+    sampling. Needs `xgrammar`: `pip install "hf_lenctrl[json]"`.
 
     xgrammar gets the schema without the lengths, so a step costs the same at any length. In a string, entries that no
     longer fit are masked, and the closing quote until the string is long enough. An escape (`\\n`, `\\u00e9`) is one
@@ -166,11 +167,11 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
         try:
             import xgrammar
         except ImportError as error:
-            raise ImportError("JsonStringsLogitsProcessor needs xgrammar: pip install '.[json]'") from error
+            raise ImportError('JsonStringsLogitsProcessor needs xgrammar: pip install "hf_lenctrl[json]"') from error
         self.places, self.prompt_length = Places(schema), prompt_length
         self.vocabulary = _vocabulary(tokenizer)
         eos = tokenizer.eos_token_id if eos_token_id is None else eos_token_id
-        eos = [eos] if isinstance(eos, int) else list(eos)
+        eos = [eos] if is_integer(eos) else list(eos)
         size = self.vocabulary.size
         info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=size, stop_token_ids=eos)
         compiler = xgrammar.GrammarCompiler(info, max_threads=1)

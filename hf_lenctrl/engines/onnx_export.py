@@ -28,7 +28,7 @@ def import_onnxruntime():
     try:
         import onnxruntime
     except ImportError as error:
-        raise ImportError("ONNX needs onnx, onnxruntime and onnxscript: pip install '.[onnx]'") from error
+        raise ImportError('ONNX needs onnx, onnxruntime and onnxscript: pip install "hf_lenctrl[onnx]"') from error
     return onnxruntime
 
 

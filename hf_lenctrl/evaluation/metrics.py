@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 from ..length_units import LENGTH_UNITS, UnitTable, count_texts, count_units
-from ..lengths import check_counts, check_name, check_tolerance, window_of
+from ..lengths import check_counts, check_name, check_tolerance, is_integer, window_of
 
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,10 @@ class _Characters:
 
 def rouge_scorer(names: Sequence[str], unit: str = "word", use_stemmer: bool = True):
     """The `RougeScorer` of `rouge_score` for words or characters, see `rouge_metrics`."""
-    from rouge_score.rouge_scorer import RougeScorer
+    try:
+        from rouge_score.rouge_scorer import RougeScorer
+    except ImportError as error:
+        raise ImportError('ROUGE needs rouge_score: pip install "hf_lenctrl[train]"') from error
 
     check_name("unit of ROUGE", unit, ROUGE_UNITS)
     tokenizer = _Characters() if unit == "character" else None
@@ -166,14 +169,14 @@ def build_compute_metrics(
         predictions, produced = measure(evaluation.predictions)
         references, reference_lengths = measure(evaluation.label_ids)
         requested = reference_lengths if length is None else length
-        requested = [requested] * len(produced) if isinstance(requested, int) else requested
+        requested = [requested] * len(produced) if is_integer(requested) else requested
         if bleu_tokenizer is None:
             quality = rouge_metrics(predictions, references, max_bytes=max_bytes, unit=rouge_unit)
             settings = f"ROUGE: {rouge_settings(max_bytes, unit=rouge_unit)}"
         else:
             quality = translation_metrics(predictions, references, bleu_tokenizer=bleu_tokenizer)
             settings = f"BLEU: {quality.pop('bleu_signature')}; chrF: {quality.pop('chrf_signature')}"
-        against = "the reference" if length is None else length if isinstance(length, int) else "lengths of the rows"
+        against = "the reference" if length is None else length if is_integer(length) else "lengths of the rows"
         settings = f"length: {length_unit}s against {against}; {settings}"
         return {**length_metrics(produced, requested, tolerance=tolerance), **quality, "settings": settings}
 
@@ -221,12 +224,12 @@ def bleu_metric(tokenizer: str) -> Any:
     try:
         from sacrebleu.metrics.bleu import BLEU
     except ImportError as error:
-        raise ImportError("BLEU is sacrebleu's: pip install 'sacrebleu[ja]'") from error
+        raise ImportError('BLEU needs sacrebleu: pip install "hf_lenctrl[train]"') from error
     check_name("bleu_tokenizer", tokenizer, BLEU.TOKENIZERS)
     try:
         return BLEU(tokenize=tokenizer)
     except (ImportError, RuntimeError) as error:
-        raise ImportError(f"bleu_tokenizer={tokenizer!r} needs MeCab: pip install 'sacrebleu[ja]'") from error
+        raise ImportError(f'bleu_tokenizer={tokenizer!r} needs MeCab: pip install "hf_lenctrl[ja]"') from error
 
 
 # How texts read, whatever their reference

@@ -84,7 +84,7 @@ class LengthReport:
             import matplotlib
             from matplotlib.figure import Figure  # no pyplot: the caller's backend and figures are left alone
         except ImportError as error:
-            raise ImportError("plotting a report needs matplotlib: pip install matplotlib") from error
+            raise ImportError('plotting a report needs matplotlib: pip install "hf_lenctrl[plot]"') from error
         style: Any = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True}
         with matplotlib.rc_context(style):
             figure = Figure(figsize=(10, 3.9 * len(self.units)), dpi=150, layout="constrained")

@@ -21,7 +21,7 @@ def import_ctranslate2():
     try:
         import ctranslate2
     except ImportError as error:
-        raise ImportError("a fixed length at full speed needs CTranslate2: pip install ctranslate2") from error
+        raise ImportError('a fixed length at full speed needs CTranslate2: pip install "hf_lenctrl[fast]"') from error
     return ctranslate2
 
 

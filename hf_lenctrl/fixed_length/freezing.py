@@ -110,7 +110,10 @@ def _check_kind(model) -> None:
     for name in ("length_encoding", "encoder_length_embedding", "length_head", "length_tokens"):
         value = getattr(config, name)
         if value == "scale" or value and name != "length_encoding":
-            raise ValueError(f"only a decoder whose positions hold the length can be frozen, got {name}={value!r}")
+            raise ValueError(
+                f"only a decoder whose positions hold the length can be frozen, got {name}={value!r}; export it with "
+                "its length as an input: lenctrl export --format onnx"
+            )
 
 
 def _silent_entries(table: UnitTable) -> list[int]:
@@ -121,7 +124,8 @@ def _silent_entries(table: UnitTable) -> list[int]:
     in_text = weights[min(1, table.states - 1) :, writes]
     if table.unit in ("word", "byte", "width", "cost") or table.states > len(_ALIKE) or bool((in_text != 1).any()):
         raise ValueError(
-            f"only where every target entry writes one unit does progress equal position; length_unit={table.unit!r}"
+            f"a frozen length needs a vocabulary whose every entry writes one {table.unit}; this one has subwords, so "
+            "export the model with its length as an input: lenctrl export --format onnx"
         )
     return (~writes).nonzero().squeeze(1).tolist()
 

@@ -4,19 +4,20 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, Unpack, overload
 
 import torch
 from tqdm.auto import tqdm
 from transformers import Pipeline
 
-from ..conversion import HUB_OPTIONS, check_tokenizer
+from ..conversion import HUB_OPTIONS, PipelineModel, check_tokenizer
 from ..generation import encode_once, eos_of, generate_for, prompt_of
 from ..length_tokens import LengthTokens
 from ..length_units import COST, UnitTable, check_sources, count_texts
 from ..shards import check_shards
 from .chats import as_prompts, check_length_source, encode_prompts
 from .finish import FinishLogitsProcessor
+from .options import CallOptions, Chat, GeneratedText, Length
 from .pipeline_call import Call, Row, batches, over
 from .ranking import log_probabilities, rank, rerank, token_log_probabilities
 from .search import SearchByLength
@@ -28,7 +29,8 @@ logger = logging.getLogger(__name__)
 
 class LengthControlledGenerationPipeline(Pipeline):
     """
-    `pipeline("length-controlled-generation", model=path)`, after `import hf_lenctrl`.
+    `hf_lenctrl.pipeline(path)`, or `transformers.pipeline("length-controlled-generation", model=path)` after `import
+    hf_lenctrl`.
 
     A length-controlled model plans its length; a constraint guarantees it. A plain sequence-to-sequence model takes a
     length with a constraint. The length predictor in the model's repository is loaded with the `revision` and `token`
@@ -116,7 +118,21 @@ class LengthControlledGenerationPipeline(Pipeline):
         self.model.save_pretrained(save_directory, **kwargs)
         self.tokenizer.save_pretrained(save_directory, **kwargs)
 
-    def __call__(self, inputs, **kwargs):
+    @overload
+    def __call__(
+        self, inputs: Any, *, num_return_sequences: int, length: Any = ..., **kwargs: Unpack[CallOptions]
+    ) -> list[Any]: ...
+    @overload
+    def __call__(self, inputs: str | Chat, *, length: list[Any], **kwargs: Unpack[CallOptions]) -> list[Any]: ...
+    @overload
+    def __call__(
+        self, inputs: str | Chat, *, length: Length = ..., **kwargs: Unpack[CallOptions]
+    ) -> GeneratedText: ...
+    @overload
+    def __call__(
+        self, inputs: list[str] | list[Chat], *, length: Length | list[Any] = ..., **kwargs: Unpack[CallOptions]
+    ) -> list[GeneratedText]: ...
+    def __call__(self, inputs: Any, **kwargs: Any) -> Any:
         inputs = as_prompts(inputs, self.tokenizer)
         if isinstance(inputs, Mapping) or not isinstance(inputs, Iterable):
             raise TypeError(f"inputs must be a text or a list of texts, got {inputs!r}")
@@ -375,3 +391,7 @@ class LengthControlledGenerationPipeline(Pipeline):
                     out["length"] = min(out["length"], count([out["generated_text"]])[0])
             out |= {"requested_length": row.asked, "length_unit": unit}
         return written
+
+
+# as transformers keeps it; see `registration.py`
+TASK = {"impl": LengthControlledGenerationPipeline, "pt": (PipelineModel,), "type": "text"}

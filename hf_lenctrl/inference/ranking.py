@@ -135,7 +135,7 @@ def _stems(text: str) -> set[str]:
     try:
         from nltk.stem.porter import PorterStemmer
     except ImportError as error:
-        raise ImportError("rerank compares Porter stems and needs nltk: pip install nltk") from error
+        raise ImportError('rerank compares Porter stems and needs nltk: pip install "hf_lenctrl[train]"') from error
     return {PorterStemmer().stem(word) for word in re.findall(r"\w+", text.lower())}
 
 

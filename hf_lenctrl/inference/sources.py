@@ -3,11 +3,11 @@
 import logging
 import math
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any
 
 import torch
 
-from ..length_predictor import load_predictor
 from ..length_units import check_texts, count_texts
 from ..lengths import check_length, share_of
 
@@ -128,7 +128,7 @@ def requested_lengths(
         if length is not None:
             raise ValueError(f"give length or length_ratio, not both: got length={length!r}, length_ratio={ratio!r}")
         ends = ratio if isinstance(ratio, tuple) and len(ratio) == 2 else (ratio, ratio)
-        numbers = all(isinstance(end, int | float) and not isinstance(end, bool) for end in ends)
+        numbers = all(isinstance(end, Real) and not isinstance(end, bool) for end in ends)
         if not numbers or not 0 < ends[0] <= ends[1] < math.inf:
             raise ValueError(f"length_ratio must be a number, or a tuple (lowest, highest), above 0, got {ratio!r}")
         counts = count_texts(tokenizer, texts, unit)
@@ -155,7 +155,7 @@ def requested_lengths(
         raise ValueError(f"length must be one integer or one for each of the {len(texts)} texts, got {lengths}")
     for item in lengths:  # a list that holds a range holds ranges alone
         (check_range if is_ranged(lengths) else check_length)(item)
-    return lengths
+    return [tuple(map(int, item)) if isinstance(item, tuple) else int(item) for item in lengths]  # NumPy's are no JSON
 
 
 class Predictors:
@@ -183,6 +183,8 @@ class Predictors:
             options.pop("revision", None)  # the generator's
         key = (str(where), options.get("subfolder"))
         if key not in self.loaded:
+            from ..length_predictor import load_predictor  # few calls predict, and the others need not wait for it
+
             model, tokenizer = load_predictor(where, **options)
             self.loaded[key] = model.to(self.model.device), tokenizer
         return self.loaded[key]

@@ -130,9 +130,10 @@ def test_a_command_that_was_stopped_goes_on_where_its_output_ends(stub, tmp_path
     with pytest.raises(ValueError, match="no command with these options began it"):
         write_texts(Path("stub"), file, *options, "--length_constraint", "max")
     write_rows(file, [*rows[:-1], {**rows[-1], "id": 0}])
-    with pytest.raises(ValueError, match="no command with these options began it[^*]*\\* input="):
+    with pytest.raises(ValueError, match="began it; name another, or begin again with --overwrite[^*]*\\* input="):
         write_texts(Path("stub"), file, *options)
     assert out.read_bytes() == text
+    assert write_texts(Path("stub"), file, *options, "--overwrite")[-1]["id"] == 0
 
 
 @pytest.mark.parametrize(

@@ -167,9 +167,15 @@ def test_one_text_gives_one_tokenizer():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({}, "all of layers, d_model, attention_heads, vocab_size of .*=None with no shape"),
-        ({"encoder_name_or_path": "bert", "layers": 2, "d_model": 8}, "=bert with layers, d_model"),
-        ({"encoder_name_or_path": "bert"}, "got target_tokenizer=None with length_unit=token"),
+        ({}, "all of --layers, --d_model, --attention_heads, --vocab_size for .* None with no shape"),
+        (
+            {"encoder_name_or_path": "bert", "layers": 2, "d_model": 8},
+            "encoder_name_or_path bert with layers, d_model",
+        ),
+        (
+            {"encoder_name_or_path": "bert"},
+            "give --target_tokenizer, the folder of the generator, or another unit with --length_unit",
+        ),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(options, message):

@@ -65,7 +65,7 @@ def make(folder: Path, rows: int, seed: int, parquet: bool, beams: int) -> list[
 
 def start(options: list[str], log: Path) -> subprocess.Popen:
     with log.open("a") as file:
-        return subprocess.Popen([sys.executable, "-m", "lenctrl", "generate", *options], stderr=file, cwd=ROOT)
+        return subprocess.Popen([sys.executable, "-m", "hf_lenctrl", "generate", *options], stderr=file, cwd=ROOT)
 
 
 def workers(name: str) -> list[psutil.Process]:
