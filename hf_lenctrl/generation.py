@@ -282,8 +282,9 @@ class LengthControlledGeneration:
                 `config.length_constraint`, without a length to `None`. See `LengthConstraintLogitsProcessor`.
             length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window: the model plans
                 for `length`, an output may end so far from it and nowhere else. Units (4), a share of the length
-                (0.1), a pair of these below and above, `(0, 4)`, or a list with one of these for each example. Shares
-                are rounded so that no window goes beyond them. Defaults to `config.length_tolerance`; 0 is none.
+                (0.1), a pair of these below and above, `(0, 4)`, or a list with one of these for each example. A
+                share is rounded down, to at least one unit. Without a `length_constraint` in the call it defaults
+                to `config.length_tolerance`; 0 is none.
 
         Raises:
             `TypeError`, `ValueError`: for a length that is missing, no integer, under 1, of another size than the
@@ -295,8 +296,8 @@ class LengthControlledGeneration:
         plain = unasked and controlled and self.config.length_optional
         if length_constraint is FROM_CONFIG:
             length_constraint = None if plain else self.config.length_constraint
-        if length_tolerance is None and length_constraint == "exact":
-            length_tolerance = self.config.length_tolerance
+            if length_tolerance is None and length_constraint == "exact":
+                length_tolerance = self.config.length_tolerance
         generate: Any = super().generate
         # the positional arguments behind `inputs`, by the names of the base method
         kwargs |= dict(zip(list(inspect.signature(generate).parameters)[1:], args, strict=False))
