@@ -71,7 +71,7 @@ def test_counts_are_coloured(produced, choice, kind):
 def test_the_slider_follows_the_natural_length(writer, plain_writer):
     natural = len(plain_writer(SENTENCE, length_unit="character")["generated_text"])
     lengths = [app.length_of(writer, plain_writer, SENTENCE, step, 99) for step in app.SHARES]
-    assert lengths == [max(1, round(share * natural)) for share in (0.7, 0.85, 1.2)] and natural > 4
+    assert lengths == [min(120, round(share * natural)) for share in (0.7, 0.85, 1.2)] and natural > 4
     assert app.steps(50, (40, 55)) == {"as short as possible": 40, "a little shorter": 42, "longer": 55}
     assert app.length_of(writer, None, SENTENCE, "longer", 33) == 33  # nobody writes a natural text
     page = app.build(writer, plain_writer)
