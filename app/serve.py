@@ -34,7 +34,7 @@ SHIPPED = Path(__file__).resolve().parents[1] / "models" / "translate_to_english
 WAIT = 0.01  # seconds for which a first request waits for others
 LARGEST = 32  # requests in a batch of the model
 WAITING, WORK = 1024, 40_000  # requests that wait, and the sum of their lengths; more are answered with status 503
-SECONDS = 120  # for an answer; later it is status 504
+SECONDS = float(os.environ.get("LENCTRL_SECONDS", 60))  # for an answer; later it is status 504
 LONGEST_TEXT, LONGEST_OUTPUT = 5000, 2000
 
 
@@ -243,7 +243,7 @@ async def generate(request: Request, http: fastapi.Request) -> dict:
         if waiting.answer in ended:
             return waiting.answer.result()
         raise HTTPException(
-            499 if ended else 504, f"there was no answer in {SECONDS} seconds; ask again later, or for less"
+            499 if ended else 504, f"there was no answer in {SECONDS:g} seconds; ask again later, or for less"
         )
     except (TypeError, ValueError) as error:
         raise HTTPException(422, str(error)) from error

@@ -32,8 +32,9 @@ def address():
     """Of a server, once it answers; what waits at its end is answered."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LENCTRL_SECONDS": "900"}  # busy cores
     command = [sys.executable, "-m", "uvicorn", "--app-dir", str(ROOT / "app"), "serve:app", "--port", port]
-    server = subprocess.Popen([*command, "--log-level", "warning"], env={**os.environ, "PYTHONPATH": str(ROOT)})
+    server = subprocess.Popen([*command, "--log-level", "warning"], env=environment)
     address = f"http://127.0.0.1:{port}"
     end = time.monotonic() + UP
     while True:
