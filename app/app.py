@@ -22,22 +22,32 @@ HERE = Path(__file__).resolve().parent
 SHIPPED = HERE.parent / "models"
 MODELS = [HERE / "model", SHIPPED / "translate_to_english"]  # of a Space, of the repository
 BASES = [HERE / "base", SHIPPED / "translate_to_english_base"]
+QUEUE, LARGEST_FILE = 64, "10kb"  # requests that wait, and what a visitor may send as a file
 LONGEST_TEXT = 300  # characters; the models know single sentences
 # the end of a sentence and the start of the next; "3. Mai" and "Dr. Frey" hold none
 NEXT_SENTENCE = re.compile(r"(?:[^\W\d_]{3}(?<!Prof)[.…]+|[!?]+)[\s\"'“”’»)]*\s[\s\"'„“«(]*[A-ZÀ-Þ]")
 LONGEST = 120  # of the slider, where the configuration does not name the lengths of the training
-CONSTRAINTS = {"exact": "exact", "at most": "max", "unconstrained": None}
-EXAMPLES: list[tuple[str, int]] = [
-    ("Ich kann dieses Fenster nicht öffnen.", 26),
-    ("Der Film war so langweilig, dass ich eingeschlafen bin.", 42),
-    ("J'aimerais apprendre à jouer du piano.", 44),
-    ("Peux-tu marcher un peu plus lentement, s'il te plaît ?", 36),
+# what the page calls a constraint: options of the pipeline
+CONSTRAINTS: dict[str, dict[str, Any]] = {
+    "about": {"length_constraint": "exact", "length_tolerance": 0.1},
+    "at most": {"length_constraint": "max"},
+    "exact": {"length_constraint": "exact"},
+    "unconstrained": {"length_constraint": None},
+}
+SHARES = {"as short as possible": 0.7, "a little shorter": 0.85, "longer": 1.2}  # of the natural length
+DOUBTFUL = -7.0  # under this score most texts do not read well (docs/results/outputs.md)
+EXAMPLES = [
+    "Ich kann dieses Fenster nicht öffnen.",
+    "Der Film war so langweilig, dass ich eingeschlafen bin.",
+    "J'aimerais apprendre à jouer du piano.",
+    "Peux-tu marcher un peu plus lentement, s'il te plaît ?",
 ]
 CSS = """
 .row {margin: .6em 0} .label {color: var(--block-title-text-color); font-size: .85em}
 .text {font-size: 1.15em; overflow-wrap: anywhere}
 .count {color: #fff; border-radius: .6em; padding: 0 .5em; font-weight: 600}
-.met {background: #15803d} .over {background: #b91c1c} .under {background: #b45309} .base {background: #6b7280}
+.met {background: #15803d} .doubt {background: #a16207}
+.over {background: #b91c1c} .under {background: #b45309} .base {background: #6b7280}
 .tokens {display: flex; flex-wrap: wrap; gap: .5em .25em} .token {min-width: 2.2em; font-family: monospace}
 .bar {height: .35em; background: #0072B2; border-radius: .2em} .track {background: #8884; border-radius: .2em}
 .left {font-size: .8em; opacity: .7}
@@ -84,11 +94,24 @@ def length_range(pipe: LengthControlledGenerationPipeline) -> tuple[int, int]:
     return int(trained.get("1%", 1)), int(trained.get("99%", LONGEST))
 
 
-def kind_of(produced: int, requested: int, choice: str) -> str:
+def kind_of(out: dict, choice: str) -> str:
     """The colour's class of a count."""
-    if produced == requested or (choice == "at most" and produced < requested):
-        return "met"
-    return "over" if produced > requested else "under"
+    low, high = out.get("window", [out["requested_length"]] * 2)
+    if out["length"] <= high and (choice == "at most" or low <= out["length"]):
+        return "doubt" if out.get("score", 0.0) < DOUBTFUL else "met"
+    return "over" if out["length"] > high else "under"
+
+
+def asked(out: dict, choice: str) -> str:
+    """What was requested, with its window: `about 40 (36 to 44)`."""
+    low, high = out.get("window", [out["requested_length"]] * 2)
+    return f"{choice} {out['requested_length']}" + (f" ({low} to {high})" if low < high else "")
+
+
+def steps(natural: int, ends: tuple[int, int]) -> dict[str, int]:
+    """A length for each of the `SHARES` of the natural length, within the ends of the slider."""
+    low, high = ends
+    return {name: min(max(round(share * natural), low), high) for name, share in SHARES.items()}
 
 
 def row(label: str, text: str, count: str, kind: str) -> str:
@@ -144,19 +167,28 @@ def translate(pipe: Writer, base: Writer | None, text: str, length: float, choic
         raise ValueError(f"the constraint must be one of {', '.join(CONSTRAINTS)}, got {choice!r}")
     unit, requested = unit_of(pipe), int(length)
     natural = pipe if is_optional(pipe) else base  # writes without a length
-    out = pipe(text, length=requested, length_unit=unit, length_constraint=CONSTRAINTS[choice])
-    produced, kind = out["length"], kind_of(out["length"], requested, choice)
-    parts = [row(f"{choice}, {requested} {unit}s", out["generated_text"], f"{produced} of {requested}", kind)]
+    out = pipe(text, length=requested, length_unit=unit, **CONSTRAINTS[choice])
+    kind, count = kind_of(out, choice), f"{out['length']} of {requested}"
+    count += ", may not read well" if kind == "doubt" else ""
+    parts = [row(f"{asked(out, choice)} {unit}s", out["generated_text"], count, kind)]
     if natural is not None:
         plain = natural(text, length_unit=unit)
-        parts.append(row("no length given", plain["generated_text"], str(plain["length"]), "base"))
+        parts.append(row("without a length", plain["generated_text"], str(plain["length"]), "base"))
     return "".join([*parts, tokens(pipe, out)])
+
+
+def length_of(pipe: Writer, base: Writer | None, text: str, step: str, length: float) -> int:
+    """The slider's length of a step for a text, by its natural length; `length` where that is not known."""
+    natural, text = pipe if is_optional(pipe) else base, (text or "").strip()
+    if natural is None or step not in SHARES or not text or len(text) > LONGEST_TEXT:
+        return int(length)
+    return steps(natural(text, length_unit=unit_of(pipe))["length"], length_range(pipe))[step]
 
 
 def build(pipe: Writer, base: Writer | None = None) -> gr.Blocks:
     """The page."""
     low, high = length_range(pipe)
-    choices = [name for name, constraint in CONSTRAINTS.items() if constraint or is_controlled(pipe)]
+    choices = [name for name, given in CONSTRAINTS.items() if given["length_constraint"] or is_controlled(pipe)]
 
     def answer(*request):
         try:
@@ -164,27 +196,31 @@ def build(pipe: Writer, base: Writer | None = None) -> gr.Blocks:
         except ValueError as error:
             raise gr.Error(escape(str(error), quote=False), print_exception=False) from error  # it is shown as HTML
 
+    def answer_step(text, step, length, choice, seen):
+        if [text, step] != seen:  # else the visitor's own length stays
+            length = length_of(pipe, base, text, step, length)
+        return length, [text, step], answer(text, length, choice)
+
     with gr.Blocks(title="Translate to a length", analytics_enabled=False) as page:
         what = "Enter a German or French sentence. The page translates it into English of the length that you choose."
         gr.Markdown(f"# Translate to a length\n{what} **This is a small model for everyday sentences.**")
-        example, wanted = EXAMPLES[0]
-        text = gr.Textbox(example, label="Sentence", lines=1, autofocus=True)  # with one line Enter submits
-        length = gr.Slider(low, high, value=min(max(wanted, low), high), step=1, label=f"Length in {unit_of(pipe)}s")
-        constraint = gr.Radio(choices, value="exact", label="Constraint")
+        text = gr.Textbox(EXAMPLES[0], label="Sentence", lines=1, autofocus=True)  # with one line Enter submits
+        step = gr.Radio([*SHARES], value="a little shorter", label="Beside the natural translation")
+        seen = gr.State([EXAMPLES[0], "a little shorter"])
+        first = length_of(pipe, base, EXAMPLES[0], "a little shorter", min(max(30, low), high))
+        length = gr.Slider(low, high, value=first, step=1, label=f"Length in {unit_of(pipe)}s")
+        constraint = gr.Radio(choices, value="about", label="Constraint")
         button = gr.Button("Translate", variant="primary")
         output = gr.HTML(css_template=CSS)
-        gr.Examples([list(row) for row in EXAMPLES], [text, length])
-        # a small machine runs the model once at a time
-        gr.on(
-            [button.click, text.submit, length.release, constraint.input],
-            answer,
-            [text, length, constraint],
-            output,
-            api_name="translate",
-            concurrency_limit=1,
-            trigger_mode="always_last",  # a choice made while a text is generated is answered next
-        )
-    return page
+        gr.Examples([[example] for example in EXAMPLES], [text])
+        # a small machine runs the model once at a time; a choice made meanwhile is answered next
+        once: dict[str, Any] = {"concurrency_limit": 1, "concurrency_id": "model", "trigger_mode": "always_last"}
+        following = [button.click, text.submit, step.input]  # the slider follows the text
+        given, changed = [text, step, length, constraint, seen], [length, seen, output]
+        gr.on(following, answer_step, given, changed, api_name="step", **once)
+        chosen = [length.release, constraint.input]
+        gr.on(chosen, answer, [text, length, constraint], output, api_name="translate", **once)
+    return page.queue(max_size=QUEUE)
 
 
 def find(variable: str, folders: list[Path]) -> str | None:
@@ -205,7 +241,8 @@ def main() -> None:
     """Serve `find_models()`."""
     model, base = find_models()
     pipe = load(model)
-    build(pipe, None if base is None or is_optional(pipe) else load(base)).launch()
+    # the page takes no files; larger bodies are refused
+    build(pipe, None if base is None or is_optional(pipe) else load(base)).launch(max_file_size=LARGEST_FILE)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
     LENCTRL_MODEL=path/or/name uvicorn --app-dir app serve:app --port 8000
 
 `POST /generate` takes `{"text", "length", "unit", "constraint", "tolerance"}` and answers with the pipeline's result.
-A wrong request gets status 422 and `detail`: the rule, the value, the right call. `GET /health` says that the model is
-loaded and how many requests wait. A second worker process holds a second copy of the model.
+A wrong request gets status 422 and `detail`: the rule, the value, the right call; one too many 503, one that takes too
+long 504. `GET /health` says that the model is loaded and how many requests wait. A second worker process holds a
+second copy of the model. docs/service.md names the limit on the body that a proxy must set.
 """
 
 import asyncio
@@ -15,22 +16,34 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+import fastapi
+import torch
 from fastapi import FastAPI, HTTPException
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, ConfigDict, Field, StrictInt
-from transformers import pipeline
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt
+from transformers import StoppingCriteria, pipeline
 
 import hf_lenctrl  # noqa: F401  it registers the task
+from hf_lenctrl.length_units import check_sources
 
 
 SHIPPED = Path(__file__).resolve().parents[1] / "models" / "translate_to_english"
 WAIT = 0.01  # seconds for which a first request waits for others
 LARGEST = 32  # requests in a batch of the model
-WAITING = 1024  # requests in the queue; more are answered with status 503
+WAITING, WORK = 1024, 40_000  # requests that wait, and the sum of their lengths; more are answered with status 503
+SECONDS = float(os.environ.get("LENCTRL_SECONDS", 60))  # for an answer; later it is status 504
 LONGEST_TEXT, LONGEST_OUTPUT = 5000, 2000
+
+
+def readable(text: str) -> str:
+    """Return a text that the pipeline takes too; `ValueError` for others, so that none makes its batch fail."""
+    check_sources([text])
+    if not text.strip():
+        raise ValueError("the text is empty")
+    return text
 
 
 class Request(BaseModel):
@@ -38,9 +51,8 @@ class Request(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    text: str = Field(
+    text: Annotated[str, AfterValidator(readable)] = Field(
         max_length=LONGEST_TEXT,
-        pattern=r"\S",
         description=f"a string of valid Unicode with at least one word and at most {LONGEST_TEXT} characters",
         examples=["Guten Morgen."],
     )
@@ -99,6 +111,23 @@ class Waiting:
         return self.request.unit or "", self.request.constraint or "", self.request.tolerance is not None
 
 
+class Left(Exception):
+    """Nobody waits for the texts of a batch any more."""
+
+
+class WhileAwaited(StoppingCriteria):
+    """Raises `Left` between two steps of the model, once nobody waits for any text of its batch."""
+
+    def __init__(self, batch: list[Waiting]):
+        self.batch = batch
+
+    def __call__(self, input_ids, scores, **kwargs):
+        """`(rows, sequence_length)` -> `(rows,)`, which ends no row."""
+        if all(one.answer.done() for one in self.batch):
+            raise Left
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+
+
 class Batcher:
     """
     Gathers requests and runs the model in one thread.
@@ -109,54 +138,59 @@ class Batcher:
 
     def __init__(self, write: Any):
         self.write = write
-        self.queue: asyncio.Queue[Waiting | None] = asyncio.Queue(WAITING)
+        self.queue: asyncio.Queue[Waiting | None] = asyncio.Queue()
         self.thread = ThreadPoolExecutor(1)
 
     async def run(self) -> None:
         """Answer batches until `None` comes out of the queue, which ends it."""
         more = True
         while more:
-            batch = [await self.queue.get()]
+            found = [await self.queue.get()]
             await asyncio.sleep(WAIT)
             while not self.queue.empty():
-                batch.append(self.queue.get_nowait())
-            more = None not in batch
-            found = sorted((w for w in batch if w is not None), key=lambda w: (w.kind, w.request.length))
-            for _, group in groupby(found, key=lambda w: w.kind):
-                await self.answer(list(group))
+                found.append(self.queue.get_nowait())
+            more = None not in found
+            requests = sorted((w for w in found if w is not None), key=lambda w: (w.kind, w.request.length))
+            for _, group in groupby(requests, key=lambda w: w.kind):
+                rows = list(group)
+                for start in range(0, len(rows), LARGEST):
+                    await self.answer(rows[start : start + LARGEST])
         self.thread.shutdown()
 
-    async def answer(self, group: list[Waiting]) -> None:
-        """Answer requests of one kind; where they fail together, each by itself."""
-        first = group[0].request
+    async def answer(self, batch: list[Waiting]) -> None:
+        """Answer requests of one kind that are still waited for; where they fail together, each half by itself."""
+        batch = [one for one in batch if not one.answer.done()]
+        if not batch:
+            return
+        try:
+            results = await asyncio.get_running_loop().run_in_executor(self.thread, self.texts, batch)
+        except Exception as error:
+            half = len(batch) // 2
+            for part in (batch[:half], batch[half:]) if half else ():
+                await self.answer(part)
+            if not half and not batch[0].answer.done():
+                batch[0].answer.set_exception(error)
+            return
+        for one, result in zip(batch, results, strict=True):
+            if not one.answer.done():  # its client may have gone
+                one.answer.set_result(result)
+
+    def texts(self, batch: list[Waiting]) -> list[dict]:
+        """The pipeline's results for requests of one kind."""
+        first = batch[0].request
         # what a request leaves out is the model's own default
         options: dict[str, Any] = {"length_unit": first.unit, "length_constraint": first.constraint}
         options = {name: value for name, value in options.items() if value is not None}
         if first.tolerance is not None:
-            options["length_tolerance"] = [w.request.tolerance for w in group]
-        texts, lengths = [w.request.text for w in group], [w.request.length for w in group]
-
-        def call():
-            return self.write(
-                texts,
-                length=lengths,
-                batch_size=LARGEST,
-                progress_bar=False,
-                **options,
-            )
-
-        try:
-            results = await asyncio.get_running_loop().run_in_executor(self.thread, call)
-        except Exception as error:
-            if len(group) > 1:
-                for one in group:
-                    await self.answer([one])
-            elif not group[0].answer.done():
-                group[0].answer.set_exception(error)
-            return
-        for one, result in zip(group, results, strict=True):
-            if not one.answer.done():  # its client may have gone
-                one.answer.set_result(result)
+            options["length_tolerance"] = [w.request.tolerance for w in batch]
+        return self.write(
+            [w.request.text for w in batch],
+            length=[w.request.length for w in batch],
+            batch_size=LARGEST,
+            progress_bar=False,
+            stopping_criteria=[WhileAwaited(batch)],
+            **options,
+        )
 
 
 @asynccontextmanager
@@ -164,14 +198,15 @@ async def lifespan(app: FastAPI):
     """Load the model, run the queue, and answer at the end what still waits."""
     task: Any = "length-controlled-generation"
     batcher = app.state.batcher = Batcher(pipeline(task, model=os.environ.get("LENCTRL_MODEL", str(SHIPPED))))
-    app.state.waiting = 0
+    app.state.waiting = app.state.work = 0
     running = app.state.running = asyncio.create_task(batcher.run())
     yield
     await batcher.queue.put(None)
     await running
 
 
-app = FastAPI(title="Text of a length", lifespan=lifespan)
+# a page of the API would load its scripts from elsewhere; /openapi.json has what it shows
+app = FastAPI(title="Text of a length", lifespan=lifespan, docs_url=None, redoc_url=None)
 
 
 @app.exception_handler(RequestValidationError)
@@ -189,17 +224,31 @@ async def health() -> dict:
 
 
 @app.post("/generate", responses={422: {"model": Refusal}})
-async def generate(request: Request) -> dict:
+async def generate(request: Request, http: fastapi.Request) -> dict:
     """The text, its length, the requested one and the unit."""
     state, waiting = app.state, Waiting(request, asyncio.get_running_loop().create_future())
-    try:
-        state.batcher.queue.put_nowait(waiting)
-    except asyncio.QueueFull:
-        raise HTTPException(503, f"{WAITING} requests wait already; ask again later") from None
+    if state.waiting >= WAITING or state.work + request.length > WORK:
+        raise HTTPException(
+            503,
+            f"at most {WAITING} requests wait, and at most {WORK} units of their lengths, got {state.waiting} and "
+            f"{state.work + request.length}; ask again later",
+            {"Retry-After": "5"},
+        )
     state.waiting += 1
+    state.work += request.length
+    state.batcher.queue.put_nowait(waiting)
+    left = asyncio.create_task(http.receive())  # behind the body comes the end of the connection alone
     try:
-        return await waiting.answer
+        ended = (await asyncio.wait((waiting.answer, left), timeout=SECONDS, return_when=asyncio.FIRST_COMPLETED))[0]
+        if waiting.answer in ended:
+            return waiting.answer.result()
+        raise HTTPException(
+            499 if ended else 504, f"there was no answer in {SECONDS:g} seconds; ask again later, or for less"
+        )
     except (TypeError, ValueError) as error:
         raise HTTPException(422, str(error)) from error
     finally:
+        left.cancel()
+        waiting.answer.cancel()  # one that is not answered is not generated
         state.waiting -= 1
+        state.work -= request.length

@@ -61,6 +61,9 @@ class Systems:
 
     def __init__(self, base: Any, tuned: Any, batch_size: int):
         self.base, self.tuned, self.batch_size = base, tuned, batch_size
+        # the inner model has the tuned weights, and no length
+        inner = tuned.model.language_model
+        self.unplanned = LengthControlledGenerationPipeline(model=inner, tokenizer=tuned.tokenizer)
 
     def all(self) -> dict[str, Callable]:
         """Return the systems by name."""
@@ -70,7 +73,7 @@ class Systems:
             f"prompt, {RETRIES} retries": lambda *of: self.prompt(*of, retries=RETRIES),
             "filtered": self.filtered,
             "constraint, 16 beams": lambda *of: self.constrained(self.base, told, *of),
-            "tuned, 16 beams": lambda *of: self.constrained(self.tuned, lambda s, *_: chat(s), *of, unplanned=True),
+            "tuned, 16 beams": lambda *of: self.constrained(self.unplanned, lambda s, *_: chat(s), *of),
             "fit": self.fit,
         }
 
@@ -98,12 +101,10 @@ class Systems:
         pairs = zip(texts, lengths, strict=True)
         return [next((t for t in own if fits(t, n, mode)), cut(own[0], window(n, mode)[1])) for own, n in pairs]
 
-    def constrained(self, pipe, ask, sources, lengths, mode, unplanned: bool = False) -> list[str]:
+    def constrained(self, pipe, ask, sources, lengths, mode) -> list[str]:
         """Return the best beam under the constraint."""
         chats = [ask(*row, mode) for row in zip(sources, lengths, strict=True)]
         options: dict[str, Any] = {**OPTIONS[mode], "num_beams": BEAMS, "length_unit": "character"}
-        if unplanned:  # the inner model has the tuned weights, and no length
-            pipe = LengthControlledGenerationPipeline(model=pipe.model.language_model, tokenizer=pipe.tokenizer)
         return [out["generated_text"] for out in pipe(chats, length=lengths, batch_size=self.batch_size, **options)]
 
     def fit(self, sources, lengths, mode) -> list[str]:

@@ -8,7 +8,7 @@ let asked = null; // what the last request demands
 
 function targetOf(kind, length) {
   if (kind === "none") return null;
-  const share = kind === "range" ? Math.floor(length / 10) : 0;
+  const share = kind === "range" ? Math.max(1, Math.floor(length / 10)) : 0;
   const low = Math.max(1, length - share);
   return { constraint: kind === "max" ? "max" : "exact", low, high: length + share };
 }
@@ -42,7 +42,9 @@ worker.onmessage = ({ data }) => {
     ask();
   } else if (data.number === number) {
     find("text").textContent = data.text;
-    find("count").textContent = `${data.units} of ${asked.length}`;
+    const { length, target } = asked;
+    const window = target && target.low < target.high ? ` (${target.low} to ${target.high})` : "";
+    find("count").textContent = `${data.units} of ${length}${window}`;
     find("count").className = isMet(data.units) ? "met" : "missed";
     find("status").textContent = `in ${Math.round(data.milliseconds)} ms`;
     document.body.dataset.first ??= Math.round(performance.now());

@@ -50,7 +50,8 @@ class LengthControlRules:
         length (`int`, *optional*): Length used when a call gives none.
         length_constraint (`str`, *optional*): `"max"` or `"exact"`; used when a call to `generate` gives none.
         length_tolerance (`int`, `float` or `tuple`, *optional*): With `length_constraint="exact"`, the window around
-            the length when a call to `generate` gives none: units, a share, or a pair of them, below and above.
+            the length in calls that give neither: units, a share, or a pair of them, below and above. A call (or
+            `from_pretrained`) that gives a constraint has no window but its own.
         length_predictor (`str`, *optional*): The `LengthPredictor` that the pipeline asks with `length="predict"`, a
             Hub name or a path; `"./name"` is a folder beside this configuration.
         length_tokens (`dict`, *optional*): Tokens before the source that say how long the output shall be, as
@@ -80,6 +81,14 @@ class LengthControlRules:
     length_scale: int = 1
     trained_lengths: dict | None = None
     length_optional: bool = False
+
+    @classmethod
+    def from_dict(cls: Any, config_dict, **kwargs):
+        """Make a configuration. A constraint among `kwargs` comes without the saved window, as in `generate`."""
+        if "length_constraint" in kwargs:
+            config_dict = {**config_dict, "length_tolerance": None}
+        rules: Any = super()
+        return rules.from_dict(config_dict, **kwargs)
 
     @property
     def length_controlled(self: Any) -> bool:

@@ -300,10 +300,11 @@ class LengthControlledGeneration:
                 without a length. See `LengthConstraintLogitsProcessor`.
             length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window: the model plans
                 for `length`, an output may end so far from it and nowhere else. Units (4), a share of the length
-                (0.1), a pair of these below and above, `(0, 4)`, or a list with one of these for each example. Shares
-                are rounded so that no window goes beyond them. 0 is none.
+                (0.1), a pair of these below and above, `(0, 4)`, or a list with one of these for each example. A
+                share is rounded down, to at least one unit; 0 is none. It has a default only beside the default
+                constraint.
 
-        The defaults of these three are those of the call's `generation_config`, then of the model's, then of `config`.
+        Defaults come from the call's `generation_config`, then the model's, then `config`.
 
         Raises:
             `TypeError`, `ValueError`: for a length that is missing, no integer, under 1, of another size than the
@@ -322,8 +323,8 @@ class LengthControlledGeneration:
         plain = (length is None or type(length) is int and length == 0) and controlled and self.config.length_optional
         if length_constraint is FROM_CONFIG:
             length_constraint = None if plain else own["length_constraint"]
-        if length_tolerance is None and length_constraint == "exact":
-            length_tolerance = own["length_tolerance"]
+            if length_tolerance is None and length_constraint == "exact":
+                length_tolerance = own["length_tolerance"]
         if not controlled and length_constraint is None and length_tolerance is None:
             if length is not None:
                 refuse_length()

@@ -127,12 +127,19 @@ def tolerances_of(tolerance, count: int) -> list:
     return items
 
 
+def units_of(length: int, side: int | float) -> int:
+    """Return the whole units of one side of a window: units, or a share of the length."""
+    if isinstance(side, float):
+        return max(1, math.floor(share_of(length, side))) if side else 0
+    return side
+
+
 def window_of(lengths: Sequence[int], tolerance) -> tuple[list[int], list[int]]:
     """
     The lowest and the highest length of each window, in units. The tolerance is one that `check_tolerance` lets pass.
 
-    Shares are rounded so that no window goes beyond them: 0.1 of 36 is 3 units, and the window is 33 to 39. No window
-    goes below 1.
+    Shares are rounded down: 0.1 of 36 is 3 units, and the window is 33 to 39. A share above 0 is at least one unit. No
+    window goes below 1.
 
     Example:
 
@@ -146,7 +153,7 @@ def window_of(lengths: Sequence[int], tolerance) -> tuple[list[int], list[int]]:
     lowest, highest = [], []
     for n, item in zip(lengths, tolerances_of(tolerance, len(lengths)), strict=True):
         sides = item if isinstance(item, tuple) else (item, item)
-        below, above = (math.floor(share_of(n, side)) if isinstance(side, float) else side for side in sides)
+        below, above = (units_of(n, side) for side in sides)
         lowest.append(max(1, n - below))
         highest.append(min(LONGEST - 1, n + above))
     return lowest, highest

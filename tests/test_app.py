@@ -51,21 +51,49 @@ def test_the_answer_has_the_translation_its_count_and_the_bases(writer, plain_wr
     assert len(text) == 25 and plain == plain_writer(SENTENCE, length_unit="character")["generated_text"]
     assert texts(html, "count met") == ["25 of 25"]
     assert texts(html, "count base") == [str(len(plain))]
-    assert html.index("exact, 25 characters") < html.index("no length given")
+    assert html.index("exact 25 characters") < html.index("without a length")
 
 
 @pytest.mark.parametrize(
     ("produced", "choice", "kind"),
     [(25, "exact", "met"), (24, "exact", "under"), (24, "at most", "met"), (26, "at most", "over")]
-    + [(25, "unconstrained", "met"), (26, "unconstrained", "over"), (24, "unconstrained", "under")],
+    + [(25, "unconstrained", "met"), (26, "unconstrained", "over"), (24, "unconstrained", "under")]
+    + [(23, "about", "met"), (27, "about", "met"), (22, "about", "under"), (28, "about", "over")],
 )
 def test_counts_are_coloured(produced, choice, kind):
-    assert app.kind_of(produced, 25, choice) == kind
+    out = {"length": produced, "requested_length": 25} | ({"window": (23, 27)} if choice == "about" else {})
+    assert app.kind_of(out, choice) == kind
+    assert app.asked(out, choice) == ("about 25 (23 to 27)" if choice == "about" else f"{choice} 25")
+    for score, shown in ((-6.9, kind), (-7.1, "doubt" if kind == "met" else kind)):
+        assert app.kind_of(out | {"score": score}, choice) == shown
+
+
+def test_the_slider_follows_the_natural_length(writer, plain_writer):
+    natural = len(plain_writer(SENTENCE, length_unit="character")["generated_text"])
+    lengths = [app.length_of(writer, plain_writer, SENTENCE, step, 99) for step in app.SHARES]
+    assert lengths == [min(120, round(share * natural)) for share in (0.7, 0.85, 1.2)] and natural > 4
+    assert app.steps(50, (40, 55)) == {"as short as possible": 40, "a little shorter": 42, "longer": 55}
+    assert app.length_of(writer, None, SENTENCE, "longer", 33) == 33  # nobody writes a natural text
+    page = app.build(writer, plain_writer)
+    step = next(fn for fn in page.fns.values() if fn.api_name == "step").fn
+    length, seen, html = step(SENTENCE, "longer", 9, "about", ["", "longer"])
+    assert length == lengths[2] and "about" in html
+    assert step(SENTENCE, "longer", 9, "about", seen)[0] == 9  # the visitor's own
+
+
+def test_the_queue_and_files_have_limits(writer, monkeypatch):
+    assert app.build(writer)._queue.max_size == 64
+    given = {}
+    monkeypatch.setattr(app, "find_models", lambda: ("model", None))
+    monkeypatch.setattr(app, "load", lambda name: writer)
+    monkeypatch.setattr(gr.Blocks, "launch", lambda self, **options: given.update(options))
+    app.main()
+    assert given == {"max_file_size": "10kb"}
 
 
 def test_without_a_base_there_is_one_text_with_the_remaining_length_under_each_token(writer):
     html = app.translate(writer, None, SENTENCE, 25, "exact")
-    assert "no length given" not in html
+    assert "without a length" not in html
     [text] = texts(html, "text")
     *pieces, end = re.findall(r'class="token"><div>([^<]*)</div>', html)
     assert end == "end"
@@ -105,12 +133,12 @@ def test_a_sentence_may_hold_marks():
 def test_the_shipped_model_writes_the_natural_text_too():
     pipe = app.load(str(ROOT / "models" / "translate_to_english"))
     html = app.translate(pipe, None, "Wo ist die Apotheke?", 22, "exact")
-    assert "no length given" in html and texts(html, "count met") == ["22 of 22"]
+    assert "without a length" in html and texts(html, "count met") == ["22 of 22"]
     assert texts(html, "text")[1] == pipe("Wo ist die Apotheke?")["generated_text"]
 
 
 def test_the_slider_has_the_trained_lengths(writer, monkeypatch):
-    for trained, expected in ((None, (1, 120, 26)), ({"1%": 30, "50%": 40, "99%": 66, "max": 90}, (30, 66, 30))):
+    for trained, expected in ((None, (1, 120, 30)), ({"1%": 30, "50%": 40, "99%": 66, "max": 90}, (30, 66, 30))):
         monkeypatch.setattr(writer.model.config, "trained_lengths", trained, raising=False)
         slider = components(app.build(writer))["Length in characters"]
         assert (slider["minimum"], slider["maximum"], slider["value"]) == expected
@@ -134,8 +162,8 @@ def test_a_plain_model_needs_a_constraint(writer, plain_writer):
     def choices(writer) -> list[str]:
         return [value for _, value in components(app.build(writer))["Constraint"]["choices"]]
 
-    assert choices(writer) == ["exact", "at most", "unconstrained"]
-    assert choices(plain_writer) == ["exact", "at most"]
+    assert choices(writer) == ["about", "at most", "exact", "unconstrained"]
+    assert choices(plain_writer) == ["about", "at most", "exact"]
     assert texts(app.translate(plain_writer, None, SENTENCE, 12, "exact"), "count met") == ["12 of 12"]
 
 
@@ -217,19 +245,19 @@ def test_a_visitor_gets_the_length_asked_for_and_is_told_of_faults(browser_page)
     expect(page.get_by_text("a small model for everyday sentences")).to_be_visible(**wait)
 
     # Enter runs the example that the page starts with
-    expect(sentence).to_have_value(app.EXAMPLES[0][0])
+    expect(sentence).to_have_value(app.EXAMPLES[0])
     sentence.press("Enter")
-    expect(page.locator(".count.met")).to_have_text("26 of 26", **wait)
+    expect(page.locator(".count.met, .count.doubt")).to_be_visible(**wait)
 
     sentence.fill(TWO)
     translate.click()
     expect(fault).to_contain_text("must be one sentence of at most 300 characters, got more than one sentence", **wait)
     page.get_by_test_id("toast-close").click()
 
-    page.get_by_text(app.EXAMPLES[2][0], exact=True).click()
-    expect(page.get_by_label("Sentence")).to_have_value(app.EXAMPLES[2][0], **wait)
+    page.get_by_text(app.EXAMPLES[2], exact=True).click()
+    expect(page.get_by_label("Sentence")).to_have_value(app.EXAMPLES[2], **wait)
     page.get_by_role("radio", name="at most").click()  # asks at once
-    expect(page.get_by_text(f"at most, {app.EXAMPLES[2][1]} characters")).to_be_visible(**wait)
+    expect(page.get_by_text(re.compile(r"at most \d+ characters"))).to_be_visible(**wait)
     assert page.locator(".count.base").count() == 1
     # no scrolling to the side
     assert page.evaluate("document.documentElement.scrollWidth") <= 390 and elsewhere == []

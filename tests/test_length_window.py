@@ -24,7 +24,9 @@ def table(weights=ONE_TO_THREE, unit="token", next_state=None):
     ("length", "tolerance", "low", "high"),
     [
         (40, 4, 36, 44),
-        (9, 0.1, 9, 9),
+        (9, 0.1, 8, 10),  # at least one unit
+        (9, (0.0, 0.1), 9, 10),
+        (1, 0.1, 1, 2),
         (30, 0.1, 27, 33),  # 0.1 * 30 is 3.0000000000000004 in floats
         (100, 0.29, 71, 129),  # 0.29 * 100 is 28.999999999999996
         (40, (0.25, 2), 30, 42),
@@ -162,5 +164,10 @@ def test_the_window_of_a_configuration_is_the_default_of_exact(tmp_path):
     default, same, none = (again.generate(SOURCE, length=[3, 7, 23], **given) for given in options)
     assert torch.equal(default, same)
     assert lengths_of("bart", "character", none) == [3, 7, 23] != lengths_of("bart", "character", default)
-    again.generate(SOURCE, length=5, length_constraint="max")  # where it is not exact the default says nothing
+    named = again.generate(SOURCE, length=[3, 7, 23], length_constraint="exact")  # has no window but its own
+    assert torch.equal(named, none)
+    again.generate(SOURCE, length=5, length_constraint="max")
+    for constraint in ("max", "exact"):
+        config = type(model).from_pretrained(tmp_path, length_constraint=constraint).config
+        assert (config.length_constraint, config.length_tolerance) == (constraint, None)
     assert type(model).from_pretrained(tmp_path, length_tolerance=0.5).config.length_tolerance == 0.5

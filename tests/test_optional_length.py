@@ -11,7 +11,7 @@ from recipe_runs import read_rows, write_texts
 from test_causal import build_plain, make_tokenizer
 
 from hf_lenctrl import LengthControlledGenerationPipeline, add_length_control
-from hf_lenctrl.inference import pipeline, pipeline_call
+from hf_lenctrl.inference import pipeline_call, ranking
 from hf_lenctrl.inference.ranking import log_probabilities, rank, similarity
 from hf_lenctrl.inference.search import SearchByLength, best_of_each
 
@@ -142,7 +142,6 @@ def test_a_chosen_text_has_its_length_and_the_best_score(chooser):
         written = [out["generated_text"] for out in outputs]
         expected = log_probabilities(chooser.model, chooser.tokenizer, texts, written)
         assert [out["score"] for out in outputs] == pytest.approx(expected, abs=1e-3)
-        assert "score" not in chooser(texts, length=length, choose=False, **options)[0]
 
 
 def test_a_natural_text_that_fits_needs_no_candidates_and_no_more_positions_than_the_model_has(chooser, monkeypatch):
@@ -181,7 +180,7 @@ def test_a_length_that_the_search_does_not_find_is_generated(chooser, monkeypatc
 
 def test_a_text_that_fits_a_limit_is_a_candidate_of_every_higher_limit(chooser, monkeypatch):
     monkeypatch.setattr(pipeline_call, "FEW_LENGTHS", 3)
-    monkeypatch.setattr(pipeline, "rank", lambda text, plain, natural: -plain)  # the longer the better
+    monkeypatch.setattr(ranking, "rank", lambda text, plain, natural, odd_end: -plain)  # the longer the better
     lengths = [5, 7, 9, 12, 14]
     outputs = chooser("one more text", length=lengths, length_constraint="max")
     assert all(out["length"] <= n for out, n in zip(outputs, lengths, strict=True))
@@ -205,8 +204,8 @@ def test_in_tokens_a_search_by_length_is_a_beam_search():
 def test_a_text_that_comes_twice_is_compared_with_the_natural_text_of_its_own_length(chooser, monkeypatch):
     """Beside a short length the natural text has little room, which must not reach the other length."""
     seen: list[tuple] = []
-    original = pipeline.rank
-    monkeypatch.setattr(pipeline, "rank", lambda *args: seen.append((args[0], *sorted(args[2]))) or original(*args))
+    original = ranking.rank
+    monkeypatch.setattr(ranking, "rank", lambda *args: seen.append((args[0], *sorted(args[2]))) or original(*args))
     options = {"length_constraint": "exact", "max_new_tokens": 40}
     alone = [chooser("one more text", length=length, **options)["generated_text"] for length in (12, 1)]
     expected = set(seen)
@@ -229,7 +228,7 @@ def test_without_a_length_the_pipeline_writes_the_natural_text_whatever_the_mode
     prompt = 0 if chooser.model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
     ids = chooser.model.generate(**inputs)[0, prompt:]
     assert natural["generated_text"] == chooser.tokenizer.decode(ids, skip_special_tokens=True)
-    assert natural["requested_length"] is None and "score" not in natural
+    assert natural["requested_length"] is None and "window" not in natural
     chooser.model.config.length_constraint = "exact"
     try:
         assert chooser("one more text") == natural
@@ -261,5 +260,74 @@ def test_texts_under_a_score_are_in_a_second_file_too(chooser, tmp_path, capsys)
     assert low.read_text() == text
     low.unlink()
     (tmp_path / "out.jsonl").unlink()
-    with pytest.raises(ValueError, match="chooses its texts"):
-        write_texts(*given, -5, "--rerank", 2)
+    assert all(row["score"] < 0 for row in write_texts(*given, -5, "--rerank", 2))  # without a choice too
+
+
+def test_every_text_of_an_optional_model_has_the_score_of_the_stock_models_loss(chooser):
+    texts = ["one more text", "with other words"]
+    plain = {"return_dict_in_generate": True, "output_scores": True, "num_beams": 2, "min_score": -1e9}
+    for options in (
+        {},
+        {"length": 9, "choose": False},
+        {"length": 9, "length_constraint": None},
+        {"length": 9, **plain},
+    ):
+        outputs = chooser(texts, **{"length_constraint": "max", **options} if "length" in options else options)
+        written = [out["generated_text"] for out in outputs]
+        expected = log_probabilities(chooser.model, chooser.tokenizer, texts, written)
+        assert [out["score"] for out in outputs] == pytest.approx(expected, abs=1e-3)
+    several = chooser(texts[0], length=9, length_constraint="max", num_beams=2, num_return_sequences=2)
+    assert all(isinstance(out["score"], float) for out in several)
+
+
+def test_texts_under_a_score_are_flagged_replaced_or_an_error(chooser):
+    texts, options = ["one more text", "with other words"], {"length": 9, "length_constraint": "exact"}
+    scored, natural = chooser(texts, **options), chooser(texts)
+    low, high = sorted(out["score"] for out in scored)
+    options["min_score"] = (low + high) / 2
+    for way in ("flag", "natural"):
+        outputs = chooser(texts, **options, on_low_score=way)
+        for out, before, free in zip(outputs, scored, natural, strict=True):
+            bad = before["score"] == pytest.approx(low)
+            assert out["low_score"] is bad and out["requested_length"] == 9
+            expected = free if bad and way == "natural" else before
+            assert (out["generated_text"], out["length"]) == (expected["generated_text"], expected["length"])
+            assert out["score"] == pytest.approx(expected["score"], abs=1e-3)
+    with pytest.raises(ValueError, match=r"at least min_score=-.*, got 1 of 2 texts under it, the first is '.*' \(-"):
+        chooser(texts, **options, on_low_score="error")
+    several = chooser(texts[0], length=[7, 9], length_constraint="max", min_score=0, on_low_score="natural")
+    assert [out["generated_text"] for out in several] == [natural[0]["generated_text"]] * 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"on_low_score": "natural"}, "on_low_score='natural' needs a min_score; pass min_score=-4"),
+        ({"min_score": -4, "on_low_score": "drop"}, "on_low_score must be one of flag, natural, error, got 'drop'"),
+        ({"min_score": "-4"}, "min_score must be a number"),
+        ({"min_score": float("nan")}, "min_score must be a number"),
+    ],
+)
+def test_a_wrong_min_score_is_refused(chooser, options, message):
+    with pytest.raises(ValueError, match=message):
+        chooser("one more text", length=9, length_constraint="max", **options)
+
+
+def test_a_plain_model_has_a_score_with_a_min_score_and_one_that_needs_a_length_has_none():
+    tokenizer = tokenizer_of("marian")
+    plain = LengthControlledGenerationPipeline(model=stock_model("marian"), tokenizer=tokenizer)
+    options = {"length": 9, "length_constraint": "max", "length_unit": "character"}
+    out = plain("one more text", **options, min_score=-1e9)
+    [score] = log_probabilities(plain.model, tokenizer, ["one more text"], [out["generated_text"]])
+    assert out["score"] == pytest.approx(score, abs=1e-3) and out["low_score"] is False
+    model = add_length_control(stock_model("marian"), tokenizer=tokenizer, length_unit="character")
+    needs = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer)
+    with pytest.raises(ValueError, match="min_score=-4 takes a model that also writes without a length"):
+        needs("one more text", **options, min_score=-4)
+
+
+def test_a_text_that_ends_oddly_comes_last():
+    natural = {"I'll be there in 20min.": -1.0}
+    candidates = {"I'll be there in 20mina.": True, "I will be there in 20.": False, "I will be there in the": False}
+    ranked = sorted(candidates, key=lambda text: rank(text, -5.0, natural, candidates[text]), reverse=True)
+    assert ranked == ["I will be there in 20.", "I will be there in the", "I'll be there in 20mina."]

@@ -27,13 +27,16 @@ def code_block(containing: str) -> tuple[str, str]:
 
 
 def test_the_first_example_prints_what_the_readme_says(monkeypatch, capsys):
-    code, claimed = code_block("length=[34, 40, 44]")
+    code, claimed = code_block("length=[46, 64]")
     monkeypatch.chdir(ROOT)
     exec(code, {})
     assert capsys.readouterr().out == claimed
     assert len(code.strip().splitlines()) <= 10
-    rows = [line.split(" ", 1) for line in claimed.splitlines()[1:]]
-    assert [(int(length), len(text)) for length, text in rows] == [(n, n) for n in (34, 40, 44)]
+    natural, limited, *rows = claimed.splitlines()
+    assert len(limited) <= 45 < len(natural)
+    found = [re.fullmatch(r"\((\d+), (\d+)\) (\d+) (.+)", row).groups() for row in rows]
+    assert [(low, high) for low, high, *_ in found] == [("42", "50"), ("58", "70")]
+    assert all(int(low) <= int(length) == len(text) <= int(high) for low, high, length, text in found)
 
 
 def test_the_other_examples_are_those_of_the_pages():

@@ -32,8 +32,9 @@ def address():
     """Of a server, once it answers; what waits at its end is answered."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "LENCTRL_SECONDS": "900"}  # busy cores
     command = [sys.executable, "-m", "uvicorn", "--app-dir", str(ROOT / "app"), "serve:app", "--port", port]
-    server = subprocess.Popen([*command, "--log-level", "warning"], env={**os.environ, "PYTHONPATH": str(ROOT)})
+    server = subprocess.Popen([*command, "--log-level", "warning"], env=environment)
     address = f"http://127.0.0.1:{port}"
     end = time.monotonic() + UP
     while True:
@@ -69,7 +70,7 @@ def test_32_parallel_requests_are_answered_each_with_its_own(address):
     ]
     for k in range(0, 32, 6):
         requests[k]["tolerance"] = k // 6  # a window of its own
-    # white space for Python, not for pydantic: the pipeline refuses it, and its neighbours have their answers
+    # white space for Python alone, refused before it is in a batch
     requests.append({"text": "\x1c", "length": 30, "constraint": "exact"})
     alone = {text: ask(address, text=text, length=36, constraint="max").json() for text in SENTENCES[:2]}
     with ThreadPoolExecutor(34) as pool:
@@ -95,7 +96,7 @@ TEXT, LENGTH = "text must be a string of valid Unicode", "length must be an inte
     [
         *(({"length": n}, [f'{LENGTH}{json.dumps(n)}; send "length": 40']) for n in (0, "40", None)),
         ({"length": ...}, [f"{LENGTH}nothing"]),
-        *(({"text": text}, [TEXT, f"got {json.dumps(text)}; send"]) for text in ("", "  ", 7)),
+        *(({"text": text}, [TEXT, f"got {json.dumps(text)}; send"]) for text in ("", "  ", "\x1c", "\x1d \x85", 7)),
         ({"text": "x" * 5001}, [TEXT, f'"{"x" * 59}... (5003 characters)']),
         ({"constraint": "min"}, ["constraint must be max or exact", 'got "min"; send "constraint": "max"']),
         ({"tolerance": -1}, ["tolerance must be an integer from 0", 'got -1; send "tolerance": 2']),
@@ -152,5 +153,110 @@ def test_requests_of_one_kind_are_one_call_sorted_by_length_in_one_thread():
     assert written == ["A", "B", "C"] and str(error) == "a bad text" and other == "D"
     # without a constraint the pipeline is given none, and takes the model's default
     assert calls[:3] == [(None, None, [4]), (None, "exact", [1]), (None, "max", [2, 3, 9])]
-    assert calls[3:] == [(None, "max", [2]), (None, "max", [3]), (None, "max", [9])]
+    # a batch that fails is halved
+    assert calls[3:] == [(None, "max", [2]), (None, "max", [3, 9]), (None, "max", [3]), (None, "max", [9])]
     assert len(threads) == 1 and threading.get_ident() not in threads
+
+
+def waiting_for(text: str, **request) -> serve.Waiting:
+    """A request, in a running loop."""
+    return serve.Waiting(serve.Request(text=text, **request), asyncio.get_running_loop().create_future())
+
+
+def test_one_bad_request_of_32_costs_eleven_calls_and_not_33():
+    calls = []
+
+    def write(texts, length, **options):
+        calls.append(len(texts))
+        if "bad" in texts:
+            raise ValueError("a bad text")
+        return [{"generated_text": text} for text in texts]
+
+    async def work():
+        batcher = serve.Batcher(write)
+        batch = [waiting_for("bad" if k == 9 else str(k), length=5) for k in range(32)]
+        await batcher.answer(batch)
+        return [one.answer.exception() is None for one in batch]
+
+    assert asyncio.run(work()) == [k != 9 for k in range(32)]
+    assert sorted(calls) == [1, 1, 2, 2, 4, 4, 8, 8, 16, 16, 32]
+
+
+def test_what_nobody_waits_for_is_not_generated_and_stops_the_model():
+    written, steps = [], []
+
+    def write(texts, length, stopping_criteria, **options):
+        written.append(texts)
+        for step in range(200):  # as the model's steps
+            steps.append(step)
+            stopping_criteria[0](serve.torch.zeros(len(texts), 1), None)
+            time.sleep(0.01)
+        return [{"generated_text": text} for text in texts]
+
+    async def work():
+        batcher = serve.Batcher(write)
+        gone, running = waiting_for("gone", length=5), waiting_for("running", length=5)
+        gone.answer.cancel()
+        task = asyncio.create_task(batcher.answer([gone, running]))
+        await asyncio.sleep(0.1)
+        running.answer.cancel()
+        await asyncio.wait_for(task, 10)
+        await batcher.answer([gone])
+
+    asyncio.run(work())
+    assert written == [["running"]] and 0 < len(steps) < 200
+
+
+def test_a_client_who_leaves_delays_nobody(address):
+    long = " ".join(SENTENCES * 8)
+    with ThreadPoolExecutor(4) as pool:  # clients that wait for half a second
+
+        def leave(_):
+            with pytest.raises(httpx.ReadTimeout):
+                httpx.post(f"{address}/generate", json={"text": long, "length": 500}, timeout=0.5)
+
+        list(pool.map(leave, range(4)))
+    end = time.monotonic() + 30
+    while httpx.get(f"{address}/health", timeout=60).json()["waiting"] and time.monotonic() < end:
+        time.sleep(0.1)
+    assert httpx.get(f"{address}/health", timeout=60).json() == {"status": "ok", "waiting": 0}
+    assert ask(address, text=SENTENCES[0], length=30).status_code == 200
+
+
+class Connection:
+    """A request of HTTP whose client stays."""
+
+    async def receive(self):
+        await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize(("waiting", "work"), [(1024, 1024), (20, 39_990)])
+def test_more_requests_or_more_work_than_the_limit_is_refused(monkeypatch, waiting, work):
+    monkeypatch.setattr(serve.app.state, "waiting", waiting, raising=False)
+    monkeypatch.setattr(serve.app.state, "work", work, raising=False)
+
+    async def call():
+        await serve.generate(serve.Request(text="a", length=11), Connection())
+
+    with pytest.raises(serve.HTTPException, match="503: at most 1024 requests wait, and at most 40000 units"):
+        asyncio.run(call())
+    assert (serve.app.state.waiting, serve.app.state.work) == (waiting, work)
+
+
+def test_an_answer_that_takes_too_long_is_given_up(monkeypatch):
+    monkeypatch.setattr(serve, "SECONDS", 0.05)
+
+    async def call():
+        for name, value in {"waiting": 0, "work": 0, "batcher": serve.Batcher(None)}.items():
+            monkeypatch.setattr(serve.app.state, name, value, raising=False)
+        with pytest.raises(serve.HTTPException, match="504: there was no answer in 0.05 seconds"):
+            await serve.generate(serve.Request(text="a", length=11), Connection())
+        [left] = [serve.app.state.batcher.queue.get_nowait()]
+        return left.answer.cancelled()
+
+    assert asyncio.run(call()) and (serve.app.state.waiting, serve.app.state.work) == (0, 0)
+
+
+def test_the_service_loads_nothing_from_elsewhere(address):
+    assert [httpx.get(f"{address}/{page}").status_code for page in ("docs", "redoc")] == [404, 404]
+    assert "/generate" in httpx.get(f"{address}/openapi.json").json()["paths"]

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 import hf_lenctrl
 from hf_lenctrl.evaluation.metrics import translation_metrics
+from hf_lenctrl.inference.ranking import judge
 
 
 MODELS = ROOT / "models"
@@ -77,6 +78,36 @@ def test_exact_lengths_are_exact(pipe, own_lengths):
     lengths = [[round(ratio * n) for ratio in (0.7, 0.8, 1.0, 1.2, 1.4)] for n in own_lengths]
     outputs = pipe(SENTENCES, length=lengths, length_constraint="exact")
     assert [[len(out["generated_text"]) for out in row] for row in outputs] == lengths
+
+
+def test_its_default_is_a_window_of_ten_percent_and_exact_is_for_who_asks(pipe):
+    source = "Könnten Sie mir bitte sagen, wo hier die nächste Tankstelle ist?"
+    out = pipe(source, length=55)
+    assert (out["requested_length"], out["window"]) == (55, (50, 60)) and 50 <= out["length"] <= 60
+    assert pipe("Ja.", length=4)["window"] == (3, 5)  # at least one unit
+    for options in ({"length_constraint": "exact"}, {"length_tolerance": 0}):
+        exact = pipe(source, length=55, **options)
+        assert exact["length"] == 55 and "window" not in exact
+    free = pipe(source)
+    assert free["requested_length"] is None and free["score"] < 0
+    assert pipe(source, length=free["length"], length_constraint="max")["score"] == pytest.approx(
+        free["score"], abs=0.01
+    )
+
+
+def test_no_final_mark_is_behind_half_a_word(pipe):
+    cases = {
+        "Je serai là dans 20min.": {"I'll be there in 20min.": False, "I'll be there in 20mina.": True},
+        "Le train a 20min de retard.": {"The train is 20min late.": False, "The train is 20minate.": True},
+        "Nous avons rencontré Schwarzenegger.": {"We met Schwarzenegger.": False, "We met Schwarzeneggers.": True},
+        "Nos noces d'or sont en juin.": {"Our golden wedding is in June.": False, "Our wedding is in Junetime.": True},
+        "Le prix de la chambre ?": {"The price of the room?": False, "The price of theroom?": True},
+    }
+    for source, texts in cases.items():
+        judged = judge(pipe.model, pipe.tokenizer, [source] * len(texts), list(texts))
+        assert [odd for _, odd in judged] == list(texts.values()), source
+    outputs = pipe("Je serai là dans 20min.", length=[21, 24, 26])
+    assert all(out["generated_text"].endswith(("20min.", "20 minutes.")) for out in outputs), outputs
 
 
 def test_it_predicts_lengths_by_itself(pipe, own_lengths):

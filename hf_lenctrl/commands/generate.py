@@ -9,8 +9,8 @@
 The input is a text file, one source a line, or json, jsonl, csv or parquet (.gz too). Each line of the output holds
 a row of the input, in the input's order, with `source`, `requested`, `output` and `length` (measured) added. With
 `--num_return_sequences` it also holds `rank`, `score` (of beams: the mean log-probability of a token) and `row`, the
-number of the input row. Several lengths give a line for each. With `--min_score` a line holds the `score` of a model
-that chooses; lines with a lower score are also in a second file, `<output_file>.low.jsonl`, for a person to read.
+number of the input row. Several lengths give a line for each. With `--min_score` a line holds the `score` of its text;
+lines with a lower score are also in a second file, `<output_file>.low.jsonl`, for a person to read.
 Several models of one tokenizer generate as an ensemble. To resume an interrupted command, repeat it.
 `accelerate launch` splits the texts over processes; `--engine ray` gives them to actors and writes a folder of parts.
 """
@@ -51,7 +51,7 @@ ENGINES = ("output_dir", "key_column", "concurrency", "ray_address", "actor_cpus
 # options of the command alone; the others are the pipeline's
 OWN = """model base_model input_file output_file overwrite length length_column length_ratio reference_column
     source_column column_prefix do_sample seed dtype compile way engine output_dir key_column concurrency ray_address
-    actor_cpus actor_gpus min_score""".split()
+    actor_cpus actor_gpus""".split()
 
 
 def length_or_way(value: str) -> int | tuple | str:
@@ -233,8 +233,6 @@ def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, s
         sources, lengths = [requests[i].source for i in own], args.way or [requests[i].length for i in own]
         transformers.set_seed(args.seed + start)  # a block is the same after a command that was stopped
         outputs = generate(model, tokenizer, sources, lengths, progress_bar=False, **options) if sources else []
-        if args.min_score is not None and any(output["score"] is None for output in outputs):
-            raise ValueError("--min_score is for a model that chooses its texts (length_optional) under a constraint")
         lines: list[tuple[int, str]] = []
         for k, output in enumerate(outputs):
             request = requests[own[k // count]]
@@ -275,7 +273,9 @@ def print_figures(requests: list[Request], lines: list[str], args: argparse.Name
         inside = [low <= n <= high for n, (low, high) in zip(produced, requested, strict=True)]
         figures["within"] = sum(inside) / len(inside)
     elif requested[0] is not None:
-        figures = hf_lenctrl.length_metrics(produced, requested, **window_in(args))
+        named = args.length_constraint is not None or args.length_tolerance is not None
+        window = window_in(args if named else transformers.AutoConfig.from_pretrained(args.model[0]))
+        figures = hf_lenctrl.length_metrics(produced, requested, **window)
     if figures:
         print(", ".join(f"{name} {value:.3f}" for name, value in figures.items()), file=sys.stderr)
 

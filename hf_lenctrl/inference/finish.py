@@ -75,7 +75,7 @@ def check_finish(finish: str | None, constraint: str | None, unit: str) -> None:
 
 
 @lru_cache(maxsize=4)
-def _pieces(tokenizer, entries: int) -> list[str | None]:
+def pieces_of(tokenizer, entries: int) -> list[str | None]:
     """What each entry writes behind text: `""` for nothing, `None` for bytes of a character that it does not begin."""
     size, special = entries_of(tokenizer)
     vocabulary = UnitVocabulary(tokenizer, size, special)
@@ -111,7 +111,7 @@ class FinishLogitsProcessor(LogitsProcessor):
     def __init__(self, tokenizer, unit_table: UnitTable, length, finish: str, *, eos_token_id, prompt_length: int = 0):
         self.finish, self.prompt_length = finish, prompt_length
         device, entries = unit_table.weights.device, unit_table.weights.shape[1]
-        self.pieces = _pieces(tokenizer, entries)
+        self.pieces = pieces_of(tokenizer, entries)
         stripped = [(piece or "").strip() for piece in self.pieces]
         ends = [bool(text) and last_sentence_end(text) == len(text) for text in stripped]
         self.ends = torch.tensor(ends, device=device) & (finish == "sentence")  # (V,)

@@ -19,7 +19,7 @@ from .chats import as_prompts, check_length_source, encode_prompts
 from .finish import FinishLogitsProcessor
 from .options import CallOptions, Chat, GeneratedText, Length
 from .pipeline_call import Call, Row, batches, over
-from .ranking import log_probabilities, rank, rerank, token_log_probabilities
+from .ranking import choose, log_probabilities, rerank, token_log_probabilities
 from .search import SearchByLength
 from .sources import Predictors, requested_lengths
 
@@ -55,7 +55,8 @@ class LengthControlledGenerationPipeline(Pipeline):
         length_unit (`str`, *optional*): Defaults to the model's; a length-controlled model has no other.
         length_constraint (`str`, *optional*): `"max"`, `"exact"` or `None`; defaults to the model's.
         length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window around the length,
-            see `LengthControlledGeneration.generate`; a list holds one for each text.
+            see `LengthControlledGeneration.generate`; a list holds one for each text. A call without a constraint has
+            the model's.
         finish (`str`, *optional*): With `"max"`, for a model that does not plan: `"sentence"` or `"word"`, how an
             output ends that would not have ended within the length. Adds `finish` to the output: `"sentence"`,
             `"word"`, `"cut"` (within a word), or `"model"` where the model ended it.
@@ -69,6 +70,11 @@ class LengthControlledGenerationPipeline(Pipeline):
             eight lengths of a text share their candidates, of one search by length (`hf_lenctrl.inference.search`). By
             default yes; `False` is faster, one search. Not with `finish`, `rerank`, `do_sample` or
             `num_return_sequences`.
+        min_score (`float`, *optional*): Adds `low_score` to the output: whether its `score` is lower. Not for a model
+            that needs a length.
+        on_low_score (`str`, *optional*, defaults to `"flag"`): With a `min_score`, return such an output with the
+            flag; `"natural"`, return the text that the model writes without a length in its place, however long it
+            is; `"error"`, raise `ValueError`.
         batch_size (`int`, *optional*, defaults to 32): Sources generated together; similar lengths share a batch.
         batch_tokens (`int`, *optional*): Make batches of so many positions instead, rows times the longest source in
             tokens and the longest requested length in units, so that short texts come in large batches.
@@ -76,10 +82,11 @@ class LengthControlledGenerationPipeline(Pipeline):
         kwargs: For `generate`: `num_beams=4`, `do_sample=True`, ...
 
     Returns (of a call):
-        `dict` with `generated_text`, `length` (measured), `requested_length` and `length_unit` (and `score`, with
-            `choose`, or with `return_dict_in_generate=True, output_scores=True` and beams); a list of them for
-        `num_return_sequences` above 1; a list of either for several lengths of a text, and for a list of sources, in
-        their order.
+        `dict` with `generated_text`, `length` (measured), `requested_length`, `length_unit`, `window` (its lowest and
+            highest length, where there is one), and `score`, the log-probability of the text without a length, of a
+            model with `length_optional` or with a `min_score` (else with `return_dict_in_generate=True,
+            output_scores=True` the mean log-probability of a token in the search). A list of them for
+            `num_return_sequences` above 1; a list of either for several lengths of a text, and for sources in a list.
 
     Raises:
         `TypeError`, `ValueError`: for inputs that are no texts or empty ones, a length that is missing, no integer or
@@ -161,6 +168,7 @@ class LengthControlledGenerationPipeline(Pipeline):
             results = self._chosen(call)
         else:
             results = [self._best(call, rows) for rows in requests.values()]
+        self._judge(call, [own[0] for own in requests.values()], results)
         if call.lists:
             places = [own[0].place for own in requests.values()]
             results = [[out for out, at in zip(results, places, strict=True) if at == k] for k in range(len(texts))]
@@ -183,6 +191,7 @@ class LengthControlledGenerationPipeline(Pipeline):
             call.batch_size = self._batch_size or 32
         call.set_candidates(plans=self._needs_length)
         call.set_choice(getattr(config, "length_optional", False))
+        call.check_score(needs_length=self._needs_length and not getattr(config, "length_optional", False))
         call.set_rows(texts, single)
         return call
 
@@ -285,19 +294,14 @@ class LengthControlledGenerationPipeline(Pipeline):
             if row.search:  # the model was given no length
                 outputs = reversed(row.outputs or [])  # the best of the same text comes last
                 plain |= {(row.place, out["generated_text"]): out.pop("score") for out in outputs}
-        pools = [(own[0], {out["generated_text"]: out for out in outputs}) for own, outputs in call.pools()]
-        pairs = {(row.place, text) for row, pool in pools for text in pool}
-        scored = pairs | {(source, text) for source, texts in natural.items() for text in texts}
-        order = sorted(scored - plain.keys(), key=lambda pair: (len(texts_in[pair[0]]) + len(pair[1]), pair))
-        sources, texts = [texts_in[place] for place, _ in order], [text for _, text in order]
-        plain |= dict(zip(order, log_probabilities(self.model, self.tokenizer, sources, texts), strict=True))
-        known = {source: {text: plain[source, text] for text in texts} for source, texts in natural.items()}
-        ranks = {pair: rank(pair[1], plain[pair], known[pair[0]]) for pair in pairs}
-        results = []
-        for row, pool in pools:
-            best = max(pool, key=lambda text: ranks[row.place, text])
-            results.append(pool[best] | {"requested_length": row.asked, "score": plain[row.place, best]})
-        return results
+        rows = [own[0] for own, _ in call.pools()]
+        pools = [{out["generated_text"]: out for out in outputs} for _, outputs in call.pools()]
+        pairs = [[(row.place, text) for text in pool] for row, pool in zip(rows, pools, strict=True)]
+        best = choose(self.model, self.tokenizer, pairs, natural, plain, texts_in)
+        return [
+            pool[pair[1]] | {"requested_length": row.asked, "score": plain[pair]}
+            for row, pool, pair in zip(rows, pools, best, strict=True)
+        ]
 
     def _best(self, call: Call, rows: list[Row]):
         """Step 5: what is returned for a request: its best output, or a list of them."""
@@ -313,6 +317,29 @@ class LengthControlledGenerationPipeline(Pipeline):
             order.sort(key=lambda k: first[texts[k]] != k)
         outputs = [outputs[k] for k in order[: call.num_return_sequences]]
         return outputs[0] if call.num_return_sequences == 1 else outputs
+
+    def _judge(self, call: Call, rows: list[Row], results: list) -> None:
+        """Step 6: the window and the score of each output, and what happens to those of a low score, in place."""
+        several = (result if isinstance(result, list) else [result] for result in results)
+        outputs = [(row, out) for row, own in zip(rows, several, strict=True) for out in own]
+        for row, out in outputs:
+            out |= call.shown_window(row)
+        optional = getattr(self.model.config, "length_optional", False)
+        unscored = [(row, out) for row, out in outputs if optional and "score" not in out]
+        if call.min_score is not None and not call.choose:
+            unscored = outputs  # the score of a search is another one
+        pairs = [(row.text, out["generated_text"]) for row, out in unscored]
+        scores = log_probabilities(self.model, self.tokenizer, *map(list, zip(*pairs, strict=True))) if pairs else []
+        for (_, out), score in zip(unscored, scores, strict=True):
+            out["score"] = score
+        low = call.flag_low(outputs)
+        if low and call.on_low_score == "natural":
+            texts = list({row.text: None for row, _ in low})
+            natural = dict(zip(texts, self(texts, **call.natural_options()), strict=True))
+            for row, out in low:
+                kept = {"requested_length": out["requested_length"], "low_score": True}
+                out.clear()
+                out |= natural[row.text] | kept
 
     def preprocess(self, texts, *, tokens: list, **_) -> Any:
         if self._causal:

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 
 from ..generation import FROM_CONFIG, defaults_for
-from ..lengths import Target, as_target, check_counts, tolerances_of, window_of
+from ..lengths import Target, as_target, check_counts, check_name, tolerances_of, window_of
 from .finish import check_finish
 from .sources import is_ranged, plans_of
 
 
+LOW_SCORES = ("flag", "natural", "error")
 LENGTH_PLANS = 3  # lengths of a range, evenly spread, that its candidates are generated at
 # of the choice among candidates: lengths planned below a limit, as shares of it, and candidates of each
 PLANNED_SHARES = (1.0, 0.9, 0.8)
@@ -71,6 +72,8 @@ class Call:
     num_return_sequences: int = 1
     rerank: bool | int = False
     choose: bool | None = None
+    min_score: float | None = None
+    on_low_score: str = "flag"
     batch_size: int | None = None
     batch_tokens: int | None = None
     progress_bar: bool | None = None
@@ -113,8 +116,8 @@ class Call:
             unasked = self.length is None and self.length_ratio is None and self.own["length"] is None
             plain = unasked and getattr(config, "length_optional", False)
             constraint = None if plain else self.own["length_constraint"]
-        if tolerance is None and constraint == "exact" and not self.ranged:
-            tolerance = self.own["length_tolerance"]
+            if tolerance is None and constraint == "exact":
+                tolerance = self.own["length_tolerance"]
         check_finish(self.finish, constraint, self.length_unit)
         self.length_constraint, self.length_tolerance = constraint, tolerance
 
@@ -136,6 +139,45 @@ class Call:
                 "choose=True takes a model with length_optional and a length_constraint, and no finish, sampling, "
                 "rerank or num_return_sequences; leave choose or these out"
             )
+
+    def check_score(self, needs_length: bool) -> None:
+        """Raise `ValueError` for a wrong or useless `min_score` or `on_low_score`."""
+        check_name("on_low_score", self.on_low_score, LOW_SCORES)
+        if self.min_score is None:
+            if self.on_low_score != "flag":
+                raise ValueError(f"on_low_score={self.on_low_score!r} needs a min_score; pass min_score=-4")
+            return
+        number = isinstance(self.min_score, int | float) and not isinstance(self.min_score, bool)
+        if not number or math.isnan(self.min_score):
+            raise ValueError(f"min_score must be a number, a log-probability as -4, got {self.min_score!r}")
+        if needs_length:
+            raise ValueError(
+                f"min_score={self.min_score} takes a model that also writes without a length (a plain one, or one "
+                "with length_optional), because the score is the log-probability without a length; leave min_score out"
+            )
+
+    def flag_low(self, outputs: list[tuple[Row, dict]]) -> list[tuple[Row, dict]]:
+        """Add `low_score` to the outputs, and return those under the `min_score`; raises where these are an error."""
+        if self.min_score is None:
+            return []
+        for _, out in outputs:
+            out["low_score"] = out["score"] < self.min_score
+        low = [(row, out) for row, out in outputs if out["low_score"]]
+        if low and self.on_low_score == "error":
+            first = "{generated_text!r} ({score:.1f})".format_map(low[0][1])
+            raise ValueError(
+                f"the score must be at least min_score={self.min_score}, got {len(low)} of {len(outputs)} texts under "
+                f"it, the first is {first}; ask for another length, or pass on_low_score='flag' or 'natural'"
+            )
+        return low
+
+    def natural_options(self) -> dict[str, Any]:
+        """The options of a call that gives the natural texts with their scores; the others are as by default."""
+        options = {option.name: option.default for option in fields(self) if option.init}
+        own = {name: getattr(self, name) for name in ("length_unit", "batch_size", "batch_tokens")}
+        search = {"return_dict_in_generate", "output_scores"}
+        rest = {name: value for name, value in self.options.items() if name not in search}
+        return {**options, **own, **rest, "progress_bar": False, "min_score": -math.inf}
 
     @property
     def wanted(self) -> int:
@@ -259,6 +301,13 @@ class Call:
         target = as_target([row.length for row in rows], self.length_constraint, tolerance, len(rows), device)
         told = [row.length if row.told is None else row.told for row in rows]
         return replace(target, length=target.length.new_tensor(told))
+
+    def shown_window(self, row: Row) -> dict[str, tuple[int, int]]:
+        """Return `{"window": (36, 44)}` for a request of one length that has a window."""
+        if self.ranged or row.tolerance is None or row.asked is None:
+            return {}
+        low, high = self.window(row)
+        return {"window": (low, high)} if low < high else {}
 
     def window(self, row: Row) -> tuple[int, int]:
         """The lowest and the highest length that a row may have."""

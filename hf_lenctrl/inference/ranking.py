@@ -4,7 +4,8 @@ import inspect
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import dropwhile, takewhile
 from typing import Any
 
 import torch
@@ -13,16 +14,19 @@ from torch.nn.utils.rnn import pad_sequence
 from ..generation import encode_once, eos_of
 from ..length_units import UnitTable
 from .chats import prompt_ids
-from .finish import last_sentence_end, sentence_ends
+from .finish import goes_on, last_sentence_end, pieces_of, sentence_ends
 
 
 # in the last word: "now..", "now?.", "now.?", and a mark inside of it that is not of "p.m." or "3.5"
 _TWO_MARKS = re.compile(r"(?<!\.)\.\.(?!\.)|[?!]\.|(?<=\w\w)\.[?!]|(?<!\d)(?<!\b\w)[.!?…][^\s.!?…]+[.!?…]")
 # "it'." for "it's.", where no quotation ends; "the boys'." and "talkin'." are no such ends
 _HALF_WORD = re.compile(r"(?<!in)(?<=[^\W\dsSxXzZ])['’][.!?…]+$")
+_UNIT = re.compile(r"\d([^\W\d_]{3,})\W*$")  # "20min."
 _QUOTED = re.compile(r"(?:^|[\s(\[\"“«—–])['‘’]")
 SIMILARITY_WEIGHT = 40.0  # of the similarity to natural texts, in nats; chosen on validation rows
 TEMPERATURE = 2.0  # of the natural texts' probabilities; likewise
+_LIKELY = 0.05  # of the likeliest entry's probability
+Pair = tuple[int, str]
 _AT_ONCE = 16  # outputs: their logits take more memory than a step of generation
 
 
@@ -76,21 +80,54 @@ def log_probabilities(model, tokenizer, sources: Sequence[str], texts: Sequence[
     Raises:
         `TypeError`: for a text in place of a list.
     """
+    return [float(chosen.sum()) for chosen, _, _ in _told(model, tokenizer, sources, texts)]
+
+
+@torch.no_grad()
+def judge(model, tokenizer, sources: Sequence[str], texts: Sequence[str]) -> list[tuple[float, bool]]:
+    """
+    Return `log_probabilities`, and whether the last word of each text is one that the model would not write.
+
+    Such a word goes on with an entry that is under `_LIKELY` times as likely as another one: "20mina." in place of
+    "20min." A constraint makes such words where a text has to fill its length. The first entry of a word says what the
+    text means, and is not looked at. Three letters or more behind digits must be a word of the source too.
+    """
+    pieces, judged = pieces_of(tokenizer, model.get_output_embeddings().weight.shape[0]), []
+    told = _told(model, tokenizer, sources, texts)
+    for source, text, (chosen, best, ids) in zip(sources, texts, told, strict=True):
+        odd = (chosen < best + math.log(_LIKELY)).tolist()
+        written = [pieces[i] for i in ids.tolist()]
+        unit = _UNIT.search(text)
+        glued = unit is not None and unit[1] not in re.findall(r"[^\W\d_]+", source)
+        judged.append((float(chosen.sum()), glued or _ends_oddly(list(zip(written, odd, strict=True))[1:])))
+    return judged
+
+
+def _ends_oddly(entries: list[tuple[str | None, bool]]) -> bool:
+    """Whether an odd entry goes on with the last word; of each entry what it writes, and whether it is odd."""
+    word = dropwhile(lambda entry: entry[0] is not None and not any(map(str.isalnum, entry[0])), reversed(entries))
+    # a script without capitals may write without spaces, where an entry is a word of its own
+    firsts = [((piece or "").lstrip("'’")[:1], odd) for piece, odd in takewhile(lambda entry: goes_on(entry[0]), word)]
+    return any(odd and (first.islower() or first.isupper() or first.isdigit()) for first, odd in firsts)
+
+
+def _told(model, tokenizer, sources, texts) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Of each text, `(T,)` each: log-probabilities of its entries and of the likeliest ones there, and its ids."""
     for name, given in (("sources", sources), ("texts", texts)):
         if isinstance(given, str):
             raise TypeError(f"{name} must be a list of texts, got {given!r}; pass [{name}]")
-    if not texts:
-        return []
-    score = _of_targets if model.config.is_encoder_decoder else _of_answers
-    scores: list[float] = []
+    logits_of = _of_targets if model.config.is_encoder_decoder else _of_answers
     for start in range(0, len(texts), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
-        scores += score(model, tokenizer, sources[part], texts[part])
-    return scores
+        logits, ids, kept = logits_of(model, tokenizer, sources[part], texts[part])
+        scores = logits.float().log_softmax(dim=-1)  # (B, T, V)
+        chosen, best = scores.gather(-1, ids.unsqueeze(-1)).squeeze(-1), scores.amax(dim=-1)  # (B, T)
+        for row, own in enumerate(kept):
+            yield chosen[row, own], best[row, own], ids[row, own]
 
 
-def _of_targets(model, tokenizer, sources, texts) -> list[float]:
-    """`log_probabilities` of a sequence-to-sequence model."""
+def _of_targets(model, tokenizer, sources, texts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Logits `(B, T, V)` of a sequence-to-sequence model, ids `(B, T)`, and which are of a text or its EOS."""
     positions = getattr(model.config, "max_position_embeddings", None) or 10**9
     limit = min(tokenizer.model_max_length, positions)
     padded = {"padding": True, "truncation": True, "max_length": limit, "return_tensors": "pt"}
@@ -100,9 +137,7 @@ def _of_targets(model, tokenizer, sources, texts) -> list[float]:
     ids, kept = labels["input_ids"], labels["attention_mask"].bool()  # (B, T)
     encoded = encode_once(model, inputs, torch.tensor([each.index(source) for source in sources]))
     encoded |= _no_length(model, len(ids))
-    logits = model(**encoded, labels=ids.masked_fill(~kept, -100)).logits
-    chosen = logits.float().log_softmax(dim=-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)  # (B, T)
-    return (chosen * kept).sum(dim=-1).tolist()
+    return model(**encoded, labels=ids.masked_fill(~kept, -100)).logits, ids, kept
 
 
 def _no_length(model, rows: int) -> dict[str, torch.Tensor]:
@@ -111,8 +146,8 @@ def _no_length(model, rows: int) -> dict[str, torch.Tensor]:
     return {"length": torch.zeros(rows, dtype=torch.long, device=model.device)} if optional else {}
 
 
-def _of_answers(model, tokenizer, prompts, texts) -> list[float]:
-    """`log_probabilities` of a causal model, for answers behind their prompts."""
+def _of_answers(model, tokenizer, prompts, texts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The same of a causal model, for answers behind their prompts."""
     before = prompt_ids(tokenizer, prompts)
     answers = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
     rows = [prompt + answer + [tokenizer.eos_token_id] for prompt, answer in zip(before, answers, strict=True)]
@@ -127,8 +162,7 @@ def _of_answers(model, tokenizer, prompts, texts) -> list[float]:
     if "logits_to_keep" in inspect.signature(model.forward).parameters:  # those of a prompt may be gigabytes
         inputs["logits_to_keep"] = ids.shape[1] - first + 1
     logits = model(**inputs).logits[:, first - ids.shape[1] - 1 : -1]  # (B, T - first, V)
-    chosen = logits.float().log_softmax(dim=-1).gather(-1, ids[:, first:].unsqueeze(-1)).squeeze(-1)
-    return (chosen * ((column >= starts) & (column < ends))[:, first:]).sum(dim=-1).tolist()
+    return logits, ids[:, first:], ((column >= starts) & (column < ends))[:, first:]
 
 
 def _stems(text: str) -> set[str]:
@@ -213,28 +247,64 @@ def _trigrams(text: str) -> Counter[str]:
     return Counter(text[i : i + 3] for i in range(len(text) - 2))
 
 
-def rank(text: str, plain: float, natural: Mapping[str, float]) -> tuple[bool, float]:
+def rank(text: str, plain: float, natural: Mapping[str, float], odd_end: bool = False) -> tuple[int, float]:
     """
     What a candidate of about a length is worth, greater is better.
 
     `plain` is its log-probability without a length (`log_probabilities`); `natural` are the best texts that the model
     writes without one, each with its log-probability, the first one of its beam first. That text, the natural one,
     comes before all others: where it has an allowed length, nothing needs a choice.
-    Where it ends a sentence, a candidate that does so, with no more sentences than it has, comes before
-    one that does not: a piece of a second sentence is what fills a length. Among these the highest log-probability
+    A candidate with an `odd_end` (see `judge`) comes last. Where the natural text ends a sentence, a candidate that
+    does so, with no more sentences than it has, comes before one that does not: a piece of a second sentence is what
+    fills a length. Among these the highest log-probability
     counts, plus `SIMILARITY_WEIGHT` times the expected similarity to the natural texts: log-probability alone prefers
     texts that leave words out. The expectation is that of minimum Bayes risk decoding (Kumar & Byrne 2004), over the
     beam's texts.
     """
     first = next(iter(natural))
     if text == first:
-        return True, math.inf
+        return 2, math.inf
     whole = ends(text) and len(sentence_ends(text)) <= max(1, len(sentence_ends(first)))
     highest = max(natural.values())
     weights = [math.exp((score - highest) / TEMPERATURE) for score in natural.values()]
     pairs = zip(weights, natural, strict=True)
     expected = sum(weight * similarity(text, other) for weight, other in pairs) / sum(weights)
-    return whole or not ends(first), plain + SIMILARITY_WEIGHT * expected
+    worth = 0 if odd_end else 1 + (whole or not ends(first))
+    return worth, plain + SIMILARITY_WEIGHT * expected
+
+
+def choose(
+    model,
+    tokenizer,
+    pools: Sequence[Sequence[Pair]],
+    natural: Mapping[int, list[str]],
+    plain: dict,
+    sources_at: Mapping[int, str],
+) -> list[Pair]:
+    """
+    Return the best of each pool of candidates, by `rank`; a `Pair` is the place of a source and a text.
+
+    `natural` has the natural texts of each source, the best first; `plain` the log-probabilities that are known, and
+    gets the others; `sources_at` the source of each place. Texts of a search come with theirs, so only the best ones
+    are judged.
+    """
+    odd: dict[Pair, bool] = {}  # whether a text ends oddly
+    new = {pair for pool in pools for pair in pool} | {
+        (source, text) for source in natural for text in natural[source]
+    }
+    new -= plain.keys()
+    while True:
+        order = sorted(new, key=lambda pair: (len(sources_at[pair[0]]) + len(pair[1]), pair))  # little padding
+        sources, texts = [sources_at[place] for place, _ in order], [text for _, text in order]
+        for pair, (score, ends_oddly) in zip(order, judge(model, tokenizer, sources, texts), strict=True):
+            plain.setdefault(pair, score)
+            odd[pair] = ends_oddly
+        known = {source: {text: plain[source, text] for text in texts} for source, texts in natural.items()}
+        ranks = {p: rank(p[1], plain[p], known[p[0]], odd.get(p, False)) for pool in pools for p in pool}
+        best = [max(pool, key=ranks.__getitem__) for pool in pools]
+        new = set(best) - odd.keys()
+        if not new:
+            return best
 
 
 def ends(text: str) -> bool:

@@ -21,7 +21,7 @@ def main(argv=None) -> None:
     translate = demo.load("translate_to_english")
     natural = translate(args.text)["length"]
     low, high = (round(share * natural) for share in args.shares)
-    outputs = translate(args.text, length=list(range(low, high + 1)))
+    outputs = translate(args.text, length=list(range(low, high + 1)), length_constraint="exact")
     for out in outputs:
         print(f"{out['length']:>3} {out['score']:>6.1f}  {out['generated_text']}")
 
