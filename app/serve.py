@@ -237,7 +237,9 @@ async def generate(request: Request, http: fastapi.Request) -> dict:
     state.waiting += 1
     state.work += request.length
     state.batcher.queue.put_nowait(waiting)
-    left = asyncio.create_task(http.receive())  # behind the body comes the end of the connection alone
+    left: asyncio.Future = asyncio.ensure_future(
+        http.receive()
+    )  # behind the body comes the end of the connection alone
     try:
         ended = (await asyncio.wait((waiting.answer, left), timeout=SECONDS, return_when=asyncio.FIRST_COMPLETED))[0]
         if waiting.answer in ended:

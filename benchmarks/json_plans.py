@@ -181,8 +181,8 @@ def main(argv=None) -> None:
     with gzip.open(args.data, "rt", encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
     tokenizer = AutoTokenizer.from_pretrained(args.base)
-    own = {"data": identity(args.data), "base": identity(args.base), "max_steps": args.max_steps}
-    begin_folder(args.output_dir, own, any(args.output_dir.glob("c*")))  # config.json, checkpoint-*
+    options = {"data": identity(args.data), "base": identity(args.base), "max_steps": args.max_steps}
+    begin_folder(args.output_dir, options, any(args.output_dir.glob("c*")))  # config.json, checkpoint-*
     if not (args.output_dir / "config.json").exists():
         train(args.base, tokenizer, [row for row in rows if row["split"] == "train"], args)
     test = [row for row in rows if row["split"] == "test"]

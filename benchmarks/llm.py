@@ -69,8 +69,8 @@ class Systems:
         """Return the systems by name."""
         return {
             "cut": lambda sources, lengths, mode: [cut(s, n) for s, n in zip(sources, lengths, strict=True)],
-            "prompt": lambda *of: self.prompt(*of, retries=0),
-            f"prompt, {RETRIES} retries": lambda *of: self.prompt(*of, retries=RETRIES),
+            "prompt": lambda *of: self.prompt(0, *of),
+            f"prompt, {RETRIES} retries": lambda *of: self.prompt(RETRIES, *of),
             "filtered": self.filtered,
             "constraint, 16 beams": lambda *of: self.constrained(self.base, told, *of),
             "tuned, 16 beams": lambda *of: self.constrained(self.unplanned, lambda s, *_: chat(s), *of),
@@ -81,7 +81,7 @@ class Systems:
         """Return texts of the base model without a constraint."""
         return self.base(chats, max_new_tokens=160, batch_size=self.batch_size, **options)
 
-    def prompt(self, sources, lengths, mode, retries: int) -> list[str]:
+    def prompt(self, retries: int, sources, lengths, mode) -> list[str]:
         """Ask for the length in words, and again while the text does not fit."""
         chats = [told(*row, mode) for row in zip(sources, lengths, strict=True)]
         texts = [out["generated_text"].strip() for out in self.free(chats)]

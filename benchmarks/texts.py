@@ -88,7 +88,7 @@ class Systems:
         }
 
     def find(self, sources: list[str]) -> None:
-        options = {"num_beams": BEAMS, "num_return_sequences": BEAMS, "batch_size": self.batch_size}
+        options: Any = {"num_beams": BEAMS, "num_return_sequences": BEAMS, "batch_size": self.batch_size}
         written = self.plain(sources, length_unit="character", **options)
         self.best = {s: [out["generated_text"] for out in each] for s, each in zip(sources, written, strict=True)}
 

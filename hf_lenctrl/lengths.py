@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
 from numbers import Integral
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from transformers.generation import GenerationConfig
 
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 OPTIONS = ("length", "length_constraint", "length_tolerance")  # of a call, and of what holds its defaults
 LENGTH_CONSTRAINTS = ("max", "exact")
@@ -24,7 +27,7 @@ def check_counts(**counts) -> None:
             raise ValueError(f"{name} must be an integer of at least 1, got {count!r}")
 
 
-def is_integer(value) -> bool:
+def is_integer(value) -> "TypeIs[int]":
     """Return whether a value is an integer, Python's or NumPy's; a `bool` is none."""
     return not isinstance(value, bool) and (isinstance(value, int) or isinstance(value, Integral))
 

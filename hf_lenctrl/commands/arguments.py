@@ -222,7 +222,8 @@ def parse_arguments(
 
 def given_options(argv: Sequence[str] | None = None) -> dict[str, str]:
     """Return the options of a recipe and of the command line as they are written, before they are parsed."""
-    words, options = list(sys.argv[1:] if argv is None else argv), {}
+    words = list(sys.argv[1:] if argv is None else argv)
+    options: dict[str, str] = {}
     if words and not words[0].startswith("-"):
         with find_recipe(words[0]).open(encoding="utf-8-sig") as file:
             found = yaml.load(file, Loader=yaml.BaseLoader)

@@ -161,6 +161,7 @@ class LengthControlledGenerationPipeline(Pipeline):
                     self._generate(call, rows, table)
                     bar.update(len(rows))
             bar.update(total - bar.n)
+        results: list[Any]
         if call.choose:
             missing = [row for own, pool in call.pools() if not pool for row in own]
             for rows in self._batches(call, missing):

@@ -62,7 +62,7 @@ class ResumableTrainer(HubTrainer):
         self.run: TrainingRun | None = None
         self.weights_dtype = None if weights_dtype is None else getattr(torch, weights_dtype)
         self.projection_lr_factor = projection_lr_factor
-        self.train_collator = train_collator or self.data_collator
+        self.train_collator: Any = train_collator or self.data_collator
         if hasattr(self.train_collator, "set_epoch"):
             self.add_callback(_SetEpoch(self.train_collator))
 
