@@ -344,11 +344,22 @@ class LengthControlledGeneration:
             inputs, kwargs = self._one_text(inputs, kwargs, many)
             batch_size = many
         target = as_target(length, length_constraint, length_tolerance, batch_size, table.weights.device)
+        if controlled:
+            self._refuse_guidance(kwargs)
         warn_of_range(target.length, getattr(self.config, "trained_lengths", None), table.unit)
         kwargs |= {"inputs": inputs, **({"length": target.length} if controlled else {})}
         if controlled and self.config.is_encoder_decoder:
             kwargs["prefill_chunk_size"] = None  # a decoder's prompt is short, and progress needs all of it
         return generate_within(generate, self, table, target, length_constraint, kwargs, positions=self._positions)
+
+    def _refuse_guidance(self, kwargs: dict) -> None:
+        """Raise `ValueError` for `guidance_scale`, which calls the model a second time without length and progress."""
+        config = kwargs.get("generation_config") or self.generation_config
+        scale = kwargs.get("guidance_scale", getattr(config, "guidance_scale", None))
+        if scale not in (None, 1):
+            raise ValueError(
+                f"guidance_scale={scale} calls the model a second time, without length and progress; leave it out"
+            )
 
     def save_pretrained(self, *args, **kwargs):
         """The base class's method, without the library's default `max_length` that `Seq2SeqTrainer` writes down."""

@@ -142,8 +142,8 @@ class LengthSignal:
         encoding = self.encode_length(progress, lengths.clamp(min=1), embeds.shape[2])  # (B, T, d)
         projection = getattr(self, "length_projection", None)
         if projection is not None:
+            refuse_dora(projection)
             if self.training:
-                refuse_dora(projection)
                 self._check_projection()
             encoding = projection(encoding.to(projection.weight.dtype))
         if self.config.length_optional:

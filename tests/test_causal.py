@@ -288,6 +288,7 @@ def test_training_is_one_graph():
         (lambda model, ids: model.generate(ids), "no length was given"),
         (lambda model, ids: model.generate(ids, length=0), "length must be at least 1"),
         (lambda model, ids: model.generate(inputs_embeds=model.embed_tokens(ids), length=4), "pass input_ids"),
+        (lambda model, ids: model.generate(ids, length=4, guidance_scale=2.0), "guidance_scale=2.0 calls the model"),
         (lambda model, ids: model.generate(ids.repeat(1, 40), length=4000), "or with a prompt shorter than 40 tokens"),
         (lambda model, ids: hf_lenctrl.add_length_control(model, tokenizer=make_tokenizer()), "has length control"),
         (lambda model, ids: hf_lenctrl.LenCtrlCausalLMConfig(length_head=True), "needs an encoder"),

@@ -56,6 +56,8 @@ def test_dora_on_modules_that_are_zero_is_refused_with_what_works():
     message = re.escape(f"LoraConfig(use_dora=True, exclude_modules={names}, modules_to_save={names})")
     with pytest.raises(ValueError, match=f"DoRA divides by the norm of modules at zero; pass {message}"):
         train(peft.get_peft_model(controlled("bart", **FULL), peft.LoraConfig(use_dora=True)))
+    with pytest.raises(ValueError, match="DoRA divides by the norm of modules at zero"):  # the logits would be NaN
+        logits(peft.get_peft_model(controlled("bart"), peft.LoraConfig(use_dora=True)).eval(), 3)
     config = peft.LoraConfig(use_dora=True, exclude_modules=names, modules_to_save=names)
     model = peft.get_peft_model(controlled("bart", **FULL), config)
     assert torch.equal(logits(model.eval(), 3), logits(model, 9))  # as pretrained
