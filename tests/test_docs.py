@@ -219,7 +219,7 @@ def test_figures_of_the_pages_are_those_of_the_results():
     pages = ["quickstart", "finetune", "generate", "predict", "serve", "methods", "which"]
     for name in [*pages, "README"]:
         text = {**PAGES, "README": README}[name]
-        prose = re.sub(r"```.*?```|\]\(.*?\)|`[^`]*`|section \S+", "", text, flags=re.S)
+        prose = re.sub(r"```.*?```|\]\(.*?\)|`[^`]*`|section \S+|Python [\d.]+", "", text, flags=re.S)
         assert [figure for figure in FIGURE.findall(prose) if figure not in measured] == [], name
 
 

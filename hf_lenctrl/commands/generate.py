@@ -215,8 +215,8 @@ def generate(model, tokenizer, sources: list[str], lengths: list | str, progress
     ]
 
 
-def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, state) -> None:
-    """Generate what the file does not hold, block by block, each process its share."""
+def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, state) -> Any:
+    """Generate what the file does not hold, block by block, each process its share; return the configuration."""
     # blocks are short enough to lose little, and long enough to batch similar lengths
     block, count = 16 * (args.batch_size or 32) * state.num_processes, args.num_return_sequences
     done = len(file.lines) // count
@@ -244,6 +244,7 @@ def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, s
             file.append(line for _, line in lines)
         bar.update(len(rows))
     bar.close()
+    return getattr(model, "config", args)
 
 
 def low_file(args: argparse.Namespace, file: OutputFile) -> Path:
@@ -262,8 +263,8 @@ def write_low(requests: list[Request], file: OutputFile, args: argparse.Namespac
     print(f"{len(low)} of {len(file.lines)} texts have a score under {args.min_score}: {path}", file=sys.stderr)
 
 
-def print_figures(requests: list[Request], lines: list[str], args: argparse.Namespace) -> None:
-    """Print how well the outputs have the requested lengths."""
+def print_figures(requests: list[Request], lines: list[str], args: argparse.Namespace, config: Any) -> None:
+    """Print how well the outputs have the requested lengths; the model's `config` may have a window."""
     names, rows = requests[0].names, [json.loads(line) for line in lines]
     count = len(lines) // len(requests)
     requested = [requests[i // count].length or row[names["requested"]] for i, row in enumerate(rows)]
@@ -274,7 +275,7 @@ def print_figures(requests: list[Request], lines: list[str], args: argparse.Name
         figures["within"] = sum(inside) / len(inside)
     elif requested[0] is not None:
         named = args.length_constraint is not None or args.length_tolerance is not None
-        window = window_in(args if named else transformers.AutoConfig.from_pretrained(args.model[0]))
+        window = window_in(args if named else config)
         figures = hf_lenctrl.length_metrics(produced, requested, **window)
     if figures:
         print(", ".join(f"{name} {value:.3f}" for name, value in figures.items()), file=sys.stderr)
@@ -310,8 +311,8 @@ def main(argv=None) -> None:
         if len(file.lines) == len(requests) * args.num_return_sequences:
             print(f"{args.output_file} is complete", file=sys.stderr)
         else:
-            write(requests, args, file, state)
+            config = write(requests, args, file, state)
             if state.is_main_process:
-                print_figures(requests, file.lines, args)
+                print_figures(requests, file.lines, args, config)
         if scored and state.is_main_process:
             write_low(requests, file, args)

@@ -1,6 +1,7 @@
 """The YAML recipes that come with the package, found by name."""
 
 import difflib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -35,6 +36,12 @@ def named_recipes() -> dict[str, Path]:
     return {f"{path.parent.name}/{path.stem}": path for path in files}
 
 
+def is_for_lenctrl(path: Path) -> bool:
+    """Return whether a command of `lenctrl` takes a YAML; others are for scripts of a clone, which they name."""
+    text = path.read_text(encoding="utf-8")
+    return bool(re.search("^output_dir:", text, flags=re.M)) and "python recipes/reproduce/" not in text
+
+
 def find_recipe(name: str, group: str | None = None) -> Path:
     """The file of a recipe, by a path to a YAML, or a name that `lenctrl recipes` lists; of a `group`, without it."""
     if name.endswith((".yaml", ".yml")):
@@ -47,8 +54,8 @@ def find_recipe(name: str, group: str | None = None) -> Path:
 
 
 def main(argv=None) -> None:
-    """List the recipes with a line each."""
-    named = named_recipes()
+    """List the recipes of `lenctrl train` and `lenctrl train-predictor`, with a line each."""
+    named = {name: path for name, path in named_recipes().items() if is_for_lenctrl(path)}
     for name, path in named.items():
         print(f"{name:<{max(map(len, named))}}  {path.read_text(encoding='utf-8').splitlines()[0].removeprefix('# ')}")
     print(f"\nThe files are in {FOLDER}, with configurations for `accelerate launch` in accelerate/.")

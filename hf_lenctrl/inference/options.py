@@ -92,6 +92,8 @@ class CallOptions(GenerateOptions, total=False):
     truncation: bool
     rerank: bool | int
     choose: bool | None
+    min_score: float | None
+    on_low_score: str
     batch_size: int | None
     batch_tokens: int | None
     progress_bar: bool | None

@@ -159,7 +159,8 @@ def test_other_weights_under_one_name_are_not_resumed_with(stub, tmp_path, monke
     generate.main([*words, *where, str(tmp_path / "out")])  # nothing has changed
     (tmp_path / ("model/own" if changed == "own" else changed) / "model.safetensors").write_text("two")
     with pytest.raises(
-        ValueError, match=r"began it; name another\n  \* \w+( 2)?=model.safetensors sha256 7692c3ad, now"
+        ValueError,
+        match=r"began it; name another, or begin again with --overwrite\n  \* \w+( 2)?=model.safetensors sha256 7692c3ad, now",
     ):
         generate.main([*words, *where, str(tmp_path / "out")])
 
