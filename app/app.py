@@ -37,6 +37,7 @@ CONSTRAINTS: dict[str, dict[str, Any]] = {
 SHARES = {"as short as possible": 0.7, "a little shorter": 0.85, "longer": 1.2}  # of the natural length
 DOUBTFUL = -7.0  # under this score most texts do not read well (docs/results/outputs.md)
 EXAMPLES = [
+    "Je voudrais réserver une table pour deux personnes ce soir.",
     "Ich kann dieses Fenster nicht öffnen.",
     "Der Film war so langweilig, dass ich eingeschlafen bin.",
     "J'aimerais apprendre à jouer du piano.",
