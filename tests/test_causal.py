@@ -9,6 +9,7 @@ from huggingface_hub.errors import StrictDataclassClassValidationError
 from tokenizers import ByteLevelBPETokenizer
 from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedTokenizerFast
+from transformers.generation import BaseStreamer
 
 import hf_lenctrl
 
@@ -278,6 +279,24 @@ def test_training_is_one_graph():
     expected = model.train()(ids, labels=labels).loss
     torch._dynamo.reset()
     assert torch.equal(torch.compile(model, backend="eager", fullgraph=True)(ids, labels=labels).loss, expected)
+
+
+def test_tokens_are_streamed_as_they_are_generated():
+    class Streamer(BaseStreamer):
+        def __init__(self):
+            self.pieces, self.ended = [], False
+
+        def put(self, value):
+            self.pieces.append(value.flatten().tolist())
+
+        def end(self):
+            self.ended = True
+
+    _, model = build("llama")
+    streamer, ids = Streamer(), torch.tensor([[5, 6, 7]])
+    whole = model.generate(ids, length=6, length_constraint="exact")
+    assert torch.equal(model.generate(ids, length=6, length_constraint="exact", streamer=streamer), whole)
+    assert streamer.pieces == [[5, 6, 7], *([token] for token in whole[0, 3:].tolist())] and streamer.ended
 
 
 @pytest.mark.parametrize(
