@@ -294,7 +294,8 @@ def choose(
     }
     new -= plain.keys()
     while True:
-        order = sorted(new, key=lambda pair: (len(sources_at[pair[0]]) + len(pair[1]), pair))  # little padding
+        # the texts of a source stay together, so that its encoder runs once or twice; else little padding
+        order = sorted(new, key=lambda pair: (len(sources_at[pair[0]]), pair[0], len(pair[1]), pair[1]))
         sources, texts = [sources_at[place] for place, _ in order], [text for _, text in order]
         for pair, (score, ends_oddly) in zip(order, judge(model, tokenizer, sources, texts), strict=True):
             plain.setdefault(pair, score)
