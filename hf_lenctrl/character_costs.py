@@ -83,7 +83,7 @@ class CharacterCost:
     def check_sum(self, texts: list[str]) -> None:
         """
         Raise `ValueError` for the first text that does not cost what its characters cost: of these, the entries of a
-        vocabulary, and of sequences, because what joins two characters seldom lies within one entry.
+        vocabulary, and of sequences, because joined characters are seldom one entry.
         """
         common = [character for character, _ in Counter("".join(texts)).most_common(_COMMON)]
         pairs = ["".join(first + second for second in common) for first in common]

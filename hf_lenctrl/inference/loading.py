@@ -32,7 +32,7 @@ def pipeline(
 
     Args:
         model (`str`, `Path` or `PreTrainedModel`): Hub name or folder of the model, or the model.
-        tokenizer (`str` or `PreTrainedTokenizerBase`, *optional*): By default the one that lies with the model.
+        tokenizer (`str` or `PreTrainedTokenizerBase`, *optional*): Defaults to the model's own.
         device, device_map, dtype, revision, token, trust_remote_code, model_kwargs: As for `transformers.pipeline`.
         defaults: Options that hold for each call, see `LengthControlledGenerationPipeline`.
 

@@ -104,7 +104,7 @@ def judge(model, tokenizer, sources: Sequence[str], texts: Sequence[str]) -> lis
 
 
 def _ends_oddly(entries: list[tuple[str | None, bool]]) -> bool:
-    """Whether an odd entry goes on with the last word; of each entry what it writes, and whether it is odd."""
+    """Return whether an odd entry continues the last word; each entry has its text, and whether it is odd."""
     word = dropwhile(lambda entry: entry[0] is not None and not any(map(str.isalnum, entry[0])), reversed(entries))
     # a script without capitals may write without spaces, where an entry is a word of its own
     firsts = [((piece or "").lstrip("'’")[:1], odd) for piece, odd in takewhile(lambda entry: goes_on(entry[0]), word)]
