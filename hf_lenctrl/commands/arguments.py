@@ -118,6 +118,7 @@ class RunArguments:
     projection_lr_factor: float = option(1.0, "A base_model's new length projection learns so many times as fast")
     average_checkpoints: int = option(1, "Average the weights of the last so many checkpoints")
     test_lengths: list[int] = option([], "Test at each of these lengths")
+    generation_early_stopping: bool = option(False, "A test's search ends with its num_beams-th text, as fairseq's")
     bleu_tokenizer: str | None = option(None, "Measure BLEU, with this sacrebleu tokenizer (ja-mecab), not ROUGE")
     rouge_unit: str = option("word", "ROUGE of words or, for Japanese, characters", list(ROUGE_UNITS))
     weights_dtype: str | None = option(None, "Round the final weights, to half the file", ["float16", "bfloat16"])

@@ -23,8 +23,8 @@ OPTIMISATION = """per_device_train_batch_size gradient_accumulation_steps learni
     label_smoothing_factor train_sampling_strategy seed data_seed bf16 fp16""".split()
 # Those that may change when a run is resumed; a sitting records the first, the rest come after training.
 MAY_CHANGE = """max_steps num_train_epochs eval_strategy eval_steps save_steps save_total_limit logging_steps
-    per_device_eval_batch_size generation_num_beams average_checkpoints max_validation_rows max_test_rows
-    test_lengths""".split()
+    per_device_eval_batch_size generation_num_beams generation_early_stopping average_checkpoints max_validation_rows
+    max_test_rows test_lengths""".split()
 AFTER = """attn_implementation preprocessing_num_workers bleu_tokenizer rouge_unit rouge_max_bytes weights_dtype
     length_predictor task card_examples language license base_model_name""".split()
 FILES, DATA = ("train_file", "validation_file", "test_file"), "dataset_name"

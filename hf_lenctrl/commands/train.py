@@ -141,7 +141,8 @@ def test_at(length: int | None, trainer: LengthControlTrainer, data: Data, model
         rows = tokenize(test, tokenizer, data_args, **options)[0]["test"]
     # rows of similar length share a batch, to save padding; the outputs return in the order of the rows
     order = sorted(range(len(rows)), key=lambda i: (len(rows[i]["labels"]), len(rows[i]["input_ids"])))
-    result = trainer.predict(rows.select(order), metric_key_prefix=name)
+    search: dict[str, Any] = {"early_stopping": True} if run_args.generation_early_stopping else {}
+    result = trainer.predict(rows.select(order), metric_key_prefix=name, **search)
     figures = result.metrics or {}
     if trainer.is_world_process_zero():
         ids = [torch.as_tensor(found)[np.argsort(order)] for found in (result.predictions, result.label_ids)]

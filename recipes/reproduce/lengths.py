@@ -10,10 +10,12 @@ for each requested length, with a line where it is. Nguyen et al. 2023 compare t
 """
 
 import argparse
+import json
 from pathlib import Path
 
 import baselines  # noqa: F401  registers the families of the papers' baselines
 import yaml
+from run import search_options
 
 from hf_lenctrl.commands import generate
 from hf_lenctrl.commands.rows import Rows
@@ -34,10 +36,14 @@ def outputs_of(folder: Path, length: int) -> list[dict]:
     if not file.is_file():
         file = folder / f"lengths_{length}_outputs.jsonl"
         options = yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))
-        names = {"--num_beams": "generation_num_beams", "--batch_size": "per_device_eval_batch_size"}
-        how = [text for flag, name in names.items() for text in (flag, str(options[name]))]
-        files = ["--input_file", str(folder / "test.jsonl"), "--output_file", str(file)]
-        generate.main(["--model", str(folder), *files, "--length", str(length), *how])
+        rows, (model, tokenizer) = Rows(str(folder / "test.jsonl")), generate.load([str(folder)])
+        sources = rows.texts("source")
+        written = generate.generate(model, tokenizer, sources, [length] * len(sources), **search_options(options))
+        pairs = zip(rows.values, written, strict=True)
+        lines = [json.dumps(row | output, ensure_ascii=False) + "\n" for row, output in pairs]
+        part = file.with_suffix(".part")
+        part.write_text("".join(lines), encoding="utf-8")
+        part.replace(file)  # never half of it
     return [row for row in Rows(str(file)).values if row["length"] is not None]
 
 
@@ -45,8 +51,8 @@ def rouge_of(outputs: list[dict], folder: Path) -> str:
     """ROUGE-1, 2 and L, F1, of a row's outputs."""
     options = yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))
     references = [row["reference"] if "reference" in row else row["target"] for row in outputs]
-    how = {"max_bytes": options.get("rouge_max_bytes"), "unit": options.get("rouge_unit", "word")}
-    figures = rouge_metrics([row["output"] for row in outputs], references, **how)
+    unit = options.get("rouge_unit", "word")
+    figures = rouge_metrics([row["output"] for row in outputs], references, unit=unit)
     return " / ".join(f"{figures[f'rouge{n}_f1']:.1f}" for n in "12L")
 
 

@@ -3,16 +3,20 @@
     python recipes/reproduce/run.py headline_en --train_file rows.jsonl
     python recipes/reproduce/run.py headline_en --train_file rows.jsonl --rows ldpe lrpe
 
-Every row is trained as `lenctrl train` does, on the same data, steps and seed, tested at the table's lengths, and
-appended to `results.jsonl` as soon as it is known. To resume, repeat the command; it resumes within a row too.
-`tables.md` holds what is known so far. `--set` changes an option of every row: `validation_file=dev.jsonl
+Every row is trained as `lenctrl train` does, on the same data and steps, tested at the table's lengths, and appended
+to `results.jsonl` as soon as it is known. To resume, repeat the command; it resumes within a row too. `tables.md`
+holds what is known so far. Rows that the table names in `seeds` are trained once a seed, `ldpe` with seed 1 and
+`ldpe_seed2` with seed 2; all rows with seed 1 come first. The `protocol` of a table says how the paper measures: on
+which test rows, and where outputs are cut for ROUGE recall. `--set` changes an option of every row: `validation_file=dev.jsonl
 test_file=test.jsonl` for splits of your own, `predictor.encoder_name_or_path=bert` for the length predictor of a
 translation table.
 """
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 import baselines  # noqa: F401  registers the families of the papers' baselines
@@ -34,14 +38,16 @@ from hf_lenctrl.inference.pipeline import LengthControlledGenerationPipeline
 from hf_lenctrl.length_units import count_texts
 
 
-FORMAT = 1  # of a line of results.jsonl
-MEASURES = ("variance", "mae", "exact", "over", *(f"rouge{n}_{p}" for n in "12L" for p in ("recall", "f1")))
+FORMAT = 2  # of a line of results.jsonl
+RECALL, F1 = ([f"rouge{n}_{part}" for n in "12L"] for part in ("recall", "f1"))
+MEASURES = ("variance", *RECALL, "rows", "variance_all", "mae", "exact", "over", "distinct", *F1)
 # Tables 1, 2 and 4 of Takase & Okazaki 2019 have recall and variance, Nguyen et al. 2023 have F1
 HEADLINES = (
-    ("ROUGE recall (1, 2, L)", [f"rouge{n}_recall" for n in "12L"]),
-    ("ROUGE F1 (1, 2, L)", [f"rouge{n}_f1" for n in "12L"]),
-    ("Variance", ["variance"]),
-    ("Mean absolute error / share that is exact", ["mae", "exact"]),
+    ("ROUGE recall (1, 2, L), by the paper's protocol", RECALL),
+    ("Variance, by the paper's protocol", ["variance"]),
+    ("All test rows: variance / mean absolute error / share that is exact", ["variance_all", "mae", "exact"]),
+    ("All test rows: share of different texts", ["distinct"]),
+    ("All test rows: ROUGE F1 (1, 2, L)", F1),
 )
 TRANSLATION = (("BLEU / length ratio / variance", ["bleu", "length_ratio", "variance"]),)  # Table 1 of Oka et al. 2020
 
@@ -64,11 +70,21 @@ def load_table(path: Path) -> dict:
 
 
 def rows_of(spec: dict) -> dict[str, dict]:
-    """The table's rows and, for those that the paper trains without the lengths of the test, a second one each."""
+    """
+    Return the table's rows, a second one for those that the paper trains without the lengths of the test, and one more
+    for each further seed.
+    """
     rows = dict(spec["rows"])
     for name in spec.get("unseen", []):
         rows[f"{name}_unseen"] = {**rows[name], "unseen_lengths": spec["lengths"]}
+    for name, count in spec.get("seeds", {}).items():
+        rows |= {f"{name}_seed{seed}": {**rows[name], "seed": seed} for seed in range(2, count + 1)}
     return rows
+
+
+def of_seeds(spec: dict, name: str) -> list[str]:
+    """Return the names of a row with each of its seeds."""
+    return [name, *(f"{name}_seed{seed}" for seed in range(2, spec.get("seeds", {}).get(name, 1) + 1))]
 
 
 def compare_systems(spec: dict, names: list[str], out: Path) -> TranslationTables:
@@ -87,30 +103,44 @@ def compare_systems(spec: dict, names: list[str], out: Path) -> TranslationTable
     return translation_tables(systems, references, lengths, baseline=baseline, **how)
 
 
+def figure(values: Sequence[float | None]) -> str:
+    """Return one figure of a row, or of several seeds the mean and their standard deviation."""
+    known = [value for value in values if value is not None]
+    text = number(mean(known) if known else None, 3 if not known or mean(known) < 100 else 1)
+    return text if len(known) < 2 else f"{text} ± {number(stdev(known), 3)}"
+
+
 def render(spec: dict, results: dict[str, dict], out: Path) -> str:
     """Markdown of what is known so far, with the paper's figures in brackets."""
     columns = [str(way) for way in spec["lengths"]]
-    lines = [f"# {spec['title']}", "", "In brackets: the paper's figure, on its own data.", ""]
-    known = [name for name in rows_of(spec) if name in results]
+    lines = [f"# {spec['title']}", "", "In brackets: the paper's figure, on its own data."]
+    lines += ["After ±: the standard deviation over the seeds of a row, of which the table then has the mean.", ""]
+    rows = rows_of(spec)
+    more = {seed for name in rows for seed in of_seeds(spec, name)[1:]}
+    found = {name: [results[seed] for seed in of_seeds(spec, name) if seed in results] for name in rows}
+    known = [name for name in rows if found[name] and name not in more]
     for title, measures in TRANSLATION if "predictor" in spec else HEADLINES:
         lines += [f"## {title}", "", "| row | " + " | ".join(columns) + " |", "|" + "---|" * (1 + len(columns))]
         for name in known:
             cells = []
             for i, column in enumerate(columns):
-                figures = results[name]["figures"].get(column)
-                if figures is None:  # a plain model is free, the others are not
+                figures = [row["figures"][column] for row in found[name] if column in row["figures"]]
+                if not figures:  # a plain model is free, the others are not
                     cells.append("")
                     continue
-                ours = " / ".join(number(figures[m], 3 if (figures[m] or 0) < 100 else 1) for m in measures)
+                ours = " / ".join(figure([each[m] for each in figures]) for m in measures)
                 paper = [spec.get("paper", {}).get(name, {}).get(m, [])[i : i + 1] for m in measures]
                 theirs = " / ".join(str(p[0]) for p in paper if p)
                 cells.append(f"{ours} ({theirs})" if theirs else ours)
             lines.append(f"| {name} | " + " | ".join(cells) + " |")
         lines.append("")
-    costs = [(name, results[name]) for name in known if "parameters" in results[name]]
+    costs = [(name, found[name]) for name in known if "parameters" in found[name][0]]
     if costs:
-        lines += ["## Cost", "", "| row | parameters, millions | minutes of training |", "|---|---|---|"]
-        lines += [f"| {name} | {row['parameters'] / 1e6:.2f} | {row['minutes']:.1f} |" for name, row in costs]
+        lines += ["## Loss on the test rows, and cost", "", "| row | seeds | loss | parameters, millions | minutes |"]
+        lines.append("|---|---|---|---|---|")
+        for name, seeds in costs:
+            loss, minutes = (figure([row[measure] for row in seeds]) for measure in ("loss", "minutes"))
+            lines.append(f"| {name} | {len(seeds)} | {loss} | {seeds[0]['parameters'] / 1e6:.2f} | {minutes} |")
         lines.append("")
     if "predictor" in spec and known:
         lines.append(compare_systems(spec, known, out).markdown())
@@ -141,15 +171,57 @@ def write_run(folder: Path, options: dict) -> Path:
     return folder / "run.yaml"
 
 
-def train(folder: Path, options: dict, lengths: list[int]) -> dict[str, dict]:
-    """Train a row and test it at each length."""
+def train(folder: Path, options: dict, lengths: list[int]) -> dict[str, float]:
+    """Train a row and let it write at each length; returns what the training measured."""
     run = {name: value for name, value in options.items() if name != "start"}
     run |= {"output_dir": str(folder), "test_lengths": lengths}
     if "start" in options:
         run["model_name_or_path"] = str(folder.parent / options["start"])
     recipe = golc if options.get("objective") == "golc" else train_seq2seq
-    metrics = recipe.main([str(write_run(folder, run))])
-    return {str(n): {name: metrics[f"test_{n}_{name}"] for name in MEASURES} for n in lengths}
+    return recipe.main([str(write_run(folder, run))])
+
+
+def written_at(folder: Path, length: int | None) -> list[dict]:
+    """Return what a row wrote at a length, or at its references', for each test row that was not dropped."""
+    file = folder / ("test_outputs.jsonl" if length is None else f"test_{length}_outputs.jsonl")
+    return [row for row in Rows(str(file)).values if row["length"] is not None]
+
+
+def rows_for(length: int, spec: dict, references: list[int]) -> list[int]:
+    """
+    Return which test rows stand for a length, by the `rows` of the table's protocol.
+
+    Args:
+        references (`list[int]`): The length of each reference. `reference_length` takes those that are longer than the
+            table's length before this one, and at most as long as this one; `all`, the default, takes each.
+    """
+    if spec.get("protocol", {}).get("rows", "all") == "all":
+        return list(range(len(references)))
+    below = max((other for other in spec["lengths"] if other < length), default=0)
+    return [i for i, own in enumerate(references) if below < own <= length]
+
+
+def measure(folder: Path, length: int, spec: dict, options: dict, tokenizer) -> dict[str, float | None]:
+    """
+    Return the figures of what a row wrote at a length: those of the paper by its protocol, without which `None`, and
+    those of all test rows.
+    """
+    written = written_at(folder, length)
+    outputs, references, produced = ([row[name] for row in written] for name in ("output", "reference", "length"))
+    unit = options.get("rouge_unit", "word")
+    figures: dict[str, float | None] = {**length_metrics(produced, [length] * len(written))}
+    figures |= {**rouge_metrics(outputs, references, unit=unit), "variance_all": figures["variance"]}
+    figures["distinct"] = len(set(outputs)) / len(outputs)
+    counted = count_texts(tokenizer, references, options.get("length_unit", "character"), target=True)
+    own = rows_for(length, spec, counted)
+    figures |= dict.fromkeys(("variance", *RECALL)) | {"rows": len(own)}
+    if own:
+        cut = spec.get("protocol", {}).get("cut")
+        texts = [outputs[i] if cut is None else lead(outputs[i], length, cut, tokenizer) for i in own]
+        rouge = rouge_metrics(texts, [references[i] for i in own], unit=unit)
+        figures |= {name: rouge[name] for name in RECALL}
+        figures["variance"] = length_metrics([produced[i] for i in own], [length] * len(own))["variance"]
+    return {name: figures[name] for name in MEASURES}
 
 
 def cost(folder: Path) -> dict[str, float]:
@@ -167,25 +239,31 @@ def sources_of(row: dict) -> list[str]:
     return [of] if isinstance(of, str) else list(of)
 
 
-def decode(folders: list[Path], row: dict, options: dict, lengths: list[int]) -> dict[str, dict]:
+def search_options(options: dict) -> dict[str, Any]:
+    """Return the pipeline's options with which the tests of a row were written."""
+    how = {"num_beams": options["generation_num_beams"], "batch_size": options["per_device_eval_batch_size"]}
+    how |= {"early_stopping": True} if options.get("generation_early_stopping") else {}
+    return how | {"length_unit": options.get("length_unit", "character")}  # a plain model knows none
+
+
+def decode(folders: list[Path], row: dict, options: dict, lengths: list[int], out: Path) -> None:
     """
-    What trained models write in another way.
+    Let trained models write in another way, to `test_<length>_outputs.jsonl` in a folder `out`.
 
     Args:
         folders (`list[Path]`): Of the trained rows; several are an ensemble.
         row (`dict`): `constraint`, `"max"` or `"exact"` (with `length_tolerance`, the window around the length) while
             it writes, or `"cut"` for the text afterwards; `rerank`, candidates to choose among by words of the source.
     """
-    rows = Rows(str(folders[0] / "test.jsonl"))
-    sources, references = rows.texts("source"), rows.texts("target")
+    rows = written_at(folders[0], None)
+    sources = [written["source"] for written in rows]
     model, tokenizer = generate.load([str(folder) for folder in folders])
     write: Any = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device=model.device)
-    unit, how = options.get("length_unit", "character"), row.get("constraint")
-    given: dict[str, Any] = {"num_beams": options["generation_num_beams"]}
-    given |= {"batch_size": options["per_device_eval_batch_size"], "length_unit": unit}
+    given, how = search_options(options), row.get("constraint")
+    unit = given["length_unit"]
     given |= {name: row[name] for name in ("rerank", "length_tolerance") if name in row}
     free = write(sources, length_constraint=None, **given) if how == "cut" else []
-    figures = {}
+    out.mkdir(parents=True, exist_ok=True)
     for length in lengths:
         if how == "cut":
             texts = [lead(written["generated_text"], length, unit, tokenizer) for written in free]
@@ -193,11 +271,10 @@ def decode(folders: list[Path], row: dict, options: dict, lengths: list[int]) ->
             found = write(sources, length=length, length_constraint=how, **given)
             texts = [written["generated_text"] for written in found]
         produced = count_texts(tokenizer, texts, unit, target=True)
-        how_to = {"max_bytes": options.get("rouge_max_bytes"), "unit": options.get("rouge_unit", "word")}
-        rouge = rouge_metrics(texts, references, **how_to)
-        measured = {**length_metrics(produced, [length] * len(texts)), **rouge}
-        figures[str(length)] = {name: measured[name] for name in MEASURES}
-    return figures
+        with (out / f"test_{length}_outputs.jsonl").open("w", encoding="utf-8") as file:
+            for old, output, units in zip(rows, texts, produced, strict=True):
+                line = {**old, "requested": length, "output": output, "length": units}
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
 def translate(out: Path, name: str, options: dict, spec: dict) -> dict[str, dict]:
@@ -206,8 +283,7 @@ def translate(out: Path, name: str, options: dict, spec: dict) -> dict[str, dict
     train(folder, options, [])
     rows = Rows(str(folder / "test.jsonl"))
     sources, references = rows.texts("source"), rows.texts("target")
-    how = {"num_beams": options["generation_num_beams"], "batch_size": options["per_device_eval_batch_size"]}
-    how["length_unit"] = options["length_unit"]  # a plain model knows none
+    how = search_options(options)
     model, tokenizer = generate.load([str(folder)])
     controlled = options["length_encoding"] != "none" or "length_tokens" in options
     ways = [way for way in spec["lengths"] if (way != "free") == controlled]
@@ -236,7 +312,8 @@ def parse(argv=None) -> argparse.Namespace:
     parser.add_argument("table", help="YAML of a table, or the name of one that `lenctrl recipes` lists")
     parser.add_argument("--train_file", required=True, help="rows of all splits; see the table's options")
     parser.add_argument("--output_dir", help="folder of the rows, results.jsonl and tables.md")
-    parser.add_argument("--rows", nargs="+", help="run these alone; all by default")
+    parser.add_argument("--rows", nargs="+", help="run these alone, with each of their seeds; all by default")
+    parser.add_argument("--seeds", type=int, nargs="+", help="run the rows with these seeds alone; all by default")
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="options for every row's training")
     args = parser.parse_args(argv)
     if not Path(args.train_file).is_file():
@@ -263,25 +340,55 @@ def in_order(rows: dict[str, dict], chosen: list[str]) -> list[str]:
     return found
 
 
+def last_seed(rows: dict[str, dict], name: str) -> int:
+    """Return the seed of a row, or the highest of those that it needs."""
+    return max([rows[name].get("seed", 1), *(last_seed(rows, other) for other in sources_of(rows[name]))])
+
+
+def rows_to_run(spec: dict, chosen: list[str] | None, seeds: list[int] | None) -> list[str]:
+    """Return the names of the chosen rows and of those that they need, in order: seed by seed."""
+    rows = rows_of(spec)
+    unknown = [name for name in chosen or [] if name not in rows]
+    if unknown:
+        raise ValueError(f"the table has no rows {', '.join(unknown)}, only {', '.join(rows)}")
+    names = [seed for name in chosen or rows for seed in of_seeds(spec, name)]
+    found = [name for name in names if seeds is None or last_seed(rows, name) in seeds]
+    if not found:
+        raise ValueError(f"none of the rows {', '.join(names)} has a seed of {seeds}; leave --seeds out")
+    return sorted(in_order(rows, found), key=lambda name: last_seed(rows, name))
+
+
+def run_row(name: str, spec: dict, options: dict, out: Path) -> dict[str, Any]:
+    """Train a row, or let it decode, and return what is known of it then."""
+    lengths, costs = spec["lengths"], {}
+    if "predictor" in spec:
+        return {"figures": translate(out, name, options, spec)}
+    if "of" in options:
+        folders = [out / of for of in sources_of(options)]
+        decode(folders, options, options, lengths, out / name)
+    else:
+        costs = {"loss": train(out / name, options, lengths)["test_loss"], **cost(out / name)}
+        folders = [out / name]
+    tokenizer = tokenizer_of(folders[0])
+    return {"figures": {str(n): measure(out / name, n, spec, options, tokenizer) for n in lengths}, **costs}
+
+
 def main(argv=None) -> None:
     """Run the recipe."""
     args = parse(argv)
     table = find_recipe(args.table, "reproduce")
     spec = load_table(table)
-    rows, lengths = rows_of(spec), spec["lengths"]
-    chosen = args.rows or list(rows)
-    unknown = [name for name in chosen if name not in rows]
-    if unknown:
-        raise ValueError(f"{args.table} has no rows {', '.join(unknown)}, only {', '.join(rows)}")
+    rows, names = rows_of(spec), rows_to_run(spec, args.rows, args.seeds)
     out = Path(args.output_dir or f"runs/reproduce/{table.stem}")
     out.mkdir(parents=True, exist_ok=True)
     spec["options"]["train_file"] = args.train_file
     override(spec, args.set)
-    for name in in_order(rows, chosen):
+    for name in names:
         results = load_results(out / "results.jsonl")
         options = {**spec["options"], **rows[name]}
         # where data lie may change, not what they are
         recorded = {k: identity(v) if v and k.endswith("_file") else v for k, v in options.items()}
+        recorded |= {"protocol": spec["protocol"]} if "protocol" in spec else {}
         if name in results:
             if results[name]["config"] != recorded:
                 raise ValueError(
@@ -289,15 +396,7 @@ def main(argv=None) -> None:
                     "or take the line out to run it again"
                 )
             continue
-        costs = {}
-        if "of" in options:
-            figures = decode([out / of for of in sources_of(options)], rows[name], options, lengths)
-        elif "predictor" in spec:
-            figures = translate(out, name, options, spec)
-        else:
-            figures = train(out / name, options, lengths)
-            costs = cost(out / name)
-        line = {"format": FORMAT, "row": name, "config": recorded, "figures": figures, **costs}
+        line = {"format": FORMAT, "row": name, "config": recorded, **run_row(name, spec, options, out)}
         with (out / "results.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         (out / "tables.md").write_text(render(spec, load_results(out / "results.jsonl"), out), encoding="utf-8")
