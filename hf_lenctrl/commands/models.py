@@ -22,6 +22,7 @@ from ..conversion import add_length_control, tokenizer_of
 from ..length_predictor import load_predictor
 from ..length_tokens import LengthTokens
 from ..modeling_lenctrl import LenCtrlBartForConditionalGeneration, LenCtrlMarianMTModel
+from ..training import initialize_weights
 from ..training.tokenizer import train_marian_tokenizer
 from .arguments import DataArguments, ModelArguments, RunArguments
 from .data import fit_length_tokens
@@ -244,12 +245,8 @@ def _new_model(args: ModelArguments, tokenizer, max_positions: int, length_token
     model: Any = model_class(config_class(**_shape(args, tokenizer, max_positions), **control))
     if not plain:
         model.set_unit_table(tokenizer)
-    # Source embeddings of variance 1 once scaled (Vaswani et al. 2017, section 3.4), as loud as the positions: with
-    # smaller ones the encoder of a post-norm model forgets its words before the decoder has learned to look at them.
-    # A target vocabulary of its own stays quiet, so that the decoder hears the length first.
-    embedding = model.get_encoder().embed_tokens
-    torch.nn.init.normal_(embedding.weight, std=args.d_model**-0.5)
-    torch.nn.init.zeros_(embedding.weight[tokenizer.pad_token_id])
+    if (args.family, True) in CLASSES:  # the baselines of the papers draw their own
+        initialize_weights(model)
     return model
 
 

@@ -1,1 +1,3 @@
-"""What a training run needs: collator, Trainer, tokenizer, model card, upload."""
+"""What a training run needs: initial weights, collator, Trainer, tokenizer, model card, upload."""
+
+from .initial_weights import initialize_weights as initialize_weights
