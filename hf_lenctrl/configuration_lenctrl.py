@@ -21,6 +21,7 @@ from .lengths import LONGEST, check_constraint, check_length, check_name, check_
 
 
 LENGTH_ENCODING_NAMES = ("ldpe", "lrpe", "pre", "learned", "scale", "none")
+SINUSOIDS = ("paper", "fairseq")
 
 
 @dataclass(kw_only=True)
@@ -44,6 +45,9 @@ class LengthControlRules:
             CNN; in a Transformer such loud embeddings drown the positions, so give the length of a typical target.
         absolute_positions (`bool`, defaults to `False`): Keep the decoder's own positions and add the length encoding
             ("+PE" in Takase & Okazaki 2019); `False` puts it in their place. Always `True` for T5.
+        sinusoids (`str`, defaults to `"paper"`): `"paper"` computes `"ldpe"` and `"lrpe"` by the equations and leaves
+            the base model's positions alone. `"fairseq"` computes them, and the sinusoidal positions of Marian and
+            Pegasus, as the code of Takase & Okazaki does, for its checkpoints.
         length_unit (`str`, defaults to `"token"`): What is counted: `"token"`, or of the decoded text `"character"`
             (Unicode code points), `"word"` (separated by white space), `"byte"` (UTF-8), `"width"` (columns of a
             terminal) or `"cost"` (a function of the user, see `UnitTable.from_tokenizer`). Special tokens count zero.
@@ -67,6 +71,7 @@ class LengthControlRules:
 
     length_encoding: str = "ldpe"
     absolute_positions: bool = False
+    sinusoids: str = "paper"
     length_unit: str = "token"
     length: int | None = None
     length_constraint: str | None = None
@@ -101,8 +106,9 @@ class LengthControlRules:
         return self.length_encoding not in ("none", "scale") or self.length_head
 
     def validate_length_control(self):
-        for name, known in (("length_encoding", LENGTH_ENCODING_NAMES), ("length_unit", (*LENGTH_UNITS, COST))):
-            check_name(name, getattr(self, name), known)
+        check_name("length_encoding", self.length_encoding, LENGTH_ENCODING_NAMES)
+        check_name("length_unit", self.length_unit, (*LENGTH_UNITS, COST))
+        check_name("sinusoids", self.sinusoids, SINUSOIDS)
         for name, most in (("length_scale", LONGEST), ("learned_lengths", LONGEST), ("unit_states", 256)):
             if not 1 <= getattr(self, name) <= most:
                 raise ValueError(f"{name} must be from 1 to {most}, got {getattr(self, name)}")
@@ -119,6 +125,8 @@ class LengthControlRules:
         if hasattr(self, "relative_attention_num_buckets") and not self.absolute_positions:
             raise ValueError(f"absolute_positions=False has no meaning for {type(self).__name__}; leave it out")
         encoding = f"length_encoding={self.length_encoding!r}"
+        if self.sinusoids == "fairseq" and self.length_encoding not in ("ldpe", "lrpe", "none"):
+            raise ValueError(f"sinusoids='fairseq' has formulas for 'ldpe' and 'lrpe' alone, got {encoding}")
         if self.length_encoding == "none" and not self.absolute_positions:
             raise ValueError(f"{encoding} with absolute_positions=False leaves the decoder without any position")
         if self.length_tokens is not None:

@@ -7,7 +7,14 @@ from torch import nn
 
 from .cache import CACHE, takes_cache
 from .length_head import LengthHeadAttention
-from .length_signal import EncoderLengthEmbedding, LengthSignal, init_length_weights, refuse_dora, required_length
+from .length_signal import (
+    EncoderLengthEmbedding,
+    LengthSignal,
+    fill_positions,
+    init_length_weights,
+    refuse_dora,
+    required_length,
+)
 from .lengths import refuse_length
 
 
@@ -69,6 +76,14 @@ class _Part:
         positions = getattr(self, "embed_positions", None)
         return embeds + positions.of(input_ids, embeds, cache) if isinstance(positions, PositionsOfIds) else embeds
 
+    def resize_position_embeddings(self: Any, new_num_position_embeddings: int) -> None:
+        """The base model's method; where the length encoding stands in place of positions it stays there."""
+        positions = self.embed_positions
+        super().resize_position_embeddings(new_num_position_embeddings)  # type: ignore[misc]
+        if isinstance(positions, _NoPositions):
+            self.embed_positions = positions
+        fill_positions(self.embed_positions, self.config)
+
     @torch.no_grad()
     def _init_weights(self, module):
         super()._init_weights(module)
@@ -79,7 +94,8 @@ class LengthControlledEncoder(_Part):
     """Encoder that is given the length (Nguyen et al. 2023, eq. 16-17) with `config.encoder_length_embedding`."""
 
     def add_length_control(self) -> None:
-        """The new modules; called once, by `control` or for a part alone."""
+        """Make the new modules; called once, by `control` or for a part alone."""
+        fill_positions(getattr(self, "embed_positions", None), self.config)
         if self.config.encoder_length_embedding:
             self.length_embedding = EncoderLengthEmbedding(self.config.learned_lengths, self.config.d_model)
             self._take_positions()
@@ -107,9 +123,10 @@ class LengthControlledDecoder(_Part, LengthSignal):
     """
 
     def add_length_control(self) -> None:
-        """The new modules; called once, by `control` or for a part alone."""
+        """Make the new modules; called once, by `control` or for a part alone."""
         config = self.config
         self.add_length_signal()
+        fill_positions(getattr(self, "embed_positions", None), config)
         if not config.absolute_positions:
             self.embed_positions = _NoPositions()
         elif config.length_encoding != "none":
@@ -118,13 +135,6 @@ class LengthControlledDecoder(_Part, LengthSignal):
             for name, module in list(self.named_modules()):
                 if name.endswith(("encoder_attn", "EncDecAttention")):
                     control(module, LengthHeadAttention)
-
-    def resize_position_embeddings(self, new_num_position_embeddings: int) -> None:
-        """The base model's method; where the length encoding stands in place of positions it stays there."""
-        positions = self.embed_positions
-        super().resize_position_embeddings(new_num_position_embeddings)
-        if not self.config.absolute_positions:
-            self.embed_positions = positions
 
     @takes_cache
     def forward(

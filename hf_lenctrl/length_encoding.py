@@ -3,13 +3,16 @@
 `ldpe`, `lrpe` and `pre` take `progress`, the units written before each position, `(batch_size, sequence_length)`;
 `length`, the requested units, at least 1, `(batch_size, 1)`; and `dim`, the width, at least 1. They return
 `(batch_size, sequence_length, dim)` in float32, even columns sine and odd columns cosine. Nothing is looked up in a
-table, so no length is out of range.
+table, so no length is out of range. The functions named `fairseq_*` are those of the authors' code, which differ.
 """
 
 import math
 from functools import lru_cache
 
 import torch
+
+
+_LOG_10000 = math.log(10000.0)
 
 
 def _make_columns(dim: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -90,4 +93,39 @@ def pre(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
     return torch.addcmul(phase, ratio, exponent * (dim / 2)).sin()  # r * dim/2 * x_j with x_j = 2 floor(j/2) / dim
 
 
+def fairseq_sinusoidal(argument: torch.Tensor, dim: int, log_base: float | torch.Tensor = _LOG_10000) -> torch.Tensor:
+    """
+    Return PE as fairseq computes it: `sin(argument / base^(k / (h - 1)))` for k from 0 to h - 1 with `h = dim // 2`,
+    then the h cosines, and for an odd `dim` a column of zeros. fairseq counts positions from 2.
+
+    Args:
+        argument (`torch.Tensor` of shape `(...)`): Integers or floats, of any sign.
+        dim (`int`): Width of the encoding, at least 1.
+        log_base (`float` or `torch.Tensor` of shape `(..., 1)`, *optional*): Logarithm of the base, by default 10,000.
+
+    Returns:
+        `torch.FloatTensor` of shape `(..., dim)`.
+    """
+    half = dim // 2
+    step = log_base / max(half - 1, 1)
+    frequency = (torch.arange(half, device=argument.device).float() * -step).exp()  # (..., h); rounded as theirs is
+    angle = argument.float().unsqueeze(-1) * frequency
+    return torch.nn.functional.pad(torch.cat([angle.sin(), angle.cos()], dim=-1), (0, dim % 2))
+
+
+def fairseq_ldpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
+    """
+    Return LDPE as Takase & Okazaki's code computes it: of the remaining length and 2, because it counts EOS and the
+    difference does without a position 0. One unit past the length it reads the row of padding, which is zero.
+    """
+    argument = length.float() - progress.float() + 2  # (B, T)
+    return fairseq_sinusoidal(argument, dim) * (argument != 1).unsqueeze(-1)
+
+
+def fairseq_lrpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
+    """Return LRPE as Takase & Okazaki's code computes it: of `progress + 2` and `length + 1`, because it counts EOS."""
+    return fairseq_sinusoidal(progress.float() + 2, dim, log_base=(length.float() + 1).log().unsqueeze(-1))
+
+
 LENGTH_ENCODINGS = {"ldpe": ldpe, "lrpe": lrpe, "pre": pre}
+FAIRSEQ_ENCODINGS = {"ldpe": fairseq_ldpe, "lrpe": fairseq_lrpe}

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import AutoTokenizer, PreTrainedConfig
 from transformers import initialization as init
 
-from .length_encoding import LENGTH_ENCODINGS
+from .length_encoding import FAIRSEQ_ENCODINGS, LENGTH_ENCODINGS, fairseq_sinusoidal
 from .length_head import LengthHeadOutput
 from .length_units import UnitTable
 from .lengths import as_length_tensor, given_or_default
@@ -54,6 +54,16 @@ def init_length_weights(module: nn.Module, config) -> None:
         init.copy_(module.unit_code, table.unit_code)
     elif isinstance(module, (LengthProjection, EncoderLengthEmbedding, LengthHeadOutput)):
         init.zeros_(module.weight)  # so that a pretrained model starts as it was
+    else:
+        fill_positions(module, config)
+
+
+@torch.no_grad()
+def fill_positions(module: Any, config) -> None:
+    """Give the sinusoidal positions of Marian and Pegasus the values of fairseq, if `config.sinusoids` says so."""
+    if config.sinusoids == "fairseq" and hasattr(module, "create_weight"):
+        rows, dim = module.weight.shape
+        module.weight.copy_(fairseq_sinusoidal(torch.arange(rows, device=module.weight.device) + 2, dim))
 
 
 def refuse_dora(module: Any) -> None:
@@ -156,7 +166,8 @@ class LengthSignal:
         config = self.config
         if config.length_encoding == "learned":
             return self.length_embedding((lengths - progress).clamp(0, config.learned_lengths - 1))
-        return LENGTH_ENCODINGS[config.length_encoding](progress, lengths, dim)  # float32
+        encodings = FAIRSEQ_ENCODINGS if config.sinusoids == "fairseq" else LENGTH_ENCODINGS
+        return encodings[config.length_encoding](progress, lengths, dim)  # float32
 
     def _check_projection(self: Any) -> None:
         """Refuse to train while the projection is frozen at zero, as by an adapter that leaves it out."""

@@ -86,8 +86,10 @@ def freeze_length(model, length: int, *, tokenizer=None) -> Any:
         delattr(plain.generation_config, name)
     if has_length:
         _limit(plain, table, length, rows, silent)
-        if plain._keys_to_ignore_on_save:  # transformers 5.23 has no public name for it
-            plain._keys_to_ignore_on_save.discard(_DECODER_TABLE)  # of this model, not of Marian's class
+    own = {_DECODER_TABLE} if has_length else set()
+    own |= {_DECODER_TABLE, _ENCODER_TABLE} if config.sinusoids == "fairseq" else set()
+    if plain._keys_to_ignore_on_save:  # of this model, not of Marian's class; transformers 5.23 has no public name
+        plain._keys_to_ignore_on_save -= own
     constraint = defaults_for(model)["length_constraint"]
     if constraint is not None:
         logger.warning("length_constraint=%r is no part of a frozen model; it only plans", constraint)
