@@ -93,9 +93,11 @@ def check_tokenizer(tokenizer, name, model=None) -> None:
     if entries == 0:
         raise ValueError(_no_tokenizer(name))
     rows = entries if model is None else model.get_output_embeddings().weight.shape[0]
+    if not separate and not getattr(getattr(model, "config", None), "share_encoder_decoder_embeddings", True):
+        rows = model.config.vocab_size  # of the encoder; such a vocabulary begins with the decoder's
     padding = 512 if hasattr(model, "unit_table") else rows  # as `UnitTable.padded` has it; a plain model may have any
     if not entries <= rows < entries + padding:
-        raise ValueError(f"the tokenizer has {entries} entries, the model {name} writes {rows}; pass the model's own")
+        raise ValueError(f"the tokenizer has {entries} entries, the model {name} has {rows}; pass the model's own")
 
 
 def _no_tokenizer(name) -> str:

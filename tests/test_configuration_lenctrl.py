@@ -17,7 +17,7 @@ BASES = {config.model_type: config for config in STOCK}
 DEFAULTS = {"length_encoding": "ldpe", "length_unit": "token", "unit_states": 1, "learned_lengths": 512}
 DEFAULTS |= dict.fromkeys(("length", "length_constraint", "length_predictor", "length_tokens"))
 DEFAULTS |= dict.fromkeys(("length_projection", "encoder_length_embedding", "length_head", "length_optional"), False)
-DEFAULTS |= {"length_scale": 1, "absolute_positions": False}
+DEFAULTS |= {"sinusoids": "paper", "length_scale": 1, "absolute_positions": False}
 NONE = {"length_encoding": "none", "absolute_positions": True}
 
 
@@ -53,6 +53,8 @@ UNITS = "length_unit must be one of token, character, word, byte, width, cost, g
         ({**NONE, "length_projection": True}, "length_projection=True .* length_encoding='none'"),
         ({"length_encoding": "scale", "length_projection": True}, "length_projection=True .* length_encoding='scale'"),
         ({"length_scale": 50}, "length_scale=50 has no effect with length_encoding='ldpe'"),
+        ({"sinusoids": "tensor2tensor"}, "sinusoids must be one of paper, fairseq, got 'tensor2tensor'"),
+        ({"sinusoids": "fairseq", "length_encoding": "pre"}, "for 'ldpe' and 'lrpe' alone, got length_encoding='pre'"),
         ({"length_tokens": {"kind": "bins", "thresholds": [4, 2]}}, "must ascend"),
         ({"length_tokens": {"kind": "bins", "thresholds": [4, float("nan")]}}, "must be numbers, got .4, nan"),
         ({"length_encoding": "scale", "length_scale": 0}, "length_scale must be from 1 to 10000000, got 0"),

@@ -106,6 +106,19 @@ def test_resizing_positions_of_pegasus_leaves_a_controlled_decoder_without_them(
     assert beside.model.decoder.embed_positions.weight.shape[0] == 200
 
 
+@pytest.mark.parametrize("family", ["marian", "pegasus"])
+def test_sinusoids_of_fairseq_are_the_positions_of_new_loaded_and_resized_models(family, tmp_path):
+    model = build_model_of(family, sinusoids="fairseq", absolute_positions=True, d_model=6, max_position_embeddings=40)
+    model.save_pretrained(tmp_path)
+    # position 2 is their argument 4: sines and cosines of 4, 4 / 100 and 4 / 10000
+    expected = torch.tensor([-0.7568025, 0.0399893, 0.0004, -0.6536436, 0.9992001, 0.9999999])
+    models = [model, type(model).from_pretrained(tmp_path), model.model_class.from_pretrained(tmp_path)]
+    if family == "pegasus":
+        models[1].resize_position_embeddings(60)
+    for part in (part for found in models for part in (found.get_encoder(), found.get_decoder())):
+        torch.testing.assert_close(part.embed_positions.weight[2].detach(), expected, rtol=0, atol=1e-6)
+
+
 def test_m2m100_starts_bit_for_bit_with_padding_on_the_left_and_among_the_decoder_ids():
     plain = stock_model("m2m_100")  # which pads with 1
     model = add_length_control(plain, tokenizer=make_tokenizers()["m2m_100"], **FULL)

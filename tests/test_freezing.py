@@ -119,6 +119,16 @@ def test_a_converted_model_freezes_with_its_projection(family):
     torch.testing.assert_close(produced, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("encoding", ["ldpe", "none"])
+def test_positions_of_fairseq_are_saved_with_the_frozen_model(tmp_path, encoding):
+    fields = {"length_encoding": encoding, "absolute_positions": True, "sinusoids": "fairseq"}
+    model = build_model("marian", **fields, init_std=0.2)
+    freeze_length(model, LENGTH).save_pretrained(tmp_path)
+    frozen = transformers.MarianMTModel.from_pretrained(tmp_path).eval()  # which would compute its own
+    expected = logits(model, "marian", **({} if encoding == "none" else {"length": LENGTH}))
+    torch.testing.assert_close(logits(frozen, "marian"), expected, rtol=0, atol=1e-5)
+
+
 def test_a_second_save_by_marians_class_drops_its_table(tmp_path):
     freeze_length(controlled("marian", "ldpe", False), LENGTH).save_pretrained(tmp_path / "one")
     assert TABLE in load_file(tmp_path / "one" / "model.safetensors")

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from hf_lenctrl.length_encoding import ldpe, lrpe, pre, sinusoidal
+from hf_lenctrl.length_encoding import fairseq_ldpe, fairseq_lrpe, fairseq_sinusoidal, ldpe, lrpe, pre, sinusoidal
 
 
 LENGTH_ENCODINGS = [ldpe, lrpe, pre]
 GOLDEN_FILE = Path(__file__).parents[2] / "shared" / "golden" / "paper_equations.npz"
+AUTHORS_FILE = GOLDEN_FILE.with_name("reference_posenc.npz")
 
 # Whole vectors from paper_equations.npz, corner_d7_*_pos3_len5: values in float64
 LDPE = [0.909297426826, -0.416146836547, 0.143440636703, 0.989658922934]
@@ -92,3 +93,60 @@ def test_every_golden_value_is_matched(dim):
         difference = (actual.double() - torch.from_numpy(golden[f"{name}_d{dim}"])).abs()  # (..., dim)
         assert difference.shape[-1] == dim
         assert bool((difference <= 5e-7 * (1 + reach).unsqueeze(-1)).all()), name
+
+
+# The authors' code at width 6, so that the exponents k / (h - 1) are 0, 1/2 and 1: three sines, three cosines
+FAIRSEQ = [
+    # argument L + 2 - n = 4: sines and cosines of 4, 4 / 100 and 4 / 10000
+    (
+        fairseq_ldpe,
+        3,
+        5,
+        [-0.756802495308, 0.039989334187, 0.000399999989, -0.653643620864, 0.999200106661, 0.99999992],
+    ),
+    # argument n + 2 = 5, base L + 1 = 25: sines and cosines of 5, 1 and 1 / 5
+    (
+        fairseq_lrpe,
+        3,
+        24,
+        [-0.958924274663, 0.841470984808, 0.198669330795, 0.283662185463, 0.540302305868, 0.980066577841],
+    ),
+    (fairseq_ldpe, 6, 5, [0.0] * 6),  # one past the length: their row of padding
+    (fairseq_ldpe, 7, 5, [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]),  # where their code raises
+    (
+        fairseq_lrpe,
+        0,
+        3,
+        [0.909297426826, 0.841470984808, 0.479425538604, -0.416146836547, 0.540302305868, 0.87758256189],
+    ),
+]
+
+
+@pytest.mark.parametrize("encoding, progress, length, expected", FAIRSEQ)
+def test_vectors_match_the_authors_formulas(encoding, progress, length, expected):
+    actual = encode(encoding, progress, length, 6)
+    torch.testing.assert_close(actual, torch.tensor(expected), rtol=0, atol=2e-6)
+    odd = encode(encoding, progress, length, 7)
+    assert torch.equal(odd, torch.cat([actual, torch.zeros(1)]))
+
+
+@pytest.mark.parametrize(
+    "dim, expected", [(1, [0.0]), (2, [0.141120008, -0.989992497]), (3, [0.141120008, -0.989992497, 0])]
+)
+def test_the_authors_formula_at_a_width_without_exponents(dim, expected):
+    torch.testing.assert_close(fairseq_sinusoidal(torch.tensor(3), dim), torch.tensor(expected), rtol=0, atol=1e-6)
+
+
+@pytest.mark.skipif(
+    not AUTHORS_FILE.is_file(), reason="shared/golden/reference_posenc.npz is not beside the repository"
+)
+@pytest.mark.parametrize("batch", ["eq", "first_longest", "first_short", "len_differs", "one"])
+@pytest.mark.parametrize("dim", [8, 64, 512])
+def test_values_of_the_authors_code_are_matched(dim, batch):
+    golden = pytest.importorskip("numpy").load(AUTHORS_FILE)
+    length = torch.from_numpy(golden[f"{batch}_length"]).unsqueeze(1) - 1  # theirs counts EOS
+    for name, encoding in (("pe", None), ("ldpe", fairseq_ldpe), ("lrpe", fairseq_lrpe)):
+        expected = torch.from_numpy(golden[f"{name}_d{dim}_{batch}_inc"])  # (B, T, d), step by step
+        progress = torch.arange(expected.shape[1]).expand(len(length), -1)
+        actual = fairseq_sinusoidal(progress + 2, dim) if encoding is None else encoding(progress, length, dim)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=5e-6)

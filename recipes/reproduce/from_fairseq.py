@@ -31,15 +31,9 @@ from hf_lenctrl import LenCtrlMarianConfig, LenCtrlMarianMTModel
 SPECIAL = ["<Lua heritage>", "<pad>", "</s>", "<unk>"]  # the first entries of every dictionary of fairseq 0.6
 PAD, EOS, UNK = 1, 2, 3
 SPACE = "@@@@"
-# options that change the network, with the values that this converter knows; the first is fairseq's default
-KNOWN = {
-    "encoder_normalize_before": (False,),
-    "decoder_normalize_before": (False,),
-    "encoder_learned_pos": (False,),
-    "decoder_learned_pos": (False,),
-    "no_token_positional_embeddings": (False,),
-    "adaptive_softmax_cutoff": (None,),
-}
+# options that would make another network
+UNKNOWN = [f"{side}_{name}" for side in ("encoder", "decoder") for name in ("normalize_before", "learned_pos")]
+UNKNOWN += ["no_token_positional_embeddings", "adaptive_softmax_cutoff"]
 _SKIPPED = re.compile(r"version|_float_tensor|embed_positions\w*\.weights")  # computed, or of no use
 
 
@@ -79,7 +73,9 @@ def read_dictionary(path: str | Path) -> list[str]:
         for number, line in enumerate(file, start=1):
             symbol, _, count = line.rstrip("\n").rpartition(" ")
             if not symbol or not count.isdecimal():
-                raise ValueError(f"a line of a dictionary is an entry, a space and its count; {path}:{number}: {line!r}")
+                raise ValueError(
+                    f"a line of a dictionary is an entry, a space and its count; {path}:{number}: {line!r}"
+                )
             symbols.append(symbol)
     if len(set(symbols)) < len(symbols):
         raise ValueError(f"every entry of a dictionary must be there once; {path} repeats some")
@@ -101,9 +97,9 @@ def make_tokenizer(symbols: Sequence[str], max_length: int = 1024) -> PreTrained
 
 def make_config(state: Mapping[str, torch.Tensor], args: Mapping, length_unit: str) -> LenCtrlMarianConfig:
     """Return the configuration for the weights of `rename`; raise `ValueError` for a network that Marian's is not."""
-    for name, known in KNOWN.items():
-        if args.get(name, known[0]) not in known:
-            raise ValueError(f"only checkpoints with {name}={known[0]} can be converted, got {args[name]!r}")
+    for name in UNKNOWN:
+        if args.get(name):
+            raise ValueError(f"only checkpoints without {name} can be converted, got {args[name]!r}")
     flags = [name for name in ("ldpe", "lrpe") if args.get(f"represent_length_by_{name}")]
     positions = bool(args.get("ordinary_sinpos"))
     if len(flags) == 2 or not flags and not positions:
@@ -232,6 +228,8 @@ def convert(
             rows = "no table" if table is None else f"{len(table)} rows"
             raise ValueError(f"the {side}'s dictionary has {len(symbols)} entries, but its embeddings have {rows}")
     shared = bool(args.get("share_all_embeddings"))
+    if shared and source != target:
+        raise ValueError("a checkpoint with share_all_embeddings has one dictionary, got two that differ")
     if not shared:
         state, source = _with_union(state, source, target)
     unit = "character" if SPACE in target else "token"
