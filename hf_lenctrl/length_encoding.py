@@ -115,15 +115,15 @@ def fairseq_sinusoidal(argument: torch.Tensor, dim: int, log_base: float | torch
 
 def fairseq_ldpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
     """
-    Return LDPE as Takase & Okazaki's code computes it: of the remaining length and 2, because it counts EOS and the
-    difference does without a position 0. One unit past the length it reads the row of padding, which is zero.
+    Return LDPE as Takase & Okazaki's code computes it: of the remaining length and 2, since EOS counts and the
+    argument is 2 when EOS is due. One unit past the length it reads the row of padding, which is zero.
     """
     argument = length.float() - progress.float() + 2  # (B, T)
     return fairseq_sinusoidal(argument, dim) * (argument != 1).unsqueeze(-1)
 
 
 def fairseq_lrpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
-    """Return LRPE as Takase & Okazaki's code computes it: of `progress + 2` and `length + 1`, because it counts EOS."""
+    """Return LRPE as Takase & Okazaki's code computes it: of `progress + 2` and `length + 1`, since EOS counts."""
     return fairseq_sinusoidal(progress.float() + 2, dim, log_base=(length.float() + 1).log().unsqueeze(-1))
 
 

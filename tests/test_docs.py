@@ -16,6 +16,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+import from_fairseq
 import pytest
 import torch
 import translations
@@ -25,6 +26,7 @@ from conftest import MARIAN, SHAPE, SOURCES, TARGETS, save_in
 from hub_server import Hub
 from recipe_runs import run_lenctrl
 from test_causal import build_plain, make_tokenizer
+from test_from_fairseq import SOURCE, TARGET, make_checkpoint
 from test_readme import ENVIRONMENT, README, ROOT
 from transformers import BertConfig, BertModel, BertTokenizer, MarianConfig, MarianMTModel
 
@@ -94,6 +96,8 @@ def reader(tmp_path, shared_tokenizer, monkeypatch):
     for kind, title, text in (block for blocks in BLOCKS.values() for block in blocks):
         if kind == "yaml" and title:
             (tmp_path / title).write_text(text)
+    (tmp_path / "theirs").mkdir()
+    make_checkpoint(tmp_path / "theirs", SOURCE, TARGET)
     torch.manual_seed(0)  # the pages' examples print what this model writes; another one may write nothing
     plain = MarianMTModel(MarianConfig(**{**SHAPE, **MARIAN, "vocab_size": len(shared_tokenizer)}))
     save_in("plain", plain, shared_tokenizer)
@@ -135,6 +139,8 @@ def run_command(command: str, monkeypatch) -> None:
             assert b'model="user/name"' in hub.files("user/name")["README.md"]
     elif words[:2] == ["python", "recipes/reproduce/translations.py"]:
         translations.main(words[2:])
+    elif words[:2] == ["python", "recipes/reproduce/from_fairseq.py"]:
+        from_fairseq.main(words[2:])
     else:
         assert words[0] == "lenctrl", command
         run_lenctrl([local(word) for word in words[1:]], monkeypatch)
@@ -156,7 +162,7 @@ def run_example(code: str, claimed: str | None) -> None:
 
 @pytest.mark.slow
 def test_commands_and_examples_of_the_pages_run(reader, monkeypatch):
-    assert sum(len(commands(name)) for name in ORDER) == 17
+    assert sum(len(commands(name)) for name in ORDER) == 19
     for name in ORDER:
         for command in commands(name):
             run_command(command, monkeypatch)

@@ -13,9 +13,8 @@ import from_fairseq
 import pytest
 import torch
 from from_fairseq import convert, make_model, make_tokenizer, read_checkpoint
+from recipe_runs import run_lenctrl
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-from hf_lenctrl.commands import lenctrl
 
 
 GOLDEN = Path(__file__).parents[2] / "shared" / "golden"
@@ -123,11 +122,8 @@ def test_a_converted_folder_has_the_logits_of_its_checkpoint_and_generates(tmp_p
     assert (settings.num_beams, settings.early_stopping, settings.suppress_tokens) == (5, True, [1])
     (tmp_path / "in.txt").write_text("\n".join(texts), encoding="utf-8")
     out = tmp_path / "out.jsonl"
-    words = ["lenctrl", "generate", "--model", options[3], "--input_file", str(tmp_path / "in.txt")]
-    monkeypatch.setattr(
-        sys, "argv", [*words, "--length", "6", "--length_constraint", "max", "--output_file", str(out)]
-    )
-    lenctrl.main()
+    how = ["--length", "6", "--length_constraint", "max", "--output_file", str(out)]
+    run_lenctrl(["generate", "--model", options[3], "--input_file", str(tmp_path / "in.txt"), *how], monkeypatch)
     rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert [row["source"] for row in rows] == texts
     assert all(row["length"] == len(row["output"]) <= 6 and "@" not in row["output"] for row in rows)
@@ -215,8 +211,8 @@ def test_weights_without_a_place_and_those_that_are_missing_are_named(tmp_path):
     "text, message",
     [
         ("a 3\n", "decoder's dictionary has 5 entries, but its embeddings have 8 rows"),
-        ("a 3\nb\n", r"an entry, a space and its count; .*dict\.target\.txt:2: 'b\\n'"),
-        ("a 3\nb 2\na 1\nc 1\n", "must be there once"),
+        ("a 3\nb\n", r"an entry, a space and its count, got 'b\\n' in line 2 of .*dict\.target\.txt"),
+        ("a 3\nb 2\na 1\nc 1\n", "must hold every entry once"),
     ],
 )
 def test_another_dictionary_is_refused(tmp_path, text, message):

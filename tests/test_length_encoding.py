@@ -95,31 +95,16 @@ def test_every_golden_value_is_matched(dim):
         assert bool((difference <= 5e-7 * (1 + reach).unsqueeze(-1)).all()), name
 
 
-# The authors' code at width 6, so that the exponents k / (h - 1) are 0, 1/2 and 1: three sines, three cosines
-FAIRSEQ = [
-    # argument L + 2 - n = 4: sines and cosines of 4, 4 / 100 and 4 / 10000
-    (
-        fairseq_ldpe,
-        3,
-        5,
-        [-0.756802495308, 0.039989334187, 0.000399999989, -0.653643620864, 0.999200106661, 0.99999992],
-    ),
-    # argument n + 2 = 5, base L + 1 = 25: sines and cosines of 5, 1 and 1 / 5
-    (
-        fairseq_lrpe,
-        3,
-        24,
-        [-0.958924274663, 0.841470984808, 0.198669330795, 0.283662185463, 0.540302305868, 0.980066577841],
-    ),
-    (fairseq_ldpe, 6, 5, [0.0] * 6),  # one past the length: their row of padding
-    (fairseq_ldpe, 7, 5, [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]),  # where their code raises
-    (
-        fairseq_lrpe,
-        0,
-        3,
-        [0.909297426826, 0.841470984808, 0.479425538604, -0.416146836547, 0.540302305868, 0.87758256189],
-    ),
-]
+# The authors' code at width 6, where the exponents k / (h - 1) are 0, 1/2 and 1: three sines, three cosines.
+# Argument L + 2 - n = 4: of 4, 4 / 100 and 4 / 10000
+LDPE_4 = [-0.756802495308, 0.039989334187, 0.000399999989, -0.653643620864, 0.999200106661, 0.99999992]
+# Argument n + 2 = 5, base L + 1 = 25: of 5, 1 and 1 / 5
+LRPE_5 = [-0.958924274663, 0.841470984808, 0.198669330795, 0.283662185463, 0.540302305868, 0.980066577841]
+# Argument 2, base 4: of 2, 1 and 1 / 2
+LRPE_2 = [0.909297426826, 0.841470984808, 0.479425538604, -0.416146836547, 0.540302305868, 0.87758256189]
+FAIRSEQ = [(fairseq_ldpe, 3, 5, LDPE_4), (fairseq_lrpe, 3, 24, LRPE_5), (fairseq_lrpe, 0, 3, LRPE_2)]
+FAIRSEQ += [(fairseq_ldpe, 6, 5, [0.0] * 6)]  # one past the length: their row of padding
+FAIRSEQ += [(fairseq_ldpe, 7, 5, [0.0, 0.0, 0.0, 1.0, 1.0, 1.0])]  # two past it, and beyond that their code raises
 
 
 @pytest.mark.parametrize("encoding, progress, length, expected", FAIRSEQ)
@@ -130,15 +115,15 @@ def test_vectors_match_the_authors_formulas(encoding, progress, length, expected
     assert torch.equal(odd, torch.cat([actual, torch.zeros(1)]))
 
 
-@pytest.mark.parametrize(
-    "dim, expected", [(1, [0.0]), (2, [0.141120008, -0.989992497]), (3, [0.141120008, -0.989992497, 0])]
-)
-def test_the_authors_formula_at_a_width_without_exponents(dim, expected):
-    torch.testing.assert_close(fairseq_sinusoidal(torch.tensor(3), dim), torch.tensor(expected), rtol=0, atol=1e-6)
+def test_the_authors_formula_at_a_width_without_exponents():
+    three = [0.141120008, -0.989992497]
+    for dim, expected in ((1, [0.0]), (2, three), (3, [*three, 0.0])):
+        actual = fairseq_sinusoidal(torch.tensor(3), dim)
+        torch.testing.assert_close(actual, torch.tensor(expected), rtol=0, atol=1e-6)
 
 
 @pytest.mark.skipif(
-    not AUTHORS_FILE.is_file(), reason="shared/golden/reference_posenc.npz is not beside the repository"
+    not AUTHORS_FILE.is_file(), reason=f"shared/golden/{AUTHORS_FILE.name} is not beside the repository"
 )
 @pytest.mark.parametrize("batch", ["eq", "first_longest", "first_short", "len_differs", "one"])
 @pytest.mark.parametrize("dim", [8, 64, 512])

@@ -4,11 +4,11 @@
         --target_dictionary theirs/dict.target.txt --output_dir runs/theirs
     lenctrl generate --model runs/theirs --input_file texts.txt --length 75 --output_file out.jsonl
 
-The folder holds a Marian model with `sinusoids: fairseq` and a tokenizer. The model generates with the authors'
-settings: 5 beams, and the search stops when 5 hypotheses have ended (`early_stopping`). Texts are read as fairseq reads
-them: words or subwords between white space, so apply the authors' BPE first. Where the target dictionary has `@@@@`,
-their character for a space, the model writes plain text and counts characters; otherwise it writes the dictionary's
-entries with spaces between them and counts tokens.
+The folder holds a Marian model with `sinusoids: fairseq`, and a tokenizer. The model generates with the authors'
+settings: 5 beams, and the search stops when 5 hypotheses have ended (`early_stopping`). The tokenizer splits texts at
+white space, as fairseq does, so apply the authors' BPE to the sources first. Where the target dictionary has `@@@@`,
+their character for a space, the model generates plain text and counts characters. Otherwise it generates entries of the
+dictionary with spaces between them, and counts tokens.
 
 Only tensors, plain Python values, `argparse.Namespace` and fairseq's meters are read from the file, so it cannot run
 code. Models of other shapes (pre-norm, learned positions, adaptive softmax) and decoders without any position, which
@@ -67,18 +67,17 @@ def read_checkpoint(path: str | Path) -> tuple[dict[str, torch.Tensor], dict]:
 
 
 def read_dictionary(path: str | Path) -> list[str]:
-    """Return the entries of a `dict.*.txt` in the order of their ids; raise `ValueError` for a line without a count."""
+    """Return the entries of a `dict.*.txt` in the order of their ids; raise `ValueError` for another form."""
     symbols = list(SPECIAL)
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             symbol, _, count = line.rstrip("\n").rpartition(" ")
             if not symbol or not count.isdecimal():
-                raise ValueError(
-                    f"a line of a dictionary is an entry, a space and its count; {path}:{number}: {line!r}"
-                )
+                form = "a line of a dictionary must be an entry, a space and its count"
+                raise ValueError(f"{form}, got {line!r} in line {number} of {path}")
             symbols.append(symbol)
     if len(set(symbols)) < len(symbols):
-        raise ValueError(f"every entry of a dictionary must be there once; {path} repeats some")
+        raise ValueError(f"a dictionary must hold every entry once, {path} repeats some")
     return symbols
 
 
