@@ -122,9 +122,7 @@ def test_the_authors_formula_at_a_width_without_exponents():
         torch.testing.assert_close(actual, torch.tensor(expected), rtol=0, atol=1e-6)
 
 
-@pytest.mark.skipif(
-    not AUTHORS_FILE.is_file(), reason=f"shared/golden/{AUTHORS_FILE.name} is not beside the repository"
-)
+@pytest.mark.skipif(not AUTHORS_FILE.is_file(), reason="shared/golden/reference_posenc.npz is not beside it")
 @pytest.mark.parametrize("batch", ["eq", "first_longest", "first_short", "len_differs", "one"])
 @pytest.mark.parametrize("dim", [8, 64, 512])
 def test_values_of_the_authors_code_are_matched(dim, batch):

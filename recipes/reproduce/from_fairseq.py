@@ -7,8 +7,8 @@
 The folder holds a Marian model with `sinusoids: fairseq`, and a tokenizer. The model generates with the authors'
 settings: 5 beams, and the search stops when 5 hypotheses have ended (`early_stopping`). The tokenizer splits texts at
 white space, as fairseq does, so apply the authors' BPE to the sources first. Where the target dictionary has `@@@@`,
-their character for a space, the model generates plain text and counts characters. Otherwise it generates entries of the
-dictionary with spaces between them, and counts tokens.
+their character for a space, the model generates plain text and counts characters. Otherwise it generates entries of
+the dictionary with spaces between them, and counts tokens.
 
 Only tensors, plain Python values, `argparse.Namespace` and fairseq's meters are read from the file, so it cannot run
 code. Models of other shapes (pre-norm, learned positions, adaptive softmax) and decoders without any position, which
