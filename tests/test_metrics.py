@@ -101,7 +101,7 @@ def test_characters_are_measured(character_tokenizer, length, expected, against)
     before = evaluation.predictions.copy(), evaluation.label_ids.copy()
     actual = build_compute_metrics(tokenizer, "character", length=length)(evaluation)
     settings = actual.pop("settings")
-    assert actual == pytest.approx(expected | ROUGE)
+    assert actual == pytest.approx(expected | ROUGE | {"distinct": 1.0})
     assert settings.startswith(f"length: characters against {against}; ROUGE: rouge_score ")
     assert "stemmer=True, truncation=none" in settings
     assert (evaluation.predictions == before[0]).all() and (evaluation.label_ids == before[1]).all()
@@ -128,6 +128,54 @@ def test_tokens_are_counted_from_ids(character_tokenizer, length, expected):
     actual = build_compute_metrics(tokenizer, "token", length=length)(evaluation)
     assert {name: actual[name] for name in expected} == expected
     assert actual["settings"].startswith(f"length: tokens against {length or 'the reference'}; ROUGE: ")
+
+
+def outputs_for(tokenizer, texts, sources, references=None) -> EvalPrediction:
+    """Texts as a Trainer hands them over, with their inputs."""
+    ids = [
+        rows(*(tokenizer(text_target=text)["input_ids"] for text in column))
+        for column in (texts, references or sources, sources)
+    ]
+    return EvalPrediction(predictions=ids[0], label_ids=ids[1], inputs=ids[2])
+
+
+def test_distinct_counts_the_texts_of_different_sources(character_tokenizer, caplog):
+    measure = build_compute_metrics(character_tokenizer, "character", length=4)
+    texts, sources = ["card", "card", "text", "card"], ["game", "game", "editor", "small"]
+    found = outputs_for(character_tokenizer, texts, sources, references=["card", "game", "text", "small"])
+    assert measure(found)["distinct"] == 2 / 3  # "game" has two references and one text
+    found.inputs = None
+    assert measure(found)["distinct"] == 2 / 4
+    assert "alike" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("texts", "sources", "length", "warning"),
+    [
+        (
+            ["card"] * 9 + ["text"],
+            "abcdefghij",
+            4,
+            "9 of 10 outputs for different sources are the same text, such as 'c",
+        ),
+        (["card"] * 8 + ["text", "game"], "abcdefghij", 4, None),
+        (["card"] * 10, "aaaaaaaaaa", 4, None),  # one source
+        # a model that only counts writes one text for each length
+        (
+            ["card", "cards"] * 5,
+            "abcdefghij",
+            [4, 5] * 5,
+            "10 of 10 outputs for different sources are the same text, one",
+        ),
+        (["card", "cards"] * 5, "abcdefghij", [4, 4, 5, 5, 4] * 2, None),
+        (["card", "cards", "text"], "abc", [4, 5, 4], None),
+    ],
+)
+def test_outputs_that_are_all_alike_get_a_warning(character_tokenizer, caplog, texts, sources, length, warning):
+    found = outputs_for(character_tokenizer, texts, list(sources))
+    build_compute_metrics(character_tokenizer, "character", length=length)(found)
+    assert (warning in caplog.text) if warning else ("alike" not in caplog.text)
+    assert warning is None or "all outputs are alike" in caplog.text
 
 
 @pytest.mark.parametrize("unit", ["token", "character"])

@@ -131,8 +131,8 @@ def test_rows_are_published_where_it_is_asked_for_in_a_table(saved, make_run):
     card = model_card(saved[0], make_run(outputs=outputs, examples=1), "short").text
     assert f"| {TARGETS[0]} | a \\| b c | {'x' * 119}… |\n\n## Training" in card
     assert SOURCES[0] in card and not any(text in card for text in (*SOURCES[1:], *TARGETS[1:]))
-    measures = "mae | variance | exact % | over % | rouge1_f1 | rouge2_f1 | rougeL_f1"
-    assert re.search(rf"\n\| requested characters \| {re.escape(measures)} \|\n(\|---){{8}}\|\n\| 13 \|", card)
+    measures = "mae | variance | exact % | distinct % | over % | rouge1_f1 | rouge2_f1 | rougeL_f1"
+    assert re.search(rf"\n\| requested characters \| {re.escape(measures)} \|\n(\|---){{9}}\|\n\| 13 \|", card)
 
 
 @pytest.mark.parametrize(

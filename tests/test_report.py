@@ -64,29 +64,30 @@ def test_buckets_are_round_and_by_default_at_most_8(requested, expected, width):
 
 def test_markdown_has_a_row_for_each_unit_bucket_and_example():
     report = length_report(TEXTS, {"character": CHARACTERS, "word": WORDS}, units=["character", "word"], worst=2)
-    header = ["n", "MAE", "variance", "exact", "over", "within ±10 %"]
+    header = ["n", "MAE", "variance", "exact", "distinct", "over", "within ±10 %"]
     examples = ["index", "requested", "produced", "difference", "text"]
     assert table_rows(report.markdown()) == [
         ["unit", *header],
-        ["character", "6", "3.67", "31.00", "33.3 %", "16.7 %", "50.0 %"],
-        ["word", "6", "0.50", "0.50", "50.0 %", "16.7 %", "50.0 %"],
+        ["character", "6", "3.67", "31.00", "33.3 %", "100.0 %", "16.7 %", "50.0 %"],
+        ["word", "6", "0.50", "0.50", "50.0 %", "100.0 %", "16.7 %", "50.0 %"],
         ["requested", *header],
-        ["3", "1", "0.00", "0.00", "100.0 %", "0.0 %", "100.0 %"],
-        ["10", "3", "4.33", "35.00", "0.0 %", "33.3 %", "33.3 %"],
-        ["17", "2", "4.50", "40.50", "50.0 %", "0.0 %", "50.0 %"],
+        ["3", "1", "0.00", "0.00", "100.0 %", "100.0 %", "0.0 %", "100.0 %"],
+        ["10", "3", "4.33", "35.00", "0.0 %", "100.0 %", "33.3 %", "33.3 %"],
+        ["17", "2", "4.50", "40.50", "50.0 %", "100.0 %", "0.0 %", "50.0 %"],
         examples,
         ["4", "10", "0", "-10", ""],
         ["3", "17", "8", "-9", "naïve 日本"],
         ["requested", *header],
-        ["1", "3", "0.67", "0.67", "33.3 %", "33.3 %", "33.3 %"],
-        ["2", "1", "0.00", "0.00", "100.0 %", "0.0 %", "100.0 %"],
-        ["3", "2", "0.50", "0.50", "50.0 %", "0.0 %", "50.0 %"],
+        ["1", "3", "0.67", "0.67", "33.3 %", "100.0 %", "33.3 %", "33.3 %"],
+        ["2", "1", "0.00", "0.00", "100.0 %", "100.0 %", "0.0 %", "100.0 %"],
+        ["3", "2", "0.50", "0.50", "50.0 %", "100.0 %", "0.0 %", "50.0 %"],
         examples,
         ["1", "3", "2", "-1", "card game"],
         ["3", "1", "2", "+1", "naïve 日本"],
     ]
     # (0 + 1 + 4 + 81 + 100 + 0) / 6; within 10 %: 17 of 17, 9 of 10, 3 of 3
     expected = {"variance": 31.0, "mae": 22 / 6, "exact": 2 / 6, "over": 1 / 6, "within_10_percent": 0.5}
+    expected["distinct"] = 1.0
     figures = report.to_dict()["units"]["character"]
     assert {**figures, "n": 6, **expected} == figures and figures.keys() - expected == {"n", "worst", "buckets"}
     assert "Takase & Okazaki 2019, eq. 8" in report.markdown()
@@ -98,6 +99,18 @@ def test_markdown_has_a_row_for_each_unit_bucket_and_example():
     report.rouge = {"rouge1_recall": 12.345, "rouge1_f1": 50.0, "settings": "rouge_score 0.1.2"}
     assert table_rows(report.markdown())[-2:] == [["rouge1_recall", "rouge1_f1"], ["12.35", "50.00"]]
     assert report.markdown().endswith("\nrouge_score 0.1.2\n") and report.to_dict()["rouge"]["rouge1_f1"] == 50.0
+
+
+def test_the_same_text_of_the_same_source_counts_once():
+    texts, requested = ["aa", "aa", "bb", "bb", "ccc"], [2, 2, 2, 2, 3]
+    figures = length_report(texts, requested).units["character"]
+    assert figures["distinct"] == 3 / 5 and [row["distinct"] for row in figures["buckets"]] == [2 / 4, 1.0]
+    report = length_report(texts, requested, sources=["A", "A", "B", "C", "A"])  # bb is of two sources
+    figures = report.units["character"]
+    assert figures["distinct"] == 3 / 4 and [row["distinct"] for row in figures["buckets"]] == [2 / 3, 1.0]
+    assert "the same text of the same source counts once, and the rows have 3 different sources." in report.markdown()
+    with pytest.raises(ValueError, match="sources must hold one for each text, got 5 and 4"):
+        length_report(texts, requested, sources=["A", "A", "B", "C"])
 
 
 def png_size(path) -> tuple[int, int]:

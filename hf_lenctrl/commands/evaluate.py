@@ -9,6 +9,7 @@ The input is json, jsonl, csv or parquet (.gz too). The report is printed as Mar
 """
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,11 @@ def make_parser() -> CommandParser:
     add("--units", nargs="+", choices=LENGTH_UNITS, default=["character"], help="units to report on")
     add("--tokenizer", type=model_name, help="folder or Hub name of the tokenizer that counts tokens")
     add("--reference_column", help="column of references; adds ROUGE")
-    add("--source_column", default="source", help="column of sources, whose beginning is the baseline")
+    add(
+        "--source_column",
+        default="source",
+        help="column of sources: whose beginning is the baseline, and which texts are of one source",
+    )
     add("--baseline_column", help="column of another system's texts, to be the baseline instead")
     add("--rouge_unit", choices=ROUGE_UNITS, default="word", help="character for Japanese or Chinese")
     add("--rouge_max_bytes", type=int, help="cut outputs to so many bytes for ROUGE, 75 in DUC 2004")
@@ -77,6 +82,14 @@ def baseline_of(args: argparse.Namespace, rows: Rows, requested: dict[str, list[
     ]
 
 
+def sources_in(args: argparse.Namespace, rows: Rows) -> list[str] | None:
+    """Return what tells the sources of the rows apart, texts or chats; `None` where the file has none."""
+    if args.source_column not in rows.columns:
+        return None
+    sources = zip(rows.numbers, rows.column(args.source_column), strict=True)
+    return [f"row {n}" if source is None else json.dumps(source, sort_keys=True) for n, source in sources]
+
+
 def main(argv=None) -> None:
     """Run the command."""
     args = parse(argv)
@@ -87,7 +100,7 @@ def main(argv=None) -> None:
         requested = {unit: rows.lengths(name) for unit, name in zip(args.units, args.requested_column, strict=True)}
     else:
         requested = {unit: [length] * len(rows) for unit, length in zip(args.units, args.length, strict=True)}
-    texts, tokenizer = rows.texts(args.output_column), None
+    texts, sources, tokenizer = rows.texts(args.output_column), sources_in(args, rows), None
     if args.tokenizer is not None:
         from ..conversion import tokenizer_of  # takes seconds to import
 
@@ -96,6 +109,7 @@ def main(argv=None) -> None:
         texts,
         requested,
         units=args.units,
+        sources=sources,
         tokenizer=tokenizer,
         bucket_width=args.bucket_width,
         worst=args.worst,

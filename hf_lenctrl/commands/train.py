@@ -114,6 +114,7 @@ def collator_and_metrics(model, run_args: RunArguments, data: Data, length: int 
 
 def make_trainer(model, run_args: RunArguments, args, data: Data, trainer_class) -> LengthControlTrainer:
     """The Trainer of a run, with noise on the lengths of training rows alone."""
+    args.include_for_metrics = [*{*args.include_for_metrics, "inputs"}]  # they say which rows have the same source
     draws: dict[str, Any] = {name: getattr(run_args, name) for name in DRAWS} | {"seed": args.seed}
     return trainer_class(
         model=model,

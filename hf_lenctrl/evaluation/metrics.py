@@ -2,7 +2,8 @@
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -145,7 +146,9 @@ def build_compute_metrics(
 ) -> Callable:
     """
     `compute_metrics` for a `Seq2SeqTrainer` with `predict_with_generate=True`: from an `EvalPrediction` to the figures
-    of `length_metrics` and of quality, with their settings.
+    of `length_metrics`, `distinct` (see `distinct_share`) and the figures of quality, with their settings. It warns
+    where nearly all outputs are one text though the sources differ. Rows with the same source are known by their
+    inputs, which a Trainer adds with `include_for_metrics=["inputs"]`, and without these by their reference.
 
     Args:
         length (`int` or `list[int]`, *optional*): The requested length of every example, or of each, in the order of
@@ -165,6 +168,11 @@ def build_compute_metrics(
         texts = tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return texts, count_texts(tokenizer, texts, length_unit) if table is None else table.count(ids).tolist()
 
+    def sources_of(evaluation) -> list[tuple[int, ...]]:
+        rows, padding = getattr(evaluation, "inputs", None), {-100, tokenizer.pad_token_id}
+        rows = evaluation.label_ids if rows is None else rows
+        return [tuple(int(token) for token in row if int(token) not in padding) for row in rows]
+
     def compute_metrics(evaluation) -> dict:
         predictions, produced = measure(evaluation.predictions)
         references, reference_lengths = measure(evaluation.label_ids)
@@ -178,9 +186,33 @@ def build_compute_metrics(
             settings = f"BLEU: {quality.pop('bleu_signature')}; chrF: {quality.pop('chrf_signature')}"
         against = "the reference" if length is None else length if is_integer(length) else "lengths of the rows"
         settings = f"length: {length_unit}s against {against}; {settings}"
-        return {**length_metrics(produced, requested, tolerance=tolerance), **quality, "settings": settings}
+        sources = sources_of(evaluation)
+        _warn_of_alike(predictions, sources, requested)
+        figures = length_metrics(produced, requested, tolerance=tolerance)
+        return {**figures, "distinct": distinct_share(predictions, sources), **quality, "settings": settings}
 
     return compute_metrics
+
+
+_MANY, _ALIKE = 10, 0.9  # outputs of shared lengths that say something, and the share of one text among them
+
+
+def _warn_of_alike(texts: Sequence[str], sources: Sequence[Hashable], requested: Sequence[int]) -> None:
+    """Warn where nearly all outputs are one text, or one text for each length, though the sources differ."""
+    whole, groups = Counter(text for _, text in {*zip(sources, texts, strict=True)}), defaultdict(Counter)
+    for length, _, text in {*zip(requested, sources, texts, strict=True)}:
+        groups[length][text] += 1
+    shared = [group for group in groups.values() if group.total() > 1]  # a length of one source says nothing
+    for parts, least in (([whole], 2), (shared, _MANY)):
+        count, alike = (sum(part.total() for part in parts), sum(max(part.values()) for part in parts))
+        if count >= least and alike >= _ALIKE * count:
+            each = "" if parts[0] is whole else ", one for each length"
+            logger.warning(
+                f"all outputs are alike: {alike} of {count} outputs for different sources are the same text{each}, "
+                f"such as {whole.most_common(1)[0][0]!r}. The model does not read its source yet; train it for more steps, "
+                "and judge it by its loss and `distinct`, because its lengths may be exact long before"
+            )
+            return
 
 
 def translation_metrics(
@@ -252,23 +284,44 @@ def filled_end(text: str) -> bool:
 def text_quality(texts: Sequence[str]) -> dict[str, float]:
     """
     What an exact length may hide, as shares of the texts, 0 to 1: `repeated`, a word or a pair of words twice in a
-    row; `distinct`, different texts; `filled_end`, see the function.
+    row; `filled_end`, see the function.
 
     Example:
 
     ```python
     >>> from hf_lenctrl.evaluation.metrics import text_quality
     >>> text_quality(["a text editor", "a text editor", "an an editor", "card games.."])
-    {'repeated': 0.25, 'distinct': 0.75, 'filled_end': 0.25}
+    {'repeated': 0.25, 'filled_end': 0.25}
 
     ```
     """
     n = len(texts)
-    return {
-        "repeated": sum(map(repeats, texts)) / n,
-        "distinct": len(set(texts)) / n,
-        "filled_end": sum(map(filled_end, texts)) / n,
-    }
+    return {"repeated": sum(map(repeats, texts)) / n, "filled_end": sum(map(filled_end, texts)) / n}
+
+
+def distinct_share(texts: Sequence[str], sources: Sequence[Hashable] | None = None) -> float:
+    """
+    Return the share of different texts, 0 to 1. A model that keeps its lengths but does not read its sources has a
+    small one. With `sources`, one for each text, the same text of the same source counts once.
+
+    Raises:
+        `ValueError`: without texts, or for another number of sources.
+
+    Example:
+
+    ```python
+    >>> from hf_lenctrl.evaluation.metrics import distinct_share
+    >>> texts = ["card games", "card games", "a text editor", "card games"]
+    >>> distinct_share(texts)
+    0.5
+    >>> distinct_share(texts, sources=["A game.", "A game.", "An editor.", "A plant."])  # "A game." is there twice
+    0.6666666666666666
+
+    ```
+    """
+    sources = range(len(texts)) if sources is None else sources
+    _check_pairs(texts, sources, "sources must hold one for each text")
+    return len(set(texts)) / len({*zip(sources, texts, strict=True)})
 
 
 def lead(source: str, length: int, unit: str, tokenizer=None) -> str:

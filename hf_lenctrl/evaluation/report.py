@@ -5,7 +5,7 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -15,7 +15,7 @@ from jinja2 import Template
 
 from ..length_units import check_texts, count_texts
 from ..lengths import check_length
-from .metrics import length_metrics
+from .metrics import distinct_share, length_metrics
 
 
 logger = logging.getLogger(__name__)
@@ -32,14 +32,15 @@ class LengthReport:
     How well requested lengths were met, for each unit.
 
     Fields:
-        units (`dict[str, dict]`): For each unit `n`, `variance`, `mae`, `exact`, `over`, `within_10_percent`, and with
-            a window `within`; `buckets` of requested length, each with `low`, `high` (both included) and the same
-            figures; and `worst`, the examples with the largest differences: `index` (from 0), `requested`, `produced`,
+        units (`dict[str, dict]`): For each unit `n`, `variance`, `mae`, `exact`, `over`, `within_10_percent`,
+            `distinct` (see `distinct_share`), and with a window `within`; `buckets` of requested length, each with
+            `low`, `high` (both included) and the same figures; and `worst`, the examples with the largest differences: `index` (from 0), `requested`, `produced`,
             `text`. Shares are 0 to 1.
         lengths (`dict[str, tuple[list[int], list[int]]]`): Produced and requested lengths of each unit, in units.
         rouge (`dict`, *optional*): Figures of `rouge_metrics` and their `settings`, to be shown with the lengths.
         baseline (`dict`, *optional*): `rouge_metrics` of a baseline, and its `name`.
         text (`dict`, *optional*): Figures of `text_quality`.
+        sources (`int`, *optional*): Number of different sources, where the sources are known.
         rows (`dict`, *optional*): Of a file, the rows that were `read`, and those of them that were `left_out`.
     """
 
@@ -48,11 +49,12 @@ class LengthReport:
     rouge: dict[str, float | str] | None = None
     baseline: dict[str, Any] | None = None
     text: dict[str, float] | None = None
+    sources: int | None = None
     rows: dict[str, int] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """`units`, and `rouge`, `baseline`, `text` and `rows` where they are known: what `report.json` holds."""
-        parts = {name: getattr(self, name) for name in ("units", "rouge", "baseline", "text", "rows")}
+        """`units`, and the other fields but `lengths` where they are known: what `report.json` holds."""
+        parts = {name: getattr(self, name) for name in ("units", "rouge", "baseline", "text", "sources", "rows")}
         return {name: value for name, value in parts.items() if value is not None}
 
     def markdown(self) -> str:
@@ -110,6 +112,7 @@ def length_report(
     requested: Sequence[int] | Mapping[str, Sequence[int]],
     *,
     units: Sequence[str] = ("character",),
+    sources: Sequence[Hashable] | None = None,
     tokenizer=None,
     bucket_width: int | None = None,
     worst: int = 5,
@@ -123,6 +126,7 @@ def length_report(
         requested (`Sequence[int]` or `Mapping[str, Sequence[int]]`): One length for each text; for several units
             those of each, `{"character": [...], "word": [...]}`.
         units (`Sequence[str]`): `"character"`, `"word"`, `"byte"`, `"width"` (see `count_units`) or `"token"`.
+        sources (`Sequence`, *optional*): The source of each text, so that `distinct` knows which texts are of one.
         tokenizer (`PreTrainedTokenizerBase`, *optional*): Splits the texts, as targets, into tokens; special tokens do
             not count. A text that was generated in other tokens than these is counted in these.
         bucket_width (`int`, *optional*): Requested lengths in each bucket, from multiples of it on; empty buckets are
@@ -134,8 +138,8 @@ def length_report(
         `LengthReport`: with `.to_dict()`, `.markdown()`, `.plot(path)` and `.save(folder)`.
 
     Raises:
-        `TypeError`, `ValueError`: for a prediction that is no text, none at all, or another number of lengths; a wrong
-            length, unit or window.
+        `TypeError`, `ValueError`: for a prediction that is no text, none at all, or another number of lengths or
+            sources; a wrong length, unit or window.
 
     Example:
 
@@ -156,7 +160,7 @@ def length_report(
         requested = {units[0]: requested}
     texts = list(predictions)
     check_texts(texts, "prediction")
-    report = LengthReport({}, {})
+    report = LengthReport({}, {}, sources=None if sources is None else len({*sources}))
     for unit in units:
         lengths = list(requested[unit])
         for length in lengths:
@@ -164,8 +168,8 @@ def length_report(
         produced = count_texts(tokenizer, texts, unit, target=True)
         report.lengths[unit] = (produced, lengths)
         report.units[unit] = {
-            **_figures(produced, lengths, **window),
-            "buckets": _buckets(produced, lengths, bucket_width, **window),
+            **_figures(texts, sources, produced, lengths, **window),
+            "buckets": _buckets(texts, sources, produced, lengths, bucket_width, **window),
             "worst": [
                 {"index": i, "requested": lengths[i], "produced": produced[i], "text": texts[i]}
                 for i in sorted(range(len(texts)), key=lambda i: -abs(produced[i] - lengths[i]))[:worst]
@@ -175,10 +179,10 @@ def length_report(
     return report
 
 
-def _figures(produced: list[int], requested: list[int], **window) -> dict[str, Any]:
+def _figures(texts, sources, produced: list[int], requested: list[int], **window) -> dict[str, Any]:
     figures, n = length_metrics(produced, requested, **window), len(produced)
     within = sum(10 * abs(p - r) <= r for p, r in zip(produced, requested, strict=True))  # in integers, so exact
-    return {"n": n, **figures, "within_10_percent": within / n}
+    return {"n": n, **figures, "within_10_percent": within / n, "distinct": distinct_share(texts, sources)}
 
 
 def _round_width(groups: Callable[[int], int], most: int) -> int:
@@ -187,7 +191,9 @@ def _round_width(groups: Callable[[int], int], most: int) -> int:
     return next(width for width in widths if groups(width) <= most)
 
 
-def _buckets(produced: list[int], requested: list[int], width: int | None, **window) -> list[dict[str, Any]]:
+def _buckets(
+    texts, sources, produced: list[int], requested: list[int], width: int | None, **window
+) -> list[dict[str, Any]]:
     width = width or _round_width(lambda width: len({length // width for length in requested}), _MAX_BUCKETS)
     members: dict[int, list[int]] = {}
     for i, length in enumerate(requested):
@@ -195,6 +201,8 @@ def _buckets(produced: list[int], requested: list[int], width: int | None, **win
     return [
         {"low": max(low, 1), "high": low + width - 1}
         | _figures(
+            [texts[i] for i in indices],
+            None if sources is None else [sources[i] for i in indices],
             [produced[i] for i in indices],
             [requested[i] for i in indices],
             **{k: [own[i] for i in indices] if isinstance(own, list) else own for k, own in window.items()},
@@ -204,7 +212,7 @@ def _buckets(produced: list[int], requested: list[int], width: int | None, **win
 
 
 def _shares(figures: dict[str, Any]) -> list[str]:
-    names = ("exact", *(["within"] if "within" in figures else []), "over", "within_10_percent")
+    names = ("exact", "distinct", *(["within"] if "within" in figures else []), "over", "within_10_percent")
     return [f"{100 * figures[name]:.1f} %" for name in names]
 
 

@@ -18,8 +18,8 @@ TEMPLATE = Path(__file__).with_name("model_card.md")  # what follows the use of 
 _TASKS = {"summarization": "writes texts", "translation": "translates into texts"}
 TASKS = tuple(_TASKS)  # of the Hub
 _TASKS["text-generation"] = "writes answers"  # of causal models
-_LENGTHS, _TEXTS = ("mae", "variance", "exact", "within", "over"), ("repeated", "distinct", "filled_end")
-_SHARES = ("exact", "within", "over", *_TEXTS)
+_LENGTHS, _TEXTS = ("mae", "variance", "exact", "distinct", "within", "over"), ("repeated", "filled_end")
+_SHARES = ("exact", "distinct", "within", "over", *_TEXTS)
 _BASELINES = ("lead_rouge1_f1", "base_bleu", "base_chrf")
 _QUALITY = ("rouge1_f1", "rouge2_f1", "rougeL_f1", "bleu", "chrf")
 
@@ -69,7 +69,7 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
     unit, encoding = getattr(config, "length_unit", run.length_unit), getattr(config, "length_encoding", "none")
     methods, base_is_local = methods_of(config), run.base_model is not None and Path(run.base_model).exists()
     first = next(iter(run.tests.values()), {})
-    lengths = [name for name in _LENGTHS if name != "within" or name in first]  # of runs with a window
+    lengths = [name for name in _LENGTHS if name in first]  # within: of runs with a window
     own = [*lengths, *(metric for metric in first if metric in _QUALITY)]
     shown = [*own, *(metric for metric in first if metric in (*_BASELINES, *_TEXTS))]
     results = [
