@@ -209,8 +209,8 @@ def _warn_of_alike(texts: Sequence[str], sources: Sequence[Hashable], requested:
             each = "" if parts[0] is whole else ", one for each length"
             logger.warning(
                 f"all outputs are alike: {alike} of {count} outputs for different sources are the same text{each}, "
-                f"such as {whole.most_common(1)[0][0]!r}. The model does not read its source yet; train it for more steps, "
-                "and judge it by its loss and `distinct`, because its lengths may be exact long before"
+                f"such as {whole.most_common(1)[0][0]!r}. The model does not read its source yet; train it for more "
+                "steps, and judge it by its loss and `distinct`, because its lengths may be exact long before"
             )
             return
 

@@ -34,8 +34,8 @@ class LengthReport:
     Fields:
         units (`dict[str, dict]`): For each unit `n`, `variance`, `mae`, `exact`, `over`, `within_10_percent`,
             `distinct` (see `distinct_share`), and with a window `within`; `buckets` of requested length, each with
-            `low`, `high` (both included) and the same figures; and `worst`, the examples with the largest differences: `index` (from 0), `requested`, `produced`,
-            `text`. Shares are 0 to 1.
+            `low`, `high` (both included) and the same figures; and `worst`, the examples with the largest
+            differences: `index` (from 0), `requested`, `produced`, `text`. Shares are 0 to 1.
         lengths (`dict[str, tuple[list[int], list[int]]]`): Produced and requested lengths of each unit, in units.
         rouge (`dict`, *optional*): Figures of `rouge_metrics` and their `settings`, to be shown with the lengths.
         baseline (`dict`, *optional*): `rouge_metrics` of a baseline, and its `name`.
