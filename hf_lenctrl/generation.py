@@ -4,6 +4,7 @@ import copy
 import inspect
 import logging
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from transformers.utils import ModelOutput
 
 from .cache import CACHE, takes_cache
 from .length_constraint import LengthConstraintLogitsProcessor
+from .length_pair import PairConstraintLogitsProcessor, check_pair, other_limit, units_apart
 from .length_units import UnitTable
 from .lengths import OPTIONS, Target, as_target, defaults_of, refuse_length, refuse_none
 
@@ -153,7 +155,10 @@ def generate_within(
     if constraint is not None:
         start_length = 0 if prompt else 1 + (in_force("forced_bos_token_id") is not None)
         options = {"eos_token_id": eos, "max_length": limit, "prompt_length": prompt, "start_length": start_length}
-        processors.append(LengthConstraintLogitsProcessor(table, target, constraint, **options))
+        processor: Any = LengthConstraintLogitsProcessor(table, target, constraint, **options)
+        if target.other is not None:
+            processor = PairConstraintLogitsProcessor(processor, *target.other)
+        processors.append(processor)
     outputs = generate(**kwargs, logits_processor=LogitsProcessorList(processors))
     ids = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
     produced, new = table.count(ids[:, prompt:]), kwargs.get("max_new_tokens")
@@ -294,7 +299,9 @@ class LengthControlledGeneration:
             length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested units for
                 the whole batch or for each example. `None` switches a default off: a model with `length_optional` is
                 then a plain model, as with 0 and where there is no default. For a single text several lengths give as
-                many outputs, and its encoder runs once.
+                many outputs, and its encoder runs once. A dictionary of two units, `{"character": 30, "word": 6}`,
+                has a length in the model's unit, and a limit in another one that holds as well; it needs the argument
+                `tokenizer`, and its constraint is `"max"` by default.
             length_constraint (`str`, *optional*): `"max"`, never longer than `length`; `"exact"`, this length
                 wherever the vocabulary allows it, with a warning where it did not; `None`, unconstrained, the default
                 without a length. See `LengthConstraintLogitsProcessor`.
@@ -320,6 +327,9 @@ class LengthControlledGeneration:
         if length is None or length is FROM_CONFIG and length_constraint is None and not controlled:
             own = dict.fromkeys(own)  # no length, so nothing of it
         length = own["length"] if length is FROM_CONFIG else length
+        length, other = units_apart(length, self.unit_table.unit)
+        if other is not None:
+            length_constraint = check_pair("max" if length_constraint is FROM_CONFIG else length_constraint)
         plain = (length is None or type(length) is int and length == 0) and controlled and self.config.length_optional
         if length_constraint is FROM_CONFIG:
             length_constraint = None if plain else own["length_constraint"]
@@ -344,6 +354,8 @@ class LengthControlledGeneration:
             inputs, kwargs = self._one_text(inputs, kwargs, many)
             batch_size = many
         target = as_target(length, length_constraint, length_tolerance, batch_size, table.weights.device)
+        if other is not None:
+            target = replace(target, other=other_limit(other, kwargs.get("tokenizer"), table, batch_size))
         if controlled:
             self._refuse_guidance(kwargs)
         warn_of_range(target.length, getattr(self.config, "trained_lengths", None), table.unit)

@@ -166,12 +166,14 @@ def window_of(lengths: Sequence[int], tolerance) -> tuple[list[int], list[int]]:
 class Target:
     """
     What is asked of each output of a batch, `torch.LongTensor` of shape `(batch_size,)`: the units that the model
-    plans for, and those between which an `"exact"` output ends; the length itself without a window.
+    plans for, and those between which an `"exact"` output ends; the length itself without a window. `other` is the
+    table of another unit, and the most of these units, `(batch_size,)`.
     """
 
     length: torch.Tensor
     low: torch.Tensor
     high: torch.Tensor
+    other: tuple[Any, torch.Tensor] | None = None
 
 
 def as_target(length, constraint, tolerance, batch_size: int, device: torch.device) -> Target:

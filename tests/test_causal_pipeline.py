@@ -6,11 +6,12 @@ import pytest
 import torch
 from conftest import save_in
 from test_causal import ARCHITECTURES, LENGTHS, PROMPTS, answers, build, encode, make_tokenizer
-from transformers import AutoModelForCausalLM, ByT5Tokenizer, pipeline
+from transformers import AutoModelForCausalLM, ByT5Tokenizer, TextStreamer, pipeline, set_seed
+from transformers.generation import BaseStreamer
 
 import hf_lenctrl
 from hf_lenctrl.inference.chats import as_prompts
-from hf_lenctrl.inference.finish import FinishLogitsProcessor, finished, last_sentence_end
+from hf_lenctrl.inference.finish import FinishLogitsProcessor, HeldStreamer, finished, last_sentence_end, settled
 from hf_lenctrl.inference.ranking import log_probabilities
 
 
@@ -158,6 +159,99 @@ def test_where_a_word_begins_in_every_kind_of_tokenizer(kind, tokenizers_of_ever
     if kind in ("bert", "m2m_100", "marian"):  # no entry is a space, or no text ends on one
         return
     assert at_word([*written, tokenizer.convert_tokens_to_ids("Ġ" if kind == "bart" else "▁")], "p") is True
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "stays"),
+    [
+        ("A small", "word", "A small"),  # under half of the length, so no word is taken away
+        ("A small edi", "word", "A small"),
+        ("A small editor ", "word", "A small"),
+        ("Yes it is. It wa", "word", "Yes it is. It"),
+        ("Yes it is. It wa", "sentence", "Yes it is."),
+        ("Yes it is 3.", "sentence", "Yes it is"),  # perhaps 3.5
+        ("Yes it is Dr. Wh", "sentence", "Yes it is Dr."),
+        ("No. It is wa", "sentence", "No. It is"),
+        ("はい。そうです。ま", "sentence", "はい。そうです。"),
+    ],
+)
+def test_what_is_streamed_is_final(text, finish, stays):
+    assert text[: settled(text, finish, lambda short: len(short) >= 7)] == stays
+
+
+class Kept(BaseStreamer):
+    """Keeps what it receives."""
+
+    def __init__(self):
+        self.ids, self.ends = [], 0
+
+    def put(self, value):
+        self.ids.append(value.tolist())
+
+    def end(self):
+        self.ends += 1
+
+
+@pytest.mark.parametrize("finish", ["sentence", "word"])
+def test_the_streamed_text_is_the_finished_one(folder, finish):
+    write = pipeline("length-controlled-generation", model=str(folder / "plain"))
+    options = {"length_unit": "character", "length_constraint": "max", "do_sample": True, "finish": finish}
+    decode = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+    likely = write.tokenizer.convert_tokens_to_ids([*"abcde.", "Ġ"])
+    options["sequence_bias"] = {(i,): 8.0 for i in likely} | {(1,): 6.0}  # and EOS
+    kinds = set()
+    for seed in range(12):
+        set_seed(seed)
+        streamer = Kept()
+        out = write("a small editor", length=12 + seed, streamer=streamer, **options)
+        ids = [token for new in streamer.ids[1:] for token in new]  # the first are the prompt
+        assert write.tokenizer.decode(ids, **decode) == out["generated_text"] and streamer.ends == 1
+        for k in range(len(ids)):  # nothing was taken back
+            assert out["generated_text"].startswith(write.tokenizer.decode(ids[:k], **decode).rstrip("\ufffd"))
+        kinds.add(out["finish"])
+        set_seed(seed)
+        assert write("a small editor", length=12 + seed, **options) == out
+    assert (
+        kinds == {finish, "word", "cut", "model"}
+        and streamer.ids[0][0] == write.tokenizer("a small editor")["input_ids"]
+    )
+
+
+def test_a_text_that_ends_within_an_entry_is_streamed_to_its_end():
+    class Process:
+        prompt_length, finish = 1, "word"
+        pieces = ["", " ", "a", "b", "c", "bc", "c a"]
+
+        def ending(self, example, ids, text, enough):
+            return text[:3], "word"
+
+    class Letters:
+        def decode(self, ids, **_):
+            return "".join(Process.pieces[i] for i in ids)
+
+    kept = Kept()
+    stream = HeldStreamer(kept, Letters(), Process(), lambda text: True)
+    for ids in ([[0]], [2], [5], [6], [2]):
+        stream.put(torch.tensor(ids))
+    stream.end()
+    assert kept.ids == [[[0]], [2], [5]]  # "a", "bc"
+    kept = Kept()
+    stream = HeldStreamer(kept, Letters(), Process(), lambda text: True)
+    for ids in ([[0]], [2], [3], [6], [2]):
+        stream.put(torch.tensor(ids))
+    stream.end()
+    assert kept.ids == [[[0]], [2], [3], [4]]  # "a", "b", and the "c" of "c a"
+
+
+def test_a_streamer_takes_one_text_of_one_length(folder):
+    write = pipeline("length-controlled-generation", model=str(folder / "controlled"))
+    streamer = TextStreamer(write.tokenizer)
+    for texts, length in ((PROMPTS, 7), (PROMPTS[0], [7, 9]), (PROMPTS[0], (7, 9))):
+        with pytest.raises(ValueError, match="a streamer takes one text of one length, got [23]; call once for each"):
+            write(texts, length=length, streamer=streamer)
+    write = pipeline("length-controlled-generation", model=str(folder / "plain"))
+    with pytest.raises(ValueError, match="replaces a text that was streamed"):
+        write(PROMPTS[0], min_score=-1, on_low_score="natural", streamer=streamer)
 
 
 @pytest.mark.parametrize("finish", ["sentence", "word"])

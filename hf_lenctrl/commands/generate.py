@@ -66,6 +66,14 @@ def length_or_way(value: str) -> int | tuple | str:
         ) from None
 
 
+def unit_and_limit(value: str) -> tuple[str, int]:
+    """`--second_limit`: a unit and the most of it."""
+    unit, _, most = value.partition("=")
+    if unit not in LENGTH_UNITS or not most.isdecimal() or int(most) < 1:
+        raise argparse.ArgumentTypeError(f"must be a unit and a number of at least 1, word=6, got {value!r}")
+    return unit, int(most)
+
+
 def make_parser() -> CommandParser:
     """The options."""
     parser = CommandParser(description=__doc__)
@@ -75,6 +83,8 @@ def make_parser() -> CommandParser:
     add("--input_file", required=True, help="texts: txt, json, jsonl, csv, parquet (.gz too)")
     add("--output_file", help="JSON lines; required without --engine")
     add("--overwrite", action="store_true", help="begin again where --output_file exists, with whatever options")
+    second = "at most so many of another unit too, word=6; the constraint is then max by default"
+    add("--second_limit", type=unit_and_limit, metavar="UNIT=N", help=second)
     lengths = parser.add_mutually_exclusive_group()
     lengths.add_argument(
         "--length",
@@ -157,7 +167,7 @@ def check_engine(parser: CommandParser, args: argparse.Namespace) -> None:
     wrong = [name for name in ("do_sample", "compile", "overwrite") if getattr(args, name)]
     wrong += ["model"] * (len(args.model) > 1) + ["num_return_sequences"] * (args.num_return_sequences > 1)
     wrong += ["base_model"] * (args.base_model is not None)
-    wrong += ["min_score"] * (args.min_score is not None)
+    wrong += [name for name in ("min_score", "second_limit") if getattr(args, name) is not None]
     wrong += ["length"] * (args.way == "reference" or len(args.length or []) > 1)
     if wrong:
         parser.error(
@@ -196,14 +206,20 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     return options
 
 
-def generate(model, tokenizer, sources: list[str], lengths: list | str, progress_bar=True, **options) -> list[dict]:
+def generate(
+    model, tokenizer, sources: list[str], lengths: list | str, progress_bar=True, second_limit=None, **options
+) -> list[dict]:
     """
     Rows `source`, `requested`, `output`, `length` and `score`, in the order given; several for a source with
     `num_return_sequences`. `lengths` are wanted units or ranges for each, all `None` for the model's default, or the
-    way to them, `"predict"`, `"source"` or `"reference"`; `options` are the pipeline's.
+    way to them, `"predict"`, `"source"` or `"reference"`; `second_limit` is another unit and the most of it;
+    `options` are the pipeline's.
     """
     if isinstance(lengths, str) or lengths[0] is not None:
         options["length"] = lengths
+    if second_limit is not None:
+        unit = options.get("length_unit") or getattr(model.config, "length_unit", None) or "token"
+        options["length"] = {unit: options.get("length"), second_limit[0]: second_limit[1]}
     pipe = hf_lenctrl.LengthControlledGenerationPipeline(
         model=model, tokenizer=tokenizer, device=model.device, progress_bar=progress_bar
     )

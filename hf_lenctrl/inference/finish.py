@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import torch
-from transformers.generation import LogitsProcessor
+from transformers.generation import BaseStreamer, LogitsProcessor
 
 from ..length_rules import rules_of
 from ..length_units import COST, UnitTable
@@ -61,6 +61,28 @@ def finished(text: str, finish: str, enough: Callable[[str], bool], *, at_word: 
         return text, "word"
     words = text.rsplit(maxsplit=1)
     return (words[0], "word") if len(words) == 2 and enough(words[0]) else (text, "cut")
+
+
+def settled(text: str, finish: str, enough: Callable[[str], bool]) -> int:
+    """
+    Return the position in a text up to which `finished` leaves it, whatever is still written behind it.
+
+    Example:
+
+    ```python
+    >>> from hf_lenctrl.inference.finish import settled
+    >>> text = "He left. She sta"
+    >>> [text[: settled(text, finish, lambda text: True)] for finish in ("sentence", "word")]
+    ['He left.', 'He left. She']
+
+    ```
+    """
+    # a mark at the end is no end yet: "3." may become "3.5"
+    end = max((end for end in sentence_ends(text) if end < len(text)), default=0)
+    if finish == "sentence" and end and enough(text[:end]):
+        return end
+    words = text.rsplit(maxsplit=1)
+    return len(words[0]) if len(words) == 2 and enough(words[0]) else len(text.rstrip())
 
 
 def check_finish(finish: str | None, constraint: str | None, unit: str) -> None:
@@ -167,3 +189,68 @@ class FinishLogitsProcessor(LogitsProcessor):
         end = next((k for k, i in enumerate(ids) if i in eos), len(ids))
         at_word = self.cut.get((example, tuple(ids[:end])))
         return (text, "model") if at_word is None else finished(text, self.finish, enough, at_word=at_word)
+
+
+class HeldStreamer(BaseStreamer):
+    """
+    Hands the tokens of one output on to a `streamer` once no finish can take them away: the last word or sentence is
+    held until it is known whether it stays. What is streamed is the text that the pipeline returns.
+
+    Args:
+        streamer (`BaseStreamer`): What receives the tokens.
+        tokenizer (`PreTrainedTokenizerBase`): Decodes them.
+        process (`FinishLogitsProcessor`): That of the same call of `generate`.
+        enough (`Callable[[str], bool]`): As for `finished`.
+    """
+
+    def __init__(self, streamer, tokenizer, process: FinishLogitsProcessor, enough: Callable[[str], bool]):
+        self.streamer, self.tokenizer, self.process, self.enough = streamer, tokenizer, process, enough
+        self.ids: list[int] | None = None  # of the output
+        self.sent = 0
+
+    def put(self, value):
+        """Take new tokens, `(1, count)` or `(count,)`; the first are the prompt, or the decoder's start."""
+        new = value.reshape(-1).tolist()
+        if self.ids is None:
+            self.ids = new[self.process.prompt_length :]
+            self.sent = len(self.ids)
+            self.streamer.put(value)
+            return
+        self.ids += new
+        text = self._decode(self.ids)
+        self._send(text[: settled(text, self.process.finish, self.enough)])
+
+    def end(self):
+        """Hand on what is left of the finished text, and end the stream."""
+        ids = self.ids or []
+        whole = self._decode(ids)
+        text, _ = self.process.ending(0, ids, whole, self.enough)
+        if text == whole:
+            self.streamer.put(torch.tensor(ids[self.sent :]))
+        else:
+            self._send(text)
+            rest = text[len(self._decode(ids[: self.sent])) :]
+            if rest:  # the text ends within an entry
+                self.streamer.put(torch.tensor(self._entries(rest)))
+        self.streamer.end()
+
+    def _decode(self, ids: list[int]) -> str:
+        return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def _send(self, text: str) -> None:
+        """Hand on the tokens that write no more than a text."""
+        assert self.ids is not None
+        first = self.sent
+        while self.sent < len(self.ids) and text.startswith(self._decode(self.ids[: self.sent + 1])):
+            self.sent += 1
+        if self.sent > first:
+            self.streamer.put(torch.tensor(self.ids[first : self.sent]))
+
+    def _entries(self, text: str) -> list[int]:
+        """Entries that write a text behind another one, the longest first; those that no entry writes are left out."""
+        found = []
+        while text:
+            fits = [i for i, piece in enumerate(self.process.pieces) if piece and text.startswith(piece)]
+            found += [max(fits, key=lambda i: len(self.process.pieces[i] or ""))] if fits else []
+            text = text[len(self.process.pieces[found[-1]] or "") if fits else 1 :]
+        return found

@@ -5,7 +5,7 @@ from typing import Any, NotRequired, TypedDict
 
 
 Chat = Sequence[Mapping[str, str]]
-Length = int | tuple[int, int] | str | None
+Length = int | tuple[int, int] | str | Mapping[str, Any] | None
 Tolerance = int | float | tuple[int | float, int | float] | list[Any] | None
 
 
@@ -16,6 +16,7 @@ class GeneratedText(TypedDict):
     length: int
     requested_length: int | tuple[int, int] | None
     length_unit: str
+    lengths: NotRequired[dict[str, int]]
     score: NotRequired[float]
     finish: NotRequired[str]
 

@@ -1,7 +1,7 @@
 """Text and a length in, text of that length out."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import groupby
 from typing import Any, Unpack, overload
@@ -16,7 +16,7 @@ from ..length_tokens import LengthTokens
 from ..length_units import COST, UnitTable, check_sources, count_texts
 from ..shards import check_shards
 from .chats import as_prompts, check_length_source, encode_prompts
-from .finish import FinishLogitsProcessor
+from .finish import FinishLogitsProcessor, HeldStreamer
 from .options import CallOptions, Chat, GeneratedText, Length
 from .pipeline_call import Call, Row, batches, over
 from .ranking import choose, log_probabilities, rerank, token_log_probabilities
@@ -44,7 +44,9 @@ class LengthControlledGenerationPipeline(Pipeline):
             output, of any length within; a model that does not choose takes the candidate with the highest mean
             log-probability of a token at the candidate's own length. `"predict"` uses a length predictor (Oka et al.
             2020), `"source"` the source's length (Lakew et al. 2019), `"reference"` that of `references`, the best
-            case. Defaults to the model's; `None` switches that off.
+            case. Defaults to the model's; `None` switches that off. A dictionary of two units, `{"character": 30,
+            "word": 6}`, has a length in the model's unit (or the first), and a limit in another unit, an `int` or a
+            list with one for each text; both are kept, by default by `"max"`.
         predictor (`str` or `tuple`, *optional*): Path or Hub name of a `LengthPredictor`, or the model and its
             tokenizer; defaults to the one that the model's configuration names.
         truncation (`bool`, *optional*, defaults to `False`): Predict the length for a text that is too long for the
@@ -83,10 +85,11 @@ class LengthControlledGenerationPipeline(Pipeline):
 
     Returns (of a call):
         `dict` with `generated_text`, `length` (measured), `requested_length`, `length_unit`, `window` (its lowest and
-            highest length, where there is one), and `score`, the log-probability of the text without a length, of a
-            model with `length_optional` or with a `min_score` (else with `return_dict_in_generate=True,
-            output_scores=True` the mean log-probability of a token in the search). A list of them for
-            `num_return_sequences` above 1; a list of either for several lengths of a text, and for sources in a list.
+            highest length, where there is one), `lengths` in each unit of a length in two, and `score`, the
+            log-probability of the text without a length, of a model with `length_optional` or with a `min_score` (else
+            with `return_dict_in_generate=True, output_scores=True` the mean log-probability of a token in the search).
+            A list of them for `num_return_sequences` above 1; a list of either for several lengths of a text, and for
+            sources in a list.
 
     Raises:
         `TypeError`, `ValueError`: for inputs that are no texts or empty ones, a length that is missing, no integer or
@@ -149,7 +152,9 @@ class LengthControlledGenerationPipeline(Pipeline):
             return []
         call = self._read(texts, over(self._forward_params, kwargs), isinstance(inputs, str))
         self._set_lengths(call)
+        call.check_streamer()
         table = self._unit_table(call.length_unit)
+        call.other_table = None if call.other is None else self._unit_table(call.other[0])
         requests: dict[int, list[Row]] = {}
         for row in call.rows:
             requests.setdefault(row.request, []).append(row)
@@ -180,7 +185,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         call = Call.of(options, self.model)
         config = self.model.config
         unit = getattr(config, "length_unit", None)
-        call.length_unit = call.length_unit or unit or "token"
+        call.set_unit(unit)
         if self._needs_length and call.length_unit != unit:
             given, only = f"length_unit={call.length_unit!r}", "a table" if self._controlled else "length tokens"
             raise ValueError(
@@ -194,6 +199,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         call.set_choice(getattr(config, "length_optional", False))
         call.check_score(needs_length=self._needs_length and not getattr(config, "length_optional", False))
         call.set_rows(texts, single)
+        call.set_other(len(texts))
         return call
 
     def _set_lengths(self, call: Call) -> None:
@@ -383,7 +389,10 @@ class LengthControlledGenerationPipeline(Pipeline):
             options: dict[str, Any] = {"eos_token_id": eos_of(self.model), "prompt_length": prompt}
             finish = FinishLogitsProcessor(self.tokenizer, table, limits, call.finish, **options)
             arguments["logits_processor"] = [*(call.options.get("logits_processor") or []), finish]
-        target = call.target(rows, table.weights.device)
+            if arguments.get("streamer") is not None:
+                enough = self._enough(rows[0], table.unit)
+                arguments["streamer"] = HeldStreamer(arguments["streamer"], self.tokenizer, finish, enough)
+        target = call.target(rows, table.weights.device, call.other_table)
         ids = generate_for(self.model, table, target, call.length_constraint, arguments)
         figures = {}
         if getattr(ids, "sequences_scores", None) is not None:
@@ -395,7 +404,13 @@ class LengthControlledGenerationPipeline(Pipeline):
             )
         ids = ids[:, prompt:]
         counts = table.count(ids) if table.unit in ("token", COST) else None  # what ids alone know
-        return {"ids": ids, "counts": counts, "figures": figures, "finish": finish}
+        table = call.other_table
+        others = table.count(ids).tolist() if table is not None and table.unit == "token" else None
+        return {"ids": ids, "counts": counts, "others": others, "figures": figures, "finish": finish}
+
+    def _enough(self, row: Row, unit: str) -> Callable[[str], bool]:
+        """Return what says whether a text has half the length that a row may have, or more."""
+        return lambda text: count_texts(self.tokenizer, [text], unit, target=True)[0] >= row.length / 2
 
     def postprocess(self, outputs, *, call: Call, rows: list[Row], **_) -> list[dict]:
         unit, finish = call.length_unit, outputs["finish"]
@@ -407,17 +422,21 @@ class LengthControlledGenerationPipeline(Pipeline):
         for name, values in outputs["figures"].items():
             for out, value in zip(written, values, strict=True):
                 out[name] = value
+        others = outputs["others"]
+        if others is None and call.other_table is not None:
+            others = count_texts(self.tokenizer, texts, call.other_table.unit)
         count, copies = partial(count_texts, self.tokenizer, unit=unit, target=True), len(texts) // len(rows)
         for k, (ids, text) in enumerate(zip(outputs["ids"].tolist(), texts, strict=True)):
             row, out = rows[k // copies], written[k]
             if finish is not None:
-                half = row.length / 2
-                ending = finish.ending(k // copies, ids, text, lambda short, half=half: count([short])[0] >= half)
+                ending = finish.ending(k // copies, ids, text, self._enough(row, unit))
                 out["generated_text"], out["finish"] = ending
                 # no more tokens than were generated, because the text alone may have more
                 if out["generated_text"] != text:
                     out["length"] = min(out["length"], count([out["generated_text"]])[0])
             out |= {"requested_length": row.asked, "length_unit": unit}
+            if others is not None:
+                out["lengths"] = {unit: out["length"], call.other_table.unit: others[k]}
         return written
 
 

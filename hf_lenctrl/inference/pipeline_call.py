@@ -1,14 +1,15 @@
 """A call of the pipeline: its options, checked, and a record for each row that the model generates."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
 
 from ..generation import FROM_CONFIG, defaults_for
-from ..lengths import Target, as_target, check_counts, check_name, tolerances_of, window_of
+from ..length_pair import check_pair, units_apart
+from ..lengths import Target, as_target, check_counts, check_length, check_name, tolerances_of, window_of
 from .finish import check_finish
 from .sources import is_ranged, plans_of
 
@@ -54,6 +55,7 @@ class Row:
     natural: bool = False  # no constraint either, but for a limit far away
     search: bool = False  # a `SearchByLength`, for all lengths of the text
     spare: bool = False  # generated where that search has nothing that fits
+    most: int | None = None  # of another unit, `Call.other`
 
 
 @dataclass
@@ -81,6 +83,8 @@ class Call:
     # set by the steps
     rows: list[Row] = field(default_factory=list, init=False)
     lists: bool = field(default=False, init=False)  # whether there is a list of lengths for each text
+    other: tuple[str, Any] | None = field(default=None, init=False)  # another unit and its limit, for all or for each
+    other_table: Any = field(default=None, init=False)  # of that unit
     ranged: bool = field(default=False, init=False)  # whether the lengths are ranges
     plans: int = field(default=1, init=False)  # lengths of a range
     shared: bool = field(default=False, init=False)  # whether rows of one text share its encoder states
@@ -101,9 +105,20 @@ class Call:
         call.ranged = is_ranged(call.length) or is_ranged(call.length_ratio)
         return call
 
+    def set_unit(self, own: str | None) -> None:
+        """The unit of the call, else the model's `own`, else the first of a length in two units; and the other."""
+        first = next(iter(self.length), None) if isinstance(self.length, Mapping) else None
+        self.length_unit = self.length_unit or own or first or "token"
+        self.length, self.other = units_apart(self.length, self.length_unit)
+        self.ranged = self.ranged or is_ranged(self.length)
+        if self.other is not None and self.finish is not None:
+            raise ValueError(f"finish={self.finish!r} goes with one limit, got two; pass a length in one unit")
+
     def set_constraint(self, config) -> None:
         """The constraint and the tolerance of the call or of the model; a range is a window."""
         constraint, tolerance = self.length_constraint, self.length_tolerance
+        if self.other is not None and not self.ranged:
+            constraint = check_pair("max" if constraint is FROM_CONFIG else constraint)
         if self.ranged:
             if constraint not in (FROM_CONFIG, "exact") or tolerance is not None:
                 given = "length_tolerance" if tolerance is not None else "length_constraint"
@@ -132,12 +147,13 @@ class Call:
         """Whether the best of several candidates is chosen; by default where the model can and nothing is against."""
         sample = self.options.get("do_sample", self.defaults.do_sample)
         others = self.wanted > 1 or self.finish is not None or sample
+        others = others or self.other is not None or self.options.get("streamer") is not None
         able = optional and self.length_constraint is not None and not others
         self.choose = able if self.choose is None else self.choose
         if self.choose and not able:
             raise ValueError(
                 "choose=True takes a model with length_optional and a length_constraint, and no finish, sampling, "
-                "rerank or num_return_sequences; leave choose or these out"
+                "streamer, second unit, rerank or num_return_sequences; leave choose or these out"
             )
 
     def check_score(self, needs_length: bool) -> None:
@@ -155,6 +171,15 @@ class Call:
                 f"min_score={self.min_score} takes a model that also writes without a length (a plain one, or one "
                 "with length_optional), because the score is the log-probability without a length; leave min_score out"
             )
+
+    def check_streamer(self) -> None:
+        """Raise `ValueError` for a streamer of several outputs, or of one that another text may replace."""
+        if self.options.get("streamer") is None:
+            return
+        if len(self.rows) > 1:
+            raise ValueError(f"a streamer takes one text of one length, got {len(self.rows)}; call once for each")
+        if self.on_low_score == "natural":
+            raise ValueError("on_low_score='natural' replaces a text that was streamed; leave it or streamer out")
 
     def flag_low(self, outputs: list[tuple[Row, dict]]) -> list[tuple[Row, dict]]:
         """Add `low_score` to the outputs, and return those under the `min_score`; raises where these are an error."""
@@ -292,15 +317,29 @@ class Call:
             pools.append((own, outputs or [out for row in own for out in row.outputs or []]))
         return pools
 
-    def target(self, rows: list[Row], device: torch.device) -> Target | None:
-        """What is asked of the rows of a batch; `None` where nothing is."""
+    def set_other(self, texts: int) -> None:
+        """The limit of each row in another unit."""
+        if self.other is None:
+            return
+        unit, most = self.other
+        several = most if isinstance(most, list) else [most] * texts
+        for limit in several:
+            check_length(limit)
+        if len(several) != texts:
+            raise ValueError(f"a limit in {unit}s is one for all or for each of the {texts} texts, got {most}")
+        for row in self.rows:
+            row.most = several[row.place]
+
+    def target(self, rows: list[Row], device: torch.device, table=None) -> Target | None:
+        """What is asked of the rows of a batch, with the `table` of another unit; `None` where nothing is."""
         windows = any(row.tolerance is not None for row in rows)
         if rows[0].length is None and not windows:
             return None
         tolerance = [row.tolerance or 0 for row in rows] if windows else None
         target = as_target([row.length for row in rows], self.length_constraint, tolerance, len(rows), device)
         told = [row.length if row.told is None else row.told for row in rows]
-        return replace(target, length=target.length.new_tensor(told))
+        other = None if table is None else (table, target.length.new_tensor([row.most for row in rows]))
+        return replace(target, length=target.length.new_tensor(told), other=other)
 
     def shown_window(self, row: Row) -> dict[str, tuple[int, int]]:
         """Return `{"window": (36, 44)}` for a request of one length that has a window."""

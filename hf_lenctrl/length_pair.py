@@ -1,0 +1,240 @@
+"""Two limits at once: the constraint on a length, and at most so many of another unit."""
+
+import inspect
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers.generation import LogitsProcessor
+
+from .length_rules import Rules, rules_of
+from .length_units import LENGTH_UNITS, UnitTable
+from .lengths import LONGEST, as_length_tensor, check_name
+
+
+_NEVER = LONGEST
+_SPARE = 8  # positions beyond one for each unit that is left, for what only changes the state
+
+
+def units_apart(length, unit: str) -> tuple[Any, tuple[str, Any] | None]:
+    """
+    Return the length in `unit` and the other unit with its limit, of a length in two units,
+    `{"character": 30, "word": 6}`; any other length comes back with `None`. Raises `ValueError` for one unit or more
+    than two, one that does not exist, or without `unit`.
+    """
+    if not isinstance(length, Mapping):
+        return length, None
+    for name in length:
+        check_name("unit of a length", name, LENGTH_UNITS)
+    if len(length) != 2 or unit not in length:
+        raise ValueError(
+            f"a length in several units has two, one of them {unit!r}, got {dict(length)}; "
+            f"pass length={{{unit!r}: 30, {'byte' if unit == 'word' else 'word'!r}: 6}}"
+        )
+    other = next(name for name in length if name != unit)
+    return length[unit], (other, length[other])
+
+
+def check_pair(constraint: str | None) -> str:
+    """Return the constraint on a length in two units; raise `ValueError` for none."""
+    if constraint is None:
+        raise ValueError("a length in two units is kept by a constraint, got None; pass 'max' or 'exact', or one unit")
+    return constraint
+
+
+def other_limit(
+    other: tuple[str, Any], tokenizer, table: UnitTable, batch_size: int
+) -> tuple[UnitTable, torch.Tensor]:
+    """
+    Return what `Target.other` holds: the table of another unit, as large as `table`, and the limit of each example,
+    `(batch_size,)`. Raises as `as_length_tensor` and `UnitTable.from_tokenizer`, and without a tokenizer.
+    """
+    unit, most = other
+    if tokenizer is None:
+        raise ValueError(
+            f"length={{{table.unit!r}: ..., {unit!r}: ...}} needs a tokenizer for {unit}s; pass tokenizer=tokenizer"
+        )
+    device = table.weights.device
+    second = UnitTable.from_tokenizer(tokenizer, unit).padded(table.weights.shape[1]).to(device)
+    return second, as_length_tensor(most, batch_size, device)
+
+
+class PairConstraintLogitsProcessor(LogitsProcessor):
+    """
+    A constraint, and at most so many of another unit beside it: at each step an entry is allowed only if a text that
+    keeps both can follow.
+
+    Two masks do not add up to this: what completes a text in the fewest units of one kind may need too many of the
+    other. So each pair of states of the two tables gets the fewest units of the second that the rest of the text
+    needs, for each number of units that remain of the first.
+
+    Args:
+        first (`LengthConstraintLogitsProcessor`): The constraint.
+        table (`UnitTable`): Counts the other unit, for the same vocabulary.
+        most (`torch.LongTensor` of shape `(batch_size,)`): The highest number of these units.
+
+    Raises:
+        `ValueError`: where no text can keep both.
+    """
+
+    supports_continuous_batching = False
+
+    def __init__(self, first: Any, table: UnitTable, most: torch.Tensor):
+        table.require_filled()
+        self.first, self.second, self.most = first, table, most
+        self.rules = first.rules, rules_of(table, tuple(first.rules.eos.tolist()), "max")
+        exact = first.constraint == "exact"
+        slack = first.high - first.low if exact else torch.full_like(first.high, _NEVER)  # (B,)
+        kinds, self.kind = slack.unique(return_inverse=True)  # (B,) the table of `needs` of each example
+        self.slack = slack
+        pairs = _Pairs(*self.rules)
+        needs = torch.stack([pairs.needs(kind, int(first.high.max())) for kind in kinds.tolist()])  # (kinds, P, K)
+        self.needs, self.index = needs.to(most.device), pairs.index.to(most.device)
+        self._check_start()
+
+    def _check_start(self) -> None:
+        last = self.needs.shape[2] - 1
+        least = self.needs[self.kind, 0, self.first.high.clamp(max=last)]  # (B,)
+        for i in (least > self.most).nonzero().squeeze(1).tolist():
+            low, high, unit = int(self.first.low[i]), int(self.first.high[i]), self.first.table.unit
+            asked = f"exactly {high}" if low == high else f"{low} to {high}"
+            needed = f"need at least {int(least[i])} {self.second.unit}s" if least[i] < _NEVER else "cannot be written"
+            limit = f"the limit is {int(self.most[i])} {self.second.unit}s"
+            raise ValueError(f"{asked} {unit}s {needed}, {limit}; raise it, or pass length_constraint='max'")
+
+    def __call__(self, input_ids, scores):
+        """As the first constraint's."""
+        kept = self.first(input_ids, scores)
+        copies = len(scores) // len(self.most)
+        written = input_ids[:, self.first.prompt_length :]
+        counts, states = zip(
+            *(table.count_and_state(written) for table in (self.first.table, self.second)), strict=True
+        )
+        left = tuple(
+            limit.repeat_interleave(copies) - count
+            for limit, count in zip((self.first.high, self.most), counts, strict=True)
+        )  # (rows,) each
+        allowed, may_end = self._allowed(states, left, copies)
+        if (limit := self.first.max_length) is not None:
+            limit = limit.repeat_interleave(copies) if isinstance(limit, torch.Tensor) else limit
+            scarce = limit - input_ids.shape[1] - 2 <= left[0] + left[1] + _SPARE  # (rows,)
+            if bool(scarce.any()):
+                helps = allowed & ~(self._idle(states) & scarce.unsqueeze(1))
+                allowed = torch.where(helps.any(dim=1, keepdim=True), helps, allowed)
+        if written.shape[1] <= 2:  # a language code, as in the first constraint
+            start = (counts[0] == 0) & (counts[1] == 0)
+            silent = self.rules[0].silent
+            allowed[:, silent] |= start.unsqueeze(1)
+        kept = kept.masked_fill(~allowed, -math.inf)
+        empty = ~(kept > torch.finfo(kept.dtype).min).any(dim=1)
+        if bool(empty.any()):
+            kept[empty] = self._way_out(scores[empty], allowed[empty], may_end[empty]).to(kept.dtype)
+        return kept
+
+    # `generate` asks for it at each step
+    __call__.__signature__ = inspect.signature(__call__)  # type: ignore[attr-defined]
+
+    def _allowed(self, states, left, copies: int):
+        """What may follow, `(rows, V)`, and whether an EOS keeps both limits if no length is too short, `(rows,)`."""
+        first, second = self.rules
+        slack = self.slack.repeat_interleave(copies)
+        kind = self.kind.repeat_interleave(copies).unsqueeze(1)
+        weights = [rules.weights[state] for rules, state in zip(self.rules, states, strict=True)]  # (rows, V) each
+        following = self.index[first.following[states[0]], second.following[states[1]]]  # (rows, V)
+        after = left[0].unsqueeze(1) - weights[0]
+        needed = self.needs[kind, following.clamp(min=0), after.clamp(0, self.needs.shape[2] - 1)]
+        allowed = (first.cost[states[0]] < _NEVER) & (second.cost[states[1]] < _NEVER)
+        allowed &= (following >= 0) & (after >= 0) & (weights[1] + needed <= left[1].unsqueeze(1))
+        ends = [rules.last[state] for rules, state in zip(self.rules, states, strict=True)]  # (rows, eos) each
+        fits = (ends[0] <= left[0].unsqueeze(1)) & (ends[1] <= left[1].unsqueeze(1))
+        allowed[:, first.eos] = fits & (left[0].unsqueeze(1) - ends[0] <= slack.unsqueeze(1))
+        return allowed, fits.any(dim=1)
+
+    def _idle(self, states):
+        """Entries that write nothing in either unit and lead nowhere, of which a text could have any number."""
+        first, second = (
+            (rules.weights[state] == 0) & (rules.following[state] == state.unsqueeze(1))
+            for rules, state in zip(self.rules, states, strict=True)
+        )
+        return (first & second).index_fill(1, self.rules[0].eos, False)  # (rows, V)
+
+    def _way_out(self, scores, allowed, may_end):
+        """Where the first constraint or another processor forbids what both limits allow, `(rows, V)`."""
+        given = scores.masked_fill(~allowed, -math.inf)
+        ends = torch.full_like(scores, -math.inf)
+        ends[:, self.rules[0].eos] = 0.0
+        completes = torch.zeros_like(scores).masked_fill(~allowed, -math.inf)
+        out = torch.where((may_end | ~allowed.any(dim=1)).unsqueeze(1), ends, completes)
+        possible = (given > torch.finfo(given.dtype).min).any(dim=1, keepdim=True)
+        return torch.where(possible, given, out)
+
+
+class _Pairs:
+    """
+    The pairs of states of two tables that one text can reach, and what leads from pair to pair.
+
+    Attributes:
+        index (`torch.LongTensor` of shape `(S1, S2)`): Number of each pair, 0 for the start, -1 for the unreachable.
+        moves (`torch.LongTensor` of shape `(4, M)`): From, to, units of the first and of the second table.
+        ends (`torch.LongTensor` of shape `(3, E)`): Pair, units of the first and of the second table of an EOS.
+    """
+
+    def __init__(self, first: Rules, second: Rules):
+        counts = len(first.weights), len(second.weights)
+        self.index = torch.full(counts, -1, dtype=torch.long)
+        self.index[0, 0] = 0
+        widths = [int(rules.weights.max()) + 1 for rules in (first, second)]
+        inside = torch.ones_like(first.cost[0], dtype=torch.bool)
+        inside[first.eos] = False
+        pairs, moves, ends = [(0, 0)], [], []
+        for number, (a, b) in enumerate(pairs):  # which grows
+            use = inside & (first.cost[a] < _NEVER) & (second.cost[b] < _NEVER)  # (V,)
+            code = first.following[a][use] * counts[1] + second.following[b][use]
+            code = (code * widths[0] + first.weights[a][use]) * widths[1] + second.weights[b][use]
+            code = code.unique().cpu()
+            code, units = code // widths[1], code % widths[1]
+            to, own = code // widths[0], code % widths[0]
+            for state in to.unique().tolist():
+                place = divmod(state, counts[1])
+                if self.index[place] < 0:
+                    self.index[place] = len(pairs)
+                    pairs.append(place)
+            to = self.index.flatten()[to]
+            moves.append(torch.stack([torch.full_like(to, number), to, own, units]))
+            for units_of in zip(first.last[a].tolist(), second.last[b].tolist(), strict=True):
+                if max(units_of) < _NEVER:
+                    ends.append((number, *units_of))
+        self.count = len(pairs)
+        self.moves = torch.cat(moves, dim=1)
+        self.ends = torch.tensor(ends, dtype=torch.long).reshape(-1, 3).T
+
+    def needs(self, slack: int, high: int) -> torch.Tensor:
+        """
+        The fewest units of the second table that end a text from each pair with `k` units of the first, or up to
+        `slack` fewer: `(P, K)` for `k` from 0 to `high`, or to where nothing changes any more.
+        """
+        here, to, own, units = self.moves
+        width = max(int(own.max()) if len(own) else 0, int(self.ends[1].max()) if len(self.ends[1]) else 0, 1)
+        idle = own == 0
+        later = [part[~idle] for part in self.moves]
+        same = [part[idle] for part in self.moves]
+        found = torch.full((self.count, width + high + 1), _NEVER)  # `width` columns of numbers below 0
+        for k in range(high + 1):
+            best = torch.full((self.count,), _NEVER)
+            ending = (self.ends[1] <= k) & (k - self.ends[1] <= slack)
+            best.scatter_reduce_(0, self.ends[0][ending], self.ends[2][ending], "amin")
+            best.scatter_reduce_(0, later[0], later[3] + found[later[1], width + k - later[2]], "amin")
+            while len(same[0]):  # entries that write nothing in the first unit, until no more of them help
+                less = best.scatter_reduce(0, same[0], same[3] + best[same[1]], "amin")
+                if torch.equal(less, best):
+                    break
+                best = less
+            found[:, width + k] = best.clamp(max=_NEVER)
+            if (
+                slack >= _NEVER
+                and k >= width
+                and bool((found[:, k : width + k] == best.clamp(max=_NEVER)[:, None]).all())
+            ):
+                return found[:, width : width + k + 1]
+        return found[:, width:]
