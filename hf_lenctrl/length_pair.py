@@ -14,7 +14,6 @@ from .lengths import LONGEST, as_length_tensor, check_name
 
 
 _NEVER = LONGEST
-_SPARE = 8  # positions beyond one for each unit that is left, for what only changes the state
 
 
 def units_apart(length, unit: str) -> tuple[Any, tuple[str, Any] | None]:
@@ -67,7 +66,8 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
 
     Two masks do not add up to this: what completes a text in the fewest units of one kind may need too many of the
     other. So each pair of states of the two tables gets the fewest units of the second that the rest of the text
-    needs, for each number of units that remain of the first.
+    needs, for each number of units that remain of the first. No limit is broken. An exact length may be missed, with
+    the warning of `generate`, where positions run out because the text goes on with what counts in neither unit.
 
     Args:
         first (`LengthConstraintLogitsProcessor`): The constraint.
@@ -116,12 +116,6 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
             for limit, count in zip((self.first.high, self.most), counts, strict=True)
         )  # (rows,) each
         allowed, may_end = self._allowed(states, left, copies)
-        if (limit := self.first.max_length) is not None:
-            limit = limit.repeat_interleave(copies) if isinstance(limit, torch.Tensor) else limit
-            scarce = limit - input_ids.shape[1] - 2 <= left[0] + left[1] + _SPARE  # (rows,)
-            if bool(scarce.any()):
-                helps = allowed & ~(self._idle(states) & scarce.unsqueeze(1))
-                allowed = torch.where(helps.any(dim=1, keepdim=True), helps, allowed)
         if written.shape[1] <= 2:  # a language code, as in the first constraint
             start = (counts[0] == 0) & (counts[1] == 0)
             silent = self.rules[0].silent
@@ -150,14 +144,6 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
         fits = (ends[0] <= left[0].unsqueeze(1)) & (ends[1] <= left[1].unsqueeze(1))
         allowed[:, first.eos] = fits & (left[0].unsqueeze(1) - ends[0] <= slack.unsqueeze(1))
         return allowed, fits.any(dim=1)
-
-    def _idle(self, states):
-        """Entries that write nothing in either unit and lead nowhere, of which a text could have any number."""
-        first, second = (
-            (rules.weights[state] == 0) & (rules.following[state] == state.unsqueeze(1))
-            for rules, state in zip(self.rules, states, strict=True)
-        )
-        return (first & second).index_fill(1, self.rules[0].eos, False)  # (rows, V)
 
     def _way_out(self, scores, allowed, may_end):
         """Where the first constraint or another processor forbids what both limits allow, `(rows, V)`."""
