@@ -173,7 +173,9 @@ class _Pairs:
         widths = [int(rules.weights.max()) + 1 for rules in (first, second)]
         inside = torch.ones_like(first.cost[0], dtype=torch.bool)
         inside[first.eos] = False
-        pairs, moves, ends = [(0, 0)], [], []
+        pairs: list[tuple[int, int]] = [(0, 0)]
+        moves: list[torch.Tensor] = []
+        ends: list[tuple[int, ...]] = []
         for number, (a, b) in enumerate(pairs):  # which grows
             use = inside & (first.cost[a] < _NEVER) & (second.cost[b] < _NEVER)  # (V,)
             code = first.following[a][use] * counts[1] + second.following[b][use]

@@ -199,7 +199,8 @@ _MANY, _ALIKE = 10, 0.9  # outputs of shared lengths that say something, and the
 
 def _warn_of_alike(texts: Sequence[str], sources: Sequence[Hashable], requested: Sequence[int]) -> None:
     """Warn where nearly all outputs are one text, or one text for each length, though the sources differ."""
-    whole, groups = Counter(text for _, text in {*zip(sources, texts, strict=True)}), defaultdict(Counter)
+    whole = Counter(text for _, text in {*zip(sources, texts, strict=True)})
+    groups: defaultdict[int, Counter[str]] = defaultdict(Counter)
     for length, _, text in {*zip(requested, sources, texts, strict=True)}:
         groups[length][text] += 1
     shared = [group for group in groups.values() if group.total() > 1]  # a length of one source says nothing
