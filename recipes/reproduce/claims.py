@@ -71,7 +71,8 @@ def judge(measure: str, comparison: str, figures: Figures) -> tuple[str, str]:
     Raises:
         `ValueError`: for a comparison that does not have this form.
     """
-    held, shown = [], {}
+    held: list[bool] = []
+    shown: dict[str, dict[int, str]] = {}
     for part in comparison.split("; "):
         if (match := COMPARISON.fullmatch(part)) is None:
             raise ValueError(f"a comparison reads `ldpe > transformer - 1 at 50 75`, got {part!r}")
