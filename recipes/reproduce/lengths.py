@@ -3,10 +3,10 @@
     python recipes/reproduce/lengths.py runs/reproduce/headline_en --lengths 30 50 70 --output_file lengths.png
     python recipes/reproduce/lengths.py runs/reproduce/headline_en --rows lstm lenemb_lstm --output_file lengths.png
 
-A row of panels for each system, from the outputs that run.py left in the folders of its rows; a column
-for each requested length, with a line where it is. Nguyen et al. 2023 compare these systems by ROUGE F1 at 30, 50 and
-70 (their figures 10 to 15). A length that the table does not test is written by the trained models now, to
-`lengths_*_outputs.jsonl` in the same folders. To resume, repeat the command.
+A row of panels for each system, from the outputs that run.py left in the folders of its rows; a column for each
+requested length, in the unit of the table, with a line where it is. Nguyen et al. 2023 compare these systems by ROUGE
+F1 at 30, 50 and 70 words (their figures 10 to 15). A length that the table does not test is written by the trained
+models now, to `lengths_*_outputs.jsonl` in the same folders. To resume, repeat the command.
 """
 
 import argparse
