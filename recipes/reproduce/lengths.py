@@ -5,9 +5,10 @@
     python recipes/reproduce/lengths.py runs/reproduce/headline_en --difference --output_file difference.png
 
 A row of panels for each system, from the outputs that run.py left in the folders of its rows; a column
-for each requested length, with a line where it is. Nguyen et al. 2023 compare these systems by ROUGE F1 at 30, 50 and
-70 (their figures 10 to 15). A length that the table does not test is written by the trained models now, to
-`lengths_*_outputs.jsonl` in the same folders. To resume, repeat the command.
+for each requested length, with a line where it is. Lengths are in the unit of the table: characters in headline_en.
+Nguyen et al. 2023 compare these systems by ROUGE F1 at 30, 50 and 70 words (their figures 10 to 15). A length that the
+table does not test is written by the trained models now, to `lengths_*_outputs.jsonl` in the same folders. To resume,
+repeat the command.
 
 `--difference` draws another figure, Figure 1 of Takase & Okazaki 2019: for each system the length of each output less
 that of its reference. Their system is an LSTM without a length; a system that is given one gets that of the reference.
