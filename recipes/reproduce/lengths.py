@@ -134,11 +134,11 @@ def main(argv=None) -> None:
     if args.difference:
         if args.lengths:
             raise ValueError(f"--lengths {args.lengths} has no effect with --difference; leave it out")
-        found = {name: differences_of(args.folder / name) for name in args.rows}
+        differences = {name: differences_of(args.folder / name) for name in args.rows}
         print("| system | mean difference | mean of its square |\n|---|---|---|")
-        for name, values in found.items():
+        for name, values in differences.items():
             print(f"| {name} | {fmean(values):.2f} | {fmean(n * n for n in values):.1f} |")
-        draw_differences(found, args.output_file)
+        draw_differences(differences, args.output_file)
         return
     requested = args.lengths or requested_in(args.folder / args.rows[0])
     if not requested:
