@@ -13,6 +13,7 @@ _METHODS = {
     "ldpe": "LDPE, the remaining length as sinusoids (Takase & Okazaki 2019, eq. 3-4)",
     "lrpe": "LRPE, progress and length as a ratio of sinusoids (Takase & Okazaki 2019, eq. 5-6)",
     "pre": "PRE, the share of the length that is written (Botcazou et al. 2026)",
+    "pre_noise": "PRE, the share of the length that is written, with noise in training (Botcazou et al. 2026)",
     "learned": "an embedding of the remaining length (Kikuchi et al. 2016)",
     "scale": "the length, multiplied into token embeddings (Liu et al. 2018)",
 }

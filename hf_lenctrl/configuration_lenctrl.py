@@ -20,7 +20,7 @@ from .length_units import COST, LENGTH_UNITS
 from .lengths import LONGEST, check_constraint, check_length, check_name, check_tolerance
 
 
-LENGTH_ENCODING_NAMES = ("ldpe", "lrpe", "pre", "learned", "scale", "none")
+LENGTH_ENCODING_NAMES = ("ldpe", "lrpe", "pre", "pre_noise", "learned", "scale", "none")
 SINUSOIDS = ("paper", "fairseq")
 
 
@@ -32,9 +32,11 @@ class LengthControlRules:
 
     Fields:
         length_encoding (`str`, defaults to `"ldpe"`): What the decoder is given: `"ldpe"`, `"lrpe"`, `"pre"`
-            (see `hf_lenctrl.length_encoding`); `"learned"`, an embedding of the remaining length (LenEmb, Kikuchi et
-            al. 2016; Nguyen et al. 2023, eq. 18-19); `"scale"`, token embeddings times the length (LC, Liu et al.
-            2018; see `length_scale`); or `"none"` for the base model's decoder.
+            (see `hf_lenctrl.length_encoding`); `"pre_noise"`, which is `"pre"` with Gaussian noise on the ratio in
+            training, of standard deviation 2 / d_model, as its authors train it; `"learned"`, an embedding of the
+            remaining length (LenEmb, Kikuchi et al. 2016; Nguyen et al. 2023, eq. 18-19), with
+            `encoder_length_embedding` one table for both; `"scale"`, token embeddings times the length (LC, Liu et
+            al. 2018; see `length_scale`); or `"none"` for the base model's decoder.
         encoder_length_embedding (`bool`, defaults to `False`): Add an embedding of the length to each of the encoder's
             inputs (Nguyen et al. 2023, eq. 16-17).
         length_head (`bool`, defaults to `False`): One more head of cross-attention, over what is written (Nguyen et

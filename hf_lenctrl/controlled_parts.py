@@ -13,6 +13,7 @@ from .length_signal import (
     fill_positions,
     init_length_weights,
     refuse_dora,
+    refuse_frozen,
     required_length,
 )
 from .lengths import refuse_length
@@ -91,7 +92,14 @@ class _Part:
 
 
 class LengthControlledEncoder(_Part):
-    """Encoder that is given the length (Nguyen et al. 2023, eq. 16-17) with `config.encoder_length_embedding`."""
+    """
+    Encoder that is given the length (Nguyen et al. 2023, eq. 16-17) with `config.encoder_length_embedding`.
+
+    In a model whose decoder has the same table (`share_length_table`) the encoder looks lengths up there. The table is
+    then one module, so it is saved once, and an adapter changes it for both.
+    """
+
+    _table_of: tuple[Any, ...] = ()  # the decoder; in a tuple, because it is no part of the encoder
 
     def add_length_control(self) -> None:
         """Make the new modules; called once, by `control` or for a part alone."""
@@ -100,6 +108,23 @@ class LengthControlledEncoder(_Part):
             self.length_embedding = EncoderLengthEmbedding(self.config.learned_lengths, self.config.d_model)
             self._take_positions()
 
+    def share_length_table(self, decoder: Any) -> None:
+        """Take the table of lengths of the decoder in place of one's own (Nguyen et al. 2023, eq. 16 and 18)."""
+        del self.length_embedding
+        self._table_of = (decoder,)
+
+    @property
+    def length_table(self: Any) -> Any:
+        """The embedding of lengths, `(learned_lengths, d_model)`."""
+        return (*self._table_of, self)[0].length_embedding
+
+    def state_dict(self: Any, *args, prefix: str = "", **kwargs):
+        """The base class's method; an encoder that is saved alone takes the shared table with it."""
+        found = super().state_dict(*args, prefix=prefix, **kwargs)  # type: ignore[misc]
+        if self._table_of and not prefix:
+            found["length_embedding.weight"] = self.length_table.weight.detach()
+        return found
+
     def forward(self, input_ids=None, attention_mask=None, inputs_embeds=None, length=None, progress=None, **kwargs):
         """`length` as in `LengthControlledDecoder.forward`; the models hand both the same keyword arguments."""
         if self.config.encoder_length_embedding:
@@ -107,8 +132,13 @@ class LengthControlledEncoder(_Part):
                 # unlike their decoders, the encoders of Marian and Pegasus scale what they look up, not what is given
                 inputs_embeds = self.embed_tokens(input_ids) * getattr(self, "embed_scale", 1.0)  # (B, S, d)
             lengths = required_length(length, self.config, inputs_embeds, self.training)  # (B,)
-            refuse_dora(self.length_embedding)
-            embedding = self.length_embedding(lengths.clamp(max=self.config.learned_lengths - 1)).unsqueeze(1)
+            table = self.length_table
+            refuse_dora(table)
+            refuse_frozen(table, "length_embedding")
+            rows = lengths.clamp(max=self.config.learned_lengths - 1)
+            device = next(table.parameters()).device
+            rows = rows if device.type == "meta" else rows.to(device)  # the decoder's; "meta" where it is offloaded
+            embedding = table(rows).unsqueeze(1)
             inputs_embeds = self._with_positions(inputs_embeds + embedding.to(inputs_embeds), input_ids)
             input_ids = None
         return super().forward(input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)

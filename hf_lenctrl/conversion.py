@@ -209,13 +209,15 @@ def add_length_control(
     or put a causal language model, of most architectures, into a `LenCtrlForCausalLM`.
 
     The decoder keeps its positions, and the length encoding reaches it through a linear layer that starts at zero, as
-    do the encoder's length embedding and the length head's projection: the new model's logits equal the plain model's
+    do the encoder's length embedding (which with `"learned"` is the decoder's too, without such a layer) and the
+    length head's projection: the new model's logits equal the plain model's
     bit for bit, whatever the length, until it is trained. Weights, dtype, configuration and generation configuration
     are carried over; the plain model is left as it is.
 
     Args:
         model_or_path (`PreTrainedModel` or `str`): A plain model, or a folder or Hub name of one.
-        length_encoding (`str`, *optional*, defaults to `"ldpe"`): `"ldpe"`, `"lrpe"`, `"pre"` or `"learned"`.
+        length_encoding (`str`, *optional*, defaults to `"ldpe"`): `"ldpe"`, `"lrpe"`, `"pre"`, `"pre_noise"` or
+            `"learned"`.
         length_unit (`str`, *optional*, defaults to `"token"`): `"token"`, `"character"`, `"word"`, `"byte"`,
             `"width"` or `"cost"`.
         cost (`Callable[[str], int]`, *optional*): What is counted with `"cost"`, see `UnitTable.from_tokenizer`.
@@ -241,6 +243,8 @@ def add_length_control(
         plain = auto_class(model_or_path).from_pretrained(model_or_path)
         tokenizer = tokenizer or tokenizer_of(model_or_path)
     addable = (*LENGTH_ENCODINGS, "learned")
+    # a table that the encoder shares starts at zero itself
+    shared = length_encoding == "learned" and bool(options.get("encoder_length_embedding"))
     in_the_source = length_tokens is not None or options.get("encoder_length_embedding")
     if length_encoding not in addable and not (length_encoding == "none" and in_the_source):
         raise ValueError(f"length_encoding={length_encoding!r} cannot be added; choose one of {', '.join(addable)}")
@@ -248,7 +252,7 @@ def add_length_control(
         "length_encoding": length_encoding,
         "absolute_positions": True,
         "length_unit": length_unit,
-        "length_projection": length_encoding != "none",
+        "length_projection": length_encoding != "none" and not shared,
         "length_tokens": None if length_tokens is None else length_tokens.to_dict(),
     }
     if unknown := sorted(options.keys() - (LengthControlRules.__annotations__.keys() - control.keys())):

@@ -83,12 +83,18 @@ def lrpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor
     return torch.addcmul(phase, progress.float().unsqueeze(-1), frequency).sin()
 
 
-def pre(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
+def pre(progress: torch.Tensor, length: torch.Tensor, dim: int, noise: float = 0.0) -> torch.Tensor:
     """
     Progress-ratio encoding: `sin(r i)` and `cos(r i)` with `r = progress / length` clamped to [0, 1]
     (Botcazou et al. 2026, arXiv 2512.06938). It sees the ratio alone, so that an unseen length is no new input.
+
+    `noise` is the standard deviation of Gaussian noise that is added to the ratio before the clamp, drawn anew for
+    each position.
     """
-    ratio = (progress.float() / length.float()).clamp(0.0, 1.0).unsqueeze(-1)  # (B, T, 1)
+    ratio = (progress.float() / length.float()).unsqueeze(-1)  # (B, T, 1)
+    if noise:
+        ratio = ratio + noise * torch.randn_like(ratio)
+    ratio = ratio.clamp(0.0, 1.0)
     exponent, phase = _columns(dim, progress.device)
     return torch.addcmul(phase, ratio, exponent * (dim / 2)).sin()  # r * dim/2 * x_j with x_j = 2 floor(j/2) / dim
 
@@ -127,5 +133,6 @@ def fairseq_lrpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torc
     return fairseq_sinusoidal(progress.float() + 2, dim, log_base=(length.float() + 1).log().unsqueeze(-1))
 
 
-LENGTH_ENCODINGS = {"ldpe": ldpe, "lrpe": lrpe, "pre": pre}
+# "pre_noise" is "pre" but in training, see `LengthSignal.encode_length`
+LENGTH_ENCODINGS = {"ldpe": ldpe, "lrpe": lrpe, "pre": pre, "pre_noise": pre}
 FAIRSEQ_ENCODINGS = {"ldpe": fairseq_ldpe, "lrpe": fairseq_lrpe}

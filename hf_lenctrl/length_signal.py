@@ -10,7 +10,7 @@ from torch import nn
 from transformers import AutoTokenizer, PreTrainedConfig
 from transformers import initialization as init
 
-from .length_encoding import FAIRSEQ_ENCODINGS, LENGTH_ENCODINGS, fairseq_sinusoidal
+from .length_encoding import FAIRSEQ_ENCODINGS, LENGTH_ENCODINGS, fairseq_sinusoidal, pre
 from .length_head import LengthHeadOutput
 from .length_units import UnitTable
 from .lengths import as_length_tensor, given_or_default
@@ -28,7 +28,11 @@ class LengthProjection(nn.Linear):
 
 
 class EncoderLengthEmbedding(nn.Embedding):
-    """The requested length, added to each input of the encoder (Nguyen et al. 2023, eq. 16)."""
+    """
+    The table W^l of Nguyen et al. 2023: of the requested length, added to each input of the encoder (eq. 16), and with
+    `length_encoding="learned"` of the remaining length too, added to the decoder's embeddings (eq. 18). Zero at first,
+    so that a pretrained model starts as it was.
+    """
 
 
 def tell_peft(config) -> None:
@@ -73,6 +77,16 @@ def refuse_dora(module: Any) -> None:
         raise ValueError(f"DoRA divides by the norm of modules at zero; pass LoraConfig(use_dora=True, {names})")
 
 
+def refuse_frozen(module: nn.Module, name: str) -> None:
+    """Raise `ValueError` where training starts with a module frozen at zero, as by an adapter that leaves it out."""
+    learns = any(p.requires_grad for p in module.parameters())
+    if learns or not module.training or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return
+    if not any(bool(p.any()) for p in module.parameters()):
+        way = f"LoraConfig(modules_to_save=['{name}'])"
+        raise ValueError(f"{name} is frozen at zero, so the length has no effect; let the adapter train it: {way}")
+
+
 def warn_of_column(length: torch.Tensor, counted: torch.Tensor, unit: str) -> None:
     """Warn of lengths in training, `(batch_size,)`, far from those of the labels: stock collators take a column."""
     several = length.shape == counted.shape and len(length) > 1
@@ -112,7 +126,8 @@ class LengthSignal:
         if config.length_projection:
             self.length_projection = LengthProjection(dim, dim, bias=False)
         if config.length_encoding == "learned":
-            self.length_embedding = nn.Embedding(config.learned_lengths, dim)
+            table = EncoderLengthEmbedding if config.encoder_length_embedding else nn.Embedding
+            self.length_embedding = table(config.learned_lengths, dim)
 
     def resize_unit_table(self: Any) -> None:
         """Give the unit table as many entries as the embedding has, new ones as in `UnitTable.from_config`."""
@@ -153,8 +168,7 @@ class LengthSignal:
         projection = getattr(self, "length_projection", None)
         if projection is not None:
             refuse_dora(projection)
-            if self.training:
-                self._check_projection()
+            refuse_frozen(projection, "length_projection")
             encoding = projection(encoding.to(projection.weight.dtype))
         if self.config.length_optional:
             encoding = encoding * (lengths > 0).unsqueeze(2)
@@ -166,17 +180,10 @@ class LengthSignal:
         config = self.config
         if config.length_encoding == "learned":
             return self.length_embedding((lengths - progress).clamp(0, config.learned_lengths - 1))
+        if config.length_encoding == "pre_noise" and self.training:
+            return pre(progress, lengths, dim, noise=2 / dim)
         encodings = FAIRSEQ_ENCODINGS if config.sinusoids == "fairseq" else LENGTH_ENCODINGS
         return encodings[config.length_encoding](progress, lengths, dim)  # float32
-
-    def _check_projection(self: Any) -> None:
-        """Refuse to train while the projection is frozen at zero, as by an adapter that leaves it out."""
-        learns = any(p.requires_grad for p in self.length_projection.parameters())
-        if learns or not torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return
-        if not bool(self.length_projection.weight.any()):
-            way = "LoraConfig(target_modules='all-linear'), or modules_to_save=['length_projection']"
-            raise ValueError(f"the length projection is frozen at zero; let the adapter train it: {way}")
 
 
 _OF_THE_HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code")

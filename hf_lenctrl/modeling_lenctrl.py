@@ -58,6 +58,8 @@ class _Whole(StoresUnitTable):
         else:  # a base model, and T5's language model
             control(self.encoder, LengthControlledEncoder)
             control(self.decoder, LengthControlledDecoder)
+            if self.config.encoder_length_embedding and self.config.length_encoding == "learned":
+                self.encoder.share_length_table(self.decoder)
 
     def get_decoder(self: Any):
         """The base class's method without its search, because `generate` asks at each step."""

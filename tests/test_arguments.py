@@ -142,6 +142,7 @@ HEADLINES = {"transformer", "ldpe", "ldpe_pe", "lrpe", "lrpe_pe"}
 TRANSLATIONS = {"transformer", "ldpe", "ldpe_noise2", "ldpe_noise4", "lrpe", "lrpe_noise2", "lrpe_noise4"}
 COMMANDS = {
     "headline/paper": HEADLINES,
+    "headline/paper_as_run": HEADLINES,
     "headline/small": HEADLINES,
     "headline/subword_small": {"transformer", "ldpe", "lrpe", "pre"},
     "translation/paper": TRANSLATIONS,
@@ -172,7 +173,8 @@ def test_every_recipe_parses_as_the_training_script_reads_it(path, tmp_path, mon
     words = [str(path), "--output_dir", str(tmp_path), "--use_cpu", "--train_file", "rows.jsonl"]
     words += [f"--{name}=runs/translation/base" for name, value in values.items() if value == "required"]
     *_, training = parse_arguments((*CLASSES, Seq2SeqTrainingArguments), words)
-    assert training.predict_with_generate and training.max_steps > 0
+    assert training.predict_with_generate
+    assert (training.max_steps > 0) != ("num_train_epochs" in values)  # one would override the other
     assert isinstance(training.learning_rate, float) and 1e-5 < training.learning_rate < 1e-2
     assert isinstance(training.adam_epsilon, float) and training.adam_epsilon <= 1e-8
 
@@ -180,6 +182,26 @@ def test_every_recipe_parses_as_the_training_script_reads_it(path, tmp_path, mon
 def test_a_recipe_is_found_by_its_name():
     model, *_, training = parse_arguments((*CLASSES, Seq2SeqTrainingArguments), ["headline/debian", "--use_cpu"])
     assert model.vocab_size == 6000 and training.output_dir == "runs/headline/debian"
+
+
+def test_the_recipe_of_what_the_authors_ran_has_the_options_of_their_readme():
+    values = yaml.safe_load((ROOT / "recipes/headline/paper_as_run.yaml").read_text(encoding="utf-8"))
+    # encdec/README.md of github.com/takase/control-length
+    expected = {"dropout": 0.3, "learning_rate": 1e-3, "warmup_steps": 4000, "max_grad_norm": 0.0, "seed": 2723}
+    expected |= {"num_train_epochs": 100, "gradient_accumulation_steps": 16, "target_vocabulary": "joined"}
+    expected |= {"average_checkpoints": 10, "save_total_limit": 10, "save_strategy": "epoch", "adam_beta2": 0.98}
+    expected |= {"label_smoothing_factor": 0.1, "generation_num_beams": 5, "lr_scheduler_type": "inverse_sqrt"}
+    assert {key: values[key] for key in expected} == expected
+
+
+def test_the_recipe_of_nguyen_has_the_hyper_parameters_of_section_4():
+    values = yaml.safe_load((ROOT / "recipes/headline/nguyen.yaml").read_text(encoding="utf-8"))
+    expected = {"layers": 6, "attention_heads": 8, "ffn_dim": 2048, "vocab_size": 50_000, "learning_rate": 1e-4}
+    expected |= {"lr_scheduler_type": "constant", "per_device_train_batch_size": 16, "max_grad_norm": 2.0}
+    expected |= {"num_train_epochs": 35, "generation_num_beams": 5, "test_lengths": [30, 50, 70]}
+    expected |= {"length_unit": "word", "length_head": True, "encoder_length_embedding": True}
+    expected |= {"length_encoding": "learned"}
+    assert {key: values[key] for key in expected} == expected
 
 
 def test_the_full_recipes_have_the_hyper_parameters_of_the_papers():

@@ -36,7 +36,7 @@ def test_defaults_are_the_documented_ones_and_those_of_the_base_model(any_family
     assert different <= {*DEFAULTS, "model_type", "auto_map"}  # and the note for trust_remote_code
 
 
-ENCODINGS = "length_encoding must be one of ldpe, lrpe, pre, learned, scale, none, got "
+ENCODINGS = "length_encoding must be one of ldpe, lrpe, pre, pre_noise, learned, scale, none, got "
 UNITS = "length_unit must be one of token, character, word, byte, width, cost, got "
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import build_model
 
 from hf_lenctrl.length_encoding import fairseq_ldpe, fairseq_lrpe, fairseq_sinusoidal, ldpe, lrpe, pre, sinusoidal
 
@@ -66,6 +67,31 @@ def test_pre_matches_its_formula(progress, length, dim):
     # the angle grows to dim / 2, and float32 rounds it
     actual, atol = encode(pre, progress, length, dim), 5e-7 * (1 + dim)
     torch.testing.assert_close(actual, torch.tensor(expected), rtol=0, atol=atol)
+
+
+def test_the_noise_of_pre_has_its_standard_deviation_and_stays_within_the_ratio():
+    torch.manual_seed(0)
+    progress, length = torch.full((1, 20_000), 50), torch.tensor([[100]])
+    noisy = pre(progress, length, 4, noise=0.02)  # columns 2 and 3: sin r and cos r
+    ratio = torch.atan2(noisy[0, :, 2], noisy[0, :, 3])
+    assert float(ratio.mean()) == pytest.approx(0.5, abs=0.001) and float(ratio.std()) == pytest.approx(0.02, rel=0.03)
+    ends = pre(torch.tensor([[0, 100]]).repeat(1, 500), length, 4, noise=0.02)
+    ratio = torch.atan2(ends[0, :, 2], ends[0, :, 3]).view(500, 2)
+    assert 0.4 < float((ratio[:, 0] == 0).float().mean()) < 0.6  # what falls below 0 is 0
+    assert float(ratio.min()) >= 0 and float(ratio.max()) <= 1 + 1e-6
+
+
+def test_pre_noise_is_pre_but_in_training():
+    shape = {"init_std": 0.3, "dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
+    models = [build_model("bart", length_encoding=name, **shape) for name in ("pre", "pre_noise")]
+    batch = {"input_ids": torch.tensor([[5, 8, 9, 2]]), "decoder_input_ids": torch.tensor([[2, 5, 6, 7]]), "length": 4}
+    seen = []
+    for training in (False, True):
+        with torch.no_grad():
+            seen.append([[model.train(training)(**batch).logits for _ in range(2)] for model in models])
+    (plain, again), (noisy, _) = seen[0]
+    assert torch.equal(plain, again) and torch.equal(noisy, plain)
+    assert torch.equal(*seen[1][0]) and not torch.allclose(*seen[1][1], atol=1e-4)  # drawn anew for each call
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int64", "bfloat16", "float64"])

@@ -1,5 +1,7 @@
 """Length embeddings in encoder and decoder, the length head, scaled embeddings: values by hand and stock classes."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -110,7 +112,7 @@ def test_a_pretrained_start_is_the_base_model_at_step_0_and_then_learns(family):
     stock = stock_model(family, scale_embedding=True)
     model = add_length_control(stock, tokenizer=tokenizer_of(family), **FULL)
     new = {name.rsplit(".", 2)[-2] for name in model.conversion_report.new}
-    assert new == {"length_projection", "length_embedding", "length_out"} and not model.conversion_report.dropped
+    assert new == {"length_embedding", "length_out"} and not model.conversion_report.dropped
     batch = {"input_ids": SOURCE, "attention_mask": MASK, "decoder_input_ids": IDS}
     with torch.no_grad():
         for length in (1, 7, 600):
@@ -118,7 +120,26 @@ def test_a_pretrained_start_is_the_base_model_at_step_0_and_then_learns(family):
     model.train()
     model(**batch, length=5).logits.square().mean().backward()
     assert any(p.grad.abs().sum() > 0 for name, p in model.named_parameters() if "length_out" in name)
-    assert model.get_encoder().length_embedding.weight.grad[5].abs().sum() > 0
+    used = model.get_decoder().length_embedding.weight.grad.abs().sum(dim=1).nonzero().flatten().tolist()
+    assert {2, 3, 4, 5} <= set(used) <= set(range(6))  # of length 5 and of what remains: one table for both
+
+
+def test_encoder_and_decoder_look_lengths_up_in_one_table(any_family, tmp_path):
+    model = wild(any_family, **FULL)
+    names = [name for name in model.state_dict() if "length_embedding" in name]
+    assert len(names) == 1 and names[0].endswith("decoder.length_embedding.weight")
+    batch = {"input_ids": SOURCE, "decoder_input_ids": IDS, "length": [3, 9]}
+    model.save_pretrained(tmp_path)
+    with torch.no_grad():
+        logits = model(**batch).logits
+        again = type(model).from_pretrained(tmp_path)
+        assert torch.equal(again(**batch).logits, logits)
+        states = model.get_encoder()(SOURCE, length=[3, 9])[0]
+        for other in (again, copy.deepcopy(again)):
+            other.get_decoder().length_embedding.weight[9] += 1  # no other row than that of the second length
+            moved = (other.get_encoder()(SOURCE, length=[3, 9])[0] != states).any(dim=(1, 2))
+            assert moved.tolist() == [False, True]
+        assert torch.equal(model(**batch).logits, logits)
 
 
 def test_a_cache_of_a_model_without_a_head_is_refused():

@@ -122,6 +122,7 @@ def test_the_cache_follows_its_rows_whatever_their_number():
 FAMILIES = [
     ("bart", {"length_encoding": "lrpe", "encoder_length_embedding": True, "absolute_positions": True}, "float32"),
     ("m2m_100", {"length_encoding": "pre", "absolute_positions": True}, "float32"),
+    ("mbart", {"length_encoding": "learned", "encoder_length_embedding": True, "absolute_positions": True}, "float32"),
     ("t5", {"length_encoding": "scale", "length_unit": "word"}, "float32"),
     ("marian", {"length_projection": True, "length_unit": "character"}, "int8"),
 ]
@@ -131,8 +132,8 @@ FAMILIES = [
 @pytest.mark.parametrize(("family", "fields", "quantization"), FAMILIES, ids=[row[0] for row in FAMILIES])
 def test_every_family_runs(family, fields, quantization, tmp_path):
     model, tokenizer = controlled_model(family, **fields), tokenizer_of(family)
-    if family == "bart":
-        torch.nn.init.normal_(model.get_encoder().length_embedding.weight)  # zero says nothing of the length
+    if family in ("bart", "mbart"):
+        torch.nn.init.normal_(model.get_encoder().length_table.weight)  # zero says nothing of the length
     export_onnx(model, tokenizer, tmp_path, quantization)
     other, batch = runner(tmp_path), tokenizer(TEXTS, return_tensors="pt", padding=True)
     batch.pop("token_type_ids", None)

@@ -113,10 +113,31 @@ def test_an_adapter_may_train_token_embeddings(any_family, fields):
 
 
 def test_an_adapter_that_leaves_a_new_projection_out_is_told_the_setting_that_works():
-    message = r"frozen at zero.*LoraConfig\(target_modules='all-linear'\), or modules_to_save=\['length_projection'\]"
     model = peft.get_peft_model(controlled("bart"), peft.LoraConfig(target_modules=["q_proj"])).train()
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"length_projection is frozen .*modules_to_save=\['length_projection'\]"):
         model(input_ids=SOURCE, labels=LABELS)  # that it works is test_an_adapter_may_train_token_embeddings
+
+
+@pytest.mark.parametrize("encoding", ["learned", "none"])
+def test_an_adapter_that_leaves_a_new_table_of_lengths_out_is_told_the_setting_that_works(encoding):
+    fields = {"length_encoding": encoding, "encoder_length_embedding": True, "absolute_positions": True}
+    config = peft.LoraConfig(target_modules=["q_proj"])
+    model = peft.get_peft_model(build_model_of("bart", **fields), config).train()
+    with pytest.raises(ValueError, match=r"length_embedding is frozen .*modules_to_save=\['length_embedding'\]"):
+        model(input_ids=SOURCE, labels=LABELS)
+    config = peft.LoraConfig(target_modules=["q_proj"], modules_to_save=["length_embedding"])
+    tuned = train(peft.get_peft_model(build_model_of("bart", **fields), config))
+    assert not torch.allclose(logits(tuned, 2), logits(tuned, 9), atol=1e-5)  # the labels have two tokens
+
+
+def test_an_adapter_changes_the_shared_table_for_both_sides_and_merges_as_it_was_trained(any_family):
+    model = build_model_of(any_family, absolute_positions=True, **FULL)
+    tuned = train(peft.get_peft_model(model, peft.LoraConfig(target_modules=["length_embedding"])))
+    expected, states = logits(tuned, 3), tuned.get_base_model().get_encoder()(SOURCE, length=3)[0]
+    assert not torch.allclose(expected, logits(tuned, 9), atol=1e-5)
+    merged = tuned.merge_and_unload()
+    torch.testing.assert_close(merged.get_encoder()(SOURCE, length=3)[0], states)
+    torch.testing.assert_close(logits(merged, 3), expected)
 
 
 CAUSAL = {

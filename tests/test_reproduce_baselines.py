@@ -168,3 +168,21 @@ def test_a_length_that_the_table_does_not_test_is_written_for_the_figure(tmp_pat
     written = read_rows(folder / "lengths_7_outputs.jsonl")
     assert [(row["source"], row["requested"]) for row in written] == [(row["source"], 7) for row in rows]
     assert figure.outputs_of(folder, 7) == written and all(row["length"] == len(row["output"]) for row in written)
+
+
+def test_the_figure_of_differences_has_a_panel_for_each_system_and_leaves_dropped_rows_out(tmp_path, capsys):
+    lengths = {"lstm": [(40, 30), (25, 45), (None, None), (400, 50)], "transformer": [(31, 30), (29, 30)]}
+    for name, pairs in lengths.items():
+        (tmp_path / name).mkdir()
+        rows = [{"source": "s", "reference": "r", "requested": own, "length": n} for n, own in pairs]
+        write_rows(tmp_path / name / "test_outputs.jsonl", rows)
+    assert figure.differences_of(tmp_path / "lstm") == [10, -20, 350]
+    figure.main([str(tmp_path), "--difference", "--output_file", str(tmp_path / "difference.png")])
+    said = capsys.readouterr().out
+    # (10 - 20 + 350) / 3, and (100 + 400 + 122500) / 3
+    assert "| lstm | 113.33 | 41000.0 |" in said and "| transformer | 0.00 | 1.0 |" in said
+    assert (tmp_path / "difference.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(FileNotFoundError, match="there is no .*ldpe.test_outputs.jsonl; run the row"):
+        figure.main([str(tmp_path), "--difference", "--rows", "ldpe", "--output_file", "x.png"])
+    with pytest.raises(ValueError, match=r"--lengths \[30\] has no effect with --difference; leave it out"):
+        figure.main([str(tmp_path), "--difference", "--lengths", "30", "--output_file", "x.png"])

@@ -8,7 +8,7 @@ from hf_lenctrl import LenCtrlMarianConfig, train_marian_tokenizer
 
 
 SPECIAL = {"</s>": 0, "<unk>": 1, "<pad>": 2}
-VOCABULARIES = pytest.mark.parametrize("target_vocabulary", ["character", "shared"])
+VOCABULARIES = pytest.mark.parametrize("target_vocabulary", ["character", "joined", "shared"])
 
 
 def target_vocabulary_of(tokenizer) -> dict[str, int]:
@@ -30,13 +30,24 @@ def test_targets_are_characters_and_sources_subwords_or_both_are_subwords(charac
     assert shared[-1] == 0 and len(shared) < len(text)
 
 
+def test_a_joined_vocabulary_has_the_characters_among_the_subwords(tmp_path):
+    tokenizer = train_marian_tokenizer(SOURCES, TARGETS, tmp_path, vocab_size=80, target_vocabulary="joined")
+    target = tokenizer(text_target="small text")["input_ids"]
+    assert tokenizer.convert_ids_to_tokens(target) == [*"small▁text", "</s>"]
+    source = tokenizer("small text file")["input_ids"]
+    assert len(source) < len("small text file") and set(source) & set(target) - {0}  # one id on both sides
+    pieces = set("".join(TARGETS).replace(" ", "▁")) | SPECIAL.keys()
+    assert pieces <= tokenizer.get_vocab().keys() and max(tokenizer.get_vocab().values()) == len(tokenizer) - 1
+
+
 @VOCABULARIES
 def test_autotokenizer_loads_what_was_saved(target_vocabulary, tmp_path):
     spaced = "it 's here , is n't it ? yes ."  # clean-up would take out five spaces
     sources, targets = (text for text in ["", *SOURCES, "  "]), (text for text in ["\n", *TARGETS, spaced])
     options = {"vocab_size": 80, "target_vocabulary": target_vocabulary, "model_max_length": 40}
     trained = train_marian_tokenizer(sources, targets, tmp_path, **options)
-    assert len(trained.encoder) == 80  # special tokens included
+    more = 2 if target_vocabulary == "joined" else 0  # "'" and "?", which no source has
+    assert len(trained.encoder) == 80 + more  # special tokens included
     for config in (None, LenCtrlMarianConfig()):  # and as in the folder of a trained model
         if config is not None:
             config.save_pretrained(tmp_path)
@@ -80,6 +91,6 @@ def test_text_may_hold_the_names_of_special_tokens(target_vocabulary, tmp_path):
 def test_no_text_and_an_unknown_vocabulary_are_errors(sources, targets, target_vocabulary, tmp_path):
     with pytest.raises(ValueError, match="no text to train a tokenizer on: every source or target is empty"):
         train_marian_tokenizer(sources, targets, tmp_path, vocab_size=80, target_vocabulary=target_vocabulary)
-    with pytest.raises(ValueError, match="must be one of character, shared, got 'char'"):
+    with pytest.raises(ValueError, match="must be one of character, joined, shared, got 'char'"):
         train_marian_tokenizer(SOURCES, TARGETS, tmp_path, target_vocabulary="char")
     assert not any(tmp_path.iterdir())

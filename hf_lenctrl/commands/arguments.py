@@ -69,7 +69,9 @@ class ModelArguments:
     attn_implementation: str | None = option(None, "eager is faster for short rows on a CPU", ["sdpa", "eager"])
     tokenizer_name_or_path: str | None = option(None, "Tokenizer; one is trained without it")
     vocab_size: int = option(16_000, "Subwords of a tokenizer trained here")
-    target_vocabulary: str = option("character", "Characters, or subwords of both sides", ["character", "shared"])
+    target_vocabulary: str = option(
+        "character", "Characters, alone or joined, or subwords", ["character", "joined", "shared"]
+    )
     byte_fallback: bool = option(False, "A tokenizer trained here writes unknown characters as UTF-8 bytes")
 
     def __post_init__(self):

@@ -38,7 +38,7 @@ from .run import fit, publish, set_up
 
 
 logger = logging.getLogger(__name__)
-_ENCODINGS = ["ldpe", "lrpe", "pre", "learned", "none"]
+_ENCODINGS = ["ldpe", "lrpe", "pre", "pre_noise", "learned", "none"]
 _SETTINGS = """max_steps num_train_epochs per_device_train_batch_size gradient_accumulation_steps learning_rate
     lr_scheduler_type warmup_steps weight_decay bf16 fp16 seed""".split()
 _OWN_SETTINGS = "overshoot_share no_length_share projection_lr_factor lora_r lora_target max_length".split()

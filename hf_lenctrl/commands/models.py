@@ -254,7 +254,7 @@ def _shape(args: ModelArguments, tokenizer, max_positions: int) -> dict[str, Any
     """Fields of a stock configuration."""
     separate = getattr(tokenizer, "separate_vocabs", False)
     if separate and args.family == "bart":
-        raise ValueError("--family bart has one vocabulary for both sides; give --target_vocabulary shared")
+        raise ValueError("--family bart has one vocabulary for both sides; give --target_vocabulary shared or joined")
     shape: dict[str, Any] = {name: getattr(args, name) for name in ("d_model", "dropout", "activation_function")}
     shape |= {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     eos, start = tokenizer.eos_token_id, "eos_token_id" if args.family == "bart" else "pad_token_id"

@@ -32,10 +32,11 @@ _AT_ONCE = 16  # outputs: their logits take more memory than a step of generatio
 
 def rerank(source: str, candidates: Sequence[str], scores: Sequence[float] | None = None) -> list[int]:
     """
-    Order candidates by how many words of the source they contain (Takase & Okazaki 2019, section 3.3, n = 20).
+    Order candidates by how many words of the source they contain, after Takase & Okazaki 2019, section 3.3 (n = 20).
 
-    Words are lower-cased runs of letters and digits, compared by their Porter stems; each distinct stem of a candidate
-    that stands in the source counts once, so that repeating a word gains nothing. Ties go to the better score.
+    The score is our own. Words are lower-cased runs of letters and digits, compared by their Porter stems; each
+    distinct stem of a candidate that stands in the source counts once, so that repeating a word gains nothing. Ties go
+    to the better score. The score of the authors counts repeated words; it is in `recipes/reproduce/reranking.py`.
 
     Args:
         source (`str`): The text of the candidates.

@@ -15,6 +15,7 @@ from ..lengths import check_name
 
 # The same ids on both sides: a model has one pad, EOS and unknown id for encoder and decoder.
 SPECIAL_TOKENS = {"</s>": 0, "<unk>": 1, "<pad>": 2}
+TARGET_VOCABULARIES = ("character", "joined", "shared")
 
 
 def train_marian_tokenizer(
@@ -37,7 +38,8 @@ def train_marian_tokenizer(
         vocab_size (`int`, *optional*, defaults to 16,000): Subwords, fewer where the text does not hold as many.
         target_vocabulary (`str`, *optional*, defaults to `"character"`): `"character"` gives the setting of Takase &
             Okazaki 2019, section 3.1: subwords on the source side, characters on the target side, a vocabulary each.
-            `"shared"` gives one subword model for both.
+            `"joined"` gives the same, but one vocabulary, with which a model shares its embeddings, as the authors'
+            code trains it. `"shared"` gives one subword model for both.
         character_coverage (`float`, *optional*, defaults to 1.0): Share of the text's characters that the vocabulary
             covers; 0.9995 suits Japanese and Chinese.
         byte_fallback (`bool`, *optional*, defaults to `False`): Whether a subword model writes characters that the
@@ -50,10 +52,10 @@ def train_marian_tokenizer(
     Raises:
         `ValueError`: for an unknown `target_vocabulary` or without text.
     """
-    check_name("target_vocabulary", target_vocabulary, ("character", "shared"))
-    separate = target_vocabulary == "character"
+    check_name("target_vocabulary", target_vocabulary, TARGET_VOCABULARIES)
+    separate, shared = target_vocabulary == "character", target_vocabulary == "shared"
     source_spm = _train(
-        sources if separate else itertools.chain(sources, targets),
+        itertools.chain(sources, targets) if shared else sources,
         vocab_size=vocab_size - len(SPECIAL_TOKENS) + 1,  # SentencePiece counts its own <unk>
         character_coverage=character_coverage,
         byte_fallback=byte_fallback,
@@ -62,14 +64,16 @@ def train_marian_tokenizer(
     # Without the dummy prefix every target token is one character of the output, so that progress equals position.
     characters: dict = {"model_type": "char", "vocab_size": 2**15, "add_dummy_prefix": False}
     characters["character_coverage"] = character_coverage
-    target_spm = _train(targets, **characters) if separate else source_spm
+    target_spm = source_spm if shared else _train(targets, **characters)
+    spms = {"source": source_spm, "target": target_spm}
+    vocabularies = {side: _vocabulary(*((spm,) if separate else spms.values())) for side, spm in spms.items()}
     with tempfile.TemporaryDirectory() as folder:
         files = {}
-        for side, spm in (("source", source_spm), ("target", target_spm)):
+        for side, spm in spms.items():
             files[f"{side}_spm"] = Path(folder, f"{side}.spm")
             files[f"{side}_spm"].write_bytes(spm)
             files[f"{side}_vocab"] = Path(folder, f"{side}_vocab.json")
-            files[f"{side}_vocab"].write_text(json.dumps(_vocabulary(spm), ensure_ascii=False), encoding="utf-8")
+            files[f"{side}_vocab"].write_text(json.dumps(vocabularies[side], ensure_ascii=False), encoding="utf-8")
         MarianTokenizer(
             str(files["source_spm"]),
             str(files["target_spm"]),
@@ -103,7 +107,9 @@ def _train(texts: Iterable[str], **options) -> bytes:
     return model.getvalue()
 
 
-def _vocabulary(spm: bytes) -> dict[str, int]:
-    model = sentencepiece.SentencePieceProcessor(model_proto=spm)
-    pieces = [model.id_to_piece(i) for i in range(1, model.get_piece_size())]  # 0 is <unk>
+def _vocabulary(*spms: bytes) -> dict[str, int]:
+    """The special tokens and the pieces of the models, each piece once."""
+    models = [sentencepiece.SentencePieceProcessor(model_proto=spm) for spm in spms]
+    numbered = ((model, i) for model in models for i in range(1, model.get_piece_size()))  # 0 is <unk>
+    pieces = dict.fromkeys(model.id_to_piece(i) for model, i in numbered)
     return SPECIAL_TOKENS | {piece: i for i, piece in enumerate(pieces, start=len(SPECIAL_TOKENS))}

@@ -108,7 +108,10 @@ class ResumableTrainer(HubTrainer):
         # PEFT keeps a copy of a module that it saves, under a longer name
         new = [p for name, p in names.items() if "length_projection" in name.split(".") and p.requires_grad]
         if not new:
-            raise ValueError("projection_lr_factor needs a length projection; give a base_model, or leave it out")
+            raise ValueError(
+                "projection_lr_factor needs a length projection, which a base_model gets, unless its encoder and "
+                "decoder share a table of lengths; leave it out"
+            )
         for group in optimizer.param_groups:
             group["params"] = [p for p in group["params"] if not any(p is q for q in new)]
         rate = self.projection_lr_factor * self.args.learning_rate

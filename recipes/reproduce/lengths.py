@@ -2,16 +2,23 @@
 
     python recipes/reproduce/lengths.py runs/reproduce/headline_en --lengths 30 50 70 --output_file lengths.png
     python recipes/reproduce/lengths.py runs/reproduce/headline_en --rows lstm lenemb_lstm --output_file lengths.png
+    python recipes/reproduce/lengths.py runs/reproduce/headline_en --difference --output_file difference.png
 
-A row of panels for each system, from the outputs that run.py left in the folders of its rows; a column for each
-requested length, in the unit of the table, with a line where it is. Nguyen et al. 2023 compare these systems by ROUGE
-F1 at 30, 50 and 70 words (their figures 10 to 15). A length that the table does not test is written by the trained
-models now, to `lengths_*_outputs.jsonl` in the same folders. To resume, repeat the command.
+A row of panels for each system, from the outputs that run.py left in the folders of its rows; a column
+for each requested length, with a line where it is. Lengths are in the unit of the table: characters in headline_en.
+Nguyen et al. 2023 compare these systems by ROUGE F1 at 30, 50 and 70 words (their figures 10 to 15). A length that the
+table does not test is written by the trained models now, to `lengths_*_outputs.jsonl` in the same folders. To resume,
+repeat the command.
+
+`--difference` draws another figure, Figure 1 of Takase & Okazaki 2019: for each system the length of each output less
+that of its reference. Their system is an LSTM without a length; a system that is given one gets that of the reference.
 """
 
 import argparse
 import json
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import baselines  # noqa: F401  registers the families of the papers' baselines
 import yaml
@@ -24,6 +31,7 @@ from hf_lenctrl.evaluation.metrics import rouge_metrics
 
 # full, model 1, model 2 (without the encoder's and the decoder's embedding), LE, LA, LC, LPAS
 SYSTEMS = ["nguyen", "nguyen_1", "nguyen_2", "lenemb_lstm", "la", "lc_convs2s", "lpas"]
+PLAIN = ["lstm", "transformer"]
 
 
 def outputs_of(folder: Path, length: int) -> list[dict]:
@@ -56,10 +64,26 @@ def rouge_of(outputs: list[dict], folder: Path) -> str:
     return " / ".join(f"{figures[f'rouge{n}_f1']:.1f}" for n in "12L")
 
 
+def differences_of(folder: Path) -> list[int]:
+    """Units of each output less those of its reference; raises `FileNotFoundError` where it was not tested."""
+    file = folder / "test_outputs.jsonl"
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no {file}; run the row: python recipes/reproduce/run.py ...")
+    return [row["length"] - row["requested"] for row in Rows(str(file)).values if row["length"] is not None]
+
+
 def requested_in(folder: Path) -> list[int]:
     """The lengths that a row was tested at."""
     names = [path.name.split("_")[1] for path in folder.glob("test_*_outputs.jsonl")]
     return sorted(int(name) for name in names if name.isdecimal())
+
+
+def panels(rows: int, columns: int, width: float) -> tuple[Any, Any]:
+    """An empty figure, and its axes `(rows, columns)`."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, 1.2 * rows + 0.6), layout="constrained")
+    return figure, figure.subplots(rows, columns, sharex="col", squeeze=False)
 
 
 def draw(rows: dict[str, dict[int, list[int]]], path: Path) -> None:
@@ -70,15 +94,8 @@ def draw(rows: dict[str, dict[int, list[int]]], path: Path) -> None:
         rows (`dict`): For each system, for each requested length, the units of the outputs.
         path (`Path`): A file whose ending matplotlib knows: `.png`, `.svg`, `.pdf`.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     requested = list(next(iter(rows.values())))
-    size = (3 * len(requested), 1.2 * len(rows) + 0.6)
-    shape = len(rows), len(requested)
-    figure, axes = plt.subplots(*shape, sharex="col", squeeze=False, layout="constrained", figsize=size)
+    figure, axes = panels(len(rows), len(requested), width=3 * len(requested))
     for row, (name, found) in zip(axes, rows.items(), strict=True):
         for axis, length in zip(row, requested, strict=True):
             last = 2 * length  # what is longer counts as this long
@@ -90,17 +107,39 @@ def draw(rows: dict[str, dict[int, list[int]]], path: Path) -> None:
         axis.set_title(f"requested: {length}")
     figure.supxlabel("length of the output")
     figure.savefig(path, dpi=120)
-    plt.close(figure)
+
+
+def draw_differences(found: dict[str, list[int]], path: Path, last: int = 100) -> None:
+    """Write the figure of differences, a panel for each system; what is farther than `last` from 0 counts as that."""
+    figure, axes = panels(len(found), 1, width=6)
+    for (axis,), (name, differences) in zip(axes, found.items(), strict=True):
+        bins = range(-last, last + 2)
+        axis.hist([max(-last, min(n, last)) for n in differences], bins=bins, color="#4c72b0")
+        axis.set_ylabel(name, rotation=0, ha="right", va="center")
+        axis.set_yticks([])
+    figure.supxlabel("length of the output less that of the reference")
+    figure.savefig(path, dpi=120)
 
 
 def main(argv=None) -> None:
     """Run the recipe."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="--output_dir of run.py")
-    parser.add_argument("--rows", nargs="+", default=SYSTEMS, help="systems, from top to bottom")
+    parser.add_argument("--rows", nargs="+", help="systems, from top to bottom")
+    parser.add_argument("--difference", action="store_true", help="draw output length less reference length")
     parser.add_argument("--lengths", type=int, nargs="+", help="requested lengths; those of the table by default")
     parser.add_argument("--output_file", type=Path, required=True, help="the figure: png, svg or pdf")
     args = parser.parse_args(argv)
+    args.rows = args.rows or (PLAIN if args.difference else SYSTEMS)
+    if args.difference:
+        if args.lengths:
+            raise ValueError(f"--lengths {args.lengths} has no effect with --difference; leave it out")
+        differences = {name: differences_of(args.folder / name) for name in args.rows}
+        print("| system | mean difference | mean of its square |\n|---|---|---|")
+        for name, values in differences.items():
+            print(f"| {name} | {fmean(values):.2f} | {fmean(n * n for n in values):.1f} |")
+        draw_differences(differences, args.output_file)
+        return
     requested = args.lengths or requested_in(args.folder / args.rows[0])
     if not requested:
         raise FileNotFoundError(
