@@ -61,6 +61,18 @@ def test_rouge_of_one_text(prediction, reference, options, expected):
     assert actual.keys() == set(ALL) and {name: actual[name] for name in expected} == pytest.approx(expected)
 
 
+def test_rouge_of_several_references_sums_their_matches():
+    # 1 of 2 words and 3 of 4, 0 of 1 pairs of words and 1 of 3; precision 1/3 and 1 of words
+    found = rouge_metrics(["one two three"], [["two five", "one three two three"]])
+    assert found["rouge1_recall"] == pytest.approx(100 * 4 / 6)
+    assert found["rouge2_recall"] == pytest.approx(100 * 1 / 4)
+    assert found["rouge1_f1"] == pytest.approx(100 * 2 * (2 / 3) * (2 / 3) / (2 / 3 + 2 / 3))
+    assert found["rougeL_recall"] == pytest.approx(100 * 4 / 6)  # "two"; "one two three"
+    assert rouge_metrics(["a", "b"], ["a", ["b"]])["rouge1_recall"] == 100
+    with pytest.raises(ValueError, match="each prediction needs a reference, got none in row 1; drop the row"):
+        rouge_metrics(["a", "b"], ["a", []])
+
+
 def test_rouge_of_characters_sees_japanese(caplog):
     # 6 of 8 characters, white space left out; 4 of 7 pairs; the longest common subsequence has 6
     actual = rouge_metrics(["日本の 地図です"], ["日本の古い地図で"], unit="character", use_stemmer=False)

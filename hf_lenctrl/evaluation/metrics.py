@@ -80,13 +80,27 @@ def rouge_scorer(names: Sequence[str], unit: str = "word", use_stemmer: bool = T
         raise ImportError('ROUGE needs rouge_score: pip install "hf_lenctrl[train]"') from error
 
     check_name("unit of ROUGE", unit, ROUGE_UNITS)
-    tokenizer = _Characters() if unit == "character" else None
-    return RougeScorer(list(names), use_stemmer=use_stemmer, tokenizer=tokenizer)
+    return RougeScorer(list(names), tokenizer=_rouge_tokenizer(unit, use_stemmer))
+
+
+def _rouge_tokenizer(unit: str, use_stemmer: bool) -> Any:
+    from rouge_score.tokenizers import DefaultTokenizer
+
+    return _Characters() if unit == "character" else DefaultTokenizer(use_stemmer)
+
+
+def _model_average(scores: Sequence[Any], sizes: Sequence[int]) -> tuple[float, float]:
+    """Return recall and F1 of the matches with several references, of which each has so many n-grams."""
+    if len(scores) == 1:
+        return scores[0].recall, scores[0].fmeasure
+    recall = sum(score.recall * size for score, size in zip(scores, sizes, strict=True)) / max(1, sum(sizes))
+    precision = sum(score.precision for score in scores) / len(scores)
+    return recall, 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
 def rouge_metrics(
     predictions: Sequence[str],
-    references: Sequence[str],
+    references: Sequence[str | Sequence[str]],
     *,
     max_bytes: int | None = None,
     use_stemmer: bool = True,
@@ -96,7 +110,10 @@ def rouge_metrics(
     Mean ROUGE-1, 2 and L, recall and F1, in percent, by `rouge_score`.
 
     Args:
-        predictions (`Sequence[str]`), references (`Sequence[str]`): Texts, one reference for each prediction.
+        predictions (`Sequence[str]`): Texts.
+        references (`Sequence[str]` or `Sequence[Sequence[str]]`): One reference for each prediction, or a list of
+            them, as in DUC 2004. The matches with all of them are summed, and divided by the sum of their n-grams (Lin
+            2004, eq. 1): the model average of ROUGE-1.5.5, its default (`-f A`), not the best reference (`-f B`).
         max_bytes (`int`, *optional*): Cut each prediction to so many UTF-8 bytes first (75 in DUC 2004); a character
             cut in two is left out. References stay whole.
         use_stemmer (`bool`, *optional*, defaults to `True`): Porter stems, as ROUGE-1.5.5 `-m`.
@@ -107,22 +124,39 @@ def rouge_metrics(
         `dict[str, float]`: `rouge1_recall`, `rouge1_f1`, and so on.
 
     Raises:
-        `ValueError`: without predictions, when the two differ in number, for `max_bytes` under 1, or another unit.
+        `ValueError`: without predictions, when the two differ in number, for a prediction without a reference, for
+        `max_bytes` under 1, or another unit.
+
+    Example:
+
+    ```python
+    >>> from hf_lenctrl.evaluation.metrics import rouge_metrics
+    >>> round(rouge_metrics(["a small editor"], [["an editor", "a small text editor"]])["rouge1_recall"], 1)
+    66.7
+
+    ```
     """
     if max_bytes is not None:
         check_counts(max_bytes=max_bytes)
     _check_pairs(predictions, references, "each prediction needs one reference")
+    lists = [[own] if isinstance(own, str) else list(own) for own in references]
+    if (row := next((i for i, own in enumerate(lists) if not own), None)) is not None:
+        raise ValueError(f"each prediction needs a reference, got none in row {row}; drop the row")
     names = ["rouge1", "rouge2", "rougeL"]
-    scorer = rouge_scorer(names, unit, use_stemmer)
-    if unit == "word" and not any(re.search("[A-Za-z0-9]", reference) for reference in references):
+    scorer, tokenize = rouge_scorer(names, unit, use_stemmer), _rouge_tokenizer(unit, use_stemmer).tokenize
+    if unit == "word" and not any(re.search("[A-Za-z0-9]", reference) for own in lists for reference in own):
         logger.warning("no reference has a Latin word, so ROUGE of words is 0; compare characters: unit='character'")
     totals = {f"{name}_{part}": 0.0 for name in names for part in ("recall", "f1")}
-    for prediction, reference in zip(predictions, references, strict=True):
+    for prediction, own in zip(predictions, lists, strict=True):
         if max_bytes is not None:
             prediction = prediction.encode("utf-8")[:max_bytes].decode("utf-8", errors="ignore")
-        for name, score in scorer.score(reference, prediction).items():
-            totals[f"{name}_recall"] += score.recall
-            totals[f"{name}_f1"] += score.fmeasure
+        scores = [scorer.score(reference, prediction) for reference in own]
+        for name in names:
+            # n-grams of each reference; the longest common subsequence is counted in words
+            sizes = [max(0, len(tokenize(text)) - (name == "rouge2")) for text in own] if len(own) > 1 else [1]
+            recall, f1 = _model_average([score[name] for score in scores], sizes)
+            totals[f"{name}_recall"] += recall
+            totals[f"{name}_f1"] += f1
     return {name: 100 * total / len(predictions) for name, total in totals.items()}
 
 
