@@ -198,8 +198,8 @@ def test_a_table_of_the_papers_leaves_a_ratio_that_is_not_there_empty(tmp_path, 
     write(tmp_path / "plain" / "outputs_free.jsonl", ["a b", "c d"], ["", ""], target=["", ""])
     options = {"length_unit": "word", "bleu_tokenizer": "13a"}
     table = {"title": "T", "lengths": ["free"], "rows": {"plain": {}}, "options": options, "predictor": {}}
-    figures = {"bleu": 0.0, "length_ratio": None, "variance": 4.0}
-    assert "| plain | 0.000 /  / 4.000 |" in render(table, {"plain": {"figures": {"free": figures}}}, tmp_path)
+    figures = {"bleu": 0.0, "length_ratio": None, "variance": 4.0, "distinct": 1.0}
+    assert "| plain | 0.000 /  / 4.000 / 1.000 |" in render(table, {"plain": {"figures": {"free": figures}}}, tmp_path)
 
 
 def test_no_script_has_the_name_of_a_library():
