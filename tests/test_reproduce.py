@@ -243,12 +243,21 @@ def test_the_best_seed_by_bleu_on_the_validation_rows_stands_in_the_tables(tmp_p
     assert "| plain | plain_seed3 of 2 |" in reproduce.render(table, known, tmp_path)
 
 
-def test_seeds_of_a_translation_need_a_validation(files, tmp_path):
-    options = {**TRANSLATION["options"], "load_best_model_at_end": False}
-    (tmp_path / "table.yaml").write_text(yaml.safe_dump({**TRANSLATION, "options": options}, sort_keys=False))
+@pytest.mark.parametrize(
+    ("option", "got"),
+    [
+        ({"load_best_model_at_end": False}, "load_best_model_at_end=False metric_for_best_model=bleu"),
+        ({"metric_for_best_model": "loss"}, "metric_for_best_model=loss"),
+        ({"eval_steps": 3, "save_steps": 3}, "max_steps=2 eval_steps=3"),
+    ],
+)
+def test_seeds_of_a_translation_need_a_validation(files, tmp_path, option, got):
+    table = {**TRANSLATION, "options": {**TRANSLATION["options"], **option}}
+    (tmp_path / "table.yaml").write_text(yaml.safe_dump(table, sort_keys=False))
     where = [str(tmp_path / "table.yaml"), "--train_file", str(files / "rows.jsonl"), "--output_dir", str(tmp_path)]
-    with pytest.raises(ValueError, match="set load_best_model_at_end=true and metric_for_best_model=bleu"):
+    with pytest.raises(ValueError, match=f"and eval_steps and save_steps to at most max_steps; got .*{got}"):
         reproduce.main(where)
+    assert not (tmp_path / "transformer").exists()
 
 
 def test_one_number_of_seeds_is_that_of_every_row(tmp_path):

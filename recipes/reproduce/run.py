@@ -328,13 +328,23 @@ def validation_of(folder: Path) -> dict[str, float] | None:
     return {"step": kept[0]["step"], "bleu": kept[0]["eval_bleu"], "loss": kept[0]["eval_loss"]} if kept else None
 
 
+def check_validated(options: dict) -> None:
+    """Raise `ValueError` where a training keeps no checkpoint for its BLEU on the validation rows."""
+    steps, every = (options.get(name) or 0 for name in ("max_steps", "eval_steps"))
+    best = options.get("load_best_model_at_end") and options.get("metric_for_best_model") == "bleu"
+    if not best or 0 < steps < every:
+        names = ("load_best_model_at_end", "metric_for_best_model", "max_steps", "eval_steps")
+        got = " ".join(f"{name}={options.get(name)}" for name in names)
+        raise ValueError(
+            "the best seed is that with the best BLEU on the validation rows: set load_best_model_at_end=true, "
+            f"metric_for_best_model=bleu, and eval_steps and save_steps to at most max_steps; got {got}"
+        )
+
+
 def translate(out: Path, name: str, options: dict, spec: dict) -> dict[str, Any]:
     """Train a row of a translation table, let it write with each way of giving the length; returns what is known."""
-    if "seeds" in spec and not (options.get("load_best_model_at_end") and options["metric_for_best_model"] == "bleu"):
-        raise ValueError(
-            "the best of several seeds is chosen by BLEU on the validation rows: set load_best_model_at_end=true and "
-            "metric_for_best_model=bleu, with eval_strategy=steps"
-        )
+    if "seeds" in spec:
+        check_validated(options)
     folder = out / name
     loss = train(folder, options, [])["test_loss"]
     rows = Rows(str(folder / "test.jsonl"))
