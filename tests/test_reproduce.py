@@ -13,6 +13,9 @@ from recipe_runs import ROOT, ROWS, read_rows, write_rows
 from run import load_table
 from transformers import GenerationMixin
 
+from hf_lenctrl.commands.arguments import parse_arguments
+from hf_lenctrl.commands.train import CLASSES
+
 
 TABLES = sorted((ROOT / "recipes" / "reproduce").glob("*.yaml"))
 TABLE = {
@@ -241,6 +244,18 @@ def test_the_best_seed_by_bleu_on_the_validation_rows_stands_in_the_tables(tmp_p
     assert "| plain | 100.00 | 100.00 | 1.000 | 0.000 | 0.50 |" in tables  # the outputs of seed 2
     del known["plain_seed2"]  # --seeds 1 3
     assert "| plain | plain_seed3 of 2 |" in reproduce.render(table, known, tmp_path)
+
+
+def test_the_translation_table_follows_the_papers_protocol(tmp_path):
+    spec = load_table(ROOT / "recipes" / "reproduce" / "translation_en_ja.yaml")
+    assert len(reproduce.rows_of(spec)) == 5 * len(spec["rows"])  # section 4.1: five runs of each
+    # OpenNMT-py 1: --length_penalty none, and the end where the best of the beam is finished
+    assert spec["protocol"]["search"] == {"length_penalty": 0.0, "early_stopping": False}
+    options = {**spec["options"], "train_file": "rows.jsonl", "output_dir": str(tmp_path / "out"), "use_cpu": True}
+    reproduce.check_validated(options)
+    run, args = parse_arguments(CLASSES, [str(reproduce.write_run(tmp_path, options))])[2:]  # Trainer's checks
+    assert (run.average_checkpoints, args.metric_for_best_model, args.greater_is_better) == (1, "bleu", True)
+    assert args.max_steps % args.eval_steps == 0  # the last step is a candidate, too
 
 
 @pytest.mark.parametrize(
