@@ -49,6 +49,8 @@ def test_significance():
     baseline = [text.replace("a", "x").replace("e", "y") if i % 2 else text for i, text in enumerate(references)]
     same, better = paired_bootstrap(baseline, [baseline, references], references, samples=200)
     assert better < 0.05 < same == 1.0
+    # other texts, but no word of the references in either
+    assert paired_bootstrap(["x y z"] * 40, [["v w"] * 40], references[:40], samples=200) == [1.0]
 
 
 def systems_of(names: dict[str, list[str]]) -> list[System]:

@@ -147,9 +147,9 @@ def paired_bootstrap(
     named: Any = [("baseline", list(baseline)), *((str(i), list(system)) for i, system in enumerate(systems))]
     test = PairedTest(named, {"BLEU": bleu}, [list(references)], test_type="bs", n_samples=samples)
     results: Any = test()[1]["BLEU"]
-    # no resampled difference of equal outputs exceeds their own of 0, which the test takes for the rarest of events
-    same = [list(system) == list(baseline) for system in systems]
-    return [1.0 if equal else result.p_value for equal, result in zip(same, results[1:], strict=True)]
+    # where all resampled differences are 0, none exceeds the 0 of the whole, which the test takes for the rarest event
+    first, *others = results
+    return [1.0 if result.score == first.score else result.p_value for result in others]
 
 
 @dataclass
