@@ -256,6 +256,7 @@ def test_the_translation_table_follows_the_papers_protocol(tmp_path):
     run, args = parse_arguments(CLASSES, [str(reproduce.write_run(tmp_path, options))])[2:]  # Trainer's checks
     assert (run.average_checkpoints, args.metric_for_best_model, args.greater_is_better) == (1, "bleu", True)
     assert args.max_steps % args.eval_steps == 0  # the last step is a candidate, too
+    assert args.save_total_limit == 2  # with 1 Trainer removes the last, and the row would train again
 
 
 @pytest.mark.parametrize(
