@@ -13,6 +13,9 @@ from recipe_runs import ROOT, ROWS, read_rows, write_rows
 from run import load_table
 from transformers import GenerationMixin
 
+from hf_lenctrl.commands.arguments import parse_arguments
+from hf_lenctrl.commands.train import CLASSES
+
 
 TABLES = sorted((ROOT / "recipes" / "reproduce").glob("*.yaml"))
 TABLE = {
@@ -53,7 +56,11 @@ TRANSLATION = {
         "length_unit": "token",
         "bleu_tokenizer": "13a",
         "generation_early_stopping": False,
+        **{"eval_strategy": "steps", "eval_steps": 1, "save_steps": 1},
+        **{"load_best_model_at_end": True, "metric_for_best_model": "bleu"},
     },
+    "seeds": {"ldpe": 2},
+    "protocol": {"search": {"length_penalty": 0.0}},
     "predictor": {**NEW_MODEL, "length_unit": "token", "validation_share": 0.2, "max_steps": 2, "report_to": "none"},
     "paper": {"ldpe": {"bleu": ["", 35.87, 29.7, 37.19]}},
 }
@@ -180,13 +187,29 @@ def test_the_papers_figures_are_of_the_rows_that_stand_for_a_length(tmp_path, ch
 
 
 @pytest.mark.slow
-def test_translations_are_written_with_each_way_of_giving_the_length(files, tmp_path):
+def test_translations_are_written_with_each_way_of_giving_the_length(files, tmp_path, monkeypatch):
     (tmp_path / "table.yaml").write_text(yaml.safe_dump(TRANSLATION, sort_keys=False))
     where = [str(tmp_path / "table.yaml"), "--train_file", str(files / "rows.jsonl"), "--output_dir", str(tmp_path)]
+    searches, generate = [], reproduce.generate.generate
+    monkeypatch.setattr(
+        reproduce.generate, "generate", lambda *args, **how: searches.append(how) or generate(*args, **how)
+    )
     with stop_rules() as found:
         reproduce.main(where + ["--set", "predictor.max_steps=1"])
     assert found == {False}
+    assert [how["length_penalty"] for how in searches] == [0.0] * 10  # one of the plain model, three of each other row
     results = {row["row"]: row for row in read_rows(tmp_path / "results.jsonl")}
+    assert list(results) == ["transformer", "ldpe", "bin_tokens", "ldpe_seed2"]
+    for name, row in results.items():
+        assert row["config"]["protocol"] == {"search": {"length_penalty": 0.0}} and row["loss"] > 0
+        state = json.loads((tmp_path / name / "checkpoint-2" / "trainer_state.json").read_text())
+        logged = {
+            entry["step"]: (entry["eval_bleu"], entry["eval_loss"])
+            for entry in state["log_history"]
+            if "eval_bleu" in entry
+        }
+        best = max(logged, key=lambda step: logged[step][0])  # the first of equal ones
+        assert row["validation"] == {"step": best, "bleu": logged[best][0], "loss": logged[best][1]}
     assert results["transformer"]["figures"].keys() == {"free"}
     for name in ("ldpe", "bin_tokens"):
         assert results[name]["figures"].keys() == {"predict", "source", "reference"}
@@ -197,6 +220,66 @@ def test_translations_are_written_with_each_way_of_giving_the_length(files, tmp_
     assert json.loads((tmp_path / "predictor" / "checkpoint-1" / "trainer_state.json").read_text())["global_step"] == 1
     tables = (tmp_path / "tables.md").read_text()
     assert "(35.87)" in tables and "paired bootstrap" in tables and "| ldpe:source |" in tables
+    assert re.search(r"\| ldpe \| ldpe(_seed2)? of 2 \| [12] \|", tables)
+
+
+def test_the_best_seed_by_bleu_on_the_validation_rows_stands_in_the_tables(tmp_path, shared_tokenizer):
+    text, known = "the cat sat on the mat", {}
+    seeds = {"plain": (20.0, "the cat sat on a mat"), "plain_seed2": (22.0, text), "plain_seed3": (21.0, text)}
+    for name, (bleu, output) in seeds.items():
+        shared_tokenizer.save_pretrained(tmp_path / name)
+        write_rows(tmp_path / name / "outputs_free.jsonl", [{"output": output, "target": text}] * 2)
+        figures = {"bleu": bleu + 10, "length_ratio": 1.0, "variance": 0.0, "distinct": 0.5}
+        validation = {"step": 250, "bleu": bleu, "loss": bleu / 10}
+        known[name] = {"row": name, "figures": {"free": figures}, "validation": validation}
+    options = {"length_unit": "word", "bleu_tokenizer": "13a"}
+    table = {"title": "T", "lengths": ["free"], "rows": {"plain": {}}, "options": options, "predictor": {}}
+    table |= {"seeds": {"plain": 3}, "paper": {"plain": {"bleu": [38.42]}}}
+    tables = reproduce.render(table, known, tmp_path)
+    assert "| plain | 32.000 / 1.000 / 0.000 / 0.500 (38.42) |" in tables
+    # the mean of 30, 32 and 31, and its standard deviation
+    assert "| plain | 31.000 ± 1.000 / 1.000 ± 0.000 / 0.000 ± 0.000 / 0.500 ± 0.000 |" in tables
+    best = "plain_seed2 of 3 | 250 | 22.000 | 21.000 ± 1.000 | 2.200 | 2.100 ± 0.100"
+    assert f"| plain | {best} |" in tables
+    assert "| plain | 100.00 | 100.00 | 1.000 | 0.000 | 0.50 |" in tables  # the outputs of seed 2
+    del known["plain_seed2"]  # --seeds 1 3
+    assert "| plain | plain_seed3 of 2 |" in reproduce.render(table, known, tmp_path)
+
+
+def test_the_translation_table_follows_the_papers_protocol(tmp_path):
+    spec = load_table(ROOT / "recipes" / "reproduce" / "translation_en_ja.yaml")
+    assert len(reproduce.rows_of(spec)) == 5 * len(spec["rows"])  # section 4.1: five runs of each
+    # OpenNMT-py 1: --length_penalty none, and the end where the best of the beam is finished
+    assert spec["protocol"]["search"] == {"length_penalty": 0.0, "early_stopping": False}
+    options = {**spec["options"], "train_file": "rows.jsonl", "output_dir": str(tmp_path / "out"), "use_cpu": True}
+    reproduce.check_validated(options)
+    run, args = parse_arguments(CLASSES, [str(reproduce.write_run(tmp_path, options))])[2:]  # Trainer's checks
+    assert (run.average_checkpoints, args.metric_for_best_model, args.greater_is_better) == (1, "bleu", True)
+    assert args.max_steps % args.eval_steps == 0  # the last step is a candidate, too
+    assert args.save_total_limit == 2  # with 1 Trainer removes the last, and the row would train again
+
+
+@pytest.mark.parametrize(
+    ("option", "got"),
+    [
+        ({"load_best_model_at_end": False}, "load_best_model_at_end=False metric_for_best_model=bleu"),
+        ({"metric_for_best_model": "loss"}, "metric_for_best_model=loss"),
+        ({"eval_steps": 3, "save_steps": 3}, "max_steps=2 eval_steps=3"),
+    ],
+)
+def test_seeds_of_a_translation_need_a_validation(files, tmp_path, option, got):
+    table = {**TRANSLATION, "options": {**TRANSLATION["options"], **option}}
+    (tmp_path / "table.yaml").write_text(yaml.safe_dump(table, sort_keys=False))
+    where = [str(tmp_path / "table.yaml"), "--train_file", str(files / "rows.jsonl"), "--output_dir", str(tmp_path)]
+    with pytest.raises(ValueError, match=f"and eval_steps and save_steps to at most max_steps; got .*{got}"):
+        reproduce.main(where)
+    assert not (tmp_path / "transformer").exists()
+
+
+def test_one_number_of_seeds_is_that_of_every_row(tmp_path):
+    (tmp_path / "table.yaml").write_text("rows: {plain: {}, ldpe: {}}\nlengths: [5]\nseeds: 2\noptions: {}\n")
+    rows = reproduce.rows_of(load_table(tmp_path / "table.yaml"))
+    assert rows == {"plain": {}, "ldpe": {}, "plain_seed2": {"seed": 2}, "ldpe_seed2": {"seed": 2}}
 
 
 @pytest.mark.parametrize(

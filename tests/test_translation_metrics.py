@@ -49,6 +49,8 @@ def test_significance():
     baseline = [text.replace("a", "x").replace("e", "y") if i % 2 else text for i, text in enumerate(references)]
     same, better = paired_bootstrap(baseline, [baseline, references], references, samples=200)
     assert better < 0.05 < same == 1.0
+    # other texts, but no word of the references in either
+    assert paired_bootstrap(["x y z"] * 40, [["v w"] * 40], references[:40], samples=200) == [1.0]
 
 
 def systems_of(names: dict[str, list[str]]) -> list[System]:
@@ -56,47 +58,94 @@ def systems_of(names: dict[str, list[str]]) -> list[System]:
     for label, outputs in names.items():
         name, _, how = label.partition(":")
         produced = [len(text.split()) for text in outputs]
-        systems.append(System(name, how or None, outputs, produced, [6, 6, 8] if how else None))
+        systems.append(
+            System(name, how or None, outputs, produced, ([6, 6, 8] * len(outputs))[: len(outputs)] if how else None)
+        )
     return systems
 
 
 def test_tables_hold_each_system_where_it_belongs():
-    lengths = [6, 7, 11]  # of the references: two groups
+    lengths = [6, 7, 11] * 10  # of the references: two groups
     systems = {"transformer": WORSE, "ldpe:predict": ENGLISH, "ldpe:source": WORSE, "lrpe:source": WORSE}
+    systems = {name: texts * 10 for name, texts in systems.items()}
     options = {"unit": "word", "baseline": "transformer", "samples": 100}
-    tables = translation_tables(systems_of(systems), ENGLISH, lengths, **options)
+    tables = translation_tables(systems_of(systems), ENGLISH * 10, lengths, **options)
     lines = tables.markdown().splitlines()
-    columns = [f"{figure} {way}" for way in ("predict", "source") for figure in ("BLEU", "chrF", "LR", "VAR")]
+    columns = [
+        f"{figure} {way}" for way in ("predict", "source") for figure in ("BLEU", "chrF", "LR", "VAR", "distinct")
+    ]
     assert lines[2] == f"| model | {' | '.join(columns)} |"
     bleu, chrf = (translation_metrics(WORSE, ENGLISH)[name] for name in ("bleu", "chrf"))
     # WORSE has 6, 6 and 5 words, ENGLISH 6, 7 and 7
-    plain = f"{bleu:.2f} | {chrf:.2f} | {17 / 24:.3f} | {(0 + 1 + 36) / 3:.3f}"
-    assert lines[4] == f"| transformer | {plain} |  |  |  |  |"
-    assert lines[5].startswith(f"| ldpe | 100.00\\* | 100.00 | {20 / 24:.3f} | {16 / 3:.3f} | {plain}")
-    assert lines[6] == f"| lrpe |  |  |  |  | {plain} |"
+    plain = f"{bleu:.2f} | {chrf:.2f} | {17 / 24:.3f} | {(0 + 1 + 36) / 3:.3f} | 0.10"  # 3 of 30 texts
+    assert lines[4] == f"| transformer | {plain} |  |  |  |  |  |"
+    assert lines[5].startswith(f"| ldpe | 100.00\\* | 100.00 | {20 / 24:.3f} | {16 / 3:.3f} | 0.10 | {plain}")
+    assert lines[6] == f"| lrpe |  |  |  |  |  | {plain} |"
     # requested 6, 6, 8 for references of 6, 7, 11
-    assert f"| predict | {4 / 3:.2f} | {10 / 3:.2f} | {np.corrcoef([6, 6, 8], lengths)[0, 1]:.2f} |" in lines
-    assert "| BLEU (LR) | 1 to 10 (2 sentences) | 11 to 20 (1 sentences) |" in lines
+    assert f"| predict | {4 / 3:.2f} | {10 / 3:.2f} | {np.corrcoef([6, 6, 8], lengths[:3])[0, 1]:.2f} |" in lines
+    assert "| BLEU (LR) | 1 to 10 (20 sentences, not tested) | 11 to 20 (10 sentences, not tested) |" in lines
     assert f"| ldpe:predict | 100.00 ({13 / 13:.3f}) | 100.00 ({7 / 11:.3f}) |" in lines
     assert lines[-2].startswith("BLEU: `nrefs:1|") and lines[-1].startswith("chrF: `nrefs:1|")
     json.dumps(tables.to_dict(), allow_nan=False)
 
 
+def test_each_length_group_of_30_sentences_has_a_star_of_its_own(tmp_path):
+    words = [f"w{i}" for i in range(41)]
+    short = [" ".join(words[i : i + 8]) for i in range(30)]
+    # in the second group chance alone tells the systems apart: one errs in 15 sentences, the other in 14
+    middle = [" ".join(words[i : i + 12]) for i in range(29)] + [" ".join(words[5:17])]
+    long = [" ".join(words[i : i + 25]) for i in range(3)]
+    wrong = [text.replace(" w", " x", 3) for text in short], [text.replace(" w", " x", 3) for text in middle]
+    plain = wrong[0] + [wrong[1][i] if i % 2 else text for i, text in enumerate(middle)] + long
+    other = short + [wrong[1][i] if i and i % 2 == 0 else text for i, text in enumerate(middle)] + ["x"] * 3
+    references, systems = short + middle + long, {"transformer": plain, "ldpe:source": other}
+    lengths = [len(text.split()) for text in references]
+    options = {"unit": "word", "baseline": "transformer", "samples": 200}
+    tables = translation_tables(systems_of(systems), references, lengths, **options)
+    groups = tables.systems[1].figures["groups"]
+    for k, rows in enumerate((slice(0, 30), slice(30, 60))):
+        for name, texts in (("ref", references), ("a", plain), ("b", other)):
+            (tmp_path / name).write_text("\n".join(texts[rows]) + "\n")
+        command = (
+            f"-m sacrebleu {tmp_path}/ref -i {tmp_path}/a {tmp_path}/b -m bleu --paired-bs --paired-bs-n 200 -f json"
+        )
+        found = subprocess.run([sys.executable, *command.split()], capture_output=True, text=True, check=True).stdout
+        assert groups[k]["p"] == pytest.approx(json.loads(found)[1]["BLEU"]["p_value"], abs=1e-4)
+    assert groups[0]["p"] < 0.05 < groups[1]["p"] and "p" not in groups[2]  # 3 sentences are too few to tell
+    lines = tables.markdown().splitlines()
+    heads = "1 to 10 (30 sentences) | 11 to 20 (30 sentences) | 21 to 40 (3 sentences, not tested)"
+    assert f"| BLEU (LR) | {heads} |" in lines
+    row = next(line for line in lines if line.startswith("| ldpe:source | 1"))
+    assert [("\\*" in cell) for cell in row.split("|")[2:5]] == [True, False, False]
+    assert "\\* p < 0.05 against transformer, paired bootstrap, where there are at least 30 sentences. " in lines
+
+
+def test_a_set_of_less_than_30_sentences_is_not_tested():
+    systems = systems_of({"transformer": WORSE[:1] * 29, "ldpe": ENGLISH[:1] * 29})
+    tables = translation_tables(systems, ENGLISH[:1] * 29, [6] * 29, unit="word", baseline="transformer")
+    assert "p" not in tables.systems[1].figures and "| ldpe | 100.00 |" in tables.markdown()
+    # sacrebleu finds a difference of one sentence as rare as it can
+    assert paired_bootstrap(WORSE[:1], [ENGLISH[:1]], ENGLISH[:1]) == [pytest.approx(1 / 1001)]
+
+
 @pytest.mark.parametrize(
-    ("unit", "lengths", "sizes"),
+    ("unit", "lengths", "sizes", "left_out"),
     [
-        ("token", [1, 10, 11, 20, 21, 40, 41, 80, 81, 900, 0], [3, 2, 2, 2, 2]),
-        ("character", [0, 50, 51, 100, 101, 200, 201, 400, 401], [2, 2, 2, 2, 1]),
-        ("width", [50, 401], [1, 0, 0, 0, 1]),
+        ("token", [1, 10, 11, 20, 21, 40, 41, 80, 81, 900, 0], [3, 2, 2, 2], "80 tokens: 2 sentences."),
+        ("character", [0, 50, 51, 100, 101, 200, 201, 400, 401], [2, 2, 2, 2], "400 characters: 1 sentences."),
+        ("width", [50, 401], [1, 0, 0, 0], "400 widths: 1 sentences."),
+        ("word", [80, 1], [1, 0, 0, 1], None),
     ],
 )
-def test_groups_are_those_of_the_unit_and_hold_every_sentence(unit, lengths, sizes):
+def test_groups_are_those_of_the_unit_and_longer_sentences_are_left_out(unit, lengths, sizes, left_out):
     texts = [f"w{i} x y z" for i in range(len(lengths))]
     tables = translation_tables(systems_of({"a": texts}), texts, lengths, unit=unit)
-    most = 81 if unit == "token" else 401
-    assert tables.group_sizes == sizes and sum(sizes) == len(texts)
-    assert tables.to_dict()["groups"][-1] == {"range": [most, None], "n": sizes[-1]}
-    assert f"{most} and more ({sizes[-1]} sentences)" in tables.markdown()
+    most = 80 if unit in ("token", "word") else 400
+    assert tables.group_sizes == sizes
+    assert tables.to_dict()["left_out"] == len(texts) - sum(sizes)
+    assert tables.to_dict()["groups"][-1] == {"range": [most // 2 + 1, most], "n": sizes[-1]}
+    line = next((line for line in tables.markdown().splitlines() if line.startswith("Left out")), None)
+    assert line == (None if left_out is None else f"Left out of the groups, longer than {left_out}")
 
 
 def test_an_unknown_tokenizer_is_refused():
@@ -198,8 +247,8 @@ def test_a_table_of_the_papers_leaves_a_ratio_that_is_not_there_empty(tmp_path, 
     write(tmp_path / "plain" / "outputs_free.jsonl", ["a b", "c d"], ["", ""], target=["", ""])
     options = {"length_unit": "word", "bleu_tokenizer": "13a"}
     table = {"title": "T", "lengths": ["free"], "rows": {"plain": {}}, "options": options, "predictor": {}}
-    figures = {"bleu": 0.0, "length_ratio": None, "variance": 4.0}
-    assert "| plain | 0.000 /  / 4.000 |" in render(table, {"plain": {"figures": {"free": figures}}}, tmp_path)
+    figures = {"bleu": 0.0, "length_ratio": None, "variance": 4.0, "distinct": 1.0}
+    assert "| plain | 0.000 /  / 4.000 / 1.000 |" in render(table, {"plain": {"figures": {"free": figures}}}, tmp_path)
 
 
 def test_no_script_has_the_name_of_a_library():

@@ -162,14 +162,30 @@ def tokenize(splits: DatasetDict, tokenizer, limit: int, data_args: DataArgument
 
 
 def markdown(table: dict[str, dict]) -> str:
-    """Table 2 of Oka et al. 2020, and what a predictor must be better than."""
-    lines = ["| split | lengths | average error | variance | correlation | error ratio |", "|---|---|---|---|---|---|"]
+    """Return Table 2 of Oka et al. 2020, and what a predictor must be better than."""
+    heads = ("split", "lengths", "average error", "variance", "correlation", "error ratio", "different lengths")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for split, row in table.items():
-        for name, ratio in (("source", None), ("mean", None), ("predicted", row["mae_ratio"])):
-            values = [*row[name].values(), ratio]
+        for name in ("source", "mean", "predicted"):
+            if name not in row:  # Table 2 has no predictions of training rows
+                continue
+            figures, ratio = row[name], row["mae_ratio"] if name == "predicted" else None
+            values = [figures["mae"], figures["variance"], figures["pearson"], ratio]
             cells = ["" if value is None else f"{value:.2f}" for value in values]
-            lines.append(f"| {split} | {TITLES.get(name, name)} | {' | '.join(cells)} |")
+            lines.append(f"| {split} | {TITLES.get(name, name)} | {' | '.join(cells)} | {figures['different']} |")
     return "\n".join(lines)
+
+
+def figures_of(found: list[int], lengths: list[int]) -> dict[str, Any]:
+    """Return Table 2's figures of lengths that stand for the references', and how many `different` ones there are."""
+    return predictor_figures(found, lengths) | {"different": len(set(found))}
+
+
+def baselines(split, config) -> dict[str, dict]:
+    """Return the figures of the source's length, and of the mean of the training lengths for every row."""
+    lengths = split["labels"][:]
+    constant = round_lengths(torch.tensor([config.target_mean] * len(lengths))).tolist()
+    return {"source": figures_of(split["source_length"][:], lengths), "mean": figures_of(constant, lengths)}
 
 
 def test_on(name: str, trainer: PredictorTrainer, split, tokenized) -> dict[str, Any]:
@@ -178,17 +194,14 @@ def test_on(name: str, trainer: PredictorTrainer, split, tokenized) -> dict[str,
     values = torch.as_tensor(result.predictions)
     predicted = round_lengths(values).tolist()
     config = trainer.accelerator.unwrap_model(trainer.model).config
-    constant = round_lengths(torch.tensor([config.target_mean] * len(predicted))).tolist()
-    lengths = split["labels"][:], (predicted, split["source_length"][:], constant)
-    own, source, mean = (predictor_figures(found, lengths[0]) for found in lengths[1])
-    ratio = own["mae"] / source["mae"] if source["mae"] > 0 else None
-    trainer.table[name] = {"predicted": own, "source": source, "mean": mean, "mae_ratio": ratio}
-    config.error, config.error_of_mean = own["mae"], mean["mae"]  # of the test rows, which come last
+    own, others = figures_of(predicted, split["labels"][:]), baselines(split, config)
+    ratio = own["mae"] / others["source"]["mae"] if others["source"]["mae"] > 0 else None
+    trainer.table[name] = {"predicted": own, **others, "mae_ratio": ratio}
+    config.error, config.error_of_mean = own["mae"], others["mean"]["mae"]  # of the test rows, which come last
     if told := config.warning():
         logger.warning("%s: %s", name, told)
-    figures = {f"{name}_source_{key}": value for key, value in source.items()} | {f"{name}_mae_ratio": ratio}
-    figures |= {f"{name}_mean_{key}": value for key, value in mean.items()}
-    figures |= result.metrics or {}
+    figures = {f"{name}_{kind}_{key}": value for kind, row in others.items() for key, value in row.items()}
+    figures |= {f"{name}_mae_ratio": ratio, **(result.metrics or {})}
     trainer.save_metrics(name, figures)
     if name == "test" and trainer.is_world_process_zero():
         rows = split.remove_columns("target").rename_column("labels", "reference_length")
@@ -234,6 +247,7 @@ def main(argv=None) -> dict:
         # ---------------------------------------------------------------- Table 2, card, upload
         args.train_sampling_strategy = "random"  # group_by_length would reorder the rows of a test, too
         metrics: dict[str, Any] = {}
+        trainer.table["train"] = baselines(splits["train"], model.config)
         for name in sorted(splits.keys() - {"train"}, reverse=True):  # validation, test
             metrics |= test_on(name, trainer, splits[name], tokenized[name])
         if trainer.is_world_process_zero():

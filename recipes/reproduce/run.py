@@ -6,8 +6,9 @@
 Every row is trained as `lenctrl train` does, on the same data and steps, tested at the table's lengths, and appended
 to `results.jsonl` as soon as it is known. To resume, repeat the command; it resumes within a row too. `tables.md`
 holds what is known so far. Rows that the table names in `seeds` are trained once a seed, `ldpe` with seed 1 and
-`ldpe_seed2` with seed 2; all rows with seed 1 come first. The `protocol` of a table says how the paper measures: on
-which test rows, and where outputs are cut for ROUGE recall. `--set` changes an option of every row:
+`ldpe_seed2` with seed 2; all rows with seed 1 come first. A translation table shows the seed with the best BLEU on the
+validation rows, and the mean of all. The `protocol` of a table says how the paper measures: on which test rows, where
+outputs are cut for ROUGE recall, and by which search translations are written. `--set` changes an option of every row:
 `validation_file=dev.jsonl test_file=test.jsonl` for splits of your own, `predictor.encoder_name_or_path=bert` for the
 length predictor of a translation table.
 """
@@ -28,7 +29,7 @@ from translations import TranslationTables, load_systems, number, translation_ta
 from hf_lenctrl.commands import generate
 from hf_lenctrl.commands import predictor as train_length_predictor
 from hf_lenctrl.commands import train as train_seq2seq
-from hf_lenctrl.commands.checkpoints import checkpoints_of, trained_steps
+from hf_lenctrl.commands.checkpoints import checkpoints_of, state_of, trained_steps
 from hf_lenctrl.commands.identity import identity
 from hf_lenctrl.commands.recipes import find_recipe
 from hf_lenctrl.commands.rows import Rows
@@ -50,7 +51,9 @@ HEADLINES = (
     ("All test rows: share of different texts", ["distinct"]),
     ("All test rows: ROUGE F1 (1, 2, L)", F1),
 )
-TRANSLATION = (("BLEU / length ratio / variance", ["bleu", "length_ratio", "variance"]),)  # Table 1 of Oka et al. 2020
+# Table 1 of Oka et al. 2020
+TRANSLATION = "BLEU / length ratio / variance / share of different texts"
+TRANSLATION_MEASURES = ["bleu", "length_ratio", "variance", "distinct"]
 
 
 def load_table(path: Path) -> dict:
@@ -67,6 +70,8 @@ def load_table(path: Path) -> dict:
     ):
         if base is not None:
             spec[name] = {**yaml.safe_load((path.parent / base).read_text(encoding="utf-8")), **spec.get(name, {})}
+    if isinstance(spec.get("seeds"), int):  # of every row
+        spec["seeds"] = dict.fromkeys(spec["rows"], spec["seeds"])
     return spec
 
 
@@ -88,16 +93,27 @@ def of_seeds(spec: dict, name: str) -> list[str]:
     return [name, *(f"{name}_seed{seed}" for seed in range(2, spec.get("seeds", {}).get(name, 1) + 1))]
 
 
-def compare_systems(spec: dict, names: list[str], out: Path) -> TranslationTables:
-    """Tables 1 to 3 of Oka et al. 2020, for the outputs of the rows `names`; significance against the first."""
+def best_seed(spec: dict, results: dict[str, dict], name: str) -> str:
+    """Return the name of a row with the seed that is best by BLEU on the validation rows (Oka et al. 2020, 4.1)."""
+    found = [seed for seed in of_seeds(spec, name) if seed in results]
+    return max(found, key=lambda seed: results[seed]["validation"]["bleu"]) if len(found) > 1 else found[0]
+
+
+def compare_systems(spec: dict, folders: dict[str, str], out: Path) -> TranslationTables:
+    """
+    Return Tables 1 to 3 of Oka et al. 2020; significance is tested against the first plain model.
+
+    Args:
+        folders (`dict[str, str]`): Row -> folder in `out` of the outputs that stand for it.
+    """
     options = spec["options"]
     entries = []
-    for name in names:
+    for name, folder in folders.items():
         for way in spec["lengths"]:
-            if (file := out / name / f"outputs_{way}.jsonl").is_file():
+            if (file := out / folder / f"outputs_{way}.jsonl").is_file():
                 entries.append(f"{name}={file}" if way == "free" else f"{name}:{way}={file}")
     columns = {"output_column": "output", "reference_column": "target"}
-    tokenizer = tokenizer_of(out / names[0])
+    tokenizer = tokenizer_of(out / next(iter(folders.values())))
     systems, references, lengths = load_systems(entries, **columns, unit=options["length_unit"], tokenizer=tokenizer)
     how = {"unit": options["length_unit"], "bleu_tokenizer": options["bleu_tokenizer"]}
     baseline = next((s.name for s in systems if s.how is None), None) if len(systems) > 1 else None
@@ -111,30 +127,57 @@ def figure(values: Sequence[float | None]) -> str:
     return text if len(known) < 2 else f"{text} ± {number(stdev(known), 3)}"
 
 
+def figures_table(title: str, measures: list[str], found: dict[str, list[dict]], spec: dict) -> list[str]:
+    """Return a table of the rows `found`, with the results of each one's seeds, a column for each of the lengths."""
+    columns = [str(way) for way in spec["lengths"]]
+    lines = [f"## {title}", "", "| row | " + " | ".join(columns) + " |", "|" + "---|" * (1 + len(columns))]
+    for name, seeds in found.items():
+        cells = []
+        for i, column in enumerate(columns):
+            figures = [row["figures"][column] for row in seeds if column in row["figures"]]
+            if not figures:  # a plain model is free, the others are not
+                cells.append("")
+                continue
+            ours = " / ".join(figure([each[m] for each in figures]) for m in measures)
+            paper = [spec.get("paper", {}).get(name, {}).get(m, [])[i : i + 1] for m in measures]
+            theirs = " / ".join(str(p[0]) for p in paper if p)
+            cells.append(f"{ours} ({theirs})" if theirs else ours)
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return [*lines, ""]
+
+
+def validation_table(best: dict[str, str], found: dict[str, list[dict]]) -> list[str]:
+    """Return BLEU and loss on the validation rows, of the best seed and of all, where the rows were validated."""
+    lines = ["## The best seed and step on the validation rows", ""]
+    lines += ["| row | best | step | BLEU | BLEU of all seeds | loss | loss of all seeds |", "|" + "---|" * 7]
+    validated = [name for name in best if all(row.get("validation") for row in found[name])]
+    for name in validated:
+        all_seeds = [row["validation"] for row in found[name]]
+        own = next(row["validation"] for row in found[name] if row["row"] == best[name])
+        bleu, loss = ((number(own[m], 3), figure([each[m] for each in all_seeds])) for m in ("bleu", "loss"))
+        lines.append(f"| {name} | {best[name]} of {len(all_seeds)} | {own['step']} | {' | '.join((*bleu, *loss))} |")
+    return [*lines, ""] if validated else []
+
+
 def render(spec: dict, results: dict[str, dict], out: Path) -> str:
     """Markdown of what is known so far, with the paper's figures in brackets."""
-    columns = [str(way) for way in spec["lengths"]]
     lines = [f"# {spec['title']}", "", "In brackets: the paper's figure, on its own data."]
     lines += ["After ±: the standard deviation over the seeds of a row, of which the table then has the mean.", ""]
     rows = rows_of(spec)
     more = {seed for name in rows for seed in of_seeds(spec, name)[1:]}
     found = {name: [results[seed] for seed in of_seeds(spec, name) if seed in results] for name in rows}
     known = [name for name in rows if found[name] and name not in more]
-    for title, measures in TRANSLATION if "predictor" in spec else HEADLINES:
-        lines += [f"## {title}", "", "| row | " + " | ".join(columns) + " |", "|" + "---|" * (1 + len(columns))]
-        for name in known:
-            cells = []
-            for i, column in enumerate(columns):
-                figures = [row["figures"][column] for row in found[name] if column in row["figures"]]
-                if not figures:  # a plain model is free, the others are not
-                    cells.append("")
-                    continue
-                ours = " / ".join(figure([each[m] for each in figures]) for m in measures)
-                paper = [spec.get("paper", {}).get(name, {}).get(m, [])[i : i + 1] for m in measures]
-                theirs = " / ".join(str(p[0]) for p in paper if p)
-                cells.append(f"{ours} ({theirs})" if theirs else ours)
-            lines.append(f"| {name} | " + " | ".join(cells) + " |")
-        lines.append("")
+    if "predictor" in spec:
+        best = {name: best_seed(spec, results, name) for name in known}
+        one, several = ({name: [results[seed]] for name, seed in best.items()}, {name: found[name] for name in known})
+        lines += figures_table(TRANSLATION, TRANSLATION_MEASURES, one, spec)
+        if "seeds" in spec:  # the paper has the best alone
+            title = f"Mean of all seeds: {TRANSLATION}"
+            lines += figures_table(title, TRANSLATION_MEASURES, several, {**spec, "paper": {}})
+        lines += validation_table(best, found)
+    else:
+        for title, measures in HEADLINES:
+            lines += figures_table(title, measures, {name: found[name] for name in known}, spec)
     costs = [(name, found[name]) for name in known if "parameters" in found[name][0]]
     if costs:
         lines += ["## Loss on the test rows, and cost", "", "| row | seeds | loss | parameters, millions | minutes |"]
@@ -144,7 +187,7 @@ def render(spec: dict, results: dict[str, dict], out: Path) -> str:
             lines.append(f"| {name} | {len(seeds)} | {loss} | {seeds[0]['parameters'] / 1e6:.2f} | {minutes} |")
         lines.append("")
     if "predictor" in spec and known:
-        lines.append(compare_systems(spec, known, out).markdown())
+        lines.append(compare_systems(spec, best, out).markdown())
     return "\n".join(lines)
 
 
@@ -278,13 +321,35 @@ def decode(folders: list[Path], row: dict, options: dict, lengths: list[int], ou
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
-def translate(out: Path, name: str, options: dict, spec: dict) -> dict[str, dict]:
-    """Train a row of a translation table, and let it write with each way of giving the length."""
+def validation_of(folder: Path) -> dict[str, float] | None:
+    """Return step, BLEU and loss on the validation rows of the checkpoint that a row kept as its best, if any."""
+    state = state_of(checkpoints_of(folder)[-1])
+    kept = [entry for entry in state.log_history if "eval_bleu" in entry and entry["step"] == state.best_global_step]
+    return {"step": kept[0]["step"], "bleu": kept[0]["eval_bleu"], "loss": kept[0]["eval_loss"]} if kept else None
+
+
+def check_validated(options: dict) -> None:
+    """Raise `ValueError` where a training keeps no checkpoint for its BLEU on the validation rows."""
+    steps, every = (options.get(name) or 0 for name in ("max_steps", "eval_steps"))
+    best = options.get("load_best_model_at_end") and options.get("metric_for_best_model") == "bleu"
+    if not best or 0 < steps < every:
+        names = ("load_best_model_at_end", "metric_for_best_model", "max_steps", "eval_steps")
+        got = " ".join(f"{name}={options.get(name)}" for name in names)
+        raise ValueError(
+            "the best seed is that with the best BLEU on the validation rows: set load_best_model_at_end=true, "
+            f"metric_for_best_model=bleu, and eval_steps and save_steps to at most max_steps; got {got}"
+        )
+
+
+def translate(out: Path, name: str, options: dict, spec: dict) -> dict[str, Any]:
+    """Train a row of a translation table, let it write with each way of giving the length; returns what is known."""
+    if "seeds" in spec:
+        check_validated(options)
     folder = out / name
-    train(folder, options, [])
+    loss = train(folder, options, [])["test_loss"]
     rows = Rows(str(folder / "test.jsonl"))
     sources, references = rows.texts("source"), rows.texts("target")
-    how = search_options(options)
+    how = search_options(options) | spec.get("protocol", {}).get("search", {})
     model, tokenizer = generate.load([str(folder)])
     controlled = options["length_encoding"] != "none" or "length_tokens" in options
     ways = [way for way in spec["lengths"] if (way != "free") == controlled]
@@ -303,8 +368,9 @@ def translate(out: Path, name: str, options: dict, spec: dict) -> dict[str, dict
         with (folder / f"outputs_{way}.jsonl").open("w", encoding="utf-8") as file:
             for row, target in zip(written, references, strict=True):
                 file.write(json.dumps(row | {"target": target}, ensure_ascii=False) + "\n")
-    systems = compare_systems({**spec, "options": options}, [name], out).systems
-    return {way: system.figures for way, system in zip(ways, systems, strict=True)}
+    systems = compare_systems({**spec, "options": options}, {name: name}, out).systems
+    figures = {way: system.figures for way, system in zip(ways, systems, strict=True)}
+    return {"figures": figures, "validation": validation_of(folder), "loss": loss, **cost(folder)}
 
 
 def parse(argv=None) -> argparse.Namespace:
@@ -363,7 +429,7 @@ def run_row(name: str, spec: dict, options: dict, out: Path) -> dict[str, Any]:
     """Train a row, or let it decode, and return what is known of it then."""
     lengths, costs = spec["lengths"], {}
     if "predictor" in spec:
-        return {"figures": translate(out, name, options, spec)}
+        return translate(out, name, options, spec)
     if "of" in options:
         folders = [out / of for of in sources_of(options)]
         decode(folders, options, options, lengths, out / name)

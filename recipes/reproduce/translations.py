@@ -9,7 +9,6 @@ are printed, and saved in `--output_dir` as `translation.md` and `translation.js
 
 import argparse
 import json
-from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,15 +16,23 @@ from typing import Any
 
 from hf_lenctrl.commands.rows import Rows
 from hf_lenctrl.conversion import tokenizer_of
-from hf_lenctrl.evaluation.metrics import bleu_metric, length_metrics, predictor_figures, translation_metrics
+from hf_lenctrl.evaluation.metrics import (
+    bleu_metric,
+    length_metrics,
+    predictor_figures,
+    text_quality,
+    translation_metrics,
+)
 from hf_lenctrl.inference.sources import LENGTH_SOURCES
 from hf_lenctrl.length_units import LENGTH_UNITS, count_texts
 
 
-# units of the reference; in Table 3 tokens, up to 80
-LENGTH_GROUPS = {unit: (1, 11, 21, 41, 81) for unit in ("token", "word")}  # where each begins
-LENGTH_GROUPS |= {unit: (1, 51, 101, 201, 401) for unit in ("character", "byte", "width")}
+# units of the reference, first and last of each group; Table 3 has tokens and leaves out longer references
+LENGTH_GROUPS = {unit: ((1, 10), (11, 20), (21, 40), (41, 80)) for unit in ("token", "word")}
+LENGTH_GROUPS |= {unit: ((1, 50), (51, 100), (101, 200), (201, 400)) for unit in ("character", "byte", "width")}
 SIGNIFICANT = 0.05
+FEW = 30  # sentences; resampling fewer repeats them, which makes chance look significant: one sentence has p = 0.001
+FIGURES = ("BLEU", "chrF", "LR", "VAR", "distinct")
 
 
 @dataclass
@@ -140,9 +147,9 @@ def paired_bootstrap(
     named: Any = [("baseline", list(baseline)), *((str(i), list(system)) for i, system in enumerate(systems))]
     test = PairedTest(named, {"BLEU": bleu}, [list(references)], test_type="bs", n_samples=samples)
     results: Any = test()[1]["BLEU"]
-    # no resampled difference of equal outputs exceeds their own of 0, which the test takes for the rarest of events
-    same = [list(system) == list(baseline) for system in systems]
-    return [1.0 if equal else result.p_value for equal, result in zip(same, results[1:], strict=True)]
+    # where all resampled differences are 0, none exceeds the 0 of the whole, which the test takes for the rarest event
+    first, *others = results
+    return [1.0 if result.score == first.score else result.p_value for result in others]
 
 
 @dataclass
@@ -153,8 +160,9 @@ class TranslationTables:
     systems: list[System]
     baseline: str | None
     lengths: dict[str, dict]
-    groups: list[tuple[int, int | None]]
+    groups: list[tuple[int, int]]
     group_sizes: list[int]
+    left_out: int
     signatures: dict[str, str]
 
     def to_dict(self) -> dict:
@@ -165,24 +173,13 @@ class TranslationTables:
             "systems": [{"name": s.name, "length": s.how, **s.figures} for s in self.systems],
             "lengths": self.lengths,
             "groups": [{"range": list(r), "n": n} for r, n in zip(self.groups, self.group_sizes, strict=True)],
+            "left_out": self.left_out,
             "signatures": self.signatures,
         }
 
     def markdown(self) -> str:
-        """Tables 1, 2 and 3 in the paper's layout; a star is a difference from the baseline that is significant."""
-        ways = [how for how in LENGTH_SOURCES if any(s.how == how for s in self.systems)]
-        names = list(dict.fromkeys(s.name for s in self.systems))
-        columns = ways or [""]
-        head = [f"{metric} {way}".strip() for way in columns for metric in ("BLEU", "chrF", "LR", "VAR")]
-        lines = [f"Lengths in {self.unit}s.", "", _row(["model", *head]), _row(["---"] * (1 + len(head)))]
-        for name in names:
-            cells: list[str] = []
-            for way in columns:
-                # a plain model has one result, which stands in the first columns
-                found = [s for s in self.systems if s.name == name and s.how in (way, None)]
-                found = [s for s in found if s.how is not None or way == columns[0]]
-                cells += _cells(found[0].figures) if found else [""] * 4
-            lines.append(_row([name, *cells]))
+        """Return Tables 1, 2 and 3 in the paper's layout; a star marks a significant difference from the baseline."""
+        lines = [f"Lengths in {self.unit}s.", "", *self._scores()]
         if self.lengths:
             lines += ["", _row(["length", "MAE", "VAR", "r"]), _row(["---"] * 4)]
             for how, row in self.lengths.items():
@@ -190,24 +187,46 @@ class TranslationTables:
         unknown = [str(s) for s in self.systems if s.how in ("predict", "source") and s.requested is None]
         if unknown:
             lines += ["", f"Not in this table, for want of requested lengths in {self.unit}s: {', '.join(unknown)}."]
-        groups = [
-            f"{low} {'and more' if high is None else f'to {high}'} ({n} sentences)"
-            for (low, high), n in zip(self.groups, self.group_sizes, strict=True)
-            if n
-        ]
-        lines += ["", _row(["BLEU (LR)", *groups]), _row(["---"] * (1 + len(groups)))]
+        lines += ["", *self._by_length(), ""]
+        if self.left_out:
+            longest = f"{self.groups[-1][1]} {self.unit}s"
+            lines += [f"Left out of the groups, longer than {longest}: {self.left_out} sentences.", ""]
+        if self.baseline is not None:
+            how = f"paired bootstrap, where there are at least {FEW} sentences"
+            lines.append(f"\\* p < {SIGNIFICANT} against {self.baseline}, {how}. ")
+        lines += [f"{name}: `{signature}`" for name, signature in self.signatures.items()]
+        return "\n".join(lines) + "\n"
+
+    def _scores(self) -> list[str]:
+        """Return Table 1, a row for each model, with columns for each way of giving the length."""
+        columns = [how for how in LENGTH_SOURCES if any(s.how == how for s in self.systems)] or [""]
+        head = [f"{figure} {way}".strip() for way in columns for figure in FIGURES]
+        lines = [_row(["model", *head]), _row(["---"] * (1 + len(head)))]
+        for name in dict.fromkeys(s.name for s in self.systems):
+            cells: list[str] = []
+            for way in columns:
+                # a plain model has one result, which stands in the first columns
+                found = [s for s in self.systems if s.name == name and s.how in (way, None)]
+                found = [s for s in found if s.how is not None or way == columns[0]]
+                cells += _cells(found[0].figures) if found else [""] * len(FIGURES)
+            lines.append(_row([name, *cells]))
+        return lines
+
+    def _by_length(self) -> list[str]:
+        """Return Table 3, a row for each system, with a column for each group that has sentences."""
+        heads = []
+        for (low, high), n in zip(self.groups, self.group_sizes, strict=True):
+            few = ", not tested" if self.baseline is not None and n < FEW else ""
+            heads += [f"{low} to {high} ({n} sentences{few})"] if n else []
+        lines = [_row(["BLEU (LR)", *heads]), _row(["---"] * (1 + len(heads)))]
         for system in self.systems:
             values = [  # without a unit in the references there is nothing to compare
-                "" if group["length_ratio"] is None else f"{group['bleu']:.2f} ({group['length_ratio']:.3f})"
+                "" if group["length_ratio"] is None else f"{_starred(group)} ({group['length_ratio']:.3f})"
                 for group in system.figures["groups"]
                 if group
             ]
             lines.append(_row([str(system), *values]))
-        lines.append("")
-        if self.baseline is not None:
-            lines.append(f"\\* p < {SIGNIFICANT} against {self.baseline}, paired bootstrap. ")
-        lines += [f"{name}: `{signature}`" for name, signature in self.signatures.items()]
-        return "\n".join(lines) + "\n"
+        return lines
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -218,10 +237,14 @@ def number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
-def _cells(figures: dict) -> list[str]:
+def _starred(figures: dict) -> str:
     star = "\\*" if (figures.get("p") is not None and figures["p"] < SIGNIFICANT) else ""
-    values = [f"{figures['bleu']:.2f}{star}", f"{figures['chrf']:.2f}"]
-    return [*values, number(figures["length_ratio"], 3), number(figures["variance"], 3)]
+    return f"{figures['bleu']:.2f}{star}"
+
+
+def _cells(figures: dict) -> list[str]:
+    ratio, variance = (number(figures[name], 3) for name in ("length_ratio", "variance"))
+    return [_starred(figures), f"{figures['chrf']:.2f}", ratio, variance, f"{figures['distinct']:.2f}"]
 
 
 def translation_tables(
@@ -236,7 +259,8 @@ def translation_tables(
 ) -> TranslationTables:
     """
     Tables 1 to 3 of Oka et al. 2020 for any systems: BLEU, length ratio and variance for each way of giving the
-    length; the error of the lengths themselves; BLEU by the reference's length.
+    length, and the share of outputs that are distinct; the error of the lengths themselves; BLEU by the reference's
+    length. The whole set and each group with at least 30 sentences are tested against the baseline.
 
     Args:
         systems (`Sequence[System]`): Outputs for the same sources.
@@ -250,6 +274,35 @@ def translation_tables(
         `ValueError`: for a system with another number of outputs, two of one name, or a baseline that is not there.
     """
     systems = list(systems)
+    _check(systems, references, baseline)
+    ranges = LENGTH_GROUPS[unit]
+    groups = [  # an empty reference is in the first
+        [i for i, n in enumerate(reference_lengths) if low <= max(1, n) <= high] for low, high in ranges
+    ]
+    signatures = {}
+    for system in systems:
+        figures = translation_metrics(system.outputs, references, bleu_tokenizer=bleu_tokenizer)
+        signatures = {name: figures.pop(f"{name.lower()}_signature") for name in ("BLEU", "chrF")}
+        figures |= length_figures(system.produced, reference_lengths)
+        figures["distinct"] = text_quality(system.outputs)["distinct"]
+        figures["groups"] = [_group(system, references, reference_lengths, rows, bleu_tokenizer) for rows in groups]
+        system.figures = figures
+    if baseline is not None and len(systems) > 1:
+        for k, rows in enumerate([range(len(references)), *groups]):
+            if len(rows) >= FEW:
+                for system, p in _significance(systems, baseline, references, rows, bleu_tokenizer, samples):
+                    (system.figures["groups"][k - 1] if k else system.figures)["p"] = p
+    lengths = {}
+    for system in systems:
+        if system.how in ("predict", "source") and system.requested is not None and system.how not in lengths:
+            lengths[system.how] = predictor_figures(system.requested, reference_lengths)
+    sizes = [len(rows) for rows in groups]
+    left_out = len(references) - sum(sizes)
+    return TranslationTables(unit, systems, baseline, lengths, list(ranges), sizes, left_out, signatures)
+
+
+def _check(systems: list[System], references: Sequence[str], baseline: str | None) -> None:
+    """Raise `ValueError` for what `translation_tables` cannot compare."""
     names = [str(system) for system in systems]
     for name in names:
         if names.count(name) > 1:
@@ -265,30 +318,19 @@ def translation_tables(
             raise ValueError(f"{system} has {len(system.outputs)} outputs for {len(references)} references")
     if baseline is not None and baseline not in names:
         raise ValueError(f"there is no system {baseline!r} to test against, only {', '.join(names)}")
-    begins = LENGTH_GROUPS[unit]
-    place = [max(1, bisect(begins, n)) - 1 for n in reference_lengths]  # an empty reference is in the first
-    groups = [[i for i, k in enumerate(place) if k == group] for group in range(len(begins))]
-    ranges = [(low, high and high - 1) for low, high in zip(begins, [*begins[1:], None], strict=True)]
-    signatures = {}
-    for system in systems:
-        figures = translation_metrics(system.outputs, references, bleu_tokenizer=bleu_tokenizer)
-        signatures = {name: figures.pop(f"{name.lower()}_signature") for name in ("BLEU", "chrF")}
-        figures |= length_figures(system.produced, reference_lengths)
-        figures["groups"] = [_group(system, references, reference_lengths, rows, bleu_tokenizer) for rows in groups]
-        system.figures = figures
-    if baseline is not None:
-        lead = systems[names.index(baseline)]
-        others = [system for system in systems if system is not lead]
-        outputs = [system.outputs for system in others]
-        values = paired_bootstrap(lead.outputs, outputs, references, bleu_tokenizer=bleu_tokenizer, samples=samples)
-        for system, p in zip(others, values, strict=True):
-            system.figures["p"] = p
-    lengths = {}
-    for system in systems:
-        if system.how in ("predict", "source") and system.requested is not None and system.how not in lengths:
-            lengths[system.how] = predictor_figures(system.requested, reference_lengths)
-    sizes = [len(rows) for rows in groups]
-    return TranslationTables(unit, systems, baseline, lengths, ranges, sizes, signatures)
+
+
+def _significance(
+    systems: list[System], baseline: str, references: Sequence[str], rows: Sequence[int], tokenizer: str, samples: int
+) -> list[tuple[System, float]]:
+    """Return each system but the baseline, with its p on these rows."""
+    others = [system for system in systems if str(system) != baseline]
+    lead = next(system for system in systems if str(system) == baseline)
+    own, kept, *outputs = (
+        [texts[i] for i in rows] for texts in (lead.outputs, references, *(system.outputs for system in others))
+    )
+    values = paired_bootstrap(own, outputs, kept, bleu_tokenizer=tokenizer, samples=samples)
+    return list(zip(others, values, strict=True))
 
 
 def _group(system: System, references, reference_lengths, rows: list[int], bleu_tokenizer: str) -> dict | None:

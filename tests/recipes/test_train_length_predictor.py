@@ -50,7 +50,7 @@ def test_the_recipe_trains_resumes_and_writes_table_2(data, tmp_path):
     assert metrics["test_mae"] < first["test_mae"] / 2
 
     table = json.loads((tmp_path / "predictor_table.json").read_text())
-    assert table.keys() == {"validation", "test"}
+    assert list(table) == ["train", "validation", "test"]
     # a source of n words, n from 1 to 9, has a target of 2 n, so that it errs by n: rows 230 to 259
     counts = [1 + i % 9 for i in range(230, 260)]
     assert table["test"]["source"]["mae"] == pytest.approx(sum(counts) / 30)
@@ -58,6 +58,12 @@ def test_the_recipe_trains_resumes_and_writes_table_2(data, tmp_path):
     assert table["test"]["source"]["pearson"] == pytest.approx(1.0)
     # targets of training have 9.94 words on average: 200 rows, 22 times 1 to 9 and once 1 and 2
     assert table["test"]["mean"]["mae"] == pytest.approx(sum(abs(2 * n - 10) for n in counts) / 30)
+    # the 200 rows of train: sources of 1 to 9 words 22 times, and of 1 and 2 words once more
+    errors = {"mae": (22 * 45 + 3) / 200, "variance": (22 * 285 + 5) / 200, "pearson": 1.0, "different": 9}
+    assert table["train"].keys() == {"source", "mean"} and table["train"]["source"] == pytest.approx(errors)
+    assert table["train"]["mean"]["mae"] == pytest.approx((22 * (2 * (8 + 6 + 4 + 2) + 0) + 8 + 6) / 200)
+    card = (tmp_path / "README.md").read_text()
+    assert "| train | source | 4.96 | 31.38 | 1.00 |  | 9 |" in card and "| train | predicted |" not in card
 
     rows = read_rows(tmp_path / "test_predictions.jsonl")
     assert [row["source"] for row in rows] == [row["source"] for row in ROWS[230:]]
@@ -85,13 +91,13 @@ def test_a_predictor_that_is_no_better_than_one_length_is_told_wherever_it_is_us
     monkeypatch.setattr(recipe, "round_lengths", lambda lengths: torch.full_like(lengths, 11, dtype=torch.long))
     train(data, tmp_path, "--max_steps=1")
     errors = [abs(2 * (1 + i % 9) - 11) for i in range(230, 260)]  # both
-    figures = {"mae": sum(errors) / 30, "variance": sum(e * e for e in errors) / 30, "pearson": None}
+    figures = {"mae": sum(errors) / 30, "variance": sum(e * e for e in errors) / 30, "pearson": None, "different": 1}
     table = json.loads((tmp_path / "predictor_table.json").read_text())["test"]
     assert table["mean"] == table["predicted"] == pytest.approx(figures)
     told = "the length predictor is no better than one length for all texts: its mean error is "
     told += f"{figures['mae']:.2f} words"
     assert f"test: {told}" in caplog.text
-    row = f"| test | mean of the training lengths | {figures['mae']:.2f} | {figures['variance']:.2f} |  |  |"
+    row = f"| test | mean of the training lengths | {figures['mae']:.2f} | {figures['variance']:.2f} |  |  | 1 |"
     card = (tmp_path / "README.md").read_text()
     assert row in card and told in card
     caplog.clear()
