@@ -187,6 +187,11 @@ class LengthControlledForConditionalGeneration(CardOnPush, _Whole, LengthControl
             model_inputs["progress"] = progress[:, -model_inputs["decoder_input_ids"].shape[1] :].contiguous()
         return model_inputs
 
+    def _reorder_cache(self, cache, beam_idx: torch.Tensor):
+        """Reorder what beams have written; cross-attention stays, because the beams of a text read the same source."""
+        cache.self_attention_cache.reorder_cache(beam_idx)
+        return cache
+
 
 class LenCtrlBartModel(LengthControlledModel, bart.BartModel):
     """`BartModel` whose `forward` takes `length`."""

@@ -8,6 +8,7 @@ import pytest
 import torch
 from conftest import MARIAN, TARGETS, build_model
 from transformers import GenerationConfig
+from transformers.cache_utils import DynamicLayer
 
 from hf_lenctrl import UnitTable
 from hf_lenctrl.generation import token_limit
@@ -100,6 +101,16 @@ def test_enough_beams_find_the_likeliest_of_all_outputs(constraint):
     out = model.generate(source, length=3, length_constraint=constraint, return_dict_in_generate=True, **options)
     assert [row[: row.index(2, 1) + 1] for row in out.sequences.tolist()] == [text for _, text in best]
     assert out.sequences_scores.tolist() == pytest.approx([score for score, _ in best], abs=1e-6)
+
+
+def test_beams_leave_the_cross_attention_of_their_text_in_place(monkeypatch):
+    reordered = []
+    monkeypatch.setattr(DynamicLayer, "reorder_cache", lambda layer, rows: reordered.append(layer.keys.shape[2]))
+    model = build_model("marian")
+    ids = torch.tensor([[4, 5, 6, 7, 8, 9, 10, 11]])
+    model.generate(ids, num_beams=3, length=4, max_new_tokens=4, min_new_tokens=4)
+    # the decoder's two layers hold one position more at each step, the source has 8
+    assert reordered == [1, 1, 2, 2, 3, 3, 4, 4]
 
 
 @pytest.mark.parametrize(("num_beams", "chunk"), [(1, None), (4, None), (1, 2)])

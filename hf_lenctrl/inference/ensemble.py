@@ -136,6 +136,11 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
     def _positions(self) -> int | None:
         return min((model._positions for model in self.models if model._positions is not None), default=None)
 
+    def _reorder_cache(self, cache, beam_idx):
+        for model, own in zip(self.models, [cache, *cache.others], strict=True):
+            model._reorder_cache(own, beam_idx)
+        return cache
+
     def prepare_inputs_for_generation(self, input_ids, **kwargs):
         """As the first model that counts progress does."""
         counts = next((model for model in self.models if model.config.counts_progress), self.models[0])
