@@ -224,12 +224,6 @@ class StoresUnitTable:
             config.length_optional = True
             config.validate_length_control()
 
-    def post_init(self: Any):
-        """The base class's method; a table that was saved without its unit loads without a warning."""
-        super().post_init()  # type: ignore[misc]
-        # a set from here on in transformers 5.23, which has no public name for it
-        self._keys_to_ignore_on_load_missing.add(r"unit_table\.unit_code$")
-
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
         """

@@ -271,12 +271,11 @@ class UnitTable(nn.Module):
 
     @property
     def loaded_unit(self) -> str:
-        """The unit that the loaded weights count; a table that was saved without one counts `unit`."""
+        """Return the unit that the loaded weights count."""
         return _CODES[int(self.unit_code)]
 
     def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
         self._filled = False
-        state_dict.setdefault(f"{prefix}unit_code", self.unit_code)
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 

@@ -127,12 +127,18 @@ def write(path: Path, code: str, rows: list[tuple[str, str, str, str]]) -> str:
     return str(path)
 
 
+def save_sentences(written, folder: Path, *rows: str) -> None:
+    """Save `"Ja|Oui|Yes"`, or with a shorter and a longer English text, as the training split of a data set."""
+    texts = ((row.split("|") + ["", ""])[:5] for row in rows)
+    written.save([dict(zip(written.TEXTS, fields, strict=True)) for fields in texts], folder / "train.parquet")
+
+
 def test_the_files_hold_pairs_and_variants_and_no_held_out_name(scripts, tmp_path, monkeypatch):
     everyday, written = scripts.everyday, scripts.written
-    (tmp_path / "written").mkdir()
-    lines = ["die Zwiebel\tl'oignon\tthe onion\t\t", "Harriet kocht.\tHarriet cuisine.\tHarriet is cooking.\t\t"]
-    (tmp_path / "written" / "few.tsv").write_text("\n".join(lines), encoding="utf-8")
-    monkeypatch.setattr(written, "pairs", partial(written.pairs, folder=tmp_path / "written"))
+    save_sentences(
+        written, tmp_path, "die Zwiebel|l'oignon|the onion", "Harriet kocht.|Harriet cuisine.|Harriet cooks."
+    )
+    monkeypatch.setattr(written, "pairs", partial(written.pairs, folder=tmp_path))
     rows = [("train", f"Tom hat {i} Euro.", f"Tom has {i} euros.", "prose") for i in range(20, 60)]
     rows += [("train", "Florian ist da.", "Florian is here.", "prose"), ("train", "Ja", "Yes", "machine")]
     rows += [("validation", "Gut.", "Good.", "prose"), ("test", "Nein.", "No.", "prose")]
@@ -145,7 +151,7 @@ def test_the_files_hold_pairs_and_variants_and_no_held_out_name(scripts, tmp_pat
     names, test, train, _ = (read_rows(tmp_path / "one" / name) for name in files)
     assert {"source": "Tom hat 33 Euro.", "target": "Tom has 33 euros."} in train
     assert {"source": "Ja", "target": "Yes"} not in train
-    assert train.count({"source": "die Zwiebel", "target": "the onion"}) >= 2  # a line of written/
+    assert train.count({"source": "die Zwiebel", "target": "the onion"}) >= 2  # a written sentence
     assert test == [{"source": "Nein.", "target": "No."}]
     assert any(row["source"].startswith("tom hat") for row in train)  # as people type
     assert any(row["source"].count("Tom") == 2 for row in train)  # two pairs joined
@@ -175,20 +181,15 @@ def test_other_lengths_are_of_training_sources_alone(scripts, tmp_path, monkeypa
     assert len(rows) in (2, 3) and {row["source"] for row in rows} == {known}
 
 
-def test_written_lines_have_five_fields(scripts, tmp_path):
+def test_written_sentences_become_pairs_and_lengths(scripts, tmp_path):
     written = scripts.written
-    assert len(list(written.lines())) > 10_000  # or an error of the first line that is not right
-    good = "Wo ist er?\tOù est-il ?\tWhere is he?\tWhere's he?\tIn which place is he now?\n"
-    (tmp_path / "one.tsv").write_text(good, encoding="utf-8")
-    assert list(written.pairs("fr", tmp_path)) == [{"source": "Où est-il ?", "target": "Where is he?"}]
+    good = "Wo ist er?|Où est-il ?|Where is he?|Where's he?|In which place is he now?"
+    save_sentences(written, tmp_path, good)
+    assert list(written.pairs("fr", folder=tmp_path)) == [{"source": "Où est-il ?", "target": "Where is he?"}]
     assert [row["target"] for row in written.lengths("de", tmp_path)] == ["Where's he?"]  # the other is twice as long
-    more = "Ja\tOui\tYes\t\t\nDanke\tMerci\tThank you\tThanks\t\n"
-    (tmp_path / "one.tsv").write_text(good + good + more, encoding="utf-8")
+    save_sentences(written, tmp_path, good, good, "Ja|Oui|Yes", "Danke|Merci|Thank you|Thanks")
     where, thanks = ("Où est-il ?", ["Where is he?", "Where's he?"]), ("Merci", ["Thank you", "Thanks"])
     assert written.several(tmp_path) == [where, thanks]
-    (tmp_path / "two.tsv").write_text(good + "Ja\tOui\tYes\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="two.tsv, line 2.*5 fields.*Yes"):
-        list(written.lines(tmp_path))
 
 
 def test_a_grown_model_keeps_what_it_knows():

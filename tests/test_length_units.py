@@ -9,7 +9,6 @@ import pytest
 import torch
 import transformers
 from conftest import controlled_marian, save_in
-from safetensors.torch import load_file, save_file
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from hf_lenctrl import LenCtrlMarianConfig, UnitTable, count_units, train_marian_tokenizer
@@ -298,14 +297,3 @@ def test_a_unit_that_was_edited_in_the_configuration_is_refused(character_checkp
         with pytest.raises(ValueError, match=message):
             auto_class.from_pretrained(folder)
     assert transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, length_unit="word").unit_table.unit == "word"
-
-
-def test_a_table_that_was_saved_without_its_unit_still_loads(character_checkpoint, tmp_path):
-    folder = Path(shutil.copytree(character_checkpoint[0], tmp_path / "old"))
-    weights = load_file(folder / "model.safetensors")
-    del weights["model.decoder.unit_table.unit_code"]
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    model, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, output_loading_info=True)
-    assert not report["missing_keys"] and model.unit_table.loaded_unit == "character"
-    model.save_pretrained(tmp_path / "again")
-    assert int(load_file(tmp_path / "again" / "model.safetensors")["model.decoder.unit_table.unit_code"]) == 1

@@ -80,7 +80,9 @@ def test_an_epoch_has_no_tested_source_and_another_draw_for_another_seed(scripts
     path = tmp_path / "everyday_de_en.jsonl.gz"
     with gzip.open(path, "wt", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
-    (tmp_path / "one.tsv").write_text("Ja, gern.\tOui, volontiers.\tYes, gladly.\tYes, sure.\tYes, please do.\n" * 9)
+    line = ("Ja, gern.", "Oui, volontiers.", "Yes, gladly.", "Yes, sure.", "Yes, please do.")
+    written = epochs.written
+    written.save([dict(zip(written.TEXTS, line, strict=True))] * 9, tmp_path / "train.parquet")
     monkeypatch.setattr(epochs, "TEMPLATES", 5)
     read = [(path.name, *epochs.everyday.read(str(path)))]
     one, same, two = (epochs.draw_rows(read, seed, tmp_path) for seed in (1, 1, 2))
@@ -90,9 +92,6 @@ def test_an_epoch_has_no_tested_source_and_another_draw_for_another_seed(scripts
     assert ("Yes, gladly.", False) in texts and ("Yes, please do.", True) in texts  # it always has its length
     with pytest.raises(KeyError):
         epochs.draw_rows([("news_de_en.jsonl.gz", *read[0][1:])], 1, tmp_path)
-    written = epochs.written
-    held = {row["source"] for code in ("de", "fr") for row in written.pairs(code, written.FOLDER / "held_out")}
-    assert len(held) > 300 and not held & {row["source"] for code in ("de", "fr") for row in written.pairs(code)}
 
 
 def test_the_trained_model_computes_what_the_package_computes(scripts, epoch, tmp_path):

@@ -4,7 +4,7 @@
         --headlines debian_headlines.jsonl.gz --titles acl_titles.jsonl.gz --output_dir runs/rewrite
 
 A row is a chat of three messages: the task, a text, and a text of the same meaning in other words, shorter or longer.
-The pairs are English texts of one source: of the two or three lengths in `recipes/translation/written/`, and of the
+The pairs are English texts of one source: of the two or three lengths in `data/everyday_en_de_fr`, and of the
 files' rows with the same German or French sentence. Two to four neighbouring sentences make a paragraph. Names and
 numbers that both sides share are replaced, so that the model copies them instead of learning some by heart.
 `headlines` have the columns `source` and `target`, `titles` the columns `abstract` and `title`.
@@ -71,7 +71,7 @@ def pairs_of(texts: Sequence[str], most: int, draw: random.Random) -> list[tuple
 
 
 def written_groups() -> list[list[str]]:
-    """Return the English texts of each line of `written/` that has several, in its order."""
+    """Return the English texts of each row of `data/everyday_en_de_fr` that has several, in its order."""
     groups = ([text for text in dict.fromkeys(line[2:]) if text] for line in written.lines())
     return [texts for texts in groups if len(texts) > 1]
 

@@ -42,12 +42,12 @@ WITHOUT, OVERSHOOT = 0.3, 0.03  # shares of the pairs without a length, and of t
 Row = tuple[str, str, bool]  # source, target, and whether the pair always has its length
 
 
-def draw_rows(files: list[tuple[str, str, list[dict]]], seed: int, folder: Path = written.FOLDER) -> list[Row]:
-    """Pairs of an epoch, from the files' names, languages and rows, and from the written lines of a folder."""
+def draw_rows(files: list[tuple[str, str, list[dict]]], seed: int, folder: Path | None = None) -> list[Row]:
+    """Return the pairs of an epoch, of the files' names, languages and rows and of a folder's written sentences."""
     draw = random.Random(seed)
     rows: list[Row] = []
     tested = {row[code] for _, code, read in files for row in read if row["split"] != "train"}
-    tested |= {row["source"] for code in ("de", "fr") for row in written.pairs(code, written.FOLDER / "held_out")}
+    tested |= {row["source"] for code in ("de", "fr") for row in written.pairs(code, "validation")}
 
     def add(own: list[everyday.Pair], code: str) -> None:
         rows.extend((row["source"], row["target"], False) for row in own)
@@ -64,7 +64,7 @@ def draw_rows(files: list[tuple[str, str, list[dict]]], seed: int, folder: Path 
         pairs = everyday.pairs(read, code, "train")
         add([row for row in pairs if draw.random() < share * KINDS.get(row["kind"], 1) and allowed(row)], code)
     for code in dict.fromkeys(code for _, code, _ in files):
-        own = [row for row in written.pairs(code, folder) if allowed(row)]
+        own = [row for row in written.pairs(code, folder=folder) if allowed(row)]
         add(own, code)
         sources = {row["source"] for row in own}
         lengths = [row for row in written.lengths(code, folder) if row["source"] in sources]
@@ -159,7 +159,7 @@ def make_epoch(paths: list[str], model: str, seed: int, folder: str) -> str:
     packer = Packer(model)
     if seed == 0:
         kept = [row for _, code, rows in files for row in everyday.pairs(rows, code, "validation")]
-        lines = [row for code in ("de", "fr") for row in written.pairs(code, written.FOLDER / "held_out")]
+        lines = [row for code in ("de", "fr") for row in written.pairs(code, "validation")]
         for name, held in (("corpora", kept), ("written", lines)):
             pairs = [(row["source"], row["target"], False) for row in held]
             np.savez(Path(folder, f"validation_{name}.npz"), **packer.pack(pairs, 0, natural=True))  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ marked. Training rows are of six sorts:
 - the pairs as they are; of a kind with a weight, that share
 - a share of them again with other names, places and numbers on both sides (slots.py)
 - sentences with names, places, times, dates, amounts and words of daily life from the templates of slots.py
-- the sentences of written/, several times, because each is there for a word that the others lack (written.py)
+- the sentences of data/everyday_en_de_fr, several times, because each is there for a word that the others lack
 - pairs of one corpus and language joined in twos
 - pairs whose source is in lower case or lacks its final mark, as people type
 
@@ -91,7 +91,7 @@ def main(argv=None) -> None:
     parser.add_argument("--weights", nargs="*", default=[], metavar="KIND=SHARE", help="share of a kind that is kept")
     parser.add_argument("--replace_share", type=float, default=1, help="of the pairs, for names, places, numbers")
     parser.add_argument("--sentences", type=int, default=100_000, help="from templates, for each language")
-    parser.add_argument("--written_copies", type=int, default=5, help="of each sentence of written/")
+    parser.add_argument("--written_copies", type=int, default=5, help="of each sentence of data/everyday_en_de_fr")
     parser.add_argument("--glue_share", type=float, default=0.05, help="pairs joined in twos, beside the others")
     parser.add_argument("--typed_share", type=float, default=0.05, help="pairs as people type, beside the others")
     parser.add_argument("--max_test_rows", type=int, default=1000, help="test pairs of each corpus")

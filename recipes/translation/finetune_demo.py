@@ -2,8 +2,8 @@
 
     python recipes/translation/finetune_demo.py --output_dir demo/finetune
 
-The training pairs are short sentences of written/, each with two or three English texts. The measure is the length
-error on 60 other sentences. To resume an interrupted run, repeat the command.
+The training pairs are short sentences of data/everyday_en_de_fr, each with two or three English texts. The measure is
+the length error on 60 other sentences. To resume an interrupted run, repeat the command.
 """
 
 import argparse

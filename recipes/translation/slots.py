@@ -3,31 +3,30 @@ Names, places, numbers and times for training pairs, German or French to English
 
 Sentence collections know a handful of names (in Tatoeba: Tom, Mary and Boston), so a small model that is trained on
 them writes these for every other name. `replace` puts others into a pair, on both sides; `sentence` writes a pair with
-several of them. Both draw from names.txt, and two times in three make a name that no list has, because a model
-learns some hundred names by heart but must copy thousands. `HELD_OUT` names never enter training; they test whether a
-model copies.
+several of them. Both draw from the names of the data set `data/everyday_en_de_fr`, and two times in three make a name
+that no list has, because a model learns some hundred names by heart but must copy thousands. `HELD_OUT` names never
+enter training; they test whether a model copies.
 """
 
 import random
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
+import written
 from words import PHRASES, draw_words
 
 
-_NAMES_FILE = Path(__file__).with_name("names.txt").read_text(encoding="utf-8")
-_LISTS = {name: text for name, _, text in (line.partition(": ") for line in _NAMES_FILE.splitlines())}
+def _of_kind(kind: str) -> list[tuple[str, str, str]]:
+    """Return the names of a kind in German, French and English."""
+    return [(row["de"], row["fr"], row["en"]) for row in _ROWS if row["kind"] == kind]
 
 
-def _places(text: str) -> list[tuple[str, ...]]:
-    """Places in German, French and English, from `"München/Munich/Munich | Bonn"`."""
-    return [tuple(place.split("/")) if "/" in place else (place,) * 3 for place in text.split(" | ")]
-
-
-MEN, WOMEN, SURNAMES = (_LISTS[name].split() for name in ("men", "women", "surnames"))
-CITIES = _places(_LISTS["cities"])
-COUNTRIES = _places(_LISTS["countries"])  # without an article in German; feminine in French ("en France")
+_ROWS = written.read("names")
+MEN, WOMEN, SURNAMES = ([name[0] for name in _of_kind(kind)] for kind in ("men", "women", "surnames"))
+CITIES: list[tuple[str, ...]] = [*_of_kind("cities")]
+COUNTRIES: list[tuple[str, ...]] = [
+    *_of_kind("countries")
+]  # without an article in German; feminine in French ("en France")
 HELD_OUT = {
     "men": "Florian Hannes Rüdiger Till Baptiste Gaspard Loïc Tariq Bogdan Enzo Rodrigo "
     "Takeshi Ravi Callum Duncan".split(),
@@ -242,8 +241,7 @@ def amount(draw: random.Random) -> tuple[str, str, str]:
     return f"{thousands}.{rest} Euro", f"{thousands} {rest} euros", f"{thousands},{rest} euros"
 
 
-_LINES = Path(__file__).with_name("sentences.txt").read_text(encoding="utf-8").splitlines()[1:]
-SENTENCES = [tuple(line.split(" | ")) for line in _LINES]
+SENTENCES = [(row["de"], row["fr"], row["en"]) for row in written.read("templates")]
 
 
 def _fill(template: str, words: Mapping[str, tuple[str, ...]], side: int) -> str:

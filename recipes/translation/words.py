@@ -1,5 +1,5 @@
 """
-The words of words.txt, with their articles, and the phrases of phrases.tsv, for the sentences of slots.py.
+Words with their articles and phrases, both of the data set `data/everyday_en_de_fr`, for the sentences of slots.py.
 
 Collections of sentences lack many words of daily life (pharmacy, onion, plumber). A slot `{place.acc}` is a word of
 the kind `place` in the form `acc`, which each language writes in its own way; `{place2.acc}` is another word of it. A
@@ -8,7 +8,8 @@ slot `{do}` is a verb with what belongs to it ("hang up the laundry"), `{done}` 
 
 import random
 import re
-from pathlib import Path
+
+import written
 
 
 DATIVE = {"der": "dem", "das": "dem", "die": "der"}
@@ -24,11 +25,9 @@ IN = {"der": "im", "das": "im", "die": "in der"}
 
 
 def _read() -> dict[str, list[tuple[str, str, str]]]:
-    words = {}
-    for line in Path(__file__).with_name("words.txt").read_text(encoding="utf-8").splitlines()[1:]:
-        kind, entries = line.split(": ", 1)
-        triples = (entry.split("/") for entry in entries.split(", "))
-        words[kind] = [(german, french, english) for german, french, english in triples]
+    words: dict[str, list[tuple[str, str, str]]] = {}
+    for row in written.read("words"):
+        words.setdefault(row["kind"], []).append((row["de"], row["fr"], row["en"]))
     return words
 
 
@@ -103,8 +102,10 @@ def _phrases() -> dict[str, list[tuple[str, str, str]]]:
     aufgehängt/étendu/hung up; `did`: aufgehängt/étendu/hang up.
     """
     found: dict[str, list[tuple[str, str, str]]] = {form: [] for form in ("do", "zu", "zua", "done", "did")}
-    for line in Path(__file__).with_name("phrases.tsv").read_text(encoding="utf-8").splitlines():
-        german, german_done, french, french_done, english, english_done = line.split("\t")
+    for row in written.read("phrases"):
+        german, french, english, german_done, french_done, english_done = (
+            row[column] for column in ("de", "fr", "en", "de_done", "fr_done", "en_done")
+        )
         found["do"].append((german, french, english))
         if infinitive := _infinitive(german, german_done):
             vowel = re.match(f"[aeiouyéèêâîôœ]|h(?!{ASPIRATED})", french)

@@ -1,47 +1,59 @@
 """
-The sentences of the folder written/, by the makers of this package: German, French, English in two or three lengths.
+Read the data set `data/everyday_en_de_fr`, which was written for the translator; its card says what it holds.
 
-A line has five fields with tabs between them: German, French, English, a shorter and a longer English text of the same
-meaning; the last two may be empty. Collections of sentences lack the words of daily life; these lines were written to
-have them, by subject, and by lists of frequent words that the collections lack (the files list_*.tsv).
+A row of `train` and `validation` has German, French, English, a shorter and a longer English text of the same meaning;
+the last two may be empty.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 
-FOLDER = Path(__file__).with_name("written")
+
+FOLDER = Path(__file__).resolve().parents[2] / "data" / "everyday_en_de_fr"
+TEXTS = ("de", "fr", "en", "shorter", "longer")
 SHORTEST, LONGEST = 0.6, 1.45  # of the English text's characters; a text beyond says less, or is wordy
 
 
-def lines(folder: Path = FOLDER) -> Iterator[tuple[str, str, str, str, str]]:
-    """The fields of each line."""
-    for path in sorted(folder.glob("*.tsv")):
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-            fields = [field.strip() for field in line.split("\t")]
-            if len(fields) != 5 or not all(fields[:3]):
-                raise ValueError(f"{path.name}, line {number} must have 5 fields, the first 3 not empty, got {line!r}")
-            german, french, english, shorter, longer = fields
-            yield german, french, english, shorter, longer
+def read(name: str, folder: Path | None = None) -> list[dict[str, str]]:
+    """Return the rows of a split, `"train"` or `"validation"`, or of a list, such as `"words"`."""
+    (path,) = (folder or FOLDER).glob(f"{name}*.parquet")
+    return pyarrow.parquet.read_table(path).to_pylist()
 
 
-def pairs(code: str, folder: Path = FOLDER) -> Iterator[dict[str, str]]:
-    """The pairs of a language, `"de"` or `"fr"`, to English, with the columns `source` and `target`."""
-    for line in lines(folder):
+def save(rows: list[dict[str, str]], path: Path) -> None:
+    """Write a file of the data set; the same rows and version of pyarrow make the same bytes."""
+    table = pyarrow.Table.from_pylist(rows)
+    # one page for each column, because a page is compressed alone
+    options = {"row_group_size": len(rows), "data_page_size": 2**27, "use_dictionary": ["kind", "subject"]}
+    pyarrow.parquet.write_table(table, path, compression="zstd", compression_level=19, **options)
+
+
+def lines(split: str = "train", folder: Path | None = None) -> Iterator[tuple[str, ...]]:
+    """Yield the five texts of each row of a split."""
+    for row in read(split, folder):
+        yield tuple(row[column] for column in TEXTS)
+
+
+def pairs(code: str, split: str = "train", folder: Path | None = None) -> Iterator[dict[str, str]]:
+    """Yield the pairs of a language, `"de"` or `"fr"`, to English, with the columns `source` and `target`."""
+    for line in lines(split, folder):
         yield {"source": line[("de", "fr").index(code)], "target": line[2]}
 
 
-def lengths(code: str, folder: Path = FOLDER) -> Iterator[dict[str, str]]:
-    """The same sources to the shorter and longer English texts."""
-    for line in lines(folder):
+def lengths(code: str, folder: Path | None = None) -> Iterator[dict[str, str]]:
+    """Yield the same sources with the shorter and longer English texts."""
+    for line in lines(folder=folder):
         for text in _of_its_length(line[2:])[1:]:
             yield {"source": line[("de", "fr").index(code)], "target": text}
 
 
-def several(folder: Path = FOLDER) -> list[tuple[str, list[str]]]:
-    """Sources, German and French in turn, with two or three English texts; each English text is there once."""
+def several(folder: Path | None = None) -> list[tuple[str, list[str]]]:
+    """Return sources, German and French in turn, with two or three English texts; each English text is there once."""
     found = {}
-    for number, line in enumerate(lines(folder)):
+    for number, line in enumerate(lines(folder=folder)):
         texts = _of_its_length(line[2:])
         if len(texts) > 1:
             found[line[2]] = line[number % 2], texts
@@ -49,5 +61,5 @@ def several(folder: Path = FOLDER) -> list[tuple[str, list[str]]]:
 
 
 def _of_its_length(texts: tuple[str, ...]) -> list[str]:
-    """The English text, and which of the others it has within `SHORTEST` and `LONGEST`."""
+    """Return the English text, and which of the others it has within `SHORTEST` and `LONGEST`."""
     return [text for text in texts if SHORTEST * len(texts[0]) <= len(text) <= LONGEST * len(texts[0])]
