@@ -22,8 +22,10 @@ CHOICE_BEAMS = 24  # and as many candidates, divided among these searches; takes
 NATURAL_ROOM = 4  # times the length, for the natural text
 FEW_LENGTHS = 8  # of one text, with candidates of their own; more lengths share a search by length
 SHARED_BEAMS = 5  # of this search, in each group, and of the natural text beside it
-_WITH_A_LENGTH = ("length_constraint", "length_tolerance", "finish", "predictor", "references", "choose")
-_WITH_A_LENGTH += ("length_from", "thinking_budget")
+_WITH_A_LENGTH = (
+    *("length_constraint", "length_tolerance", "finish", "length_from", "thinking_budget"),
+    *("predictor", "references", "choose"),
+)
 
 
 def switches_off(options: dict) -> bool:
