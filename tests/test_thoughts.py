@@ -248,8 +248,7 @@ def total(batches: int, rows: int) -> dict[str, int]:
 
 def test_random_runs_keep_the_length_behind_the_marker_and_are_the_stock_model_before_it():
     met = total(25, 20)
-    print(met)
-    assert met["answers"] > 300 and met["steps compared"] > 1000
+    assert met["answers"] > 300 and met["steps compared"] > 500
 
 
 @pytest.mark.slow
