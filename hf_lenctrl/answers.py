@@ -1,5 +1,7 @@
 """Progress over a prompt and its answer, for causal models."""
 
+from typing import Any
+
 import torch
 
 from .length_units import UnitTable
@@ -16,7 +18,7 @@ def first_progress(columns: int, rows: int, device, mask: torch.Tensor | None = 
 
 
 def answer_progress(
-    table: UnitTable, labels: torch.Tensor, eos: list[int], least: int = 1
+    table: UnitTable, labels: torch.Tensor, eos: list[int], least: int = 1, thoughts: Any = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
     Progress and length of the answers in a batch, one a row: the run of labels that are not -100, counted up to its
@@ -27,10 +29,12 @@ def answer_progress(
         labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`): As the model reads the ids, not shifted.
         eos (`list[int]`): Ids that end an answer.
         least (`int`, *optional*, defaults to 1): Units that an answer must hold.
+        thoughts (`Thoughts`, *optional*): Where a row has their marker, only what is behind it is the answer.
 
     Returns:
         Two `torch.LongTensor`: `(batch_size, sequence_length)`, the units written after each token of the answer, 0 on
-        the token before it, -1 elsewhere; `(batch_size,)`, the length of each answer, 1 in a row without one.
+        the token before it, -1 elsewhere, also on thoughts; `(batch_size,)`, the length of each answer, 1 in a row
+        without one.
 
     Raises:
         `ValueError`: for an answer of fewer units than `least`, and for a row with several answers.
@@ -46,9 +50,14 @@ def answer_progress(
         ended = torch.isin(ids, torch.tensor(eos, device=ids.device)).cumsum(1) > 0
         ids = torch.where(ended, eos[0], ids)  # a template's new line behind EOS is no part of the text
     written = table.progress(ids.to(table.weights.device)).to(ids.device)  # (B, T)
+    first = torch.zeros_like(many)  # (B, 1), progress before the answer
+    if thoughts is not None:
+        behind = thoughts.progress(ids)  # (B, T + 1)
+        thinks = behind.gather(1, many) >= 0  # (B, 1)
+        written, first = torch.where(thinks, behind[:, 1:], written), torch.where(thinks, behind[:, :1], first)
     length = torch.where(has_answer, written.gather(1, (many - 1).clamp(min=0)), 1)  # (B, 1)
     progress = torch.where(answer, written.gather(1, (column - start).clamp(min=0)), -1)  # (B, T)
-    progress, length = torch.where(has_answer & (column == start - 1), 0, progress), length.squeeze(1)
+    progress, length = torch.where(has_answer & (column == start - 1), first, progress), length.squeeze(1)
     if torch.compiler.is_compiling():
         return progress, length
     answers = (answer[:, 1:] & ~answer[:, :-1]).sum(dim=1)  # (B,)

@@ -23,6 +23,7 @@ from .length_constraint import LengthConstraintLogitsProcessor
 from .length_pair import PairConstraintLogitsProcessor, check_pair, other_limit, units_apart
 from .length_units import UnitTable
 from .lengths import OPTIONS, Target, as_target, defaults_of, refuse_length, refuse_none
+from .thoughts import ThinkingBudgetLogitsProcessor, Thoughts, thoughts_of
 
 
 logger = logging.getLogger(__name__)
@@ -114,14 +115,15 @@ def generate_within(
     arguments: dict,
     *,
     positions: int | None,
+    thoughts: Thoughts | None = None,
 ):
     """
     `generate`, a method of `model` (length-controlled or plain) or of its parent class, with room for a length, its
     constraint, and a warning for the exact lengths that were missed.
 
     The `table` is of the model's vocabulary, in the unit of the `target`; `arguments` are the call's own, which
-    override; `positions` are those of the decoder, `None` where they have no end. Raises `ValueError` for a length
-    that these cannot hold, or an exact one beyond the call's own limit.
+    override; `positions` are those of the decoder, `None` where they have no end; `thoughts` do not count. Raises
+    `ValueError` for a length that these cannot hold, or an exact one beyond the call's own limit.
     """
     kwargs, config = dict(arguments), arguments.get("generation_config")
 
@@ -134,7 +136,8 @@ def generate_within(
 
     before, prompt = prompt_of(model, kwargs)
     # made even where the call sets its own, because it raises for what the model cannot hold
-    own = limit = token_limit(table, target, before, positions, prompt)  # (B,)
+    room = 0 if thoughts is None else thoughts.room
+    own = limit = token_limit(table, target, before + room, positions, prompt)  # (B,)
     processors = list(kwargs.pop("logits_processor", None) or [])
     eos = in_force("eos_token_id")
     if eos is None:
@@ -154,14 +157,22 @@ def generate_within(
         kwargs |= {"min_new_tokens": None, "min_length": given("min_length") or 0}
     if constraint is not None:
         start_length = 0 if prompt else 1 + (in_force("forced_bos_token_id") is not None)
+        if thoughts is not None and thoughts.budget is not None:
+            start_length += room
         options = {"eos_token_id": eos, "max_length": limit, "prompt_length": prompt, "start_length": start_length}
+        options["length_from"] = thoughts
         processor: Any = LengthConstraintLogitsProcessor(table, target, constraint, **options)
         if target.other is not None:
             processor = PairConstraintLogitsProcessor(processor, *target.other)
         processors.append(processor)
+    if thoughts is not None and target.other is not None:
+        raise ValueError(f"length_from={thoughts!r} goes with a length in one unit, got two; leave one of them out")
+    if thoughts is not None and thoughts.budget is not None:
+        processors.append(ThinkingBudgetLogitsProcessor(thoughts, prompt))
     outputs = generate(**kwargs, logits_processor=LogitsProcessorList(processors))
     ids = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
-    produced, new = table.count(ids[:, prompt:]), kwargs.get("max_new_tokens")
+    new = kwargs.get("max_new_tokens")
+    produced = table.count(ids[:, prompt:]) if thoughts is None else _answered(thoughts, ids, prompt, target)
     most: Any = kwargs.get("max_length") if new is None else before + new
     most = most or getattr(config, "max_length", None) or getattr(config, "max_new_tokens", None) or math.inf
     warn_of_cuts(ids, produced, target, most, model.config.pad_token_id)
@@ -170,19 +181,37 @@ def generate_within(
     return outputs
 
 
+def _answered(thoughts: Thoughts, ids: torch.Tensor, prompt: int, target: Target) -> torch.Tensor:
+    """Units of each answer, `(batch_size * n,)`; one that never began counts as its target, with a warning here."""
+    count, state = thoughts.count_and_state(ids.to(thoughts.table.weights.device), prompt)
+    begun = state >= 0
+    if not bool(begun.all()):
+        logger.warning(
+            "%d of %d outputs have no %r, so nothing kept their length: rows %s; pass thinking_budget=, or leave "
+            "length_from out where the model does not think",
+            *(int((~begun).sum()), len(begun), thoughts.marker.marker, (~begun).nonzero().squeeze(1)[:5].tolist()),
+        )
+    return torch.where(begun, count, target.high.repeat_interleave(len(ids) // len(target.high)).to(count))
+
+
 def generate_for(model, table: UnitTable, target: Target | None, constraint: str | None, arguments: dict):
     """
     `model.generate` with a target, for a model with or without length control; without one the call is the model's
-    own. The `table` is of the model's vocabulary, in the unit of the `target`.
+    own. The `table` is of the model's vocabulary, in the unit of the `target`. `length_from` among the `arguments` is
+    a `Thoughts`.
     """
     if getattr(model.config, "length_controlled", False):
         return model.generate(**arguments, length=target, length_constraint=constraint)
     if hasattr(model, "unit_table"):  # a model of this package
         arguments = {**arguments, "length_constraint": None}
     if target is None:
+        if "length_from" in arguments:
+            raise ValueError(f"length_from={arguments['length_from']!r} goes with a length, got none; pass length=75")
         return model.generate(**arguments)
-    positions = getattr(model.config, "max_position_embeddings", None)
-    return generate_within(model.generate, model, table, target, constraint, arguments, positions=positions)
+    own: Any = {"positions": getattr(model.config, "max_position_embeddings", None)}
+    own["thoughts"] = arguments.get("length_from")
+    arguments = {name: value for name, value in arguments.items() if name != "length_from"}
+    return generate_within(model.generate, model, table, target, constraint, arguments, **own)
 
 
 def defaults_for(model, generation_config=None) -> dict[str, Any]:
@@ -285,6 +314,8 @@ class LengthControlledGeneration:
         length=FROM_CONFIG,
         length_constraint=FROM_CONFIG,
         length_tolerance=None,
+        length_from=None,
+        thinking_budget=None,
         cache=None,
         **kwargs,
     ):
@@ -310,6 +341,11 @@ class LengthControlledGeneration:
                 (0.1), a pair of these below and above, `(0, 4)`, or a list with one of these for each example. A
                 share is rounded down, to at least one unit; 0 is none. It has a default only beside the default
                 constraint.
+            length_from (`str` or `list[int]`, *optional*): For a causal model that thinks, what ends its thoughts:
+                `"</think>"`, or ids. Only the answer behind it has the length, without white space at its start;
+                before it the model writes as without a length. A marker in the prompt counts where only white space
+                follows it. Needs `tokenizer=`. Where it never comes, nothing keeps the length, and a warning says so.
+            thinking_budget (`int`, *optional*): New tokens after which the marker is written, if it has not come.
 
         Defaults come from the call's `generation_config`, then the model's, then `config`.
 
@@ -335,7 +371,9 @@ class LengthControlledGeneration:
             length_constraint = None if plain else own["length_constraint"]
             if length_tolerance is None and length_constraint == "exact":
                 length_tolerance = own["length_tolerance"]
-        if not controlled and length_constraint is None and length_tolerance is None:
+        without = not controlled and length_constraint is None and length_tolerance is None
+        self._check_thinking(length_from, thinking_budget, without or plain and length_constraint is None)
+        if without:
             if length is not None:
                 refuse_length()
             return generate(inputs, **kwargs)
@@ -362,7 +400,23 @@ class LengthControlledGeneration:
         kwargs |= {"inputs": inputs, **({"length": target.length} if controlled else {})}
         if controlled and self.config.is_encoder_decoder:
             kwargs["prefill_chunk_size"] = None  # a decoder's prompt is short, and progress needs all of it
-        return generate_within(generate, self, table, target, length_constraint, kwargs, positions=self._positions)
+        thoughts = thoughts_of(length_from, kwargs.get("tokenizer"), table, thinking_budget)
+        if controlled and thoughts is not None:
+            prompts = self._rows(inputs, kwargs)
+            closed = torch.zeros(1) if prompts is None else thoughts.closed(prompts.to(table.weights.device))
+            kwargs["prompt"] = (*kwargs["prompt"], thoughts, closed)
+        own: Any = {"positions": self._positions, "thoughts": thoughts}
+        return generate_within(generate, self, table, target, length_constraint, kwargs, **own)
+
+    def _check_thinking(self, length_from, budget, without: bool) -> None:
+        """Raise `ValueError` for options of thoughts that have no effect."""
+        if length_from is None and budget is None:
+            return
+        given = f"length_from={length_from!r}" if budget is None else f"thinking_budget={budget}"
+        if self.config.is_encoder_decoder:
+            raise ValueError(f"{given} is for causal models, got {type(self).__name__}; leave it out")
+        if without:
+            raise ValueError(f"{given} goes with a length, got none; pass length=75, or leave it out")
 
     def _refuse_guidance(self, kwargs: dict) -> None:
         """Raise `ValueError` for `guidance_scale`, which calls the model a second time without length and progress."""

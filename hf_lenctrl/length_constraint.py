@@ -3,6 +3,7 @@
 import copy
 import inspect
 import math
+from typing import Any
 
 import torch
 from transformers.generation import LogitsProcessor
@@ -10,6 +11,7 @@ from transformers.generation import LogitsProcessor
 from .length_rules import rules_of
 from .length_units import UnitTable
 from .lengths import Target, as_target, is_integer
+from .thoughts import thoughts_of
 
 
 class LengthConstraintLogitsProcessor(LogitsProcessor):
@@ -36,6 +38,9 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         prompt_length (`int`, *optional*, defaults to 0): First positions that do not count, for decoder-only models.
         start_length (`int`, *optional*, defaults to 1): Positions before the text that write nothing: the decoder
             start, a forced BOS or language code.
+        length_from (`str` or `list[int]`, *optional*): What ends the thoughts of a thinking model, `"</think>"`: text,
+            or ids. Nothing before it counts or is masked, nor is anything where it does not come.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's, for `length_from`.
 
     Raises:
         `TypeError`, `ValueError`: for a constraint of another name, a length that is missing, no integer or under 1,
@@ -69,10 +74,14 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         max_length: int | torch.Tensor | None = None,
         prompt_length: int = 0,
         start_length: int = 1,
+        length_from: Any = None,
+        tokenizer: Any = None,
     ):
         if constraint is None or eos_token_id is None:
             raise ValueError(f"a constraint has a mode and an EOS, got {constraint=} and {eos_token_id=}")
         unit_table.require_filled()
+        self.thoughts = thoughts_of(length_from, tokenizer, unit_table)
+        unit_table = unit_table if self.thoughts is None else self.thoughts.table
         self.table, self.constraint = unit_table, constraint
         rows = len(length) if isinstance(length, torch.Tensor | list) else 1
         target = as_target(length, constraint, tolerance, rows, unit_table.weights.device)
@@ -113,9 +122,12 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
             raise ValueError(f"scores for {rows} rows and {vocab_size} entries do not go with {own}")
         copies = rows // examples
         written = input_ids[:, self.prompt_length :]
-        count, state = self.table.count_and_state(written)  # (rows,) each
+        if self.thoughts is None:
+            count, state = self.table.count_and_state(written)  # (rows,) each
+        else:
+            count, state = self.thoughts.count_and_state(input_ids, self.prompt_length)
         # BOS, a language code: at the start or not at all
-        start = count == 0 if written.shape[1] <= 2 else None  # (rows,)
+        start = count == 0 if written.shape[1] <= 2 and self.thoughts is None else None  # (rows,)
         left = None
         if (limit := self.max_length) is not None:
             limit = limit.repeat_interleave(copies) if isinstance(limit, torch.Tensor) else limit
@@ -130,8 +142,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
 
         Args:
             scores (`torch.FloatTensor` of shape `(rows, vocab_size)`): As in a call.
-            state, remaining (`torch.LongTensor` of shape `(rows,)`): Of each text, in the unit table; units up to the
-                highest length.
+            state, remaining (`torch.LongTensor` of shape `(rows,)`): Of each text, in the unit table, below 0 for
+                `Thoughts`; units up to the highest length.
             slack (`torch.LongTensor` of shape `(rows,)`, *optional*): Units between the lowest and the highest length.
             left (`torch.LongTensor` of shape `(rows,)`, *optional*): Entries that may follow the next one before EOS.
             start (`torch.BoolTensor` of shape `(rows,)`, *optional*): Where entries that write nothing may stand.
@@ -139,6 +151,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         Returns:
             `torch.FloatTensor` of shape `(rows, vocab_size)`: `scores`, `-inf` for what the constraint forbids.
         """
+        if self.thoughts is not None and bool((state < 0).any()):
+            return self._beside_thoughts(scores, state, remaining, slack, left, start)
         rules = self.rules
         ends, silent = scores[:, rules.eos], scores[:, rules.silent]  # as they were given
         if slack is None:
@@ -161,6 +175,24 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         if bool(empty.any()):  # nothing fits, or another processor forbids what does
             left, slack = (None if each is None else each[empty] for each in (left, slack))
             scores[empty] = self._way_out(ends[empty], silent[empty], state[empty], remaining[empty], slack, left)
+        return scores
+
+    def _beside_thoughts(self, scores, state, remaining, *others):
+        """
+        `constrain` where some rows still think. These stay as they are, but for entries that would end the marker and
+        go on with more than the answer may have.
+        """
+        assert self.thoughts is not None
+        answers = (state >= 0).nonzero().squeeze(1)
+        if len(answers):
+            own = (None if x is None else x[answers] for x in (state, remaining, *others))
+            scores[answers] = self.constrain(scores[answers], *own)
+        slack = torch.zeros_like(remaining) if others[0] is None else others[0]
+        for row, place in enumerate(state.tolist()):
+            if place < 0 and len(endings := self.thoughts.endings[~place]):
+                units, to = (x.to(scores.device) for x in self.thoughts.behind(place, endings))
+                fits = self.rules.can_end(to, remaining[row] - units, slack[row])
+                scores[row, endings.to(scores.device)[~fits]] = -math.inf
         return scores
 
     # `generate` asks for it at each step

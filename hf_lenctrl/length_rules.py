@@ -186,6 +186,13 @@ class Rules:
         inside = torch.where(number > highest, first + (number - first) % self.period, number)
         return self.best[state, inside] + (number - inside) * self.grows[state]
 
+    def can_end(self, state, remaining, slack):
+        """Whether a text of each state can end, from `slack` units below the remaining ones up to these: `(keys,)`."""
+        if not hasattr(self, "best"):
+            return self.cost.amin(dim=1)[state] <= remaining
+        most = self._most(state, remaining.clamp(min=0))
+        return (remaining >= 0) & (most >= (remaining - slack).clamp(min=0))
+
     def _make_exact(self, key, remaining):
         return self._leading(key % len(self.weights), remaining, key // len(self.weights))
 

@@ -224,7 +224,7 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
         logits_to_keep: int | torch.Tensor = 0,
         length: int | list[int] | torch.Tensor | None = None,
         progress: torch.LongTensor | None = None,
-        prompt: tuple[int, int] | None = None,
+        prompt: tuple | None = None,
         **kwargs,
     ):
         """
@@ -289,11 +289,12 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
         return outputs
 
     def prepare_inputs_for_generation(  # type: ignore[override]
-        self, input_ids, prompt: tuple[int, int] | None = None, length=None, **kwargs
+        self, input_ids, prompt: tuple | None = None, length=None, **kwargs
     ):
         """
         The inner model's method, and progress, counted over the answer, which beam search has already reordered.
-        `prompt` has the columns of a cache that are not among the ids, and the ids' columns that are no answer.
+        `prompt` has the columns of a cache that are not among the ids, the ids' columns that are no answer, and, if
+        there are any, the `Thoughts` and whether each prompt closes them, `(batch_size,)`.
         """
         model_inputs = self.language_model.prepare_inputs_for_generation(input_ids, **kwargs)
         if not self.config.length_controlled:
@@ -302,11 +303,16 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
         if hasattr(length, "progress_and_length"):
             progress, length = (x[:, -columns:] for x in length.progress_and_length(input_ids))
             return model_inputs | {"progress": progress, "length": length}
-        start, end = (0, given) if prompt is None else prompt
+        start, end, *thoughts = (0, given) if prompt is None else prompt
         progress = first_progress(end, len(input_ids), input_ids.device)
-        if given > end:
+        if thoughts:
+            own, closed = thoughts
+            closed = closed.repeat_interleave(len(progress) // len(closed))
+            own = own.progress(input_ids[:, end:], closed)
+            progress = torch.cat([progress[:, :-1], own], dim=1)
+        elif given > end:
             progress = torch.cat([progress, self.units_written(input_ids[:, end:])], dim=1)
-        elif given < end:  # with `prefill_chunk_size` a part of the prompt, behind what the cache has
+        if given < end:  # with `prefill_chunk_size` a part of the prompt, behind what the cache has
             progress = progress[:, : int(kwargs[CACHE].get_seq_length()) - start + columns]
         # a slice whose stride grows with each step would make torch.compile compile again
         return model_inputs | {"progress": progress[:, -columns:].contiguous(), "length": length}

@@ -51,7 +51,7 @@ FIGURE = re.compile(r"(?<![\d.])\d+\.\d+(?!\.?\d)")
 BLOCKS = {name: BLOCK.findall(text) for name, text in PAGES.items()}
 # names on the Hub, and what stands in their place
 LOCAL = {"facebook/bart-large-cnn": "plain", "google-bert/bert-base-uncased": "bert", "user/name": "runs/ldpe"}
-LOCAL |= {"Qwen/Qwen2.5-0.5B-Instruct": "chat"}
+LOCAL |= {"Qwen/Qwen2.5-0.5B-Instruct": "chat", "Qwen/Qwen3-0.6B": "chat"}
 OPTIONS = {
     field.name for cls in (*train.CLASSES, CausalArguments, PredictorArguments) for field in dataclasses.fields(cls)
 }

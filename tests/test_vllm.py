@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import random
 import re
 import sys
 import tomllib
@@ -9,11 +10,13 @@ import tomllib
 import pytest
 import torch
 from recipe_runs import ROOT
+from test_thoughts import ids_of, split_in_all_ways, tokenizer_with_parts
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from hf_lenctrl import UnitTable
+from hf_lenctrl import LengthConstraintLogitsProcessor, UnitTable
 from hf_lenctrl.engines.requests import Asked, Counter, Point, Row, mask
+from hf_lenctrl.thoughts import marker_of
 
 
 PAGE = (ROOT / "docs" / "vllm.md").read_text(encoding="utf-8")
@@ -27,6 +30,8 @@ ASKED = [
     ({"length": 75, "length_unit": "word", "length_constraint": "exact"}, Asked("word", "exact", 75, 75)),
     ({"length": 36, "length_constraint": "exact", "length_tolerance": 0.1}, Asked("token", "exact", 33, 39)),
     ({"length": 36, "length_constraint": "exact", "length_tolerance": [0, 4]}, Asked("token", "exact", 36, 40)),
+    ({"length": 9, "length_from": "</think>"}, Asked("token", "max", 9, 9, "</think>")),
+    ({"length": 9, "length_from": [4, 5], "thinking_budget": 0}, Asked("token", "max", 9, 9, (4, 5), 0)),
 ]
 
 
@@ -43,6 +48,14 @@ WRONG = {
     "length_constraint must be one of max, exact, got 'min'": {"length": 5, "length_constraint": "min"},
     "length_tolerance=2 is a window around an exact length, got": {"length": 5, "length_tolerance": 2},
     "length_tolerance must be units (4), a share of the length": EXACT_5 | {"length_tolerance": [1]},
+    "length_from goes with a length, got {'length_from': '</think>'}": {"length_from": "</think>"},
+    "length_from must be a text or a list of ids, got 3; pass '</think>'": {"length": 5, "length_from": 3},
+    "thinking_budget=9 needs what ends the thoughts; pass length_from='</think>'": {"length": 5, "thinking_budget": 9},
+    "thinking_budget must be an integer of at least 0, got 0.5": {
+        "length": 5,
+        "length_from": "a",
+        "thinking_budget": 0.5,
+    },
 }
 
 
@@ -121,10 +134,46 @@ def test_an_output_is_counted_as_it_is_decoded_after_its_prompt():
 def test_the_examples_of_the_page_ask_for_what_they_say():
     bodies = re.findall(r"-d '(\{.*?\})'", PAGE, flags=re.S)
     assert [Asked.of(json.loads(body)["vllm_xargs"]) for body in bodies] == [Asked("character", "max", 75, 75)]
-    (code,) = re.findall(r"^```py\n(.*?)^```", PAGE, flags=re.M | re.S)
-    compile(code, "page", "exec")
-    (arguments,) = re.findall(r"extra_args=(\{.*?\})", code)
-    assert Asked.of(json.loads(arguments)) == Asked("word", "exact", 18, 22)
+    codes = re.findall(r"^```py\n(.*?)^```", PAGE, flags=re.M | re.S)
+    for code in codes:
+        compile(code, "page", "exec")
+    asked = [re.findall(r"(?:extra_args=|answer = )(\{.*?\})", code) for code in codes]
+    expected = [Asked("word", "exact", 18, 22), Asked("character", "max", 90, 90, "</think>", 500)]
+    assert [Asked.of(json.loads(arguments)) for (arguments,) in asked] == expected
+
+
+def test_thoughts_are_left_alone_and_the_answer_is_masked_as_by_the_processor():
+    tokenizer, draw = tokenizer_with_parts(), random.Random(5)
+    table = UnitTable.from_tokenizer(tokenizer, "character")
+    counter = Counter(table, torch.device("cpu"), marker_of("</think>", tokenizer))
+    counters = {("character", "</think>"): counter}
+    ways = [ids for text in ("a?</think>\n\nHello a", "b</think> lo") for ids in split_in_all_ways(text)]
+    met = [0, 0, 0]
+    for _ in range(40):
+        prompt = draw.choice([[0, 31], ids_of("a", "</think>", "Ċ"), []])
+        budget, constraint = draw.choice([None, 3]), draw.choice(["max", "exact"])
+        asked = Asked("character", constraint, 6, 6, "</think>", budget)
+        ids, rows = draw.choice(ways), []
+        for end in range(len(ids) + 1):
+            point = counter.after(counter.start(prompt), ids[:end])
+            assert counter.after(counter.after(counter.start(prompt), ids[: end // 2]), ids[end // 2 : end]) == point
+            rows.append((ids[:end], Row(0, asked, point, (1,), 500)))
+        for written, row in rows:
+            if row.point.units > 6:
+                continue
+            logits, given = torch.rand(1, table.weights.shape[1]), torch.tensor([prompt + written], dtype=torch.long)
+            own = {"eos_token_id": 1, "max_length": len(prompt) + 500, "prompt_length": len(prompt)}
+            own |= {"length_from": "</think>", "tokenizer": tokenizer}
+            expected = LengthConstraintLogitsProcessor(table, 6, constraint, **own)(given, logits)
+            masked = mask(logits.clone(), [row], counters)
+            over = None if budget is None or row.point.state >= 0 else row.point.tokens - budget
+            if over is not None and 0 <= over < 8:  # the marker in letters
+                assert masked.isfinite().nonzero()[:, 1].tolist() == ids_of("</think>"[over])
+                met[0] += 1
+            else:
+                assert torch.equal(masked, expected)
+                met[1 + (row.point.state >= 0)] += 1
+    assert min(met) > 20
 
 
 def test_the_entry_point_names_the_class():

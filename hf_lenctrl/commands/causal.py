@@ -28,6 +28,7 @@ from ..adapters import BASE
 from ..answers import answer_progress
 from ..conversion import add_length_control, tokenizer_of
 from ..length_units import LENGTH_UNITS, UnitTable
+from ..thoughts import thoughts_of
 from ..training.collator import DataCollatorForAnswers
 from ..training.model_card import TrainingRun
 from ..training.trainer import ResumableTrainer, range_of
@@ -60,6 +61,7 @@ class CausalArguments:
     max_length: int = option(512, "Tokens; longer rows are dropped, and counted")
     overshoot_share: float = option(0.0, "Share of the rows that teach how a text ends at a used-up length")
     no_length_share: float = option(0.0, "Share of the rows that are given no length, for calls without one")
+    length_from: str | None = option(None, "What ends the thoughts of a row, `</think>`; its answer begins behind it")
     projection_lr_factor: float = option(1.0, "The new length projection learns so many times as fast")
     lora_r: int = option(0, "Rank of LoRA; 0 trains the whole model")
     lora_target: str = option("all-linear", "Layers of LoRA")
@@ -79,6 +81,10 @@ class CausalArguments:
                 raise ValueError(
                     f"{name}={value} is for models with a length, got length_encoding=none; give {name}={unused:g}"
                 )
+        if self.length_encoding == "none" and self.length_from is not None:
+            raise ValueError(
+                f"length_from={self.length_from!r} is for models with a length, got length_encoding=none; leave it out"
+            )
 
     @property
     def name(self) -> str:
@@ -111,7 +117,7 @@ def build(options: CausalArguments, args, tokenizer, rows: Dataset):
     else:
         control: Any = {"length_encoding": options.length_encoding, "length_unit": options.length_unit}
         model = add_length_control(plain, tokenizer=tokenizer, **control)
-        model.config.trained_lengths = trained_lengths(model, tokenizer, rows)
+        model.config.trained_lengths = trained_lengths(model, tokenizer, rows, options.length_from)
         if options.no_length_share:
             model.make_length_optional()
     return _with_lora(model, options, args) if options.lora_r else model
@@ -148,11 +154,13 @@ def _bind_to_control(lora) -> None:
     lora.target_modules = rf"(?=(.*\.)?language_model\.)({names})"
 
 
-def trained_lengths(model, tokenizer, rows: Dataset) -> dict[str, int]:
+def trained_lengths(model, tokenizer, rows: Dataset, length_from: str | None = None) -> dict[str, int]:
     """Return what the configuration keeps of the lengths of answers, so that `generate` warns of others."""
     lengths: list[int] = []
+    table, eos = model.unit_table, [tokenizer.eos_token_id]
+    thoughts = thoughts_of(length_from, tokenizer, table)
     for labels in rows["labels"]:
-        lengths += answer_progress(model.unit_table, torch.tensor([labels]), [tokenizer.eos_token_id])[1].tolist()
+        lengths += answer_progress(table, torch.tensor([labels]), eos, thoughts=thoughts)[1].tolist()
     return range_of(lengths)
 
 
@@ -164,17 +172,19 @@ def make_trainer(options: CausalArguments, args, tokenizer) -> ResumableTrainer:
     with args.main_process_first(desc="tokenising"):
         rows = {name: load_answers(file, tokenizer, options.max_length) for name, file in files.items() if file}
     model = build(options, args, tokenizer, rows["train"])
-    train_collator = None
-    if options.overshoot_share or options.no_length_share:
-        draws: Any = {name: getattr(options, name) for name in ("overshoot_share", "no_length_share")}
-        table = UnitTable.from_tokenizer(tokenizer, options.length_unit)
-        train_collator = DataCollatorForAnswers(pads_right, table=table, seed=args.seed, **draws)
+    collator, train_collator = DataCollatorForSeq2Seq(pads_right), None
+    draws: Any = {name: getattr(options, name) for name in ("overshoot_share", "no_length_share")}
+    if any(draws.values()) or options.length_from is not None:
+        own: Any = {"table": UnitTable.from_tokenizer(tokenizer, options.length_unit), "seed": args.seed}
+        own["length_from"] = options.length_from
+        train_collator = DataCollatorForAnswers(pads_right, **own, **draws)
+        collator = collator if options.length_from is None else DataCollatorForAnswers(pads_right, **own)
     trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     logger.info("%s trained parameters", f"{trained:,}")
     return ResumableTrainer(
         model=model,
         args=args,
-        data_collator=DataCollatorForSeq2Seq(pads_right),
+        data_collator=collator,
         train_collator=train_collator,
         train_dataset=rows["train"],
         eval_dataset=rows.get("validation"),
@@ -187,6 +197,7 @@ def make_trainer(options: CausalArguments, args, tokenizer) -> ResumableTrainer:
 def card_of(options: CausalArguments, args, trainer: ResumableTrainer, history) -> TrainingRun:
     """Return what the card says of a run."""
     settings = {name: getattr(options, name) for name in _OWN_SETTINGS if options.lora_r or "lora" not in name}
+    settings |= {"length_from": options.length_from} if options.length_from is not None else {}
     settings |= {name: args.to_dict()[name] for name in _SETTINGS} | {"processes": args.world_size}
     del settings["num_train_epochs" if args.max_steps > 0 else "max_steps"]  # which the other overrides
     rows: Any = {"train": trainer.train_dataset, "validation": trainer.eval_dataset}

@@ -80,8 +80,13 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
             self.counters[unit] = Counter(table, self.device)
 
     def check(self, kwargs: dict) -> None:
-        """Raise `ValueError` for a length that is none, or in a unit that cannot be counted."""
+        """Raise `ValueError` for an invalid length, in a unit that cannot be counted, or behind a marker."""
         if (asked := Asked.of(kwargs)) is not None:
+            if asked.length_from is not None:
+                raise ValueError(
+                    f"length_from={asked.length_from!r} goes without continuous batching; call model.generate, or "
+                    "leave it out"
+                )
             self.count(asked.unit)
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:

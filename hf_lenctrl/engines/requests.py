@@ -1,5 +1,6 @@
 """What a request to an engine asks for, and what was counted of its text; needs no engine."""
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +12,10 @@ import torch
 from ..length_constraint import LengthConstraintLogitsProcessor
 from ..length_units import LENGTH_UNITS, UnitTable
 from ..lengths import LENGTH_CONSTRAINTS, check_length, check_name, check_tolerance, window_of
+from ..thoughts import AnswerMarker, Thoughts, check_thinking
 
 
-FIELDS = ("length", "length_unit", "length_constraint", "length_tolerance")
+FIELDS = ("length", "length_unit", "length_constraint", "length_tolerance", "length_from", "thinking_budget")
 CALL = 'pass {"length": 75, "length_unit": "character", "length_constraint": "max"}'
 
 
@@ -25,6 +27,13 @@ class Asked:
     constraint: str
     low: int
     high: int
+    length_from: str | tuple[int, ...] | None = None  # what ends the thoughts before the text
+    budget: int | None = None  # tokens of them
+
+    @property
+    def counted(self) -> Any:
+        """What a `Counter` is made for: the unit, or a pair of it and the marker."""
+        return self.unit if self.length_from is None else (self.unit, self.length_from)
 
     @classmethod
     def of(cls, extra_args: dict[str, Any] | None) -> "Asked | None":
@@ -34,10 +43,10 @@ class Asked:
         Args:
             extra_args (`dict`, *optional*): With `length` (`int`) and, where they are not the default,
                 `length_unit` (`"token"`), `length_constraint` (`"max"`) and `length_tolerance`: units, a share, or a
-                list of two, below and above.
+                list of two, below and above; for a thinking model `length_from`, a text or ids, and `thinking_budget`.
 
         Raises:
-            `ValueError`: for a length, unit, constraint or tolerance that is none, or without a length.
+            `ValueError`: for an invalid length, unit, constraint, tolerance, marker or budget, or without a length.
         """
         given = {name: extra_args[name] for name in FIELDS if extra_args and extra_args.get(name) is not None}
         if not given:
@@ -52,14 +61,20 @@ class Asked:
             check_name("length_constraint", constraint, LENGTH_CONSTRAINTS)
             tolerance = tuple(tolerance) if isinstance(tolerance, list) else tolerance
             check_tolerance(tolerance, constraint)
+            check_thinking(given.get("length_from"), given.get("thinking_budget"))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{error}; {CALL}") from error
         ends = ([length], [length]) if tolerance is None else window_of([length], tolerance)
-        return cls(unit, constraint, ends[0][0], ends[1][0])
+        marker = given.get("length_from")
+        marker = tuple(marker) if isinstance(marker, list) else marker
+        return cls(unit, constraint, ends[0][0], ends[1][0], marker, given.get("thinking_budget"))
 
 
 class Point(NamedTuple):
-    """A text so far: its tokens, its units, and its state in the unit table."""
+    """
+    A text so far: its tokens with those of the thoughts, its units, and its state in the unit table, below 0 for
+    `Thoughts`.
+    """
 
     tokens: int
     units: int
@@ -67,9 +82,12 @@ class Point(NamedTuple):
 
 
 class Counter:
-    """The table of a unit, on the device for masks and on the host for counts."""
+    """The table of a unit, on the device for masks and on the host for counts; with a `marker` of thinking models."""
 
-    def __init__(self, table: UnitTable, device: torch.device):
+    def __init__(self, table: UnitTable, device: torch.device, marker: AnswerMarker | None = None):
+        self.thoughts = None if marker is None else Thoughts(marker, table)
+        if self.thoughts is not None:
+            table = self.thoughts.table
         self.weights, self.following = table.weights.cpu().numpy(), table.next_state.cpu().numpy()
         self.table = table.to(device)
         self.processes: dict[tuple, LengthConstraintLogitsProcessor] = {}
@@ -81,6 +99,8 @@ class Counter:
         """
         ids = np.asarray(prompt if prompt else [], dtype=np.int64)
         known = ids[(ids >= 0) & (ids < self.following.shape[1])]  # an image stands beyond the vocabulary
+        if self.thoughts is not None:
+            return Point(0, 0, 0 if bool(self.thoughts.closed(torch.from_numpy(known).unsqueeze(0))) else ~0)
         if len(self.following) == 1 or not self.following[0, known].any():
             return Point(0, 0, 0)
         return Point(0, 0, 2 if self.table.unit == "word" else 1)
@@ -90,14 +110,26 @@ class Counter:
         written, units, state = point
         for token in tokens:
             token = max(int(token), 0)  # -1 is a draft that will be rejected
+            if state < 0 and self.thoughts is not None:
+                units, state = map(int, self.thoughts.behind(state, torch.tensor(token)))
+                written += 1
+                continue
             weight = int(self.weights[state, token])
             written, units, state = written + 1, units + max(weight, ~weight), int(self.following[state, token])
         return Point(written, units, state)
 
+    def forced(self, row: "Row") -> int | None:
+        """The token of the marker that follows thoughts whose budget is used up; `None` for others."""
+        if self.thoughts is None or row.asked.budget is None or row.point.state >= 0:
+            return None
+        ids, over = self.thoughts.marker.ids, row.point.tokens - row.asked.budget
+        return ids[over] if 0 <= over < len(ids) else None
+
     def process(self, constraint: str, eos: tuple[int, ...]) -> LengthConstraintLogitsProcessor:
         """The processor of a constraint and EOS, made once; `constrain` is given the lengths."""
         if (key := (constraint, eos)) not in self.processes:
-            self.processes[key] = LengthConstraintLogitsProcessor(self.table, 1, constraint, eos_token_id=list(eos))
+            own: Any = {"eos_token_id": list(eos), "length_from": self.thoughts}
+            self.processes[key] = LengthConstraintLogitsProcessor(self.table, 1, constraint, **own)
         return self.processes[key]
 
 
@@ -112,25 +144,26 @@ class Row:
     limit: int
 
 
-def mask(logits: torch.Tensor, rows: list[Row], counters: dict[str, Counter]) -> torch.Tensor:
+def mask(logits: torch.Tensor, rows: list[Row], counters: dict[Any, Counter]) -> torch.Tensor:
     """
-    Forbid what the constraint of each row forbids, as `LengthConstraintLogitsProcessor` does.
+    Forbid what the constraint of each row forbids, as `LengthConstraintLogitsProcessor` does. A row that thinks stays
+    as it is, until its budget is used up: then the tokens of the marker follow.
 
     Args:
         logits (`torch.FloatTensor` of shape `(rows, vocab_size)`): Also with rows that ask for nothing.
         rows (`list[Row]`): Those that ask for a length, in order.
-        counters (`dict[str, Counter]`): For each unit.
+        counters (`dict`): The `Counter` of each `Asked.counted`.
 
     Returns:
         `torch.FloatTensor` of shape `(rows, vocab_size)`: `logits`, changed in place.
     """
     groups: dict[tuple, list[Row]] = defaultdict(list)
     for row in rows:
-        groups[row.asked.unit, row.asked.constraint, row.eos].append(row)
+        groups[row.asked.counted, row.asked.constraint, row.eos].append(row)
     # on a CPU at most 8 MiB at a time: new pages of memory for larger tensors cost more than the mask
     most = len(logits) if logits.is_cuda else max(1, 2**21 // logits.shape[1])
     parts = [(key, group[i : i + most]) for key, group in groups.items() for i in range(0, len(group), most)]
-    for (unit, constraint, eos), group in parts:
+    for (counted, constraint, eos), group in parts:
         asked, points = [r.asked for r in group], [r.point for r in group]
         facts = [
             (r.index, p.state, a.high - p.units, a.high - a.low, r.limit - p.tokens - 2)
@@ -138,12 +171,16 @@ def mask(logits: torch.Tensor, rows: list[Row], counters: dict[str, Counter]) ->
         ]
         index, state, remaining, slack, left = torch.tensor(facts, device=logits.device).T
         window = slack if any(a.low < a.high for a in asked) else None
-        begun = [p.tokens > 2 or p.units > 0 for p in points]
+        begun = [p.tokens > 2 or p.units > 0 or a.length_from is not None for p, a in zip(points, asked, strict=True)]
         start = None if all(begun) else ~torch.tensor(begun, device=logits.device)
         first, last = group[0].index, group[-1].index
         together = last - first + 1 == len(group)  # a slice is not copied
         part = logits[first : last + 1] if together else logits[index]
-        counters[unit].process(constraint, eos).constrain(part, state, remaining, window, left, start)
+        counters[counted].process(constraint, eos).constrain(part, state, remaining, window, left, start)
         if not together:
             logits[index] = part
+        for row in group:
+            if (token := counters[counted].forced(row)) is not None:
+                logits[row.index] = -math.inf
+                logits[row.index, token] = 0.0
     return logits

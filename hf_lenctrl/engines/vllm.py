@@ -15,6 +15,7 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor, LogitsProcRequestState
 
 from ..length_units import UnitTable
+from ..thoughts import marker_of
 from .requests import Asked, Counter, Point, Row, mask
 
 
@@ -52,7 +53,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
         self.device = torch.device(where.device if self.states else where)
         self.vocab_size = self.states.vocab_size if self.states else self.model_config.get_vocab_size()
         self.requests: dict[int, Request] = {}  # by slot, in V1 by row
-        self.counters: dict[str, Counter | None] = {}
+        self.counters: dict[Any, Counter | None] = {}  # of each `Asked.counted`
         config = vllm_config.additional_config
         for unit in config.get("length_units", []) if isinstance(config, dict) else []:
             self.counters[unit] = self._count(unit)
@@ -75,25 +76,26 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
                 f"max_tokens={least}"
             )
 
-    def _count(self, unit: str) -> Counter:
+    def _count(self, unit: str, length_from: str | tuple[int, ...] | None = None) -> Counter:
         tokenizer = cached_tokenizer_from_config(self.model_config)
-        return Counter(UnitTable.from_tokenizer(tokenizer, unit).padded(self.vocab_size), self.device)
+        marker = None if length_from is None else marker_of(length_from, tokenizer)
+        return Counter(UnitTable.from_tokenizer(tokenizer, unit).padded(self.vocab_size), self.device, marker)
 
     def _request(self, params: SamplingParams) -> Request | None:
         asked = Asked.of(params.extra_args)
         if asked is None:
             return None
-        if asked.unit not in self.counters:
+        if asked.counted not in self.counters:
             try:
-                self.counters[asked.unit] = self._count(asked.unit)
+                self.counters[asked.counted] = self._count(asked.unit, asked.length_from)
             except Exception as error:  # whatever a tokenizer raises: the engine must not end with one request
                 logger.error("hf_lenctrl cannot count %ss, so outputs in them are empty: %s", asked.unit, error)
-                self.counters[asked.unit] = None
-        return Request(asked, params, self.counters[asked.unit])
+                self.counters[asked.counted] = None
+        return Request(asked, params, self.counters[asked.counted])
 
     def _mask(self, logits: torch.Tensor, rows: list[Row], ended: list[tuple[int, Request]]) -> torch.Tensor:
         if rows:
-            logits = mask(logits, rows, {unit: counter for unit, counter in self.counters.items() if counter})
+            logits = mask(logits, rows, {counted: counter for counted, counter in self.counters.items() if counter})
         for index, request in ended:
             logits[index] = -math.inf
             logits[index, list(request.eos)] = 0.0

@@ -130,8 +130,11 @@ class FinishLogitsProcessor(LogitsProcessor):
     model's tokenizer; `length (batch_size,)` and the others are those of `LengthConstraintLogitsProcessor`.
     """
 
-    def __init__(self, tokenizer, unit_table: UnitTable, length, finish: str, *, eos_token_id, prompt_length: int = 0):
-        self.finish, self.prompt_length = finish, prompt_length
+    def __init__(
+        self, tokenizer, unit_table: UnitTable, length, finish: str, *, eos_token_id, prompt_length=0, thoughts=None
+    ):
+        self.finish, self.prompt_length, self.thoughts = finish, prompt_length, thoughts
+        unit_table = unit_table if thoughts is None else thoughts.table
         device, entries = unit_table.weights.device, unit_table.weights.shape[1]
         self.pieces = pieces_of(tokenizer, entries)
         stripped = [(piece or "").strip() for piece in self.pieces]
@@ -150,7 +153,12 @@ class FinishLogitsProcessor(LogitsProcessor):
     def __call__(self, input_ids, scores):
         """`(rows, sequence_length)` and `(rows, vocab_size)` -> `(rows, vocab_size)`."""
         written, copies = input_ids[:, self.prompt_length :], len(scores) // len(self.length)
-        count, state = self.table.count_and_state(written)  # (rows,) each
+        begun = None  # (rows,) whether an answer has begun
+        if self.thoughts is None:
+            count, state = self.table.count_and_state(written)  # (rows,) each
+        else:
+            count, state = self.thoughts.count_and_state(input_ids, self.prompt_length)
+            begun, state = state >= 0, state.clamp(min=0)
         fits, leaves_room = (
             self.rules.fits(state, length.repeat_interleave(copies) - count) == 0
             for length in (self.length, self.room)
@@ -160,6 +168,8 @@ class FinishLogitsProcessor(LogitsProcessor):
         allowed[:, self.eos] = fits[:, self.eos]
         if written.shape[1] <= 2:  # a language code, as in the constraint
             allowed[:, self.rules.silent] |= (count == 0).unsqueeze(1)
+        if begun is not None:
+            fits, allowed = fits | ~begun.unsqueeze(1), allowed | ~begun.unsqueeze(1)
         first = scores.argmax(dim=-1, keepdim=True)  # (rows, 1)
         pressed = ~allowed.gather(1, first).squeeze(1) & fits[:, self.eos].any(dim=1)  # (rows,)
         if bool(pressed.any()):

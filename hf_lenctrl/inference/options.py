@@ -19,6 +19,8 @@ class GeneratedText(TypedDict):
     lengths: NotRequired[dict[str, int]]
     score: NotRequired[float]
     finish: NotRequired[str]
+    thoughts: NotRequired[str]
+    fault: NotRequired[str | None]
 
 
 class GenerateOptions(TypedDict, total=False):
@@ -88,6 +90,8 @@ class CallOptions(GenerateOptions, total=False):
     length_constraint: str | None
     length_tolerance: Tolerance
     finish: str | None
+    length_from: str | list[int] | None
+    thinking_budget: int | None
     predictor: Any
     references: Sequence[str] | None
     truncation: bool

@@ -15,6 +15,7 @@ from ..generation import encode_once, eos_of, generate_for, prompt_of
 from ..length_tokens import LengthTokens
 from ..length_units import COST, UnitTable, check_sources, count_texts
 from ..shards import check_shards
+from ..thoughts import Thoughts, thoughts_of
 from .chats import as_prompts, check_length_source, encode_prompts
 from .finish import FinishLogitsProcessor, HeldStreamer
 from .options import CallOptions, Chat, GeneratedText, Length
@@ -62,6 +63,11 @@ class LengthControlledGenerationPipeline(Pipeline):
         finish (`str`, *optional*): With `"max"`, for a model that does not plan: `"sentence"` or `"word"`, how an
             output ends that would not have ended within the length. Adds `finish` to the output: `"sentence"`,
             `"word"`, `"cut"` (within a word), or `"model"` where the model ended it.
+        length_from (`str` or `list[int]`, *optional*): For a causal model that thinks, what ends its thoughts:
+            `"</think>"`, or ids, see `LengthControlledGeneration.generate`. The output has the answer alone, without
+            white space at its start, and `thoughts`, the text before the marker. Where the marker does not come, the
+            `fault` says so, the answer is empty, and nothing kept the length; else the `fault` is `None`.
+        thinking_budget (`int`, *optional*): With `length_from`, new tokens after which the marker is written.
         num_return_sequences (`int`, *optional*, defaults to 1): Outputs for each source.
         rerank (`bool` or `int`, *optional*, defaults to `False`): Generate so many candidates (`True`: 20) and return
             those that contain most source words first (`hf_lenctrl.rerank`).
@@ -198,6 +204,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         call.set_candidates(plans=self._needs_length)
         call.set_choice(getattr(config, "length_optional", False))
         call.check_score(needs_length=self._needs_length and not getattr(config, "length_optional", False))
+        call.check_thinking(self._causal)
         call.set_rows(texts, single)
         call.set_other(len(texts))
         return call
@@ -331,7 +338,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         outputs = [(row, out) for row, own in zip(rows, several, strict=True) for out in own]
         for row, out in outputs:
             out |= call.shown_window(row)
-        optional = getattr(self.model.config, "length_optional", False)
+        optional = getattr(self.model.config, "length_optional", False) and call.length_from is None
         unscored = [(row, out) for row, out in outputs if optional and "score" not in out]
         if call.min_score is not None and not call.choose:
             unscored = outputs  # the score of a search is another one
@@ -382,11 +389,14 @@ class LengthControlledGenerationPipeline(Pipeline):
         # `generate` puts others in the place of these
         inputs["encoder_outputs"] = None if encoded is None else type(encoded)(**encoded)
         prompt = prompt_of(self.model, arguments)[1]
-        finish = None
+        finish, thoughts = None, thoughts_of(call.length_from, self.tokenizer, table, call.thinking_budget)
+        if thoughts is not None:
+            arguments["length_from"] = thoughts
         if call.finish is not None:
             prompt = prompt or 1  # the decoder's start
             limits = torch.tensor([row.length for row in rows], device=table.weights.device)
             options: dict[str, Any] = {"eos_token_id": eos_of(self.model), "prompt_length": prompt}
+            options["thoughts"] = thoughts
             finish = FinishLogitsProcessor(self.tokenizer, table, limits, call.finish, **options)
             arguments["logits_processor"] = [*(call.options.get("logits_processor") or []), finish]
             if arguments.get("streamer") is not None:
@@ -402,11 +412,20 @@ class LengthControlledGenerationPipeline(Pipeline):
             figures["of_a_token"] = token_log_probabilities(
                 self.model, table, ids, inputs, self._causal * prompt, controlled=self._controlled
             )
-        ids = ids[:, prompt:]
-        counts = table.count(ids) if table.unit in ("token", COST) else None  # what ids alone know
-        table = call.other_table
-        others = table.count(ids).tolist() if table is not None and table.unit == "token" else None
-        return {"ids": ids, "counts": counts, "others": others, "figures": figures, "finish": finish}
+        answers = None if thoughts is None else self._answers(thoughts, ids, prompt)
+        counts = None
+        if table.unit in ("token", COST):  # what ids alone know
+            counts = table.count(ids[:, prompt:]) if thoughts is None else thoughts.count_and_state(ids, prompt)[0]
+        ids, other = ids[:, prompt:], call.other_table
+        others = other.count(ids).tolist() if other is not None and other.unit == "token" else None
+        given = {"ids": ids, "counts": counts, "others": others, "figures": figures, "finish": finish}
+        return given | {"answers": answers}
+
+    def _answers(self, thoughts: Thoughts, ids: torch.Tensor, prompt: int) -> list[tuple[str, str | None]]:
+        """The thoughts and the answer of each output, `ids (outputs, positions)`; `None` where it has none."""
+        ends, closed = eos_of(self.model), thoughts.closed(ids[:, :prompt]).tolist()
+        written = [[i for i in own if i not in ends] for own in ids[:, prompt:].tolist()]
+        return [thoughts.marker.split(own, over) for own, over in zip(written, closed, strict=True)]
 
     def _enough(self, row: Row, unit: str) -> Callable[[str], bool]:
         """Return what says whether a text has half the length that a row may have, or more."""
@@ -417,8 +436,14 @@ class LengthControlledGenerationPipeline(Pipeline):
         texts = self.tokenizer.batch_decode(
             outputs["ids"], skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
+        answers = outputs["answers"]
+        if answers is not None:
+            texts = [answer or "" for _, answer in answers]
         counts = count_texts(self.tokenizer, texts, unit) if outputs["counts"] is None else outputs["counts"].tolist()
         written = [{"generated_text": text, "length": n} for text, n in zip(texts, counts, strict=True)]
+        for out, (before, answer) in zip(written, answers or [], strict=answers is not None):
+            missing = f"the output has no {call.length_from!r}, so it has no answer, and nothing kept the length"
+            out |= {"thoughts": before, "fault": missing if answer is None else None}
         for name, values in outputs["figures"].items():
             for out, value in zip(written, values, strict=True):
                 out[name] = value

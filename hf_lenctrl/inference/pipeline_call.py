@@ -22,7 +22,10 @@ CHOICE_BEAMS = 24  # and as many candidates, divided among these searches; takes
 NATURAL_ROOM = 4  # times the length, for the natural text
 FEW_LENGTHS = 8  # of one text, with candidates of their own; more lengths share a search by length
 SHARED_BEAMS = 5  # of this search, in each group, and of the natural text beside it
-_WITH_A_LENGTH = ("length_constraint", "length_tolerance", "finish", "predictor", "references", "choose")
+_WITH_A_LENGTH = (
+    *("length_constraint", "length_tolerance", "finish", "length_from", "thinking_budget"),
+    *("predictor", "references", "choose"),
+)
 
 
 def switches_off(options: dict) -> bool:
@@ -68,6 +71,8 @@ class Call:
     length_constraint: Any = FROM_CONFIG
     length_tolerance: Any = None
     finish: str | None = None
+    length_from: Any = None
+    thinking_budget: int | None = None
     predictor: Any = None
     references: Sequence[str] | None = None
     truncation: bool = False
@@ -147,13 +152,18 @@ class Call:
         """Whether the best of several candidates is chosen; by default where the model can and nothing is against."""
         sample = self.options.get("do_sample", self.defaults.do_sample)
         others = self.wanted > 1 or self.finish is not None or sample
-        others = others or self.other is not None or self.options.get("streamer") is not None
+        others = (
+            others
+            or self.other is not None
+            or self.options.get("streamer") is not None
+            or self.length_from is not None
+        )
         able = optional and self.length_constraint is not None and not others
         self.choose = able if self.choose is None else self.choose
         if self.choose and not able:
             raise ValueError(
                 "choose=True takes a model with length_optional and a length_constraint, and no finish, sampling, "
-                "streamer, second unit, rerank or num_return_sequences; leave choose or these out"
+                "streamer, second unit, length_from, rerank or num_return_sequences; leave choose or these out"
             )
 
     def check_score(self, needs_length: bool) -> None:
@@ -180,6 +190,17 @@ class Call:
             raise ValueError(f"a streamer takes one text of one length, got {len(self.rows)}; call once for each")
         if self.on_low_score == "natural":
             raise ValueError("on_low_score='natural' replaces a text that was streamed; leave it or streamer out")
+
+    def check_thinking(self, causal: bool) -> None:
+        """Raise `ValueError` for `length_from` with what scores a text behind its prompt alone, or an encoder."""
+        if self.length_from is None:
+            return
+        others = {"min_score": self.min_score is not None, "a range of lengths": self.ranged}
+        others["a second unit"] = self.other is not None
+        others["a streamer and finish"] = self.finish is not None and self.options.get("streamer") is not None
+        if not causal or any(others.values()):
+            other = next((name for name, is_so in others.items() if is_so), "an encoder-decoder model")
+            raise ValueError(f"length_from={self.length_from!r} goes without {other}; leave one of them out")
 
     def flag_low(self, outputs: list[tuple[Row, dict]]) -> list[tuple[Row, dict]]:
         """Add `low_score` to the outputs, and return those under the `min_score`; raises where these are an error."""

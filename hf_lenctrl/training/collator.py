@@ -11,6 +11,7 @@ from transformers import DataCollatorForSeq2Seq
 from ..answers import answer_progress
 from ..length_units import UnitTable
 from ..lengths import check_length
+from ..thoughts import thoughts_of
 
 
 logger = logging.getLogger(__name__)
@@ -181,18 +182,23 @@ class DataCollatorForAnswers(DrawsByExample, DataCollatorForSeq2Seq):
     A share of the rows, `overshoot_share`, is given a length shorter than the answer's, and has labels only where the
     answer has reached it. A share of them, `no_length_share`, is given no length. See `DataCollatorForLengthControl`.
     What is drawn depends on `seed`, the epoch and the row alone, so a resumed run has the same batches.
+
+    With `length_from`, `"</think>"` or ids, the answer of a row that has this marker begins behind it: its thoughts
+    are learned as before, but they do not count and are given no length.
     """
 
     table: Any = None
     overshoot_share: float = 0.0
     no_length_share: float = 0.0
     seed: int = 0
+    length_from: Any = None
 
     def __call__(self, features, return_tensors=None):
         draws = torch.tensor([self._draw(row) for row in features], dtype=torch.float64)  # (B, 3)
         batch = super().__call__(features, return_tensors)
         eos, labels = self.tokenizer.eos_token_id, batch["labels"]
-        progress, length = answer_progress(self.table, labels, [eos])  # (B, T) and (B,)
+        thoughts = thoughts_of(self.length_from, self.tokenizer, self.table)
+        progress, length = answer_progress(self.table, labels, [eos], thoughts=thoughts)  # (B, T) and (B,)
         over = (draws[:, 0] < self.overshoot_share) & (length > 1)  # (B,)
         half = (length // 2).clamp(min=1)
         shorter = half + (draws[:, 1] * (length - half)).long()  # (B,), half ... length - 1

@@ -11,8 +11,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 NEEDED = (
-    *("cache", "character_costs", "generation", "length_constraint", "length_rules", "length_units", "lengths"),
-    "unit_vocabulary",
+    *("cache", "character_costs", "generation", "length_constraint", "length_pair", "length_rules"),
+    *("length_units", "lengths", "thoughts", "unit_vocabulary"),
 )
 
 

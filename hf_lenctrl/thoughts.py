@@ -1,0 +1,323 @@
+"""The thoughts of a model before its answer, which neither count nor are constrained."""
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.nn.functional import pad
+from transformers.generation import LogitsProcessor
+
+from .lengths import is_integer
+from .unit_vocabulary import UnitVocabulary, entries_of
+
+
+WHITE = b" \t\r\n"  # that stands between the marker and the answer, and does not count
+_ROOM = 32_768  # tokens of thoughts where a call has no budget, as thinking models recommend
+_BLANKS = 8  # entries of white space between a marker and the end of a prompt
+
+
+class AnswerMarker:
+    """
+    Finds a text, or ids, in whatever entries of a vocabulary they are written.
+
+    A machine reads the symbols of the entries: the bytes of a text, or the ids themselves. Its state is how many
+    symbols of the marker are read (Knuth, Morris & Pratt 1977). From state `s`, entry `v` leads to `following[s, v]`.
+    A number from `len(symbols)` on means that the marker ended in the entry, and says which of `rests` is behind it.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): One that decodes by pieces, see `UnitTable.from_tokenizer`.
+        marker (`str` or `list[int]`): A text, also of special tokens; or ids, found only as these.
+
+    Raises:
+        `ValueError`: for a marker that the tokenizer cannot write.
+    """
+
+    def __init__(self, tokenizer, marker: str | Sequence[int]):
+        self.marker, text = marker, isinstance(marker, str)
+        size, self.special = entries_of(tokenizer)
+        vocabulary = UnitVocabulary(tokenizer, size, self.special)
+        self.first, self.later = vocabulary.first, vocabulary.later
+        self.data = list(self.later)
+        for i, name in zip(self.special, tokenizer.convert_ids_to_tokens(list(self.special)), strict=True):
+            # it writes nothing, but may be of the marker
+            self.data[i] = name.encode() if isinstance(marker, str) and name in marker else b""
+        self.blank = torch.tensor([bool(data) and not data.strip(WHITE) for data in self.data])  # (V,)
+        self.symbols: Sequence[int] = marker.encode() if isinstance(marker, str) else tuple(marker)
+        own: Any = tokenizer(marker, add_special_tokens=False)["input_ids"] if text else marker
+        self.ids: list[int] = list(own)
+        self.rests: dict[bytes, int] = {b"": 0}
+        self.following = self._machine(self.data if text else [(i,) for i in range(size)])  # (L, V)
+        self._made: WeakKeyDictionary = WeakKeyDictionary()
+        if self._end(self.ids) != len(self.ids):
+            raise ValueError(f"length_from must be what the tokenizer can write, got {marker!r}; pass another marker")
+
+    def _machine(self, entries: Sequence[Sequence[int]]) -> torch.Tensor:
+        symbols, most = self.symbols, len(self.symbols)
+        shorter = [0] * (most + 1)  # symbols that are read even where the next one does not follow
+
+        def step(state: int, symbol: int) -> int:
+            while state and symbol != symbols[state]:
+                state = shorter[state]
+            return state + (symbol == symbols[state])
+
+        for end in range(2, most + 1):
+            shorter[end] = step(shorter[end - 1], symbols[end - 1])
+        # where a first symbol leads elsewhere than from the start; from all other states an entry leads where it does
+        # from the start
+        apart = {x: [s for s in range(1, most) if step(s, x) != step(0, x)] for x in {*symbols}}
+        following = torch.zeros(most, len(entries), dtype=torch.long)
+        for i, entry in enumerate(entries):
+            own = apart.get(entry[0], []) if entry else range(1, most)
+            for start in [0] * (symbols[0] in entry) + [*own]:
+                state = start
+                for k, symbol in enumerate(entry):
+                    state = step(state, symbol)
+                    if state == most:
+                        rest = entry[k + 1 :].lstrip(WHITE) if isinstance(entry, bytes) else b""
+                        state += self.rests.setdefault(rest, len(self.rests))
+                        break
+                following[[start] if start else [s for s in range(most) if s not in own], i] = state
+        return following
+
+    def _end(self, ids: Sequence[int]) -> int | None:
+        state = 0
+        for k, i in enumerate(ids):
+            state = int(self.following[state, i]) if i < len(self.data) else 0
+            if state >= len(self.symbols):
+                return k + 1
+        return None
+
+    def split(self, ids: Sequence[int], closed: bool = False) -> tuple[str, str | None]:
+        """
+        Thoughts and answer of generated `ids`, as texts without white space around them; `None` where the marker does
+        not come. Behind a prompt whose thoughts are `closed` all is answer.
+        """
+        ids = [i for i in ids if i < len(self.data)]  # no tokenizer writes the others
+        end = 0 if closed else self._end(ids)
+        before = b"".join(self.data[i] for i in ids[:end])
+        behind = b""
+        if end is None:
+            before = b"".join(self.later[i] for i in ids if i not in self.special)
+        elif isinstance(self.marker, str) and not closed:
+            before, _, behind = before.partition(bytes(self.symbols))
+        elif not closed:
+            before = b"".join(self.data[i] for i in ids[: end - len(self.symbols)])
+        thoughts = before.decode(errors="replace").strip()
+        if end is None:
+            return thoughts, None
+        behind += b"".join(self.later[i] for i in ids[end:] if i not in self.special)
+        return thoughts, behind.decode(errors="replace").lstrip(WHITE.decode())
+
+    def tables(self, table: Any) -> tuple[Any, Any]:
+        """
+        The `UnitTable` of an answer, without its white space at the start; and the same with one more entry for each
+        of `rests`, to stand in the place of the entry that ends the marker. Made once for a table.
+        """
+        made = self._made.get(table)
+        if made is None or made[0] is not table.weights:
+            self._made[table] = made = (table.weights, *self._tables(table))
+        return made[1:]
+
+    def _tables(self, table: Any) -> tuple[Any, Any]:
+        table.require_filled()
+        weights, following = table.weights.cpu(), table.next_state.cpu().long()  # (S, V) each
+        tokens = len(weights) == 1
+        if tokens:  # it needs a state before the first token
+            following = torch.stack([(weights[0] != 0).long(), torch.ones_like(following[0])])
+            weights = weights.repeat(2, 1)
+        count = _Count(self, weights, following)
+        units, states = weights[0].tolist(), following[0].tolist()
+        for i, data in enumerate(self.later):
+            text = data.lstrip(WHITE)
+            if data and not text and i not in self.special:
+                units[i], states[i] = 0, 0
+            elif text != self.first[i] and i not in self.special and not tokens:
+                # one that cannot be counted is forbidden
+                units[i], states[i] = count.of(text) or (min(units[i], ~units[i]), states[i])
+        rests = [(0, 0), *((1, 1) if tokens else count.of(rest) for rest in [*self.rests][1:])]
+        if None in rests:
+            rest = [*self.rests][rests.index(None)].decode(errors="replace")
+            raise ValueError(f"{rest!r} behind a marker cannot be counted in {table.unit}s; pass length_unit='token'")
+        weights, following = weights.clone(), following.clone()
+        weights[0], following[0] = torch.tensor(units), torch.tensor(states)
+        own = torch.arange(len(weights)).unsqueeze(1)
+        new = torch.tensor(rests).T.unsqueeze(1).expand(-1, len(weights), -1)  # (2, S, rests)
+        more = torch.maximum(new[0], ~new[0]), torch.cat([own, new[1, :, 1:]], dim=1)
+        longer = (torch.cat(pair, dim=1) for pair in zip((weights, following), more, strict=True))
+        device = table.weights.device
+        return type(table)(table.unit, weights, following).to(device), type(table)(table.unit, *longer).to(device)
+
+
+class _Count:
+    """Counts bytes that are no entry of a vocabulary, by the entries that they consist of."""
+
+    def __init__(self, marker: AnswerMarker, weights: torch.Tensor, following: torch.Tensor):
+        self.weights, self.following = weights.numpy(), following.numpy()
+        self.first, self.later = (
+            {data: i for i, data in enumerate(side) if i not in marker.special}
+            for side in (marker.first, marker.later)
+        )
+
+    def of(self, data: bytes) -> tuple[int, int] | None:
+        """Units at the start of a text, below 0 for an invalid one, and the state; `None` without such entries."""
+        entries = self._entries(data, self.first)
+        if entries is None:
+            return None
+        units, state, valid = 0, 0, True
+        for i in entries:
+            weight, state = int(self.weights[state, i]), int(self.following[state, i])
+            units, valid = units + max(weight, ~weight), valid and weight >= 0
+        return units if valid else ~units, state
+
+    def _entries(self, data: bytes, known: dict[bytes, int]) -> list[int] | None:
+        for end in range(len(data), 0, -1):
+            if data[:end] in known and (rest := self._entries(data[end:], self.later)) is not None:
+                return [known[data[:end]], *rest]
+        return None if data else []
+
+
+class Thoughts:
+    """
+    Counts the answers of a batch, each from its marker on.
+
+    The state of a text is that in `table`; before the marker it is `~` that of the marker's machine, below 0.
+
+    Args:
+        marker (`AnswerMarker`): What an answer begins behind.
+        table (`UnitTable`): Of the model's vocabulary.
+        budget (`int`, *optional*): Entries that the thoughts may have.
+    """
+
+    def __init__(self, marker: AnswerMarker, table: Any, budget: int | None = None):
+        self.marker, self.budget = marker, budget
+        self.table, self._longer = marker.tables(table)
+        device, unknown = table.weights.device, table.weights.shape[1] - len(marker.data)
+        self._following = pad(marker.following, (0, unknown)).to(device)  # (L, V)
+        # of each state of the machine, entries that end the marker and go on
+        self.endings = [(row > len(marker.symbols)).nonzero().squeeze(1) for row in self._following]
+        self._blank = pad(marker.blank, (0, unknown)).to(device)  # (V,)
+
+    def __repr__(self) -> str:
+        return repr(self.marker.marker)
+
+    @property
+    def room(self) -> int:
+        """Entries of the thoughts and the marker, at most."""
+        return _ROOM if self.budget is None else self.budget + len(self.marker.ids)
+
+    def _read(self, ids: torch.Tensor) -> torch.Tensor:
+        """What each of `ids (rows, positions)` leads the marker's machine to, up to the first marker."""
+        state = torch.zeros_like(ids)
+        while True:  # few rounds: what was read before the last symbols of a marker changes nothing
+            reached = self._following[pad(state, (1, 0))[:, :-1], ids]
+            known, state = state, reached.masked_fill(reached >= len(self._following), 0)
+            if torch.equal(known, state):
+                return reached
+
+    def behind(self, state: int, entries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Units and states behind each of the entries `(n,)` that follow thoughts of this state: `(n,)` each."""
+        reached = self._following[~state, entries]
+        rest = reached - len(self._following)
+        column = self.table.weights.shape[1] + rest.clamp(min=0)
+        units, to = self._longer.weights[0, column], self._longer.next_state[0, column].long()
+        return torch.where(rest < 0, 0, units), torch.where(rest < 0, ~reached, to)
+
+    def closed(self, prompt: torch.Tensor) -> torch.Tensor:
+        """Whether each prompt `(rows, positions)` ends in a marker, with nothing but white space behind: `(rows,)`."""
+        end = prompt[:, -len(self._following) - _BLANKS :]
+        blank = pad(self._blank[end].long().flip(1).cumprod(1).flip(1), (0, 1), value=1)[:, 1:]
+        return ((self._read(end) == len(self._following)) & (blank == 1)).any(dim=1)
+
+    def _answers(self, written: torch.Tensor, closed: torch.Tensor | None):
+        """
+        What each row's last entry leads the marker's machine to; whether the row has a marker; the marker's column, 0
+        for the end of the prompt: `(rows,)` each. And the answers, moved to the first column.
+        """
+        most = len(self._following)
+        before = written.new_zeros(len(written)) if closed is None else most * closed.long()
+        reached = torch.cat([before.unsqueeze(1), self._read(written)], dim=1)  # (rows, T + 1)
+        begun = (reached >= most).any(dim=1)
+        last = written.shape[1]
+        start = torch.where(begun, (reached >= most).long().argmax(dim=1), last)  # (rows,)
+        column = torch.arange(last + 1 - int(start.min()), device=written.device)
+        answers = pad(written, (1, 0)).gather(1, (start.unsqueeze(1) + column).clamp(max=last))
+        rest = reached.gather(1, start.unsqueeze(1)).squeeze(1) - most
+        answers[:, 0] = self.table.weights.shape[1] + rest.clamp(min=0)
+        return reached[:, -1], begun, start, answers
+
+    def progress(self, ids: torch.Tensor, closed: torch.Tensor | None = None) -> torch.Tensor:
+        """
+        Units of each answer after the prompt and after each of its `ids (rows, positions)`, -1 before its marker:
+        `(rows, positions + 1)`. Rows whose prompts are `closed (rows,)` have their marker there.
+        """
+        device = self._blank.device
+        _, begun, start, answers = self._answers(ids.to(device), None if closed is None else closed.to(device))
+        column = torch.arange(ids.shape[1] + 1, device=device) - start.unsqueeze(1)
+        written = self._longer.progress(answers).gather(1, column.clamp(0, answers.shape[1] - 1))
+        return torch.where(begun.unsqueeze(1) & (column >= 0), written, -1).to(ids.device)
+
+    def count_and_state(self, ids: torch.Tensor, prompt: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        """Units and state of each answer: `ids (rows, positions)`, the prompt first -> `(rows,)` each."""
+        read, begun, start, answers = self._answers(ids[:, prompt:], self.closed(ids[:, :prompt]))
+        last = (ids.shape[1] - prompt - start).unsqueeze(1)
+        count, state = (
+            of.gather(1, last).squeeze(1)
+            for of in (self._longer.progress(answers), self._longer.states_after(answers))
+        )
+        return count, torch.where(begun, state, ~read)
+
+
+class ThinkingBudgetLogitsProcessor(LogitsProcessor):
+    """Writes the marker where the budget of `thoughts` is used up; the first `prompt_length` positions are none."""
+
+    def __init__(self, thoughts: Thoughts, prompt_length: int = 0):
+        self.thoughts, self.prompt_length = thoughts, prompt_length
+
+    def __call__(self, input_ids, scores):
+        """`(rows, sequence_length)` and `(rows, vocab_size)` -> `(rows, vocab_size)`."""
+        over, marker = input_ids.shape[1] - self.prompt_length - self.thoughts.budget, self.thoughts.marker.ids
+        if not 0 <= over < len(marker):
+            return scores
+        begun = self.thoughts.count_and_state(input_ids, self.prompt_length)[1] >= 0
+        forced = torch.full_like(scores, -math.inf)
+        forced[:, marker[over]] = 0.0
+        return torch.where(begun.unsqueeze(1), scores, forced)
+
+
+_marker = lru_cache(maxsize=8)(AnswerMarker)
+
+
+def check_thinking(length_from, budget) -> None:
+    """Raise `TypeError`, `ValueError` for an invalid marker or budget, or a budget without a marker."""
+    if budget is not None and (not is_integer(budget) or budget < 0):
+        raise ValueError(f"thinking_budget must be an integer of at least 0, got {budget!r}; pass 500")
+    if length_from is None:
+        if budget is not None:
+            raise ValueError(f"thinking_budget={budget} needs what ends the thoughts; pass length_from='</think>'")
+        return
+    ids = isinstance(length_from, list | tuple) and all(is_integer(i) and i >= 0 for i in length_from)
+    if not isinstance(length_from, str) and not ids:
+        raise TypeError(f"length_from must be a text or a list of ids, got {length_from!r}; pass '</think>'")
+    if not length_from:
+        raise ValueError(f"length_from must not be empty, got {length_from!r}; pass '</think>'")
+
+
+def marker_of(length_from: str | Sequence[int], tokenizer) -> AnswerMarker:
+    """The marker of a call, made once. Raises `ValueError` without a tokenizer, and as `AnswerMarker`."""
+    if tokenizer is None:
+        raise ValueError(f"length_from={length_from!r} needs the model's tokenizer; pass tokenizer=tokenizer")
+    return _marker(tokenizer, length_from if isinstance(length_from, str) else tuple(length_from))
+
+
+def thoughts_of(length_from, tokenizer, table: Any, budget: int | None = None) -> Thoughts | None:
+    """
+    The thoughts of a call with `length_from`, `None` where it has none; a `Thoughts` stays as it is. Raises as
+    `check_thinking` and `marker_of`.
+    """
+    if isinstance(length_from, Thoughts):
+        return length_from
+    check_thinking(length_from, budget)
+    return None if length_from is None else Thoughts(marker_of(length_from, tokenizer), table, budget)
