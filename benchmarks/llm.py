@@ -264,7 +264,8 @@ def figures(lines: list[dict], mode: str) -> dict[str, float]:
 
 def table(args) -> list[dict]:
     """Return the rows of the table, and print them."""
-    lines, rows = chosen(args), []
+    lines = chosen(args)
+    rows: list[dict] = []
     print("| length | row | texts | fits % | MAE | cos | finished % | kept % | plain | distinct % | seconds |")
     print("|---" * 11 + "|")
     for setting in args.settings:
@@ -273,7 +274,7 @@ def table(args) -> list[dict]:
             if own:
                 found = figures(own, parse(setting)[0])
                 rows.append({"setting": setting, "row": name, "texts": len(own), **found})
-                shown = {"MAE": "", **found}
+                shown: dict[str, Any] = {"MAE": "", **found}
                 order = ["fits %", "MAE", "cos", "finished %", "kept %", "plain", "distinct %", "seconds"]
                 cells = [shown[key] if shown[key] == "" else f"{shown[key]:.3g}" for key in order]
                 print(f"| {setting} | {name} | {len(own)} | {' | '.join(cells)} |")
@@ -290,7 +291,7 @@ def losses(base, ours, texts: list[str]) -> tuple[float, float]:
             continue
         count += tokens
         with torch.no_grad():
-            none = {"length": torch.zeros(1, dtype=torch.long)}
+            none: dict[str, Any] = {"length": torch.zeros(1, dtype=torch.long)}
             for k, (model, given) in enumerate(((base.model, {}), (ours.model, none))):
                 logits = model(input_ids=ids, **given).logits[:, :-1].float()
                 sums[k] += float(torch.nn.functional.cross_entropy(logits[0], ids[0, 1:], reduction="sum"))
@@ -299,11 +300,13 @@ def losses(base, ours, texts: list[str]) -> tuple[float, float]:
 
 def write_sheet(args) -> None:
     """Write the texts of the rows in a random order, equal ones once, and the key."""
-    draw, items = random.Random(args.seed), {}
+    draw = random.Random(args.seed)
+    items: dict[str, tuple[dict[str, list[str]], dict]] = {}
     for line in chosen(args):
         item = items.setdefault(f"{line['id']} {line['setting']}", ({}, line))
         item[0].setdefault(line["output"], []).append(line["row"])
-    sheet, key = [], {}
+    sheet: list[dict] = []
+    key: dict[str, dict] = {}
     for name, (outputs, line) in items.items():
         order = draw.sample(list(outputs), len(outputs))
         letters = [chr(ord("A") + k) for k in range(len(order))]
