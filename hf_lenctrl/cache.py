@@ -1,4 +1,4 @@
-"""The cache among the arguments and outputs of a model, which transformers 5.24 gave another name."""
+"""The name of the cache in the arguments and outputs of a model; transformers 5.24 changed it."""
 
 import functools
 import inspect
@@ -17,8 +17,8 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 def takes_cache(method: _Method) -> _Method:
     """
-    Let a method with the argument `cache` be called with either name of it; what it calls gets `**{CACHE: cache}`.
-    The signature has both names, because `generate` and PEFT look for them there. Raises `ValueError` for two caches.
+    Let a method with the argument `cache` accept both names of the cache. Inside, it passes `**{CACHE: cache}` on. The
+    signature has both names, because `generate` and PEFT look for them there. Raises `ValueError` for two caches.
     """
 
     @functools.wraps(method)

@@ -34,7 +34,7 @@ def switches_off(options: dict) -> bool:
 
 
 def over(defaults: dict, options: dict) -> dict:
-    """Return the options of a call over the defaults of its pipeline; a length of the call, or None, replaces theirs."""
+    """Return the options of a call over the defaults of its pipeline; its length, or None, replaces their length."""
     gone = {"length", "length_ratio"} if options.keys() & {"length", "length_ratio"} else set()
     gone |= set(_WITH_A_LENGTH) if switches_off(options) else set()
     return {name: value for name, value in defaults.items() if name not in gone} | options
