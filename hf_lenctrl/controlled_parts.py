@@ -127,10 +127,11 @@ class LengthControlledEncoder(_Part):
         return found
 
     def forward(self, input_ids=None, attention_mask=None, inputs_embeds=None, length=None, progress=None, **kwargs):
-        """`length` as in `LengthControlledDecoder.forward`; the models hand both the same keyword arguments."""
+        """Run the encoder; `length` is as in `LengthControlledDecoder.forward`. Both get the same arguments."""
         if self.config.encoder_length_embedding:
             if inputs_embeds is None:
-                # unlike their decoders, the encoders of Marian and Pegasus scale what they look up, not what is given
+                # The encoders of Marian and Pegasus, unlike their decoders, scale the embeddings that they look up,
+                # but not those that they get.
                 inputs_embeds = self.embed_tokens(input_ids) * getattr(self, "embed_scale", 1.0)  # (B, S, d)
             lengths = required_length(length, self.config, inputs_embeds, self.training)  # (B,)
             table = self.length_table
@@ -138,7 +139,7 @@ class LengthControlledEncoder(_Part):
             refuse_frozen(table, "length_embedding")
             rows = lengths.clamp(max=self.config.learned_lengths - 1)
             device = next(table.parameters()).device
-            rows = rows if device.type == "meta" else rows.to(device)  # the decoder's device; "meta" if it is offloaded
+            rows = rows if device.type == "meta" else rows.to(device)  # "meta" if it is offloaded
             embedding = table(rows).unsqueeze(1)
             inputs_embeds = self._with_positions(inputs_embeds + embedding.to(inputs_embeds), input_ids)
             input_ids = None

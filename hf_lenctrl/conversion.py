@@ -245,7 +245,7 @@ def add_length_control(
         plain = auto_class(model_or_path).from_pretrained(model_or_path)
         tokenizer = tokenizer or tokenizer_of(model_or_path)
     addable = (*LENGTH_ENCODINGS, "learned")
-    # a table that the encoder shares starts at zero itself
+    # If encoder and decoder share a table, the table itself starts at zero.
     shared = length_encoding == "learned" and bool(options.get("encoder_length_embedding"))
     in_the_source = length_tokens is not None or options.get("encoder_length_embedding")
     if length_encoding not in addable and not (length_encoding == "none" and in_the_source):

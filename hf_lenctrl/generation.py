@@ -135,7 +135,7 @@ def generate_within(
         return getattr(model.generation_config, name) if given(name) is None else given(name)
 
     before, prompt = prompt_of(model, kwargs)
-    # made even where the call sets its own, because it raises for what the model cannot hold
+    # We need this limit even if the call sets its own, because it raises for a length that the model cannot hold.
     room = 0 if thoughts is None else thoughts.room
     own = limit = token_limit(table, target, before + room, positions, prompt)  # (B,)
     processors = list(kwargs.pop("logits_processor", None) or [])
@@ -146,7 +146,7 @@ def generate_within(
         limit = before + given("max_new_tokens")
     elif given("max_length") is not None:
         limit = given("max_length")
-    else:  # the model's own limit was not made for this length
+    else:  # the model's own limit does not fit this length
         kwargs |= {"max_length": int(own.max()), "max_new_tokens": None}
         if constraint is None and bool((own < own.max()).any()):
             criteria = [*(kwargs.get("stopping_criteria") or []), _OwnLimits(own)]
@@ -433,7 +433,7 @@ class LengthControlledGeneration:
         default = GenerationConfig._get_default_generation_params()["max_length"]
         if self.generation_config.max_length == default:
             self.generation_config.max_length = None
-        if vars(self.generation_config).keys() & {*OPTIONS}:  # otherwise transformers drops them when it loads the file
+        if vars(self.generation_config).keys() & {*OPTIONS}:  # otherwise loading drops them
             self.generation_config._from_model_config = False
         return super().save_pretrained(*args, **kwargs)
 

@@ -175,7 +175,9 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         empty = _nothing_in(scores)  # (rows,)
         if bool(empty.any()):  # nothing fits, or another processor forbids what does
             left, slack = (None if each is None else each[empty] for each in (left, slack))
-            scores[empty] = self._way_out(ends[empty], silent[empty], state[empty], remaining[empty], slack, left)
+            scores[empty] = self._fallback_scores(
+                ends[empty], silent[empty], state[empty], remaining[empty], slack, left
+            )
         return scores
 
     def _beside_thoughts(self, scores, state, remaining, *others):
@@ -206,7 +208,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         possible = ~_nothing_in(more)  # (rows,)
         scores[possible] = more[possible].to(scores.dtype)
 
-    def _way_out(self, ends, silent, state, remaining, slack, left):
+    def _fallback_scores(self, ends, silent, state, remaining, slack, left):
         """
         Return the fallback scores for rows without a possible entry: the entries that complete the text, if it may not
         end here; else EOS, then entries that add nothing, then EOS whatever its score. `ends` is `(rows, eos)` and

@@ -16,7 +16,7 @@ _LOG_10000 = math.log(10000.0)
 
 
 def _make_columns(dim: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Make the columns of an encoding: 2 floor(j/2) / dim for column j, and the phase that turns odd sines to cosines."""
+    """Make the columns of an encoding: 2 floor(j/2) / dim for column j, and the phase that makes odd sines cosines."""
     j = torch.arange(dim, device=device)
     return (j - j % 2).float() / dim, (j % 2) * (math.pi / 2)  # (dim,) each
 
@@ -79,7 +79,10 @@ def ldpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor
 
 
 def lrpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
-    """Return the length-ratio encoding: `sin(progress / length^(2i/dim))`, `cos(...)` (Takase & Okazaki 2019, eq. 5-6)."""
+    """
+    Return the length-ratio encoding LRPE: `sin(progress / length^(2i/dim))` and `cos(...)` (Takase & Okazaki 2019, eq.
+    5-6).
+    """
     exponent, phase = _columns(dim, progress.device)
     frequency = length.float().unsqueeze(-1) ** -exponent  # (B, 1, d)
     return torch.addcmul(phase, progress.float().unsqueeze(-1), frequency).sin()

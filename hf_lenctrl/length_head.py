@@ -90,7 +90,7 @@ class LengthHeadAttention:
         while len(own.layers) <= index:
             own.layers.append(StaticLayer(like.max_cache_len) if like.is_compileable else DynamicLayer())
         sums = own.layers[index]
-        if not torch.compiler.is_compiling():  # the compiler cannot follow the check, because a static cache counts in a tensor
+        if not torch.compiler.is_compiling():  # a static cache counts in a tensor
             before, summed = int(own.get_seq_length(self.layer_idx)) - tokens, int(sums.get_seq_length())
             if before != summed:
                 raise ValueError(f"the cache holds {before} tokens, the length head's sums {summed}; use a new cache")

@@ -124,14 +124,17 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
         kept = kept.masked_fill(~allowed, -math.inf)
         empty = ~(kept > torch.finfo(kept.dtype).min).any(dim=1)
         if bool(empty.any()):
-            kept[empty] = self._way_out(scores[empty], allowed[empty], may_end[empty]).to(kept.dtype)
+            kept[empty] = self._fallback_scores(scores[empty], allowed[empty], may_end[empty]).to(kept.dtype)
         return kept
 
     # `generate` asks for it at each step
     __call__.__signature__ = inspect.signature(__call__)  # type: ignore[attr-defined]
 
     def _allowed(self, states, left, copies: int):
-        """Return the allowed entries, `(rows, V)`, and rows where EOS keeps both limits if none is too short, `(rows,)`."""
+        """
+        Return the allowed entries, `(rows, V)`, and whether EOS keeps both limits, provided that no length is too
+        short, `(rows,)`.
+        """
         first, second = self.rules
         slack = self.slack.repeat_interleave(copies)
         kind = self.kind.repeat_interleave(copies).unsqueeze(1)
@@ -146,7 +149,7 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
         allowed[:, first.eos] = fits & (left[0].unsqueeze(1) - ends[0] <= slack.unsqueeze(1))
         return allowed, fits.any(dim=1)
 
-    def _way_out(self, scores, allowed, may_end):
+    def _fallback_scores(self, scores, allowed, may_end):
         """Return fallback scores, `(rows, V)`, if other processors forbid all entries that both limits allow."""
         given = scores.masked_fill(~allowed, -math.inf)
         ends = torch.full_like(scores, -math.inf)

@@ -229,7 +229,7 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
             self.train(training)
 
     def max_source_length(self, tokenizer) -> int | None:
-        """Return the most source tokens, special ones included, that tokenizer and encoder allow; `None` for no limit."""
+        """Return the most source tokens, with special ones, that tokenizer and encoder allow; `None` for no limit."""
         positions = getattr(self.config.encoder, "max_position_embeddings", None)
         for name, module in self.encoder.named_modules():
             # RoBERTa and its family number positions from padding_idx + 1.
@@ -277,7 +277,7 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
         for start in tqdm(starts, desc="Predicting lengths", unit="batch", disable=not progress_bar):
             chosen = order[start : start + batch_size]
             batch = {name: [column[i] for i in chosen] for name, column in rows.items()}
-            batch = tokenizer.pad(batch, padding_side="right", return_tensors="pt")  # because the model reads the first position
+            batch = tokenizer.pad(batch, padding_side="right", return_tensors="pt")  # the model reads column 0
             for i, length in zip(chosen, self.predict(**batch.to(self.device)).tolist(), strict=True):
                 lengths[i] = length
         return lengths

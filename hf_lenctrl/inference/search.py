@@ -54,7 +54,7 @@ class SearchByLength:
             model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs, **kwargs)
             own = outputs.logits[:, -1].float().log_softmax(dim=-1)  # (rows, V)
             for process in logits_processor:
-                own = _of_rows(process, example)(ids, own)
+                own = _restricted(process, example)(ids, own)
             ends, token = own[:, eos].max(dim=1)  # (rows,)
             may = ends > -torch.inf
             texts = torch.cat([ids, eos[token].unsqueeze(1)], dim=1)[may]
@@ -119,7 +119,7 @@ def best_of_each(scores: torch.Tensor, *groups: torch.Tensor, most: int) -> torc
     return order[torch.arange(len(own), device=own.device) - torch.searchsorted(own, own) < most]
 
 
-def _of_rows(process, example: torch.Tensor):
+def _restricted(process, example: torch.Tensor):
     """Restrict the processor to these rows: a constraint expects the same number of rows for each example."""
     return process.of(example) if isinstance(process, LengthConstraintLogitsProcessor) else process
 
