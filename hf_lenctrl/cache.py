@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
 
-CACHE_NAMES = ("cache", "past_key_values")  # from transformers 5.24 on, and before
+CACHE_NAMES = ("cache", "past_key_values")  # the first is for transformers 5.24 and later
 CACHE = next(name for name in CACHE_NAMES if name in Seq2SeqLMOutput.__dataclass_fields__)  # in this version
 
 

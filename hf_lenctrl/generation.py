@@ -456,7 +456,7 @@ class LengthControlledGeneration:
         """Return the first argument that has a row for each example."""
         names = ("input_ids", "inputs_embeds", "decoder_input_ids", "encoder_outputs")
         given = next((v for v in (inputs, *map(kwargs.get, names)) if v is not None), None)
-        return given if given is None or isinstance(given, torch.Tensor) else given[0]  # of `encoder_outputs`
+        return given if given is None or isinstance(given, torch.Tensor) else given[0]  # `encoder_outputs` is a tuple
 
     @property
     def _positions(self) -> int | None:

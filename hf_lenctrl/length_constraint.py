@@ -155,7 +155,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         if self.thoughts is not None and bool((state < 0).any()):
             return self._beside_thoughts(scores, state, remaining, slack, left, start)
         rules = self.rules
-        ends, silent = scores[:, rules.eos], scores[:, rules.silent]  # as they were given
+        ends, silent = scores[:, rules.eos], scores[:, rules.silent]  # before any mask
         if slack is None:
             rules.fits(state, remaining, scores)
         else:
@@ -198,7 +198,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
                 scores[row, endings.to(scores.device)[~fits]] = -math.inf
         return scores
 
-    # `generate` asks for it at each step
+    # `generate` inspects the signature at each step.
     __call__.__signature__ = inspect.signature(__call__)  # type: ignore[attr-defined]
 
     def _steer(self, scores, more):
@@ -222,7 +222,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         completes = completes.to(ends.dtype)
         last, still, forced = (torch.full_like(completes, -math.inf) for _ in range(3))
         last[:, rules.eos], still[:, rules.silent], forced[:, rules.eos] = ends, silent, 0.0
-        for way in (still, last, completes):  # the last one that is possible
+        for way in (still, last, completes):  # the last possible one overrides the others
             forced = torch.where(_nothing_in(way).unsqueeze(1), forced, way)
         return forced
 
@@ -230,7 +230,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
 def _nothing_in(scores: torch.Tensor) -> torch.Tensor:
     """Return the rows with nothing possible; `remove_invalid_values=True` replaces `-inf` by the smallest number."""
     least = torch.finfo(scores.dtype).min
-    empty = scores[:, :4096].amax(dim=-1) <= least  # most rows have one here, and the others need not be read
+    empty = scores[:, :4096].amax(dim=-1) <= least  # most rows have a possible entry here
     if scores.shape[1] > 4096 and bool(empty.any()):
         empty = scores.amax(dim=-1) <= least
     return empty

@@ -127,7 +127,7 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
             kept[empty] = self._fallback_scores(scores[empty], allowed[empty], may_end[empty]).to(kept.dtype)
         return kept
 
-    # `generate` asks for it at each step
+    # `generate` inspects the signature at each step.
     __call__.__signature__ = inspect.signature(__call__)  # type: ignore[attr-defined]
 
     def _allowed(self, states, left, copies: int):

@@ -315,8 +315,8 @@ def load_predictor(name_or_path, *, subfolder: str = "", dtype="auto", **hub_opt
         what = "no known model" if found is None else f"a {found!r} model"
         raise ValueError(f"{where} holds {what}, not a length predictor")
     predictor = LengthPredictor.from_pretrained(name_or_path, dtype=dtype, **options)
-    if told := predictor.config.warning():
-        logger.warning(told)
+    if warning := predictor.config.warning():
+        logger.warning(warning)
     return predictor.eval(), AutoTokenizer.from_pretrained(name_or_path, **options)
 
 

@@ -91,7 +91,7 @@ def refuse_frozen(module: nn.Module, name: str) -> None:
 def warn_of_column(length: torch.Tensor, counted: torch.Tensor, unit: str) -> None:
     """Warn if lengths in training, `(batch_size,)`, are far from the labels': a stock collator may pass a column."""
     several = length.shape == counted.shape and len(length) > 1
-    if several and length.all() and (2 * (length - counted).abs() > counted).all():  # 0 is no length
+    if several and length.all() and (2 * (length - counted).abs() > counted).all():  # 0 means no length
         logger.warning(
             "training takes length=%s, but the labels have %s %ss; a column `length` of the rows is taken for the "
             "requested length, rename it or make batches with DataCollatorForLengthControl",

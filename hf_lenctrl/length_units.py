@@ -104,7 +104,7 @@ class UnitTable(nn.Module):
     def __init__(self, unit: str, weights: torch.Tensor, next_state: torch.Tensor | None = None):
         super().__init__()
         self.unit, self.states = unit, len(weights)
-        # int32: NCCL and gloo cannot broadcast the smaller int16
+        # The type is int32, because NCCL and gloo cannot broadcast int16.
         self.register_buffer("weights", weights.to(torch.int32))
         next_state = torch.zeros(weights.shape) if next_state is None else next_state
         self.register_buffer("next_state", next_state.to(torch.uint8))

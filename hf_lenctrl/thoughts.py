@@ -43,7 +43,7 @@ class AnswerMarker:
         self.first, self.later = vocabulary.first, vocabulary.later
         self.data = list(self.later)
         for i, name in zip(self.special, tokenizer.convert_ids_to_tokens(list(self.special)), strict=True):
-            # it writes nothing, but may be of the marker
+            # A special token adds nothing, but may belong to the marker.
             self.data[i] = name.encode() if isinstance(marker, str) and name in marker else b""
         self.blank = torch.tensor([bool(data) and not data.strip(WHITE) for data in self.data])  # (V,)
         self.symbols: Sequence[int] = marker.encode() if isinstance(marker, str) else tuple(marker)
@@ -66,8 +66,8 @@ class AnswerMarker:
 
         for end in range(2, most + 1):
             shorter[end] = step(shorter[end - 1], symbols[end - 1])
-        # where a first symbol leads elsewhere than from the start; from all other states an entry leads where it does
-        # from the start
+        # For each first symbol, these states have another successor than the start has. From all other states an entry
+        # leads to the same state as from the start.
         apart = {x: [s for s in range(1, most) if step(s, x) != step(0, x)] for x in {*symbols}}
         following = torch.zeros(most, len(entries), dtype=torch.long)
         for i, entry in enumerate(entries):
@@ -136,7 +136,7 @@ class AnswerMarker:
             if data and not text and i not in self.special:
                 units[i], states[i] = 0, 0
             elif text != self.first[i] and i not in self.special and not tokens:
-                # one that cannot be counted is forbidden
+                # An entry that cannot be counted is forbidden.
                 units[i], states[i] = count.of(text) or (min(units[i], ~units[i]), states[i])
         rests = [(0, 0), *((1, 1) if tokens else count.of(rest) for rest in [*self.rests][1:])]
         if None in rests:
@@ -197,7 +197,7 @@ class Thoughts:
         self.table, self._longer = marker.tables(table)
         device, unknown = table.weights.device, table.weights.shape[1] - len(marker.data)
         self._following = pad(marker.following, (0, unknown)).to(device)  # (L, V)
-        # of each state of the machine, entries that end the marker and go on
+        # For each state of the automaton, these entries end the marker and go on.
         self.endings = [(row > len(marker.symbols)).nonzero().squeeze(1) for row in self._following]
         self._blank = pad(marker.blank, (0, unknown)).to(device)  # (V,)
 

@@ -92,7 +92,7 @@ class UnitVocabulary:
         data = self.later[i] if started else self.first[i]
         text, rest = _split_utf8(waiting + data)
         broken = text is None
-        if text is None:  # of stray bytes only the first byte of a character counts
+        if text is None:  # the first stray byte of a character counts, the others do not
             text, rest = _split_utf8(data.lstrip(_CONTINUATION))
             text, waiting = "\ufffd" + (text or ""), b"?"
         if unit == "character":

@@ -150,8 +150,8 @@ class FinishLogitsProcessor(LogitsProcessor):
             mark = int(costs[costs >= 0].min())
         self.table, self.length, self.room = unit_table, length, (length - mark).clamp(min=1)  # (B,) each
         self.rules = rules_of(unit_table, tuple(self.eos.tolist()), "max")
-        # Whether a word ends where an output had to end. The key has the example, because two examples may have the
-        # same ids.
+        # This dictionary says whether a word ends where an output had to end. Its keys have the example, because two
+        # examples may have the same ids.
         self.cut: dict[tuple[int, tuple[int, ...]], bool] = {}
 
     def __call__(self, input_ids, scores):
@@ -183,8 +183,8 @@ class FinishLogitsProcessor(LogitsProcessor):
             ending = fits & self.ends
             allowed = torch.where(pressed.unsqueeze(1), ending, allowed)
             allowed[:, self.eos] = fits[:, self.eos]
-            wanted = scores.gather(1, first) + _MARK_SHARE  # (rows, 1)
-            least = torch.where(pressed.unsqueeze(1), wanted, -math.inf)
+            share = scores.gather(1, first) + _MARK_SHARE  # (rows, 1)
+            least = torch.where(pressed.unsqueeze(1), share, -math.inf)
             scores = scores.clone()
             scores[:, self.eos] = torch.maximum(scores[:, self.eos], least)
         return scores.masked_fill(~allowed, -math.inf)
@@ -219,7 +219,7 @@ class HeldStreamer(BaseStreamer):
 
     def __init__(self, streamer, tokenizer, process: FinishLogitsProcessor, enough: Callable[[str], bool]):
         self.streamer, self.tokenizer, self.process, self.enough = streamer, tokenizer, process, enough
-        self.ids: list[int] | None = None  # of the output
+        self.ids: list[int] | None = None  # ids of the output
         self.sent = 0
 
     def put(self, value):

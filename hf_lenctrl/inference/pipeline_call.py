@@ -153,7 +153,7 @@ class Call:
     def set_choice(self, optional: bool) -> None:
         """Set whether the best of several candidates is chosen; by default if the model and the options allow it."""
         sample = self.options.get("do_sample", self.defaults.do_sample)
-        others = self.wanted > 1 or self.finish is not None or sample
+        others = self.outputs_per_request > 1 or self.finish is not None or sample
         others = (
             others
             or self.other is not None
@@ -228,7 +228,7 @@ class Call:
         return {**options, **own, **rest, "progress_bar": False, "min_score": -math.inf}
 
     @property
-    def wanted(self) -> int:
+    def outputs_per_request(self) -> int:
         """Number of outputs that are generated for each request; only some of them are returned."""
         return max(self.rerank, self.num_return_sequences)
 
@@ -258,7 +258,7 @@ class Call:
             self.length = [n for several in lengths for n in several]
         for i, (text, own) in enumerate(zip(texts, tolerances_of(self.length_tolerance, len(texts)), strict=True)):
             for _ in lengths[i] if self.lists else [None]:
-                self.rows.append(Row(text, i, len(self.rows), own, self.wanted))
+                self.rows.append(Row(text, i, len(self.rows), own, self.outputs_per_request))
 
     def set_lengths(self, lengths: list) -> None:
         """Set the length of each row; a range or a choice gets a row for each planned length, in its window."""
@@ -270,7 +270,7 @@ class Call:
                 low, high = requested
                 plans = plans_of(low, high, self.plans)
                 # A narrow range has fewer lengths, so each of them gets more candidates.
-                candidates = math.ceil(self.wanted / len(plans))
+                candidates = math.ceil(self.outputs_per_request / len(plans))
                 rows = [replace(row, length=n, tolerance=(n - low, high - n), candidates=candidates) for n in plans]
             elif self.choose and self.length_constraint == "max":
                 planned_lengths = dict.fromkeys(max(1, round(share * requested)) for share in PLANNED_SHARES)
