@@ -74,7 +74,7 @@ class CharacterCost:
         return functools.cache(self._check)
 
     def step(self, context: int, kind: int) -> tuple[int, int, bool]:
-        """Units, next context, and whether a constraint may let the character be written."""
+        """Return the units of a step, the next context, and whether a constraint may allow the character."""
         return kind, context, True
 
     def loose(self, context: int) -> int | None:
@@ -103,7 +103,7 @@ class CharacterCost:
 
     @functools.cached_property
     def opened(self) -> "OpenCharacters":
-        """Characters that are split over entries of a vocabulary."""
+        """Characters that are split over entries of a vocabulary, as first bytes."""
         return OpenCharacters(self._check)
 
 
@@ -142,7 +142,7 @@ class Columns:
         return self._number[key]
 
     def step(self, context: int, kind: int) -> tuple[int, int, bool]:
-        """Units, next context, and whether a constraint may let the character be written."""
+        """Return the units of a step, the next context, and whether a constraint may allow the character."""
         if kind < 2:  # control characters
             return 0, 0, kind == 0
         if (context, kind) not in self._steps and context < 0:
@@ -184,7 +184,7 @@ class Columns:
 
     @functools.cached_property
     def opened(self) -> "OpenCharacters":
-        """Characters that are split over entries of a vocabulary."""
+        """Characters that are split over entries of a vocabulary, as first bytes."""
         return OpenCharacters(self._kind)
 
 

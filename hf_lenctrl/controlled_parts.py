@@ -116,7 +116,7 @@ class LengthControlledEncoder(_Part):
 
     @property
     def length_table(self: Any) -> Any:
-        """The embedding of lengths, `(learned_lengths, d_model)`."""
+        """Embedding of lengths, `(learned_lengths, d_model)`."""
         return (*self._table_of, self)[0].length_embedding
 
     def state_dict(self: Any, *args, prefix: str = "", **kwargs):

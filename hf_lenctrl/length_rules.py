@@ -89,7 +89,8 @@ class Rules:
         """Return the units that each EOS adds last, `(S, eos)`; `_NEVER` where no text may end on it."""
         may_end = allowed[:, silent].any(dim=1) if bool(silent.any()) else torch.ones_like(allowed[:, 0])  # (S,)
         first = allowed[:, self.eos]
-        ends = first & may_end[self.following[:, self.eos]]  # an EOS of white space that decoding strips ends nothing
+        # An EOS that is white space ends no text, since decoding strips it.
+        ends = first & may_end[self.following[:, self.eos]]
         ends = ends if bool(ends.any()) else first
         return torch.where(ends, self.weights[:, self.eos], _NEVER)
 

@@ -87,7 +87,7 @@ class UnitVocabulary:
         return _tensors(order, _run(self, order, lambda state, i: self._write(state, i, unit), continuing, strips))
 
     def _write(self, state, i: int, unit: str):
-        """Weight of entry `i` and the state after it."""
+        """Return the weight of entry `i` and the state after it."""
         started, white, waiting = state
         data = self.later[i] if started else self.first[i]
         text, rest = _split_utf8(waiting + data)
@@ -253,7 +253,7 @@ class CostVocabulary:
         return [state for state in order if state in live]
 
     def _write(self, state, i: int):
-        """Weight of entry `i` and the state after it."""
+        """Return the weight of entry `i` and the state after it."""
         started, white, context, opened = state
         piece, units, safe = (self.later if started else self.first)[i], 0, True
         if opened:
