@@ -18,9 +18,9 @@ from hf_lenctrl.commands.rows import Rows
 from hf_lenctrl.conversion import tokenizer_of
 from hf_lenctrl.evaluation.metrics import (
     bleu_metric,
+    distinct_share,
     length_metrics,
     predictor_figures,
-    text_quality,
     translation_metrics,
 )
 from hf_lenctrl.inference.sources import LENGTH_SOURCES
@@ -284,7 +284,7 @@ def translation_tables(
         figures = translation_metrics(system.outputs, references, bleu_tokenizer=bleu_tokenizer)
         signatures = {name: figures.pop(f"{name.lower()}_signature") for name in ("BLEU", "chrF")}
         figures |= length_figures(system.produced, reference_lengths)
-        figures["distinct"] = text_quality(system.outputs)["distinct"]
+        figures["distinct"] = distinct_share(system.outputs)
         figures["groups"] = [_group(system, references, reference_lengths, rows, bleu_tokenizer) for rows in groups]
         system.figures = figures
     if baseline is not None and len(systems) > 1:
