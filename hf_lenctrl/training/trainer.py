@@ -221,8 +221,8 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
             padding = model.config.pad_token_id
             lengths: list[int] = []
             for start in range(0, len(rows), 1000):
-                # type: ignore[index]
-                part = [torch.as_tensor(rows[i]["labels"]) for i in range(start, min(start + 1000, len(rows)))]
+                own = range(start, min(start + 1000, len(rows)))
+                part = [torch.as_tensor(rows[i]["labels"]) for i in own]  # type: ignore[index]
                 ids = torch.nn.utils.rnn.pad_sequence(part, batch_first=True, padding_value=padding)
                 lengths += table.count(ids.masked_fill(ids == -100, padding)).tolist()
             config.trained_lengths = range_of(lengths)
