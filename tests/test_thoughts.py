@@ -254,12 +254,6 @@ def test_random_runs_keep_the_length_behind_the_marker_and_are_the_stock_model_b
     assert met["answers"] > 300 and met["steps compared"] > 500
 
 
-@pytest.mark.slow
-def test_ten_thousand_random_runs():
-    met = total(100, 100)
-    assert met["answers"] > 7000
-
-
 @pytest.mark.parametrize("kind", ["bart", "byte fallback", "mbart", "nllb", "pegasus", "t5"])
 @pytest.mark.parametrize("unit", [*COUNTS, "width"])
 def test_answers_of_every_kind_of_tokenizer_are_counted_as_they_read(kind, unit, tokenizers_of_every_kind):
