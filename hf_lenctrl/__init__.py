@@ -28,7 +28,7 @@ __all__ = [*_PLACES, "__version__"]  # noqa: PLE0604
 def __getattr__(name: str):
     if name in _PLACES:
         value = getattr(importlib.import_module(_PLACES[name]), name)
-    elif f"{__name__}.{name}" in _PLACES.values():  # `hf_lenctrl.length_units`, without an import of its own
+    elif f"{__name__}.{name}" in _PLACES.values():  # `hf_lenctrl.length_units`, without an explicit import
         return importlib.import_module(f"{__name__}.{name}")
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

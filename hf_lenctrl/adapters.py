@@ -1,4 +1,4 @@
-"""Adapters of PEFT: the length control beside an adapter's weights, and the model of an adapter and its base."""
+"""Adapters of PEFT: store length control beside an adapter's weights, and load an adapter with its base."""
 
 import json
 from pathlib import Path
@@ -15,13 +15,13 @@ from .modeling_lenctrl_causal import control_causal
 
 OF_THE_HUB = ("revision", "token", "cache_dir", "local_files_only", "subfolder")
 _OF_THE_ADAPTER = ("config", "adapter_kwargs", "revision", "subfolder", "code_revision", "_commit_hash", "_from_auto")
-BASE = Path("_run", "base_model")  # the base's folder, for the machine that trained; `_run/` is never uploaded
+BASE = Path("_run", "base_model")  # names the base's folder on the training machine; `_run/` is never uploaded
 _SHAPE = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers")
-_STUB = "Model Card for Model ID"  # of PEFT
+_STUB = "Model Card for Model ID"  # title of PEFT's empty card
 
 
 def is_adapter(name, **where) -> bool:
-    """Whether a folder or Hub name holds an adapter without a model; `where` has options of the Hub."""
+    """Return whether a folder or Hub name holds an adapter without a model; `where` has options of the Hub."""
     where = {key: where[key] for key in OF_THE_HUB if where.get(key) is not None}
     folder = Path(str(name), where.get("subfolder", ""))
     if folder.is_dir():
@@ -32,13 +32,13 @@ def is_adapter(name, **where) -> bool:
 
 def save_control(model, folder: str | Path) -> None:
     """
-    Save the length control of an adapter's model as `config.json` in the adapter's folder, which then needs the plain
-    base alone, and remove PEFT's empty card.
+    Save the length control of an adapter's model as `config.json` in the adapter's folder, and remove PEFT's empty
+    card. The adapter then needs only the plain base.
     """
     config, card = model.get_base_model().config, Path(folder, "README.md")
     if hasattr(config, "length_encoding"):
         fields = {name: value for name, value in config.to_dict().items() if name not in ("auto_map", "architectures")}
-        fields.pop("quantization_config", None)  # of the base, as it was loaded
+        fields.pop("quantization_config", None)  # it describes how the base was loaded
         Path(folder, "config.json").write_text(json.dumps(fields, indent=2, default=str) + "\n", encoding="utf-8")
     if card.is_file() and _STUB in card.read_text(encoding="utf-8"):
         card.unlink()
@@ -46,11 +46,12 @@ def save_control(model, folder: str | Path) -> None:
 
 def load_adapter(name, base_model=None, *, merge: bool = True, is_trainable: bool = False, **kwargs) -> Any:
     """
-    Load an adapter over its base: the plain model, length control as the adapter's folder describes it, the adapter.
+    Load an adapter over its base: first the plain model, then the length control of the adapter's folder, then the
+    adapter.
 
     Args:
         name (`str`): Folder or Hub name of the adapter.
-        base_model (`str` or `PreTrainedModel`, *optional*): The base, if it is not where the adapter names it: a
+        base_model (`str` or `PreTrainedModel`, *optional*): The base, if it is not the one that the adapter names: a
             folder, a Hub name, or the model itself.
         merge (`bool`, *optional*, defaults to `True`): Put the adapter's weights into the model's. `False` returns
             the `PeftModel`.
@@ -84,7 +85,7 @@ def load_adapter(name, base_model=None, *, merge: bool = True, is_trainable: boo
 
 
 def _own_config(name, **where) -> Any:
-    """The configuration of length control in an adapter's folder; `None` for an adapter of another kind."""
+    """Return the configuration of length control in an adapter's folder; `None` if it has none."""
     try:
         fields = PreTrainedConfig.get_config_dict(name, **where)[0]
     except OSError:
@@ -93,8 +94,8 @@ def _own_config(name, **where) -> Any:
 
 
 def _load_base(name, base_model: str | None, named: str | None, kwargs: dict) -> Any:
-    """The base of an adapter: the given one, the folder that it was trained on, or the one that it names."""
-    for folder in (Path(str(name)), Path(str(name)).parent):  # a checkpoint's run is its parent
+    """Load the base of an adapter: the argument, else the folder it was trained on, else the base it names."""
+    for folder in (Path(str(name)), Path(str(name)).parent):  # the parent of a checkpoint is its run
         if base_model is None and Path(folder, BASE).is_file():
             trained_on = Path(folder, BASE).read_text(encoding="utf-8")
             base_model = trained_on if Path(trained_on).is_dir() else None
@@ -117,7 +118,7 @@ def _load_base(name, base_model: str | None, named: str | None, kwargs: dict) ->
 
 
 def _with_control(plain, config, tokenizer, name, given: dict) -> Any:
-    """The plain base with the length control of `config`, and fields that a call gives: `length=40`."""
+    """Return the plain base with the length control of `config`; fields of the call, `length=40`, override it."""
     pairs = {key: (getattr(config.text_config, key, None), getattr(plain.config, key, None)) for key in _SHAPE}
     if wrong := [f"{key}={now}, not {was}" for key, (was, now) in pairs.items() if was != now]:
         raise ValueError(
@@ -134,15 +135,15 @@ def _with_control(plain, config, tokenizer, name, given: dict) -> Any:
 
 
 def _from_pretrained(name, **kwargs) -> Any:
-    """What `from_pretrained` of a length-controlled class loads for an adapter; `None` for a model."""
+    """Load an adapter for `from_pretrained` of a length-controlled class; return `None` for a model."""
     adapter = (kwargs.get("adapter_kwargs") or {}).get("_adapter_model_path")
     if name is None or not is_adapter(adapter or name, **kwargs):
         return None
-    if adapter is not None and adapter != name:  # an Auto class has found the base, of which `kwargs` are
+    if adapter is not None and adapter != name:  # an Auto class has found the base, and `kwargs` belong to it
         kwargs = {**kwargs, "base_model": name}
         own = kwargs["adapter_kwargs"]
         if _own_config(adapter, **{key: own[key] for key in OF_THE_HUB if own.get(key) is not None}) is None:
-            return None  # the base is length-controlled, and the library puts the adapter into it
+            return None  # the base is length-controlled, so transformers adds the adapter to it
     return load_adapter(adapter or name, **kwargs)
 
 

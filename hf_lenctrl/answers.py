@@ -1,4 +1,4 @@
-"""Progress over a prompt and its answer, for causal models."""
+"""Progress over a prompt and its answer in causal models."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from .length_units import UnitTable
 
 def first_progress(columns: int, rows: int, device, mask: torch.Tensor | None = None) -> torch.Tensor:
     """
-    Progress over a prompt, `(rows, columns)`: 0 on its last token, which predicts the first one, -1 elsewhere. `mask
-    (rows, columns)`, where given, has 0 on the padding.
+    Return the progress over a prompt, `(rows, columns)`: 0 on its last token, which predicts the first token of the
+    answer, and -1 elsewhere. The optional `mask (rows, columns)` has 0 on the padding.
     """
     position = torch.arange(columns, device=device).expand(rows, -1)  # (rows, columns)
     last = position if mask is None else position * (mask != 0)
@@ -21,20 +21,21 @@ def answer_progress(
     table: UnitTable, labels: torch.Tensor, eos: list[int], least: int = 1, thoughts: Any = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Progress and length of the answers in a batch, one a row: the run of labels that are not -100, counted up to its
+    Return progress and length of the answers in a batch, one answer a row: the labels that are not -100, up to their
     EOS. The first label of a row is never predicted and belongs to the prompt.
 
     Args:
-        table (`UnitTable`): Of the labels' vocabulary.
-        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`): As the model reads the ids, not shifted.
+        table (`UnitTable`): The table of the labels' vocabulary.
+        labels (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Labels in the columns of the input ids,
+            not shifted.
         eos (`list[int]`): Ids that end an answer.
         least (`int`, *optional*, defaults to 1): Units that an answer must hold.
-        thoughts (`Thoughts`, *optional*): Where a row has their marker, only what is behind it is the answer.
+        thoughts (`Thoughts`, *optional*): If a row has their marker, its answer is only the text behind it.
 
     Returns:
-        Two `torch.LongTensor`: `(batch_size, sequence_length)`, the units written after each token of the answer, 0 on
-        the token before it, -1 elsewhere, also on thoughts; `(batch_size,)`, the length of each answer, 1 in a row
-        without one.
+        Two `torch.LongTensor`: the progress, `(batch_size, sequence_length)`, with the units produced after each token
+        of the answer, 0 on the token before it, and -1 elsewhere, also on thoughts; and the length of each answer,
+        `(batch_size,)`, 1 in a row without an answer.
 
     Raises:
         `ValueError`: for an answer of fewer units than `least`, and for a row with several answers.
@@ -43,12 +44,12 @@ def answer_progress(
     answer = (labels != -100) & (column > 0)  # (B, T)
     many, start = answer.sum(dim=1, keepdim=True), answer.long().argmax(dim=1, keepdim=True)  # (B, 1) each
     has_answer = many > 0  # (B, 1)
-    # every answer is moved to the first column, and what was counted there is moved back
+    # We move every answer to the first column, count its units there, and move the counts back.
     ids = labels.gather(1, (start + column).clamp(max=labels.shape[1] - 1))  # (B, T)
     ids = ids.masked_fill((column >= many) | (ids < 0), 0)
     if eos:
         ended = torch.isin(ids, torch.tensor(eos, device=ids.device)).cumsum(1) > 0
-        ids = torch.where(ended, eos[0], ids)  # a template's new line behind EOS is no part of the text
+        ids = torch.where(ended, eos[0], ids)  # the new line of a template behind EOS does not belong to the text
     written = table.progress(ids.to(table.weights.device)).to(ids.device)  # (B, T)
     first = torch.zeros_like(many)  # (B, 1), progress before the answer
     if thoughts is not None:

@@ -1,4 +1,4 @@
-"""The cache among the arguments and outputs of a model, which transformers 5.24 gave another name."""
+"""The name of the cache in the arguments and outputs of a model; transformers 5.24 changed it."""
 
 import functools
 import inspect
@@ -8,7 +8,7 @@ from typing import Any, TypeVar, cast
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
 
-CACHE_NAMES = ("cache", "past_key_values")  # from transformers 5.24 on, and before
+CACHE_NAMES = ("cache", "past_key_values")  # the first is for transformers 5.24 and later
 CACHE = next(name for name in CACHE_NAMES if name in Seq2SeqLMOutput.__dataclass_fields__)  # in this version
 
 
@@ -17,8 +17,8 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 def takes_cache(method: _Method) -> _Method:
     """
-    Let a method with the argument `cache` be called with either name of it; what it calls gets `**{CACHE: cache}`.
-    The signature has both names, because `generate` and PEFT look for them there. Raises `ValueError` for two caches.
+    Let a method with the argument `cache` accept both names of the cache. Inside, it passes `**{CACHE: cache}` on. The
+    signature has both names, because `generate` and PEFT look for them there. Raises `ValueError` for two caches.
     """
 
     @functools.wraps(method)

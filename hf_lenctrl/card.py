@@ -1,4 +1,4 @@
-"""The form of every model card, and the card of a model that is pushed without a run."""
+"""The layout of all model cards, and the card of a model that is pushed without a training run."""
 
 import json
 from pathlib import Path
@@ -31,9 +31,9 @@ print(predictor.predict_lengths([{text!r}], tokenizer))"""
 
 
 def methods_of(config) -> list[str]:
-    """How a model is given the length, a line each; none for a plain model."""
+    """Return the methods by which a model gets the length, one line each; no line for a plain model."""
     encoding, tokens = getattr(config, "length_encoding", "none"), getattr(config, "length_tokens", None)
-    # an architecture from outside the package may have another one
+    # An architecture from outside the package may have another encoding.
     found = [_METHODS.get(encoding, encoding)] if encoding != "none" else []
     if getattr(config, "encoder_length_embedding", False):
         found.append("a length embedding in the encoder (Nguyen et al. 2023, eq. 16-17)")
@@ -45,21 +45,23 @@ def methods_of(config) -> list[str]:
 
 
 def kind_of(config) -> str:
-    """What a card calls a model: its family, `"bart"`, or `"llama language"` of a causal model."""
+    """Return the kind of a model for its card: its family, `"bart"`, or `"llama language"` for a causal model."""
     inner = getattr(config, "text_config", None)
     return config.model_type.removeprefix("lenctrl_") if inner is None else f"{inner.model_type} language"
 
 
 def usage(config, name: str, *, text: str = TEXT, length: int | None = None, revision: str | None = None) -> str:
     """
-    Markdown that says how to install the package and run a model on a `text`, perhaps at a `length`.
+    Return the usage of a model in Markdown: how to install the package and run the model on a `text`, perhaps at a
+    `length`.
 
     Args:
-        config (`PreTrainedConfig`), name (`str`): The model's; `"user/name"` on the Hub, or that of a local folder.
-        revision (`str`, *optional*): Branch of the model on the Hub, where it is not `main`.
+        config (`PreTrainedConfig`), name (`str`): The model's configuration and name: `"user/name"` on the Hub, or a
+            local folder.
+        revision (`str`, *optional*): Branch of the model on the Hub, if it is not `main`.
     """
     unit, predictor = getattr(config, "length_unit", "character"), config.model_type == "length_predictor"
-    trained = getattr(config, "trained_lengths", None)  # their median is a length that the model knows
+    trained = getattr(config, "trained_lengths", None)  # the model knows their median
     code = (_PREDICTOR if predictor else _PIPELINE).format(
         name=json.dumps(name, ensure_ascii=False) + (f", revision={revision!r}" if revision else ""),
         text=text,
@@ -72,18 +74,18 @@ def usage(config, name: str, *, text: str = TEXT, length: int | None = None, rev
 
 
 def write_card(data: ModelCardData, title: str, about: str, use: str, *sections: str) -> ModelCard:
-    """The form of every card: metadata, what the model is, how to use it, and sections of its own."""
+    """Return a model card: metadata, a description of the model, its usage, and more sections."""
     parts = [f"---\n{data}\n---", f"# {title}", about, f"## Use\n\n{use}", *filter(None, sections)]
     return ModelCard("\n\n".join(parts) + "\n")
 
 
 def minimal_card(model, name: str, revision: str | None = None, *sections: str) -> ModelCard:
     """
-    A card that says what a model or a `LengthPredictor` is and how to use it, without measurements.
+    Return the minimal card of a model or a `LengthPredictor`: its description and usage, without measurements.
 
     Args:
         name (`str`), revision (`str`, *optional*): See `usage`.
-        sections (`str`): More of the card.
+        sections (`str`): More sections of the card.
     """
     config, title = model.config, name.rpartition("/")[2]
     methods, unit = methods_of(config), getattr(config, "length_unit", "character")
@@ -103,7 +105,7 @@ def minimal_card(model, name: str, revision: str | None = None, *sections: str) 
 
 
 def bullets(lines) -> str:
-    """A list in Markdown."""
+    """Return the lines as bullets of a Markdown list."""
     return "\n".join(f"- {line}" for line in lines)
 
 
@@ -114,7 +116,7 @@ class CardOnPush:
         path = Path(working_dir, "README.md")
         if not path.is_file() or _STUB in (stub := path.read_text(encoding="utf-8")):
             card = minimal_card(self, repo_id, revision)
-            if path.is_file():  # the caller's tags
+            if path.is_file():  # `push_to_hub` has written the caller's tags
                 card.data.tags += [tag for tag in ModelCard(stub).data.tags or [] if tag not in card.data.tags]
             card.save(path)
         parent: Any = super()

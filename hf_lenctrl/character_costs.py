@@ -1,4 +1,4 @@
-"""What each character adds to a length: columns of a terminal, or a cost that the user states."""
+"""The cost of each character, which it adds to a length: columns of a terminal, or a cost that the user states."""
 
 import functools
 import itertools
@@ -13,15 +13,15 @@ import torch
 
 try:
     from wcwidth import wcswidth
-except ImportError:  # a checkpoint from the Hub loads without it
+except ImportError:  # a checkpoint from the Hub loads without this package
     wcswidth = None  # type: ignore[assignment]
 
 
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")  # what `wcswidth` gives no width, and U+0000
-# One of each kind that `wcswidth` tells apart: narrow, digit (VS16 makes it wide), narrow and wide emoji, ideograph,
-# combining mark, spacing mark, virama, joiner, variation selectors, regional indicator, skin tone
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")  # characters without a width in `wcswidth`, and U+0000
+# These are one character of each kind that `wcswidth` tells apart: narrow, digit (VS16 makes it wide), narrow and wide
+# emoji, ideograph, combining mark, spacing mark, virama, joiner, variation selectors, regional indicator, skin tone.
 _KINDS = "a1\u00a9\u65e5\u231a\U0001f02c\U0001f0cf\u0301\u0903\u094d\u200d\ufe0e\ufe0f\U0001f1e6\U0001f3fd"
-_AROUND = [  # what tells the kinds apart
+_AROUND = [  # contexts that tell the kinds apart
     *[("", ""), ("a", ""), ("\u65e5", ""), ("\u00a9", ""), ("", "\ufe0f"), ("", "\ufe0e"), ("", "\u0903")],
     *[("", "\u094da"), ("\u094d", ""), ("", "\U0001f3fd"), ("", "\u200da"), ("\U0001f1e6", "")],
     *[("\u00a9", "\ufe0f"), ("\u00a9", "a")],
@@ -33,15 +33,15 @@ _SEQUENCES = [  # joined emoji, flags, a keycap, jamo, conjuncts, a line end, li
     *("\U0001f3f4\U000e0067\U000e0062\U000e007f", "\u1112\u1161\u11ab", "\u0915\u094d\u0937\u093f", "\u0e01\u0e33"),
     *("e\u0301", "\r\n", "AVATAR", "office", "ij lj nj sz", "https://example.org/a", "two words, and 3.50 more."),
 ]
-_PLANES = (0, 1, 2, 3, 14, 15, 16)  # of Unicode; the others hold no character
-_COMMON = 100  # characters of a vocabulary whose pairs are looked at
-_DEAREST = 1000  # cost of one character; tables of exact lengths grow with it
+_PLANES = (0, 1, 2, 3, 14, 15, 16)  # planes of Unicode that have characters
+_COMMON = 100  # most frequent characters of a vocabulary, whose pairs are checked
+_DEAREST = 1000  # highest cost of one character; tables of exact lengths grow with it
 
 
 def count_columns(text: str) -> int:
     """
-    Columns of a text: `wcwidth.wcswidth` of what stands between control characters, which have no width. Raises
-    `ImportError` without the package `wcwidth`.
+    Count the columns of a text: `wcwidth.wcswidth` of the parts between control characters, which have no width.
+    Raises `ImportError` without the package `wcwidth`.
     """
     if wcswidth is None:
         raise ImportError("length_unit='width' counts with the package wcwidth; pip install wcwidth")
@@ -50,10 +50,11 @@ def count_columns(text: str) -> int:
 
 class CharacterCost:
     """
-    A cost of a text that adds up over characters, whole numbers from 0 to 1000; `ValueError` for another.
+    A cost of a text that is the sum of the costs of its characters, integers from 0 to 1000; it raises `ValueError`
+    for another cost.
 
-    Both costs here are small machines: in a `context`, a character of a `kind` adds units and leads to a context. This
-    one has one context, and a character's kind is its cost.
+    Both costs here are finite automata: in a `context`, a character of a `kind` adds units and leads to a context.
+    This one has one context, and the kind of a character is its cost.
     """
 
     def __init__(self, cost: Callable[[str], int]):
@@ -69,21 +70,21 @@ class CharacterCost:
 
     @functools.cached_property
     def kind(self) -> Callable[[str], int]:
-        """The kind of a character."""
+        """Return the kind of a character: its cost."""
         return functools.cache(self._check)
 
     def step(self, context: int, kind: int) -> tuple[int, int, bool]:
-        """Units, next context, and whether a constraint may let the character be written."""
+        """Return the units of a step, the next context, and whether a constraint may allow the character."""
         return kind, context, True
 
     def loose(self, context: int) -> int | None:
-        """A context that represents this one and others; this cost has but one context."""
+        """Return the loose context that represents this one and others; this cost has only one context."""
         return None
 
     def check_sum(self, texts: list[str]) -> None:
         """
-        Raise `ValueError` for the first text that does not cost what its characters cost: of these, the entries of a
-        vocabulary, and of sequences, because joined characters are seldom one entry.
+        Raise `ValueError` for the first text whose cost is not the sum over its characters. It checks the entries of a
+        vocabulary, and sequences, because joined characters are seldom one entry.
         """
         common = [character for character, _ in Counter("".join(texts)).most_common(_COMMON)]
         pairs = ["".join(first + second for second in common) for first in common]
@@ -94,7 +95,7 @@ class CharacterCost:
                 raise ValueError(f"a cost must add up over characters, but cost({text!r}) is {whole!r}, not {parts}")
 
     def _is_known(self, character: str) -> bool:
-        """Whether a character has a cost: a table of the user may leave out what the vocabulary cannot write."""
+        """Return whether a character has a cost: a user's table may omit characters that the vocabulary lacks."""
         try:
             return self.kind(character) >= 0
         except Exception:
@@ -102,18 +103,18 @@ class CharacterCost:
 
     @functools.cached_property
     def opened(self) -> "OpenCharacters":
-        """Characters that are split over entries of a vocabulary."""
+        """Characters that are split over entries of a vocabulary, as first bytes."""
         return OpenCharacters(self._check)
 
 
 class Columns:
     """
-    `count_columns` as a machine, learned from `wcswidth`: texts are one context where it gives the same columns to all
-    endings of three kinds. So the machine follows the rules of the installed version for joiners, variation
-    selectors, flags and conjuncts, whose width is not the sum of their characters'.
+    `count_columns` as a finite automaton, learned from `wcswidth`. Two texts have the same context if all endings of
+    three kinds add the same columns to both. So the automaton follows the rules of the installed version for joiners,
+    variation selectors, flags and conjuncts, whose width is not the sum over their characters.
 
-    A control character but a newline, and what makes a text narrower (U+FE0E after a wide emoji), is not to be written
-    under a constraint.
+    A constraint forbids control characters, except the newline, and characters that make a text narrower (U+FE0E
+    after a wide emoji).
     """
 
     def __init__(self):
@@ -121,7 +122,7 @@ class Columns:
         self.count("")
         self._texts, self._contexts, self._steps = [""], {self._signature(""): 0}, {}
         self._number: dict[Any, int] = {}
-        self._example: list[str] = []  # of each kind
+        self._example: list[str] = []  # one character of each kind
         self.kind = functools.cache(self._kind)
         for character in ["\n", "\t", *_KINDS]:
             self.kind(character)
@@ -141,7 +142,7 @@ class Columns:
         return self._number[key]
 
     def step(self, context: int, kind: int) -> tuple[int, int, bool]:
-        """Units, next context, and whether a constraint may let the character be written."""
+        """Return the units of a step, the next context, and whether a constraint may allow the character."""
         if kind < 2:  # control characters
             return 0, 0, kind == 0
         if (context, kind) not in self._steps and context < 0:
@@ -156,7 +157,7 @@ class Columns:
         return self._steps[context, kind]
 
     def loose(self, context: int) -> int | None:
-        """A context that represents this one and others: -1 for those after text, -2 for those after a joiner."""
+        """Return the loose context that represents this one and others: -1 after text, -2 after a joiner."""
         return self._stands.get(context)
 
     @functools.cached_property
@@ -174,7 +175,7 @@ class Columns:
         return {-1: text, -2: sorted({self.step(c, joiner)[1] for c in text})}
 
     def _loose_step(self, context: int, kind: int) -> tuple[int, int, bool]:
-        """The most units of all contexts that it represents; not to be written where they differ."""
+        """Return the step of a loose context: the most units of its contexts; forbidden if these differ."""
         steps = {self.step(one, kind) for one in self._several[context]}
         units, to = {units for units, _, _ in steps}, {to for _, to, _ in steps}
         around = [stands for stands, several in self._several.items() if to <= set(several)]
@@ -183,20 +184,21 @@ class Columns:
 
     @functools.cached_property
     def opened(self) -> "OpenCharacters":
-        """Characters that are split over entries of a vocabulary."""
+        """Characters that are split over entries of a vocabulary, as first bytes."""
         return OpenCharacters(self._kind)
 
 
 @functools.cache
 def columns() -> Columns:
-    """Made once: it is learned."""
+    """Return the `Columns`; cached, because learning the widths takes a second."""
     return Columns()
 
 
 class OpenCharacters:
     """
-    First bytes of UTF-8 characters, in groups that continue alike: a group is the kinds, or the groups, that the 64
-    next bytes lead to; -1 where they lead to no character. `kind` is that of a character.
+    The first bytes of UTF-8 characters, in equivalence classes: the bytes of one group have the same continuations. A
+    group is the list of kinds, or groups, that the 64 next bytes lead to; -1 means no character. `kind` returns the
+    kind of a character.
     """
 
     def __init__(self, kind: Callable[[str], int]):
@@ -214,7 +216,8 @@ class OpenCharacters:
         after_lead = torch.cat([of_two[1], of_two[1].new_full((48,), -1)])
         after_lead[:16] = -1  # three bytes would do
         of_three = self._grouped(after_lead)
-        # of so many missing bytes: what each group leads to, and the group of each code point's first bits
+        # For each number of missing bytes these are the successors of each group, and the group of the first bits of
+        # each code point.
         self._rows = {n: of[0].tolist() for n, of in enumerate((of_one, of_two, of_three), 1)}
         self._group = {n: of[1].tolist() for n, of in enumerate((of_one, of_two, of_three), 1)}
 
@@ -224,20 +227,20 @@ class OpenCharacters:
         return rows, torch.where((rows < 0).all(dim=1)[group], -1, group)
 
     def groups(self) -> list[tuple[int, int]]:
-        """Missing bytes and group of all characters that are begun."""
+        """Return the groups: missing bytes and group of all incomplete characters."""
         return [(missing, group) for missing, of in self._group.items() for group in sorted({*of} - {-1})]
 
     def is_common(self, missing: int, group: int) -> bool:
-        """Whether the first of its characters is in a block of living scripts or emoji."""
+        """Return whether a group is common: its first character is in a block of living scripts or emoji."""
         first = self._group[missing].index(group) << 6 * missing
         return first < 0x3400 or 0xF900 <= first < 0x10000 or 0x1F000 <= first < 0x1FB00 or missing > 1
 
     def row(self, missing: int, group: int) -> list[int]:
-        """What the 64 next bytes lead to."""
+        """Return the group or kind that each of the 64 next bytes leads to."""
         return self._rows[missing][group]
 
     def begun(self, data: bytes) -> tuple[int, int]:
-        """Missing bytes and group of the first bytes of a character."""
+        """Return the missing bytes and the group of a begun character, from its first bytes."""
         missing = 1 if data[0] < 0xE0 else 2 if data[0] < 0xF0 else 3
         group = self._group[missing][data[0] & (0x1F, 0x0F, 0x07)[missing - 1]]
         for byte in data[1:]:

@@ -27,11 +27,11 @@ SINUSOIDS = ("paper", "fairseq")
 @dataclass(kw_only=True)
 class LengthControlRules:
     """
-    Fields of every length-controlled configuration, and the rules that cross them, run by `@strict` after each
+    Fields of every length-controlled configuration, and the rules that relate them; `@strict` checks these after each
     construction.
 
     Fields:
-        length_encoding (`str`, defaults to `"ldpe"`): What the decoder is given: `"ldpe"`, `"lrpe"`, `"pre"`
+        length_encoding (`str`, defaults to `"ldpe"`): The encoding that the decoder gets: `"ldpe"`, `"lrpe"`, `"pre"`
             (see `hf_lenctrl.length_encoding`); `"pre_noise"`, which is `"pre"` with Gaussian noise on the ratio in
             training, of standard deviation 2 / d_model, as its authors train it; `"learned"`, an embedding of the
             remaining length (LenEmb, Kikuchi et al. 2016; Nguyen et al. 2023, eq. 18-19), with
@@ -39,35 +39,36 @@ class LengthControlRules:
             al. 2018; see `length_scale`); or `"none"` for the base model's decoder.
         encoder_length_embedding (`bool`, defaults to `False`): Add an embedding of the length to each of the encoder's
             inputs (Nguyen et al. 2023, eq. 16-17).
-        length_head (`bool`, defaults to `False`): One more head of cross-attention, over what is written (Nguyen et
-            al. 2023, eq. 20-24); see `LengthHeadAttention`.
+        length_head (`bool`, defaults to `False`): One more head of cross-attention, over the produced positions
+            (Nguyen et al. 2023, eq. 20-24); see `LengthHeadAttention`.
         learned_lengths (`int`, defaults to 512): Rows of the tables of `"learned"` and `encoder_length_embedding`, for
             lengths from 0; a longer one shares the last row, one below 0 the first.
-        length_scale (`int`, defaults to 1): What `"scale"` divides the length by. 1 is LC to the letter, made for a
-            CNN; in a Transformer such loud embeddings drown the positions, so give the length of a typical target.
+        length_scale (`int`, defaults to 1): `"scale"` divides the length by this number. 1 is LC as published, made
+            for a CNN. In a Transformer embeddings this large hide the positions; set the length of a typical target.
         absolute_positions (`bool`, defaults to `False`): Keep the decoder's own positions and add the length encoding
-            ("+PE" in Takase & Okazaki 2019); `False` puts it in their place. Always `True` for T5.
-        sinusoids (`str`, defaults to `"paper"`): `"paper"` computes `"ldpe"` and `"lrpe"` by the equations and leaves
-            the base model's positions alone. `"fairseq"` computes them, and the sinusoidal positions of Marian and
-            Pegasus, as the code of Takase & Okazaki does, for its checkpoints.
-        length_unit (`str`, defaults to `"token"`): What is counted: `"token"`, or of the decoded text `"character"`
-            (Unicode code points), `"word"` (separated by white space), `"byte"` (UTF-8), `"width"` (columns of a
-            terminal) or `"cost"` (a function of the user, see `UnitTable.from_tokenizer`). Special tokens count zero.
-        length (`int`, *optional*): Length used when a call gives none.
-        length_constraint (`str`, *optional*): `"max"` or `"exact"`; used when a call to `generate` gives none.
+            ("+PE" in Takase & Okazaki 2019); with `False` the encoding replaces them. Always `True` for T5.
+        sinusoids (`str`, defaults to `"paper"`): `"paper"` computes `"ldpe"` and `"lrpe"` by the equations and does
+            not change the base model's positions. `"fairseq"` computes them, and the sinusoidal positions of Marian
+            and Pegasus, with the formulas of the code of Takase & Okazaki, for its checkpoints.
+        length_unit (`str`, defaults to `"token"`): The unit of lengths: `"token"`, or of the decoded text
+            `"character"` (Unicode code points), `"word"` (separated by white space), `"byte"` (UTF-8), `"width"`
+            (columns of a terminal) or `"cost"` (a function of the user, see `UnitTable.from_tokenizer`). Special
+            tokens count zero.
+        length (`int`, *optional*): Default length of a call.
+        length_constraint (`str`, *optional*): `"max"` or `"exact"`; the default constraint of a call to `generate`.
         length_tolerance (`int`, `float` or `tuple`, *optional*): With `length_constraint="exact"`, the window around
-            the length in calls that give neither: units, a share, or a pair of them, below and above. A call (or
-            `from_pretrained`) that gives a constraint has no window but its own.
+            the length in calls that set neither: units, a share, or a pair of them, below and above. A call (or
+            `from_pretrained`) that sets a constraint has only its own window.
         length_predictor (`str`, *optional*): The `LengthPredictor` that the pipeline asks with `length="predict"`, a
             Hub name or a path; `"./name"` is a folder beside this configuration.
-        length_tokens (`dict`, *optional*): Tokens before the source that say how long the output shall be, as
-            `LengthTokens.to_dict` gives them; the pipeline puts them there.
+        length_tokens (`dict`, *optional*): Tokens before the source that state the requested length, in the form of
+            `LengthTokens.to_dict`; the pipeline adds them.
         length_projection (`bool`, defaults to `False`): Pass the length encoding through a linear layer that starts
-            at zero, so that a pretrained model starts as it was; see `add_length_control`.
+            at zero, so that a pretrained model starts unchanged; see `add_length_control`.
         length_optional (`bool`, defaults to `False`): The model was trained on rows without a length too, so a call
-            without one, or with 0 in `forward`, switches the encoding off: it is then a plain model.
+            without a length, or with 0 in `forward`, switches the encoding off: the model is then a plain model.
         trained_lengths (`dict`, *optional*): Lengths of the training targets, in units: `"1%"`, `"50%"`, `"99%"` of
-            them are at most so long, the longest is `"max"`. `generate` warns of a length outside 1 to 99 %.
+            them are at most this long, the longest is `"max"`. `generate` warns of a length outside 1 to 99 %.
         unit_states (`int`, defaults to 1): States of the model's `UnitTable`; set with the table.
     """
 
@@ -91,7 +92,7 @@ class LengthControlRules:
 
     @classmethod
     def from_dict(cls: Any, config_dict, **kwargs):
-        """Make a configuration. A constraint among `kwargs` comes without the saved window, as in `generate`."""
+        """Build a configuration. A constraint among `kwargs` removes the saved window, as in `generate`."""
         if "length_constraint" in kwargs:
             config_dict = {**config_dict, "length_tolerance": None}
         rules: Any = super()
@@ -99,12 +100,12 @@ class LengthControlRules:
 
     @property
     def length_controlled(self: Any) -> bool:
-        """Whether the network is given the length."""
+        """Whether the network gets the length."""
         return self.length_encoding != "none" or self.encoder_length_embedding
 
     @property
     def counts_progress(self: Any) -> bool:
-        """Whether the decoder is given the progress."""
+        """Whether the decoder gets the progress."""
         return self.length_encoding not in ("none", "scale") or self.length_head
 
     def validate_length_control(self):
@@ -121,7 +122,7 @@ class LengthControlRules:
         if self.length is not None:
             check_length(self.length)
         check_constraint(self.length_constraint)
-        if isinstance(self.length_tolerance, list):  # as JSON has a pair
+        if isinstance(self.length_tolerance, list):  # JSON stores a pair as a list
             self.length_tolerance = tuple(self.length_tolerance)
         check_tolerance(self.length_tolerance, self.length_constraint)
         if hasattr(self, "relative_attention_num_buckets") and not self.absolute_positions:
@@ -132,7 +133,7 @@ class LengthControlRules:
         if self.length_encoding == "none" and not self.absolute_positions:
             raise ValueError(f"{encoding} with absolute_positions=False leaves the decoder without any position")
         if self.length_tokens is not None:
-            LengthTokens(**self.length_tokens)  # raises for wrong ones
+            LengthTokens(**self.length_tokens)  # raises if they are invalid
         unused = not self.length_controlled and self.length_tokens is None and self.length_constraint is None
         if self.length is not None and unused:
             raise ValueError(f"length={self.length} has no effect with {encoding}; pass length_constraint='max' too")
@@ -208,7 +209,7 @@ class LenCtrlUMT5Config(LengthControlRules, UMT5Config):
 
 
 def _of_text(name: str) -> property:
-    """A special token of `text_config`, which may have none."""
+    """Build a property for a special token of `text_config`, which may be None."""
     return property(
         lambda self: getattr(self.text_config, name, None), lambda self, value: setattr(self.text_config, name, value)
     )
@@ -229,7 +230,7 @@ class LenCtrlCausalLMConfig(LengthControlRules, PreTrainedConfig):
     eos_token_id = _of_text("eos_token_id")
 
     def __getattr__(self, name):
-        """What is not a field here is the inner model's."""
+        """Return a field of the inner model if it is not a field here."""
         if name.startswith("_") or not isinstance(self.__dict__.get("text_config"), PreTrainedConfig):
             raise AttributeError(f"{type(self).__name__} has no {name!r}")
         return getattr(self.text_config, name)
@@ -239,23 +240,23 @@ class LenCtrlCausalLMConfig(LengthControlRules, PreTrainedConfig):
         super().__setattr__(name, value) if own else setattr(self.text_config, name, value)
 
     def to_dict(self):
-        """The parent's fields, without the path that `text_config` was loaded from."""
+        """Return the configuration as a dictionary, without the path that `text_config` was loaded from."""
         fields = super().to_dict()
         if isinstance(fields.get("text_config"), dict):
             fields["text_config"].pop("_name_or_path", None)
         return fields
 
     def convert_rope_params_to_dict(self, **kwargs):
-        """Nothing to convert: `text_config` has done so, and has passed the checks of its own fields below."""
+        """Convert nothing: `text_config` has converted and checked its own fields."""
         return kwargs
 
     def validate_rope(self):
-        """See `text_config`."""
+        """Check nothing: `text_config` has checked its own fields."""
 
     validate_architecture = validate_layer_type = validate_rope
 
     def validate_causal_length_control(self):
-        """What needs an encoder, or changes the model before it is trained."""
+        """Raise `ValueError` for fields that need an encoder, or that change the model before it is trained."""
         if not self.absolute_positions:
             raise ValueError("absolute_positions=False would take a causal model's positions away; leave it out")
         for name in ("encoder_length_embedding", "length_head", "length_tokens"):

@@ -1,4 +1,4 @@
-"""Length control for parts of a stock model, put over them in place: encoder, decoder, positions."""
+"""Length control for parts of a stock model, added to them in place: encoder, decoder, positions."""
 
 from typing import Any
 
@@ -19,21 +19,22 @@ from .length_signal import (
 from .lengths import refuse_length
 
 
-# (mixin, stock class) -> the class of a controlled part; filled by hf_lenctrl.modeling_lenctrl
+# The class of a controlled part for each (mixin, stock class); hf_lenctrl.modeling_lenctrl fills it.
 CONTROLLED: dict[tuple[type, type], type] = {}
 
 
 def control(part: Any, mixin: type) -> None:
     """
-    Put `mixin` before a stock part's class, in place. To build the part again, with another class, would take twice
-    the time and memory; so it keeps what it is and gets, from `add_length_control`, its few new modules.
+    Add control to a stock part, in place: replace its class by one with `mixin` before the stock class, as the library
+    `adapters` does. Building the part again would take twice the time and memory. The part keeps its modules, and
+    `add_length_control` adds the few new ones.
     """
     part.__class__ = CONTROLLED[mixin, type(part)]
     part.add_length_control()
 
 
 class _AddsNothing:
-    """Mixin of a module of positions whose `forward` adds zero, whatever its arguments."""
+    """Mixin of a module of positions; its `forward` returns zero, so it adds nothing."""
 
     def forward(self, *args, **kwargs) -> torch.Tensor:
         given = next(value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
@@ -41,30 +42,30 @@ class _AddsNothing:
 
 
 class _NoPositions(_AddsNothing, nn.Module):
-    """Replaces the decoder's positions where the length encoding takes their place."""
+    """Module that replaces the decoder's positions if the length encoding is used instead of them."""
 
 
 class PositionsOfIds(_AddsNothing):
     """
-    M2M100's positions, which leave out the padding among the ids. Its `forward` is handed embeddings and no ids, so
-    encoder and decoder here add the positions themselves, with `of`, and it adds nothing more.
+    M2M100's positions, which skip the padding among the ids. `forward` gets embeddings and no ids. So encoder and
+    decoder here add the positions themselves, with `of`, and `forward` adds nothing.
     """
 
     def add_length_control(self) -> None:
-        """No new modules."""
+        """Add nothing: positions need no new modules."""
 
     def of(self: Any, input_ids, embeds: torch.Tensor, cache) -> torch.Tensor:
-        """Positions of ids, or of embeddings where there are none: `(batch_size, sequence_length, d_model)`."""
+        """Return the positions of ids, or of embeddings if ids is None: `(batch_size, sequence_length, d_model)`."""
         ids = None if input_ids is None else input_ids.to(self.weights.device)
         seen = 0 if cache is None else cache.get_seq_length()
         return super(_AddsNothing, self).forward(ids, embeds, seen).to(embeds.device)
 
 
 class _Part:
-    """What encoder and decoder share."""
+    """Common base of the encoder and the decoder."""
 
     def __init__(self: Any, *args, **kwargs):
-        super().__init__(*args, **kwargs)  # of a part alone; in a model it is a stock part, see `control`
+        super().__init__(*args, **kwargs)  # only for a part alone; in a model `control` changes a stock part
         self.add_length_control()
         self.post_init()
 
@@ -78,7 +79,7 @@ class _Part:
         return embeds + positions.of(input_ids, embeds, cache) if isinstance(positions, PositionsOfIds) else embeds
 
     def resize_position_embeddings(self: Any, new_num_position_embeddings: int) -> None:
-        """The base model's method; where the length encoding stands in place of positions it stays there."""
+        """Resize the positions with the base model's method; a length encoding that replaces them stays."""
         positions = self.embed_positions
         super().resize_position_embeddings(new_num_position_embeddings)  # type: ignore[misc]
         if isinstance(positions, _NoPositions):
@@ -93,9 +94,9 @@ class _Part:
 
 class LengthControlledEncoder(_Part):
     """
-    Encoder that is given the length (Nguyen et al. 2023, eq. 16-17) with `config.encoder_length_embedding`.
+    Encoder that gets the length (Nguyen et al. 2023, eq. 16-17) with `config.encoder_length_embedding`.
 
-    In a model whose decoder has the same table (`share_length_table`) the encoder looks lengths up there. The table is
+    In a model whose decoder has the same table (`share_length_table`) the encoder uses the decoder's. The table is
     then one module, so it is saved once, and an adapter changes it for both.
     """
 
@@ -109,27 +110,28 @@ class LengthControlledEncoder(_Part):
             self._take_positions()
 
     def share_length_table(self, decoder: Any) -> None:
-        """Take the table of lengths of the decoder in place of one's own (Nguyen et al. 2023, eq. 16 and 18)."""
+        """Share the decoder's table of lengths, instead of an own table (Nguyen et al. 2023, eq. 16 and 18)."""
         del self.length_embedding
         self._table_of = (decoder,)
 
     @property
     def length_table(self: Any) -> Any:
-        """The embedding of lengths, `(learned_lengths, d_model)`."""
+        """Embedding of lengths, `(learned_lengths, d_model)`."""
         return (*self._table_of, self)[0].length_embedding
 
     def state_dict(self: Any, *args, prefix: str = "", **kwargs):
-        """The base class's method; an encoder that is saved alone takes the shared table with it."""
+        """Return the base class's state; an encoder that is saved alone includes the shared table."""
         found = super().state_dict(*args, prefix=prefix, **kwargs)  # type: ignore[misc]
         if self._table_of and not prefix:
             found["length_embedding.weight"] = self.length_table.weight.detach()
         return found
 
     def forward(self, input_ids=None, attention_mask=None, inputs_embeds=None, length=None, progress=None, **kwargs):
-        """`length` as in `LengthControlledDecoder.forward`; the models hand both the same keyword arguments."""
+        """Run the encoder; `length` is as in `LengthControlledDecoder.forward`. Both get the same arguments."""
         if self.config.encoder_length_embedding:
             if inputs_embeds is None:
-                # unlike their decoders, the encoders of Marian and Pegasus scale what they look up, not what is given
+                # The encoders of Marian and Pegasus, unlike their decoders, scale the embeddings that they look up,
+                # but not those that they get.
                 inputs_embeds = self.embed_tokens(input_ids) * getattr(self, "embed_scale", 1.0)  # (B, S, d)
             lengths = required_length(length, self.config, inputs_embeds, self.training)  # (B,)
             table = self.length_table
@@ -137,7 +139,7 @@ class LengthControlledEncoder(_Part):
             refuse_frozen(table, "length_embedding")
             rows = lengths.clamp(max=self.config.learned_lengths - 1)
             device = next(table.parameters()).device
-            rows = rows if device.type == "meta" else rows.to(device)  # the decoder's; "meta" where it is offloaded
+            rows = rows if device.type == "meta" else rows.to(device)  # "meta" if it is offloaded
             embedding = table(rows).unsqueeze(1)
             inputs_embeds = self._with_positions(inputs_embeds + embedding.to(inputs_embeds), input_ids)
             input_ids = None
@@ -148,8 +150,8 @@ class LengthControlledDecoder(_Part, LengthSignal):
     """
     Decoder that adds a length encoding to its token embeddings, or multiplies them by the length.
 
-    The sum is handed to the parent's `forward` as `inputs_embeds`; nothing of it is copied. Without
-    `config.absolute_positions` the decoder's own positions are left out, as in the papers' LDPE and LRPE.
+    It passes the sum to the parent's `forward` as `inputs_embeds`, so no code of the parent is copied. Without
+    `config.absolute_positions` the decoder has no positions of its own, as in the papers' LDPE and LRPE.
     """
 
     def add_length_control(self) -> None:
@@ -178,16 +180,18 @@ class LengthControlledDecoder(_Part, LengthSignal):
         **kwargs,
     ):
         """
+        Run the decoder.
+
         Args:
             input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Decoder input ids.
             length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested units;
-                defaults to `config.length`, but in training.
-            progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): Units written before
-                each prediction; counted from `input_ids` when not given. A step with a filled cache, which sees the
-                last token alone, and a call with embeddings instead of ids must bring it.
+                defaults to `config.length`, except in training.
+            progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): Units produced before
+                each prediction; by default counted from `input_ids`. A step with a filled cache, which sees the last
+                token alone, and a call with embeddings instead of ids need this argument.
 
         Raises:
-            `ValueError`: without any length, and where progress can neither be counted nor was given.
+            `ValueError`: without any length, and if progress is missing and cannot be counted.
         """
         config, kwargs[CACHE] = self.config, cache
         encoding = config.length_encoding

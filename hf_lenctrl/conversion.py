@@ -1,4 +1,4 @@
-"""A checkpoint's class and tokenizer, and from a plain checkpoint to a length-controlled model that starts as it."""
+"""Find the class and tokenizer of a checkpoint, and convert a plain model to a length-controlled one."""
 
 import copy
 import logging
@@ -19,7 +19,7 @@ from .modeling_lenctrl_causal import control_causal, is_plain_causal
 from .shards import check_shards
 
 
-if TYPE_CHECKING:  # for the overloads
+if TYPE_CHECKING:  # the overloads use these
     from transformers import (
         BartForConditionalGeneration,
         M2M100ForConditionalGeneration,
@@ -45,7 +45,8 @@ if TYPE_CHECKING:  # for the overloads
 logger = logging.getLogger(__name__)
 
 _OF_THE_HUB = ("revision", "token", "cache_dir", "local_files_only", "subfolder", "trust_remote_code", "code_revision")
-# of each model that `pipeline(...)` loaded; not on the model, which may be pickled with a token
+# Hub options of each model that `pipeline(...)` loaded. They are not stored on the model, because a token would then
+# be pickled with it.
 HUB_OPTIONS: WeakKeyDictionary = WeakKeyDictionary()
 
 
@@ -57,8 +58,9 @@ class _AdaptedModel:
 
 def auto_class(name, **kwargs) -> Any:
     """
-    `AutoModelForSeq2SeqLM` or `AutoModelForCausalLM`, by the configuration of `name`; `kwargs` as for these. For an
-    adapter a class whose `from_pretrained` is `load_adapter`.
+    Return the Auto class of a checkpoint, `AutoModelForSeq2SeqLM` or `AutoModelForCausalLM`, by the configuration of
+    `name`; `kwargs` are those of `from_pretrained`. For an adapter return a class whose `from_pretrained` is
+    `load_adapter`.
     """
     if is_adapter(name, **kwargs):
         return _AdaptedModel
@@ -70,8 +72,8 @@ def auto_class(name, **kwargs) -> Any:
 
 def tokenizer_of(name, **kwargs) -> Any:
     """
-    `AutoTokenizer.from_pretrained`; raises `ValueError` where there is no tokenizer: transformers makes one without a
-    vocabulary then, or raises a `TypeError`.
+    Return the tokenizer of a checkpoint, from `AutoTokenizer.from_pretrained`. Raises `ValueError` if there is none;
+    transformers would then make one without a vocabulary, or raise a `TypeError`.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, **kwargs)
@@ -83,8 +85,8 @@ def tokenizer_of(name, **kwargs) -> Any:
 
 def check_tokenizer(tokenizer, name, model=None) -> None:
     """
-    Raise `ValueError` for a tokenizer, or None, that has no entries beside the special ones, or that is not the
-    model's: the two have other numbers of entries.
+    Raise `ValueError` for a tokenizer that is None, has only special entries, or does not belong to the model: the two
+    have different numbers of entries.
     """
     separate = getattr(tokenizer, "separate_vocabs", False)
     special = () if tokenizer is None else {*tokenizer.all_special_tokens, "<mask>"}
@@ -94,8 +96,8 @@ def check_tokenizer(tokenizer, name, model=None) -> None:
         raise ValueError(_no_tokenizer(name))
     rows = entries if model is None else model.get_output_embeddings().weight.shape[0]
     if not separate and not getattr(getattr(model, "config", None), "share_encoder_decoder_embeddings", True):
-        rows = model.config.vocab_size  # of the encoder; such a vocabulary begins with the decoder's
-    padding = 512 if hasattr(model, "unit_table") else rows  # as `UnitTable.padded` has it; a plain model may have any
+        rows = model.config.vocab_size  # the encoder's vocabulary, which begins with the decoder's
+    padding = 512 if hasattr(model, "unit_table") else rows  # the limit of `UnitTable.padded`; a plain model has none
     if not entries <= rows < entries + padding:
         raise ValueError(f"the tokenizer has {entries} entries, the model {name} has {rows}; pass the model's own")
 
@@ -117,7 +119,7 @@ class PipelineModel(AutoModelForSeq2SeqLM):
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """Names of the parameters that came from the plain model, that are new, and that found no place."""
+    """Names of the parameters: kept from the plain model, new, and dropped."""
 
     kept: tuple[str, ...]
     new: tuple[str, ...]
@@ -205,14 +207,14 @@ def add_length_control(
     **options,
 ) -> Any:
     """
-    Give a plain BART, mBART, Pegasus, Marian, M2M100/NLLB or T5 (mT5, UMT5) model a decoder that is given the length,
-    or put a causal language model, of most architectures, into a `LenCtrlForCausalLM`.
+    Add length control to a plain BART, mBART, Pegasus, Marian, M2M100/NLLB or T5 (mT5, UMT5) model, or to a causal
+    language model of most architectures, which becomes a part of a `LenCtrlForCausalLM`.
 
-    The decoder keeps its positions, and the length encoding reaches it through a linear layer that starts at zero, as
-    do the encoder's length embedding (which with `"learned"` is the decoder's too, without such a layer) and the
-    length head's projection: the new model's logits equal the plain model's
-    bit for bit, whatever the length, until it is trained. Weights, dtype, configuration and generation configuration
-    are carried over; the plain model is left as it is.
+    The decoder keeps its positions. The length encoding reaches it through a linear layer that starts at zero. The
+    encoder's length embedding (which with `"learned"` is the decoder's too, without such a layer) and the length
+    head's projection also start at zero. So the new model's logits equal the plain model's bit for bit, whatever the
+    length, until it is trained. Weights, dtype, configuration and generation configuration are copied; the plain model
+    does not change.
 
     Args:
         model_or_path (`PreTrainedModel` or `str`): A plain model, or a folder or Hub name of one.
@@ -220,10 +222,10 @@ def add_length_control(
             `"learned"`.
         length_unit (`str`, *optional*, defaults to `"token"`): `"token"`, `"character"`, `"word"`, `"byte"`,
             `"width"` or `"cost"`.
-        cost (`Callable[[str], int]`, *optional*): What is counted with `"cost"`, see `UnitTable.from_tokenizer`.
-        tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's; by default the one that lies with the path.
+        cost (`Callable[[str], int]`, *optional*): The cost that `"cost"` counts, see `UnitTable.from_tokenizer`.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's; by default the tokenizer in the same folder.
         length_tokens (`LengthTokens`, *optional*): Tokens before the source; the model's embedding must have rows for
-            them. With these, or with the encoder's embedding, `length_encoding="none"` will do.
+            them. With these, or with the encoder's embedding, `length_encoding="none"` is allowed.
         options: Other fields of the new model's configuration: `length`, `length_constraint` and its window, the
             defaults of its calls; `encoder_length_embedding`, `length_head`, the other parts of Nguyen et al. 2023.
 
@@ -243,7 +245,7 @@ def add_length_control(
         plain = auto_class(model_or_path).from_pretrained(model_or_path)
         tokenizer = tokenizer or tokenizer_of(model_or_path)
     addable = (*LENGTH_ENCODINGS, "learned")
-    # a table that the encoder shares starts at zero itself
+    # If encoder and decoder share a table, the table itself starts at zero.
     shared = length_encoding == "learned" and bool(options.get("encoder_length_embedding"))
     in_the_source = length_tokens is not None or options.get("encoder_length_embedding")
     if length_encoding not in addable and not (length_encoding == "none" and in_the_source):

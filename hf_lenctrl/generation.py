@@ -1,4 +1,4 @@
-"""`generate` with a length."""
+"""The method `generate` with a length."""
 
 import copy
 import inspect
@@ -28,14 +28,14 @@ from .thoughts import ThinkingBudgetLogitsProcessor, Thoughts, thoughts_of
 
 logger = logging.getLogger(__name__)
 
-_SAID: set = set()  # keys of the warnings that were logged
+_SAID: set = set()  # keys of the logged warnings
 FROM_CONFIG: Any = object()  # None says "no length" and "no constraint"
 _OURS = ("length", "progress", "prompt")
 _PER_ROW = ("input_ids", "attention_mask", "inputs_embeds", "decoder_input_ids", "decoder_attention_mask")
 
 
 def prompt_of(model, kwargs: dict) -> tuple[int, int]:
-    """Positions before the output of a call, and how many are a causal model's prompt, which does not count."""
+    """Return the number of positions before the output, and how many of them are a causal model's prompt."""
     if model.config.is_encoder_decoder:
         prompt = kwargs.get("decoder_input_ids")
         return (1 if prompt is None else prompt.shape[1]), 0
@@ -45,10 +45,10 @@ def prompt_of(model, kwargs: dict) -> tuple[int, int]:
 
 
 def eos_of(model) -> list[int]:
-    """Ids that end an output: of the generation configuration, else of the model's own."""
+    """Return the EOS ids, which end an output: the generation configuration's, else the model's."""
     eos = model.generation_config.eos_token_id
     eos = model.config.eos_token_id if eos is None else eos
-    # a tuple of classes, because the compiler of torch 2.6 does not read `list | tuple`
+    # This is a tuple of classes, because the compiler of torch 2.6 does not understand `list | tuple`.
     return [] if eos is None else list(eos) if isinstance(eos, (list, tuple)) else [int(eos)]
 
 
@@ -56,48 +56,48 @@ def token_limit(
     table: UnitTable, target: Target, prompt_length: int, positions: int | None, apart: int = 0
 ) -> torch.Tensor:
     """
-    Decoder positions for each output, `(batch_size,)`: room for one twice as long as its target, within the model's
-    positions, which hold a causal model's prompt (`apart`) too. Raises `ValueError` if these are too few.
+    Return the token limit of each output in decoder positions, `(batch_size,)`: room for twice its target, within the
+    model's positions, which also hold a causal model's prompt (`apart`). Raises `ValueError` if these are too few.
     """
-    # a word is many tokens to a character decoder; a character is up to four to byte-level BPE
+    # A word is many tokens in a character decoder; a character is up to four tokens in byte-level BPE.
     split = 8 if table.states > 3 else 2
     per_unit: Any = {"token": 2, "byte": 2, "character": split, "word": 24, "width": split}.get(table.unit)
-    if per_unit is None:  # of a cost, by what entries write on average
+    if per_unit is None:  # a cost needs the average units of an entry
         written = table.weights[min(1, table.states - 1)].clamp(min=0).float()
         per_unit = 8 / float(written.mean())
     room = [math.ceil(per_unit * high) for high in target.high.tolist()]
     limit = target.high.new_tensor(room) + prompt_length + 32  # (B,)
-    if positions is None or positions < 1:  # -1 of XLNet
+    if positions is None or positions < 1:  # XLNet has -1
         return limit
-    length = int((target.low * (target.length > 0)).max())  # without a plan, 0, a row only has much room
+    length = int((target.low * (target.length > 0)).max())  # a planned length of 0 is no plan, so it needs no room
     needed = -(-length // max(int(table.weights.max()), 1)) + 1  # EOS is predicted one position after the last token
     needed += max(apart - 1, 0)
     if needed > positions:
         way = f"with a prompt shorter than {apart} tokens" if apart else "use another model"
         need = f"length={length} needs at least {needed} decoder positions, the model has {positions}"
         raise ValueError(f"{need}; ask for less, or {way}")
-    return limit.clamp(max=positions + 1)  # the last token is never read
+    return limit.clamp(max=positions + 1)  # the decoder never reads the last token
 
 
 class _OwnLimits(StoppingCriteria):
-    """Ends each row at its own limit, so that it gets in a batch what it gets alone."""
+    """Ends each row at its own limit, so that its output in a batch is the same as alone."""
 
     def __init__(self, limits: torch.Tensor):
         self.limits = limits  # (B,)
 
     def __call__(self, input_ids, scores, **kwargs):
-        """`(rows, sequence_length)` -> `(rows,)`."""
+        """Return whether each row has ended, `(rows,)`, for ids `(rows, sequence_length)`."""
         return self.limits.repeat_interleave(len(input_ids) // len(self.limits)) <= input_ids.shape[1]
 
 
 class _ForcedEnds(LogitsProcessor):
-    """`forced_eos_token_id` in the last position of each row's own limit."""
+    """Forces `forced_eos_token_id` in the last position of each row's own limit."""
 
     def __init__(self, limits: torch.Tensor, eos_token_id: int | list[int]):
         self.limits, self.eos_token_id, self.first = limits, eos_token_id, int(limits.min())
 
     def __call__(self, input_ids, scores):
-        """`(rows, sequence_length)` and `(rows, vocab_size)` -> `(rows, vocab_size)`."""
+        """Return the scores `(rows, vocab_size)` with forced ends, for ids `(rows, sequence_length)`."""
         if input_ids.shape[1] < self.first - 1:
             return scores
         ends = self.limits.repeat_interleave(len(scores) // len(self.limits)) <= input_ids.shape[1] + 1  # (rows,)
@@ -118,24 +118,24 @@ def generate_within(
     thoughts: Thoughts | None = None,
 ):
     """
-    `generate`, a method of `model` (length-controlled or plain) or of its parent class, with room for a length, its
-    constraint, and a warning for the exact lengths that were missed.
+    Call `generate` within a length: with a token limit, the constraint, and a warning for missed exact lengths.
+    `generate` is a method of `model` (length-controlled or plain) or of its parent class.
 
-    The `table` is of the model's vocabulary, in the unit of the `target`; `arguments` are the call's own, which
-    override; `positions` are those of the decoder, `None` where they have no end; `thoughts` do not count. Raises
-    `ValueError` for a length that these cannot hold, or an exact one beyond the call's own limit.
+    The `table` counts the model's vocabulary in the unit of the `target`. The call's own `arguments` override all
+    others. `positions` is the number of decoder positions, `None` for no limit; `thoughts` do not count. Raises
+    `ValueError` for a length that does not fit the positions, or an exact length beyond the call's own limit.
     """
     kwargs, config = dict(arguments), arguments.get("generation_config")
 
     def given(name):
-        """Of the call; `generate` fills what it leaves out from the checkpoint."""
+        """Return an option of the call, or None; `generate` reads missing options from the checkpoint."""
         return kwargs[name] if kwargs.get(name) is not None else getattr(config, name, None)
 
     def in_force(name):
         return getattr(model.generation_config, name) if given(name) is None else given(name)
 
     before, prompt = prompt_of(model, kwargs)
-    # made even where the call sets its own, because it raises for what the model cannot hold
+    # We need this limit even if the call sets its own, because it raises for a length that the model cannot hold.
     room = 0 if thoughts is None else thoughts.room
     own = limit = token_limit(table, target, before + room, positions, prompt)  # (B,)
     processors = list(kwargs.pop("logits_processor", None) or [])
@@ -146,14 +146,14 @@ def generate_within(
         limit = before + given("max_new_tokens")
     elif given("max_length") is not None:
         limit = given("max_length")
-    else:  # the model's own limit was not made for this length
+    else:  # the model's own limit does not fit this length
         kwargs |= {"max_length": int(own.max()), "max_new_tokens": None}
         if constraint is None and bool((own < own.max()).any()):
             criteria = [*(kwargs.get("stopping_criteria") or []), _OwnLimits(own)]
             kwargs["stopping_criteria"] = StoppingCriteriaList(criteria)
             forced = in_force("forced_eos_token_id")
             processors += [] if forced is None else [_ForcedEnds(own, forced)]
-    if given("min_new_tokens") is None:  # the checkpoint's was not made for this length either
+    if given("min_new_tokens") is None:  # the checkpoint's minimum does not fit this length
         kwargs |= {"min_new_tokens": None, "min_length": given("min_length") or 0}
     if constraint is not None:
         start_length = 0 if prompt else 1 + (in_force("forced_bos_token_id") is not None)
@@ -182,7 +182,7 @@ def generate_within(
 
 
 def _answered(thoughts: Thoughts, ids: torch.Tensor, prompt: int, target: Target) -> torch.Tensor:
-    """Units of each answer, `(batch_size * n,)`; one that never began counts as its target, with a warning here."""
+    """Count the units of each answer, `(batch_size * n,)`; warn of missing answers, which count as their target."""
     count, state = thoughts.count_and_state(ids.to(thoughts.table.weights.device), prompt)
     begun = state >= 0
     if not bool(begun.all()):
@@ -196,9 +196,9 @@ def _answered(thoughts: Thoughts, ids: torch.Tensor, prompt: int, target: Target
 
 def generate_for(model, table: UnitTable, target: Target | None, constraint: str | None, arguments: dict):
     """
-    `model.generate` with a target, for a model with or without length control; without one the call is the model's
-    own. The `table` is of the model's vocabulary, in the unit of the `target`. `length_from` among the `arguments` is
-    a `Thoughts`.
+    Call `model.generate` for a target, with any model, length-controlled or not; without a target the call does not
+    change. The `table` counts the model's vocabulary in the unit of the `target`. `length_from` among the `arguments`
+    is a `Thoughts`.
     """
     if getattr(model.config, "length_controlled", False):
         return model.generate(**arguments, length=target, length_constraint=constraint)
@@ -216,8 +216,8 @@ def generate_for(model, table: UnitTable, target: Target | None, constraint: str
 
 def defaults_for(model, generation_config=None) -> dict[str, Any]:
     """
-    `lengths.OPTIONS` of a call that names none, see `defaults_of`. Warns, once, of what the model's configuration has
-    and its generation configuration overrides.
+    Return the default `lengths.OPTIONS` of a call, see `defaults_of`. Warns once if the generation configuration
+    overrides options of the model's configuration.
     """
     found = defaults_of(model.config, model.generation_config, generation_config)
     for name in OPTIONS[:2]:
@@ -232,7 +232,7 @@ def defaults_for(model, generation_config=None) -> dict[str, Any]:
 
 
 def warn_once(key: Any, message: str, *values) -> None:
-    """Log a warning that was not logged before, by its key."""
+    """Warn once: log a warning unless its key was logged before."""
     if key not in _SAID:
         _SAID.add(key)
         logger.warning(message, *values)
@@ -240,7 +240,7 @@ def warn_once(key: Any, message: str, *values) -> None:
 
 def warn_of_range(length: torch.Tensor, trained: dict | None, unit: str) -> None:
     """Warn, once for a model, of lengths `(batch_size,)` far from those it was trained on; see `trained_lengths`."""
-    length = length[length > 0]  # 0 is none
+    length = length[length > 0]  # 0 means no length
     if trained and len(length) and bool(((length < 0.9 * trained["1%"]) | (length > 1.1 * trained["99%"])).any()):
         warn_once(
             (unit, *trained.values()),
@@ -264,7 +264,7 @@ def warn_of_cuts(ids: torch.Tensor, produced: torch.Tensor, target: Target, limi
 
 
 def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str) -> None:
-    """Log the outputs, `(batch_size * n,)`, that are not within their targets."""
+    """Warn of misses: log the outputs, `(batch_size * n,)`, whose lengths are not within their targets."""
     copies = len(produced) // len(target.low)
     low, high = (end.repeat_interleave(copies).to(produced.device) for end in (target.low, target.high))
     missed = ((produced < low) | (produced > high)).nonzero().squeeze(1)
@@ -281,8 +281,8 @@ def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str) -> None:
 
 def encode_once(model, inputs, rows: torch.Tensor) -> dict:
     """
-    Run the encoder once for each text, `input_ids (texts, source_length)`, and give its states to every row of the
-    text: `rows (batch_size,)` has the text of each. Returns `encoder_outputs` and `attention_mask` for `generate`.
+    Encode each text once, `input_ids (texts, source_length)`, and copy its states to every row of the text; `rows
+    (batch_size,)` has the text of each row. Returns `encoder_outputs` and `attention_mask` for `generate`.
     """
     mask = inputs.get("attention_mask")
     mask = torch.ones_like(inputs["input_ids"]) if mask is None else mask
@@ -291,7 +291,7 @@ def encode_once(model, inputs, rows: torch.Tensor) -> dict:
 
 
 def _rows_of(encoded, rows: torch.Tensor) -> ModelOutput:
-    """An encoder's outputs, all that it has for each text, in the order of `rows` `(batch_size,)`."""
+    """Return the rows of an encoder's outputs: the outputs of each text, in the order of `rows` `(batch_size,)`."""
     if not isinstance(encoded, ModelOutput):
         return BaseModelOutput(last_hidden_state=encoded[0][rows])
     return type(encoded)(**{name: x[rows] for name, x in encoded.items() if isinstance(x, torch.Tensor)})
@@ -320,48 +320,49 @@ class LengthControlledGeneration:
         **kwargs,
     ):
         """
-        `GenerationMixin.generate` with a length.
+        Generate outputs of a length: `GenerationMixin.generate` with more arguments.
 
         Unless the call sets `max_length` or `max_new_tokens` (itself or in `generation_config`), the limit on new
-        tokens is made from the length and is generous, so that it cuts no output short; a `min_length` that the
-        checkpoint came with gives way to the length too. Nothing is chosen among candidates, as the pipeline does.
+        tokens comes from the length; it is generous, so that it cuts no output. The length also overrides a
+        `min_length` of the checkpoint. This method does not choose among candidates; the pipeline does.
 
         Args:
             length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested units for
                 the whole batch or for each example. `None` switches a default off: a model with `length_optional` is
-                then a plain model, as with 0 and where there is no default. For a single text several lengths give as
-                many outputs, and its encoder runs once. A dictionary of two units, `{"character": 30, "word": 6}`,
-                has a length in the model's unit, and a limit in another one that holds as well; it needs the argument
+                then a plain model, also with 0 and without a default. For a single text, each of several lengths gives
+                an output, and the encoder runs once. A dictionary of two units, `{"character": 30, "word": 6}`, has a
+                length in the model's unit, and a limit in another unit that holds as well; it needs the argument
                 `tokenizer`, and its constraint is `"max"` by default.
             length_constraint (`str`, *optional*): `"max"`, never longer than `length`; `"exact"`, this length
                 wherever the vocabulary allows it, with a warning where it did not; `None`, unconstrained, the default
                 without a length. See `LengthConstraintLogitsProcessor`.
             length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window: the model plans
-                for `length`, an output may end so far from it and nowhere else. Units (4), a share of the length
+                for `length`, and an output may end this far from it and nowhere else. Units (4), a share of the length
                 (0.1), a pair of these below and above, `(0, 4)`, or a list with one of these for each example. A
-                share is rounded down, to at least one unit; 0 is none. It has a default only beside the default
-                constraint.
-            length_from (`str` or `list[int]`, *optional*): For a causal model that thinks, what ends its thoughts:
-                `"</think>"`, or ids. Only the answer behind it has the length, without white space at its start;
-                before it the model writes as without a length. A marker in the prompt counts where only white space
-                follows it. Needs `tokenizer=`. Where it never comes, nothing keeps the length, and a warning says so.
-            thinking_budget (`int`, *optional*): New tokens after which the marker is written, if it has not come.
+                share is rounded down, to at least one unit; 0 means no window. It has a default only beside the
+                default constraint.
+            length_from (`str` or `list[int]`, *optional*): For a causal model that thinks, the marker that ends its
+                thoughts: `"</think>"`, or ids. Only the answer behind it has the length, without white space at its
+                start; before it the model generates as without a length. A marker in the prompt counts if only white
+                space follows it. Needs `tokenizer=`. If it never comes, nothing keeps the length, and a warning says
+                so.
+            thinking_budget (`int`, *optional*): New tokens after which the marker is added, if it has not come.
 
         Defaults come from the call's `generation_config`, then the model's, then `config`.
 
         Raises:
-            `TypeError`, `ValueError`: for a length that is missing, no integer, under 1, of another size than the
-                batch or more than the decoder's positions can hold; for a constraint of another name, or one that
+            `TypeError`, `ValueError`: for a length that is missing, not an integer, below 1, of another size than the
+                batch or more than the decoder's positions can hold; for an unknown constraint, or one that
                 `max_new_tokens` leaves no room for; for a tolerance without `"exact"`.
         """
         controlled = self.config.length_controlled
         generate: Any = super().generate
-        # the positional arguments behind `inputs`, by the names of the base method
+        # These are the positional arguments behind `inputs`, by their names in the base method.
         kwargs |= dict(zip(list(inspect.signature(generate).parameters)[1:], args, strict=False))
         kwargs |= {} if cache is None else {CACHE: cache}
         own = defaults_for(self, kwargs.get("generation_config"))
         if length is None or length is FROM_CONFIG and length_constraint is None and not controlled:
-            own = dict.fromkeys(own)  # no length, so nothing of it
+            own = dict.fromkeys(own)  # without a length its options have no effect
         length = own["length"] if length is FROM_CONFIG else length
         length, other = units_apart(length, self.unit_table.unit)
         if other is not None:
@@ -383,8 +384,8 @@ class LengthControlledGeneration:
             return generate(inputs, **kwargs, length=none)
         length = refuse_none() if length is None else length
         rows = self._rows(inputs, kwargs)
-        batch_size = 1 if rows is None else len(rows)  # as GenerationMixin does when it is given nothing
-        table = self.unit_table  # not `self.device`, which is that of a first parameter, offloaded perhaps
+        batch_size = 1 if rows is None else len(rows)  # GenerationMixin also uses 1 without any input
+        table = self.unit_table  # not `self.device`, because the first parameter may be offloaded
         if rows is not None and rows.device != table.weights.device:  # a model over several devices
             table = copy.deepcopy(table).to(rows.device)
         many = length.numel() if isinstance(length, torch.Tensor) else len(length) if isinstance(length, list) else 1
@@ -409,7 +410,7 @@ class LengthControlledGeneration:
         return generate_within(generate, self, table, target, length_constraint, kwargs, **own)
 
     def _check_thinking(self, length_from, budget, without: bool) -> None:
-        """Raise `ValueError` for options of thoughts that have no effect."""
+        """Raise `ValueError` for thinking options that have no effect."""
         if length_from is None and budget is None:
             return
         given = f"length_from={length_from!r}" if budget is None else f"thinking_budget={budget}"
@@ -428,16 +429,16 @@ class LengthControlledGeneration:
             )
 
     def save_pretrained(self, *args, **kwargs):
-        """The base class's method, without the library's default `max_length` that `Seq2SeqTrainer` writes down."""
+        """Save the model, without the default `max_length` that `Seq2SeqTrainer` stores."""
         default = GenerationConfig._get_default_generation_params()["max_length"]
         if self.generation_config.max_length == default:
             self.generation_config.max_length = None
-        if vars(self.generation_config).keys() & {*OPTIONS}:  # else the library leaves them out when it loads
+        if vars(self.generation_config).keys() & {*OPTIONS}:  # otherwise loading drops them
             self.generation_config._from_model_config = False
         return super().save_pretrained(*args, **kwargs)
 
     def _one_text(self, inputs, kwargs: dict, many: int) -> tuple:
-        """The arguments of `generate` for several outputs of one text."""
+        """Return the arguments of `generate` for several outputs of one text."""
         rows = torch.zeros(many, dtype=torch.long)  # an index on the CPU goes with tensors of any device
         kwargs |= {name: kwargs[name][rows] for name in _PER_ROW if kwargs.get(name) is not None}
         given = kwargs.get("encoder_outputs")
@@ -452,25 +453,25 @@ class LengthControlledGeneration:
         return None, kwargs | encode_once(self, first, rows)
 
     def _rows(self, inputs, kwargs) -> torch.Tensor | None:
-        """The first argument with a row for each example."""
+        """Return the first argument that has a row for each example."""
         names = ("input_ids", "inputs_embeds", "decoder_input_ids", "encoder_outputs")
         given = next((v for v in (inputs, *map(kwargs.get, names)) if v is not None), None)
-        return given if given is None or isinstance(given, torch.Tensor) else given[0]  # of `encoder_outputs`
+        return given if given is None or isinstance(given, torch.Tensor) else given[0]  # `encoder_outputs` is a tuple
 
     @property
     def _positions(self) -> int | None:
-        """Decoder positions; `None` where they have no end."""
+        """Number of decoder positions; `None` for no limit."""
         positions = getattr(self.config, "max_position_embeddings", None)  # T5 has none
         return positions if self.config.absolute_positions else None
 
     def _prepare_generation_config(self, generation_config, **kwargs):
-        """The base class's method, which would take `length` away from the model where a configuration has one."""
+        """Call the base class's method, but keep `length`, which it would remove if a configuration has one."""
         ours = {name: kwargs.pop(name) for name in _OURS if name in kwargs}
         config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
         return config, model_kwargs | ours
 
     def _get_candidate_generator(self, *args, model_kwargs, assistant_model=None, **kwargs):
-        """Of assisted generation; a plain draft model takes no length, and the target's constraint holds anyway."""
+        """Return the candidates of assisted generation; a plain draft model gets no length; the constraint holds."""
         draft: Any = getattr(assistant_model, "config", None)
         if assistant_model is not None and not getattr(draft, "length_controlled", False):
             model_kwargs = {name: value for name, value in model_kwargs.items() if name not in _OURS}

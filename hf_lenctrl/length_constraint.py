@@ -16,35 +16,36 @@ from .thoughts import thoughts_of
 
 class LengthConstraintLogitsProcessor(LogitsProcessor):
     """
-    A hard constraint on the length of each output, in any unit, for any model: trained for length or not; greedy, beam
-    search or sampling. Length-controlled models make one from `length_constraint=`; for others pass it to `generate`.
+    A hard constraint on the length of each output, in any unit, for any model, length-controlled or not; for greedy
+    search, beam search or sampling. Length-controlled models make one from `length_constraint=`; for others pass it to
+    `generate`.
 
-    Entries that no longer fit, that would cut a character in two (byte-level BPE) or write nothing are masked; EOS is
-    masked as `constraint` demands. The scores of the other entries do not change, so that beam search prefers outputs
-    that end where the model would end. If no entry fits, EOS is let through. Where no entries add up to an `"exact"`
-    length, the output has the next shorter length that can be written. Other processors hold too, except within an
-    open character, which is always completed.
+    It masks entries that no longer fit, that would cut a character in two (byte-level BPE) or that add nothing; it
+    masks EOS as `constraint` demands. The scores of the other entries do not change, so that beam search prefers
+    outputs that end where the model would end. If no entry fits, EOS is allowed. If no entries add up to an `"exact"`
+    length, the output has the next shorter length that is possible. Other processors hold too, except within an open
+    character, which is always completed.
 
     Args:
-        unit_table (`UnitTable`): What each entry of the model's vocabulary writes.
+        unit_table (`UnitTable`): Units that each entry of the model's vocabulary adds.
         length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`): Units, for all or for each.
         constraint (`str`, *optional*, defaults to `"max"`): `"max"`, never longer; `"exact"`, this length.
         tolerance (`int`, `float`, `tuple` or `list`, *optional*): For `"exact"`, a window around the length, see
             `length_tolerance` of `generate`.
-        eos_token_id (`int` or `list[int]`): What ends an output.
+        eos_token_id (`int` or `list[int]`): Ids that end an output.
         max_length (`int` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): The limit of `generate`, in
             positions with EOS, for all or for each; outputs are complete before it, and larger entries are chosen when
             an exact length needs them.
         prompt_length (`int`, *optional*, defaults to 0): First positions that do not count, for decoder-only models.
-        start_length (`int`, *optional*, defaults to 1): Positions before the text that write nothing: the decoder
+        start_length (`int`, *optional*, defaults to 1): Positions before the text that add nothing: the decoder
             start, a forced BOS or language code.
-        length_from (`str` or `list[int]`, *optional*): What ends the thoughts of a thinking model, `"</think>"`: text,
-            or ids. Nothing before it counts or is masked, nor is anything where it does not come.
+        length_from (`str` or `list[int]`, *optional*): The marker that ends the thoughts of a thinking model,
+            `"</think>"`: text, or ids. Nothing before it counts or is masked, and nothing at all if it does not come.
         tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's, for `length_from`.
 
     Raises:
-        `TypeError`, `ValueError`: for a constraint of another name, a length that is missing, no integer or under 1,
-            a tolerance without `"exact"`, no EOS, or a `max_length` too small for an exact length.
+        `TypeError`, `ValueError`: for an unknown constraint, a length that is missing, not an integer or below 1, a
+            tolerance without `"exact"`, a missing EOS, or a `max_length` too small for an exact length.
 
     Example:
 
@@ -102,7 +103,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
                 raise ValueError(f"{need}, max_length leaves {limit - self.prompt_length}; raise it or max_new_tokens")
 
     def of(self, examples: torch.Tensor) -> "LengthConstraintLogitsProcessor":
-        """The processor for rows of these examples, `(rows,)`, where each has its own number of rows."""
+        """Return the processor for the rows of these examples, `(rows,)`; an example may have any number of rows."""
         own = copy.copy(self)
         own.low, own.high = self.low[examples], self.high[examples]
         if isinstance(self.max_length, torch.Tensor):
@@ -111,8 +112,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
 
     def __call__(self, input_ids, scores):
         """
-        `(rows, sequence_length)` and logits or log-probabilities `(rows, vocab_size)` -> the same, `-inf` for what the
-        constraint forbids. Rows are examples, or the beams or samples of each, in order.
+        Return the scores with `-inf` for entries that the constraint forbids, for ids `(rows, sequence_length)` and
+        logits or log-probabilities `(rows, vocab_size)`. Rows are examples, or the beams or samples of each, in order.
         """
         rows, vocab_size = scores.shape
         rules = self.rules
@@ -126,7 +127,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
             count, state = self.table.count_and_state(written)  # (rows,) each
         else:
             count, state = self.thoughts.count_and_state(input_ids, self.prompt_length)
-        # BOS, a language code: at the start or not at all
+        # Entries that add nothing, BOS or a language code, may stand only at the start.
         start = count == 0 if written.shape[1] <= 2 and self.thoughts is None else None  # (rows,)
         left = None
         if (limit := self.max_length) is not None:
@@ -138,23 +139,23 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
 
     def constrain(self, scores, state, remaining, slack=None, left=None, start=None):
         """
-        The same in place, for texts that were counted before and lengths of their own.
+        Constrain scores in place, for texts whose units are already counted.
 
         Args:
-            scores (`torch.FloatTensor` of shape `(rows, vocab_size)`): As in a call.
-            state, remaining (`torch.LongTensor` of shape `(rows,)`): Of each text, in the unit table, below 0 for
-                `Thoughts`; units up to the highest length.
+            scores (`torch.FloatTensor` of shape `(rows, vocab_size)`): Logits or log-probabilities.
+            state, remaining (`torch.LongTensor` of shape `(rows,)`): The state of each text in the unit table, below 0
+                for `Thoughts`; units up to the highest length.
             slack (`torch.LongTensor` of shape `(rows,)`, *optional*): Units between the lowest and the highest length.
             left (`torch.LongTensor` of shape `(rows,)`, *optional*): Entries that may follow the next one before EOS.
-            start (`torch.BoolTensor` of shape `(rows,)`, *optional*): Where entries that write nothing may stand.
+            start (`torch.BoolTensor` of shape `(rows,)`, *optional*): Rows where entries that add nothing may stand.
 
         Returns:
-            `torch.FloatTensor` of shape `(rows, vocab_size)`: `scores`, `-inf` for what the constraint forbids.
+            `torch.FloatTensor` of shape `(rows, vocab_size)`: `scores`, `-inf` for entries that are forbidden.
         """
         if self.thoughts is not None and bool((state < 0).any()):
             return self._beside_thoughts(scores, state, remaining, slack, left, start)
         rules = self.rules
-        ends, silent = scores[:, rules.eos], scores[:, rules.silent]  # as they were given
+        ends, silent = scores[:, rules.eos], scores[:, rules.silent]  # before any mask
         if slack is None:
             rules.fits(state, remaining, scores)
         else:
@@ -174,13 +175,15 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         empty = _nothing_in(scores)  # (rows,)
         if bool(empty.any()):  # nothing fits, or another processor forbids what does
             left, slack = (None if each is None else each[empty] for each in (left, slack))
-            scores[empty] = self._way_out(ends[empty], silent[empty], state[empty], remaining[empty], slack, left)
+            scores[empty] = self._fallback_scores(
+                ends[empty], silent[empty], state[empty], remaining[empty], slack, left
+            )
         return scores
 
     def _beside_thoughts(self, scores, state, remaining, *others):
         """
-        `constrain` where some rows still think. These stay as they are, but for entries that would end the marker and
-        go on with more than the answer may have.
+        Constrain only the rows that do not think any more. In rows that think, mask only entries that would end the
+        marker and go on with more units than the answer may have.
         """
         assert self.thoughts is not None
         answers = (state >= 0).nonzero().squeeze(1)
@@ -195,20 +198,21 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
                 scores[row, endings.to(scores.device)[~fits]] = -math.inf
         return scores
 
-    # `generate` asks for it at each step
+    # `generate` inspects the signature at each step.
     __call__.__signature__ = inspect.signature(__call__)  # type: ignore[attr-defined]
 
     def _steer(self, scores, more):
-        """Add `more` to `scores`, but to EOS, in the rows that are left with something to write."""
+        """Add `more` to `scores`, except for EOS, in the rows where another entry stays possible."""
         more[:, self.rules.eos] = 0.0
         more += scores  # in place: a fresh tensor of this size costs more than the sum
         possible = ~_nothing_in(more)  # (rows,)
         scores[possible] = more[possible].to(scores.dtype)
 
-    def _way_out(self, ends, silent, state, remaining, slack, left):
+    def _fallback_scores(self, ends, silent, state, remaining, slack, left):
         """
-        What completes a text that may not end here; else EOS, what writes nothing, EOS whatever its score. Of scores
-        `(rows, eos)` and `(rows, silent)`.
+        Return the fallback scores for rows without a possible entry: the entries that complete the text, if it may not
+        end here; else EOS, then entries that add nothing, then EOS whatever its score. `ends` is `(rows, eos)` and
+        `silent` is `(rows, silent)`.
         """
         rules = self.rules
         completes = rules.fits_window(state, remaining, slack)
@@ -218,15 +222,15 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         completes = completes.to(ends.dtype)
         last, still, forced = (torch.full_like(completes, -math.inf) for _ in range(3))
         last[:, rules.eos], still[:, rules.silent], forced[:, rules.eos] = ends, silent, 0.0
-        for way in (still, last, completes):  # the last one that is possible
+        for way in (still, last, completes):  # the last possible one overrides the others
             forced = torch.where(_nothing_in(way).unsqueeze(1), forced, way)
         return forced
 
 
 def _nothing_in(scores: torch.Tensor) -> torch.Tensor:
-    """Rows without a possible entry; `remove_invalid_values=True` writes the smallest number for `-inf`."""
+    """Return the rows with nothing possible; `remove_invalid_values=True` replaces `-inf` by the smallest number."""
     least = torch.finfo(scores.dtype).min
-    empty = scores[:, :4096].amax(dim=-1) <= least  # most rows have one here, and the others need not be read
+    empty = scores[:, :4096].amax(dim=-1) <= least  # most rows have a possible entry here
     if scores.shape[1] > 4096 and bool(empty.any()):
         empty = scores.amax(dim=-1) <= least
     return empty

@@ -1,9 +1,9 @@
 """Sinusoidal encodings of position, remaining length and length ratio: pure functions of tensors.
 
-`ldpe`, `lrpe` and `pre` take `progress`, the units written before each position, `(batch_size, sequence_length)`;
+`ldpe`, `lrpe` and `pre` take `progress`, the units produced before each position, `(batch_size, sequence_length)`;
 `length`, the requested units, at least 1, `(batch_size, 1)`; and `dim`, the width, at least 1. They return
 `(batch_size, sequence_length, dim)` in float32, even columns sine and odd columns cosine. Nothing is looked up in a
-table, so no length is out of range. The functions named `fairseq_*` are those of the authors' code, which differ.
+table, so no length is out of range. The functions `fairseq_*` compute the formulas of the authors' code, which differ.
 """
 
 import math
@@ -16,7 +16,7 @@ _LOG_10000 = math.log(10000.0)
 
 
 def _make_columns(dim: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each column j of an encoding: 2 floor(j/2) / dim, and the phase that makes the odd sines cosines."""
+    """Make the columns of an encoding: 2 floor(j/2) / dim for column j, and the phase that makes odd sines cosines."""
     j = torch.arange(dim, device=device)
     return (j - j % 2).float() / dim, (j % 2) * (math.pi / 2)  # (dim,) each
 
@@ -25,13 +25,14 @@ _kept_columns = lru_cache(maxsize=32)(_make_columns)
 
 
 def _columns(dim, device):
-    # torch.compile would warn of the cache, which its graph does not need
+    # torch.compile would warn of the cache, which its graph does not need.
     return (_make_columns if torch.compiler.is_compiling() else _kept_columns)(dim, device)
 
 
 def sinusoidal(position: torch.Tensor, dim: int) -> torch.Tensor:
     """
-    PE, `sin(position / 10000^(2i/dim))` and `cos(...)` (Vaswani et al. 2017; Takase & Okazaki 2019, eq. 1-2).
+    Return the sinusoidal encoding PE, `sin(position / 10000^(2i/dim))` and `cos(...)` (Vaswani et al. 2017; Takase &
+    Okazaki 2019, eq. 1-2).
 
     Args:
         position (`torch.Tensor` of shape `(...)`): Positions, integers or floats, of any sign.
@@ -57,7 +58,8 @@ def sinusoidal(position: torch.Tensor, dim: int) -> torch.Tensor:
 
 def ldpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
     """
-    Length-difference encoding: PE of the remaining length, `length - progress` (Takase & Okazaki 2019, eq. 3-4).
+    Return the length-difference encoding LDPE: PE of the remaining length, `length - progress` (Takase & Okazaki 2019,
+    eq. 3-4).
 
     Past the length the remaining length is negative, which the equations continue to define.
 
@@ -77,7 +79,10 @@ def ldpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor
 
 
 def lrpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
-    """Length-ratio encoding: `sin(progress / length^(2i/dim))` and `cos(...)` (Takase & Okazaki 2019, eq. 5-6)."""
+    """
+    Return the length-ratio encoding LRPE: `sin(progress / length^(2i/dim))` and `cos(...)` (Takase & Okazaki 2019, eq.
+    5-6).
+    """
     exponent, phase = _columns(dim, progress.device)
     frequency = length.float().unsqueeze(-1) ** -exponent  # (B, 1, d)
     return torch.addcmul(phase, progress.float().unsqueeze(-1), frequency).sin()
@@ -85,11 +90,11 @@ def lrpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor
 
 def pre(progress: torch.Tensor, length: torch.Tensor, dim: int, noise: float = 0.0) -> torch.Tensor:
     """
-    Progress-ratio encoding: `sin(r i)` and `cos(r i)` with `r = progress / length` clamped to [0, 1]
-    (Botcazou et al. 2026, arXiv 2512.06938). It sees the ratio alone, so that an unseen length is no new input.
+    Return the progress-ratio encoding: `sin(r i)` and `cos(r i)` with `r = progress / length` clamped to [0, 1]
+    (Botcazou et al. 2026, arXiv 2512.06938). It depends on the ratio alone, so an unseen length is not a new input.
 
-    `noise` is the standard deviation of Gaussian noise that is added to the ratio before the clamp, drawn anew for
-    each position.
+    `noise` is the standard deviation of Gaussian noise, which is added to the ratio before the clamp, independently
+    for each position.
     """
     ratio = (progress.float() / length.float()).unsqueeze(-1)  # (B, T, 1)
     if noise:
@@ -121,18 +126,18 @@ def fairseq_sinusoidal(argument: torch.Tensor, dim: int, log_base: float | torch
 
 def fairseq_ldpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
     """
-    Return LDPE as Takase & Okazaki's code computes it: of the remaining length and 2, since EOS counts and the
-    argument is 2 when EOS is due. One unit past the length it reads the row of padding, which is zero.
+    Return LDPE as in Takase & Okazaki's code: PE of the remaining length plus 2, since EOS counts and the argument is
+    2 when EOS is due. One unit past the length the code reads the row of padding, which is zero.
     """
     argument = length.float() - progress.float() + 2  # (B, T)
     return fairseq_sinusoidal(argument, dim) * (argument != 1).unsqueeze(-1)
 
 
 def fairseq_lrpe(progress: torch.Tensor, length: torch.Tensor, dim: int) -> torch.Tensor:
-    """Return LRPE as Takase & Okazaki's code computes it: of `progress + 2` and `length + 1`, since EOS counts."""
+    """Return LRPE as in Takase & Okazaki's code: for `progress + 2` and `length + 1`, since EOS counts."""
     return fairseq_sinusoidal(progress.float() + 2, dim, log_base=(length.float() + 1).log().unsqueeze(-1))
 
 
-# "pre_noise" is "pre" but in training, see `LengthSignal.encode_length`
+# "pre_noise" is "pre" except in training, see `LengthSignal.encode_length`.
 LENGTH_ENCODINGS = {"ldpe": ldpe, "lrpe": lrpe, "pre": pre, "pre_noise": pre}
 FAIRSEQ_ENCODINGS = {"ldpe": fairseq_ldpe, "lrpe": fairseq_lrpe}

@@ -11,8 +11,8 @@ from .cache import CACHE, takes_cache
 
 class _Watched:
     """
-    Wraps an attention for one call, to read the heads before the output projection. The projection `name` itself does
-    not change: it may be a Linear, or what PEFT or a quantizer put in its place. No module keeps state of the call.
+    Wrapper of an attention for one call, to read the heads before the output projection. The projection `name` does
+    not change: it may be a Linear, or a replacement by PEFT or a quantizer. No module keeps state of the call.
     """
 
     def __init__(self, attention: nn.Module, name: str):
@@ -28,46 +28,45 @@ class _Watched:
 
 
 class LengthHeadOutput(nn.Linear):
-    """The rows of eq. 20's output projection that belong to the length head."""
+    """The rows of the output projection of eq. 20 that belong to the length head."""
 
 
 class LengthHeadAttention:
     r"""
     Cross-attention with a length head (Nguyen et al. 2023, eq. 20-24), a mixin over a family's attention.
 
-    At decoder position `t` the head is a weighted mean of the states `Z` of the positions written so far,
+    At decoder position `t` the head is a weighted mean of the states `Z` of the positions so far,
 
         head_t = sum_{k <= t} a_k Z_k / sum_{k <= t} a_k,    a_k = (l + 1 - l_k) softplus(mean(sum_j head_{k, j}))
 
     with `l` the requested length, `l_k` the units that remained at position `k` (so that `l + 1 - l_k` is its progress
     plus 1) and `head_{k, j}` the `h` other heads there. It is concatenated to them and projected (eq. 20).
 
-    As printed, the equations divide by a sum that can be zero. Here a weight is one number for a position, so the
-    summed heads are averaged over their width; softplus makes it positive. The sum of eq. 22 ends at the last position
-    written, because the rest is not known. The factor of eq. 24 belongs to the position that it weighs, because one
-    that is the same for all would cancel in eq. 23. The projection of eq. 20 is split in two blocks of rows,
-    `out_proj` and `length_out`.
+    The printed equations divide by a sum that can be zero. Here a weight is one number for a position, so the summed
+    heads are averaged over their width; softplus makes it positive. The sum of eq. 22 ends at the last known position.
+    The factor of eq. 24 belongs to the position that it weighs, because a factor common to all would cancel in eq. 23.
+    The projection of eq. 20 is split in two blocks of rows, `out_proj` and `length_out`.
 
-    Numerator and denominator are running sums, kept in the decoder's cache behind its own layers, so that a step with
-    a cache adds one term, whatever was written before, and beams are reordered with the rest.
+    Numerator and denominator are running sums in the decoder's cache, behind its own layers. So a step with a cache
+    adds one term, and beams are reordered with the rest.
     """
 
-    stock: Any  # the attention that the mixin is put before
+    stock: Any  # the attention class that the mixin precedes
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)
         cls.stock = cls.__bases__[-1]
 
     def add_length_control(self: Any) -> None:
-        """The one new parameter; called once, by `control`."""
+        """Add the one new parameter; called once, by `control`."""
         output = self.out_proj if hasattr(self, "out_proj") else self.o  # T5's name
         self.length_out = LengthHeadOutput(output.out_features, output.out_features, bias=False)
 
     @takes_cache
     def forward(self: Any, hidden_states, *args, cache=None, progress=None, **kwargs):
         """
-        The parent's `forward` with `progress (batch_size, sequence_length)`, the units written before each position.
-        Raises `ValueError` for a cache that was filled by a model without a length head.
+        Run the parent's `forward` with `progress (batch_size, sequence_length)`, the units produced before each
+        position. Raises `ValueError` for a cache that was filled by a model without a length head.
         """
         watched = _Watched(self, "out_proj" if hasattr(self, "out_proj") else "o")
         output, *others = self.stock.forward(watched, hidden_states, *args, **{CACHE: cache}, **kwargs)
@@ -83,7 +82,7 @@ class LengthHeadAttention:
         return (output + self.length_out(length_head), *others)
 
     def _add_to_cache(self, cache, numerator, denominator):
-        """The sums from the first position on, `(B, T, d)` and `(B, T, 1)`, and into the cache with them."""
+        """Add the sums to the cache, and return them from the first position on, `(B, T, d)` and `(B, T, 1)`."""
         own = getattr(cache, "self_attention_cache", cache)
         layers = getattr(self.config, "decoder_layers", None) or self.config.num_decoder_layers  # T5's name
         index, tokens = layers + self.layer_idx, numerator.shape[1]
@@ -96,7 +95,7 @@ class LengthHeadAttention:
             if before != summed:
                 raise ValueError(f"the cache holds {before} tokens, the length head's sums {summed}; use a new cache")
         if sums.is_initialized and sums.keys.numel() > 0:
-            # zeros where a static cache has no sum yet; no shape or branch depends on how many it has
+            # A static cache has zeros where it has no sum yet; no shape or branch depends on the number of sums.
             last = torch.as_tensor(sums.get_seq_length() - 1, device=numerator.device).clamp(min=0).reshape(1)
             numerator = numerator + sums.keys[:, 0].index_select(1, last)
             denominator = denominator + sums.values[:, 0].index_select(1, last)

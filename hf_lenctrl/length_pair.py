@@ -18,9 +18,9 @@ _NEVER = LONGEST
 
 def units_apart(length, unit: str) -> tuple[Any, tuple[str, Any] | None]:
     """
-    Return the length in `unit` and the other unit with its limit, of a length in two units,
-    `{"character": 30, "word": 6}`; any other length comes back with `None`. Raises `ValueError` for one unit or more
-    than two, one that does not exist, or without `unit`.
+    Split a length in two units, `{"character": 30, "word": 6}`: return the length in `unit`, and the other unit with
+    its limit. Any other length is returned with `None`. Raises `ValueError` unless there are two known units, `unit`
+    among them.
     """
     if not isinstance(length, Mapping):
         return length, None
@@ -36,7 +36,7 @@ def units_apart(length, unit: str) -> tuple[Any, tuple[str, Any] | None]:
 
 
 def check_pair(constraint: str | None) -> str:
-    """Return the constraint on a length in two units; raise `ValueError` for none."""
+    """Return the constraint on a length in two units; raise `ValueError` if it is None."""
     if constraint is None:
         raise ValueError("a length in two units is kept by a constraint, got None; pass 'max' or 'exact', or one unit")
     return constraint
@@ -46,8 +46,8 @@ def other_limit(
     other: tuple[str, Any], tokenizer, table: UnitTable, batch_size: int
 ) -> tuple[UnitTable, torch.Tensor]:
     """
-    Return what `Target.other` holds: the table of another unit, as large as `table`, and the limit of each example,
-    `(batch_size,)`. Raises as `as_length_tensor` and `UnitTable.from_tokenizer`, and without a tokenizer.
+    Return the other limit, for `Target.other`: the table of another unit, as large as `table`, and the limit of each
+    example, `(batch_size,)`. Raises as `as_length_tensor` and `UnitTable.from_tokenizer`, and without a tokenizer.
     """
     unit, most = other
     if tokenizer is None:
@@ -61,21 +61,22 @@ def other_limit(
 
 class PairConstraintLogitsProcessor(LogitsProcessor):
     """
-    A constraint, and at most so many of another unit beside it: at each step an entry is allowed only if a text that
-    keeps both can follow.
+    A constraint, and a limit in another unit: at each step an entry is allowed only if a text that keeps both can
+    follow.
 
-    Two masks do not add up to this: what completes a text in the fewest units of one kind may need too many of the
-    other. So each pair of states of the two tables gets the fewest units of the second that the rest of the text
-    needs, for each number of units that remain of the first. No limit is broken. An exact length may be missed, with
-    the warning of `generate`, where positions run out because the text goes on with what counts in neither unit.
+    Two separate masks cannot do this: the entries that complete a text in the fewest units of one kind may need too
+    many of the other. So we search the product of the two automata: for each pair of states and each number of units
+    that remain of the first unit, a dynamic program finds the fewest units of the second that the rest of the text
+    needs. No limit is broken. An exact length may be missed, with the warning of `generate`, if positions run out
+    because the text goes on with entries that count in neither unit.
 
     Args:
         first (`LengthConstraintLogitsProcessor`): The constraint.
-        table (`UnitTable`): Counts the other unit, for the same vocabulary.
+        table (`UnitTable`): Table of the other unit, for the same vocabulary.
         most (`torch.LongTensor` of shape `(batch_size,)`): The highest number of these units.
 
     Raises:
-        `ValueError`: where no text can keep both.
+        `ValueError`: if no text can keep both.
     """
 
     supports_continuous_batching = False
@@ -104,7 +105,7 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
             raise ValueError(f"{asked} {unit}s {needed}, {limit}; raise it, or pass length_constraint='max'")
 
     def __call__(self, input_ids, scores):
-        """As the first constraint's."""
+        """Return the scores with masks, as the first constraint does."""
         kept = self.first(input_ids, scores)
         copies = len(scores) // len(self.most)
         written = input_ids[:, self.first.prompt_length :]
@@ -116,21 +117,24 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
             for limit, count in zip((self.first.high, self.most), counts, strict=True)
         )  # (rows,) each
         allowed, may_end = self._allowed(states, left, copies)
-        if written.shape[1] <= 2:  # a language code, as in the first constraint
+        if written.shape[1] <= 2:  # a language code is allowed, as in the first constraint
             start = (counts[0] == 0) & (counts[1] == 0)
             silent = self.rules[0].silent
             allowed[:, silent] |= start.unsqueeze(1)
         kept = kept.masked_fill(~allowed, -math.inf)
         empty = ~(kept > torch.finfo(kept.dtype).min).any(dim=1)
         if bool(empty.any()):
-            kept[empty] = self._way_out(scores[empty], allowed[empty], may_end[empty]).to(kept.dtype)
+            kept[empty] = self._fallback_scores(scores[empty], allowed[empty], may_end[empty]).to(kept.dtype)
         return kept
 
-    # `generate` asks for it at each step
+    # `generate` inspects the signature at each step.
     __call__.__signature__ = inspect.signature(__call__)  # type: ignore[attr-defined]
 
     def _allowed(self, states, left, copies: int):
-        """What may follow, `(rows, V)`, and whether an EOS keeps both limits if no length is too short, `(rows,)`."""
+        """
+        Return the allowed entries, `(rows, V)`, and whether EOS keeps both limits, provided that no length is too
+        short, `(rows,)`.
+        """
         first, second = self.rules
         slack = self.slack.repeat_interleave(copies)
         kind = self.kind.repeat_interleave(copies).unsqueeze(1)
@@ -145,8 +149,8 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
         allowed[:, first.eos] = fits & (left[0].unsqueeze(1) - ends[0] <= slack.unsqueeze(1))
         return allowed, fits.any(dim=1)
 
-    def _way_out(self, scores, allowed, may_end):
-        """Where the first constraint or another processor forbids what both limits allow, `(rows, V)`."""
+    def _fallback_scores(self, scores, allowed, may_end):
+        """Return fallback scores, `(rows, V)`, if other processors forbid all entries that both limits allow."""
         given = scores.masked_fill(~allowed, -math.inf)
         ends = torch.full_like(scores, -math.inf)
         ends[:, self.rules[0].eos] = 0.0
@@ -158,7 +162,7 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
 
 class _Pairs:
     """
-    The pairs of states of two tables that one text can reach, and what leads from pair to pair.
+    The product automaton of two tables: the pairs of states that one text can reach, and the moves between them.
 
     Attributes:
         index (`torch.LongTensor` of shape `(S1, S2)`): Number of each pair, 0 for the start, -1 for the unreachable.
@@ -176,7 +180,7 @@ class _Pairs:
         pairs: list[tuple[int, int]] = [(0, 0)]
         moves: list[torch.Tensor] = []
         ends: list[tuple[int, ...]] = []
-        for number, (a, b) in enumerate(pairs):  # which grows
+        for number, (a, b) in enumerate(pairs):  # breadth-first search: `pairs` grows in the loop
             use = inside & (first.cost[a] < _NEVER) & (second.cost[b] < _NEVER)  # (V,)
             code = first.following[a][use] * counts[1] + second.following[b][use]
             code = (code * widths[0] + first.weights[a][use]) * widths[1] + second.weights[b][use]
@@ -199,21 +203,22 @@ class _Pairs:
 
     def needs(self, slack: int, high: int) -> torch.Tensor:
         """
-        The fewest units of the second table that end a text from each pair with `k` units of the first, or up to
-        `slack` fewer: `(P, K)` for `k` from 0 to `high`, or to where nothing changes any more.
+        Return the needs of each pair: the fewest units of the second table that end a text with `k` units of the
+        first, or up to `slack` fewer. The shape is `(P, K)` for `k` from 0 to `high`, or to where nothing changes any
+        more.
         """
         here, to, own, units = self.moves
         width = max(int(own.max()) if len(own) else 0, int(self.ends[1].max()) if len(self.ends[1]) else 0, 1)
         idle = own == 0
         later = [part[~idle] for part in self.moves]
         same = [part[idle] for part in self.moves]
-        found = torch.full((self.count, width + high + 1), _NEVER)  # `width` columns of numbers below 0
+        found = torch.full((self.count, width + high + 1), _NEVER)  # the first `width` columns are for numbers below 0
         for k in range(high + 1):
             best = torch.full((self.count,), _NEVER)
             ending = (self.ends[1] <= k) & (k - self.ends[1] <= slack)
             best.scatter_reduce_(0, self.ends[0][ending], self.ends[2][ending], "amin")
             best.scatter_reduce_(0, later[0], later[3] + found[later[1], width + k - later[2]], "amin")
-            while len(same[0]):  # entries that write nothing in the first unit, until no more of them help
+            while len(same[0]):  # fixed-point iteration over entries that add nothing in the first unit
                 less = best.scatter_reduce(0, same[0], same[3] + best[same[1]], "amin")
                 if torch.equal(less, best):
                     break

@@ -44,8 +44,8 @@ class LengthPredictorConfig(PreTrainedConfig):
     Args:
         encoder (`PreTrainedConfig` or `dict`, *optional*, defaults to a `BertConfig`): The encoder's configuration; a
             `dict` names its `model_type`.
-        length_unit (`str`, *optional*, defaults to `"token"`): What is predicted: `"token"`, `"character"`, `"word"`,
-            `"byte"` or `"width"`, as in the generator's configuration.
+        length_unit (`str`, *optional*, defaults to `"token"`): Unit of the predicted lengths: `"token"`,
+            `"character"`, `"word"`, `"byte"` or `"width"`, as in the generator's configuration.
         target_mean (`float`, *optional*, defaults to 0.0), target_std (`float`, *optional*, defaults to 1.0): Mean and
             standard deviation of the training targets' lengths, in units.
         dropout (`float`, *optional*, defaults to 0.1): Dropout before the linear layer.
@@ -72,11 +72,11 @@ class LengthPredictorConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def to_diff_dict(self):
-        """As in the parent, but the encoder's fields are compared with its own defaults, not with BERT's."""
+        """Return the fields that differ from the defaults; the encoder's are compared with its own, not BERT's."""
         return {**super().to_diff_dict(), "encoder": self.encoder.to_diff_dict()}
 
     def warning(self) -> str | None:
-        """Return a sentence where one length for every text is no worse than the predictor; else None."""
+        """Return a warning if one length for every text is no worse than the predictor; otherwise None."""
         if self.error is None or self.error_of_mean is None or self.error < self.error_of_mean:
             return None
         return (
@@ -88,7 +88,7 @@ class LengthPredictorConfig(PreTrainedConfig):
     def validate_length_predictor(self):
         check_name("length_unit", self.length_unit, LENGTH_UNITS)
         mean, std = self.target_mean, self.target_std
-        if not 0 <= mean < LONGEST or not 0 < std < LONGEST:  # NaN is neither
+        if not 0 <= mean < LONGEST or not 0 < std < LONGEST:  # NaN fails both comparisons
             raise ValueError(f"target_mean must be at least 0 and target_std above 0, got {mean} and {std}")
         if getattr(self.encoder, "is_encoder_decoder", False):
             raise ValueError(f"encoder must be an encoder alone, got {self.encoder.model_type!r} with a decoder")
@@ -105,7 +105,7 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
     base_model_prefix = "predictor"
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
-    # private names of transformers 5.23
+    # These are private names of transformers 5.23.
     _supports_sdpa = True
     _supports_flash_attn = True
     # The loss is a mean. Trainer takes the **kwargs of `forward` for a promise to divide it by `num_items_in_batch`.
@@ -120,7 +120,7 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
             encoder = kind.from_config(encoder_config, **options)
         self.encoder: Any = encoder
         # Trainer, saving and `set_attn_implementation` then see one configuration, not a copy. transformers 5.23 has
-        # no public name to read the choice of attention by.
+        # no public name for the choice of attention.
         encoder_config._attn_implementation = encoder.config._attn_implementation
         self.encoder.config = encoder_config
         self.dropout = nn.Dropout(config.dropout)
@@ -133,8 +133,8 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
         cls, name_or_model: str | PreTrainedModel, lengths: Sequence[int], *, length_unit: str, dropout: float = 0.1
     ) -> "LengthPredictor":
         """
-        A predictor to be trained, on a pretrained encoder. Raises `ValueError` for a model that is none, and for
-        lengths that are all the same.
+        Build a predictor from a pretrained encoder, to be trained. Raises `ValueError` for a model that is not an
+        encoder, and for lengths that are all the same.
 
         Args:
             name_or_model (`str` or `PreTrainedModel`): Hub name or folder of the encoder; or a model, whose weights
@@ -143,7 +143,7 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
             length_unit (`str`), dropout (`float`, *optional*): See `LengthPredictorConfig`.
         """
         std, mean = (float(figure) for figure in torch.std_mean(torch.as_tensor(lengths).double(), correction=0))
-        if not std > 0:  # NaN of no lengths
+        if not std > 0:  # without lengths it is NaN
             raise ValueError(f"lengths of the training targets must differ, got {len(lengths)} of mean {mean}")
         model: Any = name_or_model
         given = isinstance(model, PreTrainedModel)
@@ -162,13 +162,13 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
             weights = model.base_model.state_dict()
             predictor.encoder.load_state_dict({name: weights[name] for name in predictor.encoder.state_dict()})
             return predictor
-        # a checkpoint in half precision would be trained in half precision
+        # A checkpoint in half precision would be trained in half precision.
         options |= {"config": encoder_config, "dtype": torch.float32, "trust_remote_code": False}
         return cls(config, kind.from_pretrained(model, **options))
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
-        """The base class's method; raises `OSError` as `check_shards` does."""
+        """Load a predictor, as the base class does; raises `OSError` as `check_shards` does."""
         check_shards(pretrained_model_name_or_path, kwargs.get("subfolder"))
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
@@ -188,9 +188,11 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
         **kwargs,
     ) -> SequenceClassifierOutput:
         """
+        Predict lengths, and compute the loss.
+
         Args:
-            input_ids, attention_mask, token_type_ids (`torch.Tensor` of shape `(batch_size, sequence_length)`): Of the
-                sources, padded on the right; types are left out for encoders that have none.
+            input_ids, attention_mask, token_type_ids (`torch.Tensor` of shape `(batch_size, sequence_length)`): Inputs
+                for the sources, padded on the right; types are left out for encoders that have none.
             labels (`torch.Tensor` of shape `(batch_size,)`, *optional*): Lengths of the targets, in units.
 
         Returns:
@@ -206,7 +208,7 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
             standardised = nn.functional.linear(states, weight, bias).squeeze(-1)  # (B,)
         mean, std, loss = self.config.target_mean, self.config.target_std, None
         if labels is not None:
-            if labels.shape != standardised.shape:  # torch would only warn, and broadcast
+            if labels.shape != standardised.shape:  # torch would only warn and broadcast
                 raise ValueError(f"labels must be a length for each text, got shape {tuple(labels.shape)}")
             loss = nn.functional.mse_loss(standardised, (labels.float() - mean) / std)
         return SequenceClassifierOutput(
@@ -218,7 +220,7 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
 
     @torch.no_grad()
     def predict(self, **batch) -> torch.Tensor:
-        """Lengths for a generator, `torch.LongTensor` of shape `(batch_size,)`, from the arguments of `forward`."""
+        """Predict lengths for a generator, `torch.LongTensor` of shape `(batch_size,)`; arguments as in `forward`."""
         training = self.training
         self.eval()
         try:
@@ -227,10 +229,10 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
             self.train(training)
 
     def max_source_length(self, tokenizer) -> int | None:
-        """Tokens, special ones included, that tokenizer and encoder can read; `None` where neither has a limit."""
+        """Return the most source tokens, with special ones, that tokenizer and encoder allow; `None` for no limit."""
         positions = getattr(self.config.encoder, "max_position_embeddings", None)
         for name, module in self.encoder.named_modules():
-            # RoBERTa and its family number positions from padding_idx + 1
+            # RoBERTa and its family number positions from padding_idx + 1.
             if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
                 positions = module.num_embeddings - module.padding_idx - 1
         limits = [tokenizer.model_max_length, *([positions] if positions is not None else [])]
@@ -246,7 +248,7 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
         progress_bar: bool = False,
     ) -> list[int]:
         """
-        The length of the output for each text, in `config.length_unit`.
+        Predict the length of the output for each text, in `config.length_unit`.
 
         Args:
             texts (`Sequence[str]`): Sources.
@@ -254,7 +256,7 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
             batch_size (`int`, *optional*, defaults to 64): Texts read at once; similar lengths share a batch.
             truncation (`bool`, *optional*, defaults to `False`): Cut texts that are too long for the encoder, instead
                 of raising `ValueError`.
-            progress_bar (`bool`, *optional*, defaults to `False`): Show one.
+            progress_bar (`bool`, *optional*, defaults to `False`): Show a progress bar.
         """
         if isinstance(texts, str):
             raise TypeError("texts must be a list of str, got a single one")
@@ -275,7 +277,7 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
         for start in tqdm(starts, desc="Predicting lengths", unit="batch", disable=not progress_bar):
             chosen = order[start : start + batch_size]
             batch = {name: [column[i] for i in chosen] for name, column in rows.items()}
-            batch = tokenizer.pad(batch, padding_side="right", return_tensors="pt")  # the first position is read
+            batch = tokenizer.pad(batch, padding_side="right", return_tensors="pt")  # the model reads column 0
             for i, length in zip(chosen, self.predict(**batch.to(self.device)).tolist(), strict=True):
                 lengths[i] = length
         return lengths
@@ -283,8 +285,8 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
 
 def round_lengths(lengths: torch.Tensor) -> torch.Tensor:
     """
-    Predicted lengths, of any shape, as a generator takes them: `torch.LongTensor` of the same shape, rounded, halves
-    to the even number, and from 1 to `LONGEST` - 1. Raises `ValueError` for NaN.
+    Round predicted lengths, of any shape, for a generator: to a `torch.LongTensor` of the same shape, halves to the
+    even number, from 1 to `LONGEST` - 1. Raises `ValueError` for NaN.
     """
     if bool(lengths.isnan().any()):
         raise ValueError("the predictor gives NaN: its training has diverged; lower its learning rate")
@@ -293,8 +295,8 @@ def round_lengths(lengths: torch.Tensor) -> torch.Tensor:
 
 def load_predictor(name_or_path, *, subfolder: str = "", dtype="auto", **hub_options):
     """
-    A predictor, in eval mode, and its tokenizer. Raises `OSError` for an unknown name, `ValueError` where it holds no
-    predictor.
+    Load a predictor, in eval mode, and its tokenizer. Raises `OSError` for an unknown name, `ValueError` if it is not
+    a predictor.
 
     Args:
         name_or_path (`str` or `Path`): Hub name or folder.
@@ -313,19 +315,19 @@ def load_predictor(name_or_path, *, subfolder: str = "", dtype="auto", **hub_opt
         what = "no known model" if found is None else f"a {found!r} model"
         raise ValueError(f"{where} holds {what}, not a length predictor")
     predictor = LengthPredictor.from_pretrained(name_or_path, dtype=dtype, **options)
-    if told := predictor.config.warning():
-        logger.warning(told)
+    if warning := predictor.config.warning():
+        logger.warning(warning)
     return predictor.eval(), AutoTokenizer.from_pretrained(name_or_path, **options)
 
 
 def register() -> None:
-    """Enter the predictor into `AutoConfig` and `AutoModel`."""
+    """Register the predictor in `AutoConfig` and `AutoModel`."""
     AutoConfig.register(LengthPredictorConfig.model_type, LengthPredictorConfig, exist_ok=True)
     AutoModel.register(LengthPredictorConfig, LengthPredictor, exist_ok=True)
 
 
 def _encoder_kind(config) -> tuple[Any, dict]:
-    """Auto class of the encoder, and arguments that leave out a pooler, which would never be trained."""
+    """Return the Auto class of the encoder, and arguments that omit the pooler, which would never be trained."""
     if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING and getattr(type(config), "is_encoder_decoder", False):
         return AutoModelForTextEncoding, {}  # `AutoModel` would add T5's decoder
     classes: Any = MODEL_MAPPING[type(config)]
@@ -334,6 +336,6 @@ def _encoder_kind(config) -> tuple[Any, dict]:
     return AutoModel, {"add_pooling_layer": False} if takes else {}
 
 
-# `save_pretrained` then ships this file and those it imports, for `trust_remote_code=True` without the package
+# `save_pretrained` then copies this file and the files it imports, for `trust_remote_code=True` without the package.
 LengthPredictorConfig.register_for_auto_class()
 LengthPredictor.register_for_auto_class("AutoModel")

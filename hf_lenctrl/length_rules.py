@@ -1,4 +1,4 @@
-"""What a unit table and a constraint make of a vocabulary: masks for states and remaining lengths."""
+"""Precomputed masks over the vocabulary, from a unit table and a constraint, for states and remaining lengths."""
 
 import math
 import threading
@@ -11,37 +11,37 @@ import torch
 from .lengths import LONGEST
 
 
-_NEVER = LONGEST  # units that no entry costs and no state needs
-_KEPT_ROWS = 1024  # masks of the vocabulary that are kept, fewer where they would take more than 256 MiB
+_NEVER = LONGEST  # stands for infinitely many units
+_KEPT_ROWS = 1024  # cached masks of the vocabulary; fewer if they would take more than 256 MiB
 _KEPT_ENTRIES = 2**26
-_LOCK = threading.RLock()  # a server's threads fill the same rows; of the module, so that processors can be copied
-# what constraints made of a table: not in the table, which is part of the model and is pickled with it
+_LOCK = threading.RLock()  # threads of a server fill the same rows; a lock of the module lets processors be copied
+# The rules of each table. They are not stored in the table, because it is pickled with the model.
 _KNOWN: WeakKeyDictionary = WeakKeyDictionary()
 
 
 def _log_step(x: torch.Tensor) -> torch.Tensor:
-    """0 for integers from 0 on, `-inf` below: faster to add than a mask is to fill."""
+    """Return 0 for integers from 0 on and `-inf` below; adding this is faster than filling with a mask."""
     return (x.float() + 1).clamp(0, 1).log()
 
 
 class Rules:
     """
-    What a table, its EOS and a constraint make of the vocabulary.
+    Precomputed masks for a unit table, its EOS ids and a constraint.
 
     Attributes:
-        fits, steers, ends_within (`Rows`): 0 for what may be written and `-inf` for the rest, `(rows, V)`: within the
-            remaining units; gaining so many units at least; with so many entries left before EOS.
-        last (`torch.IntTensor` of shape `(S, eos)`): Units that each EOS writes where a text may end on it.
-        spread (`int`): For `"exact"`: the most that a length which can be written lies below one that was asked for.
+        fits, steers, ends_within (`Rows`): Masks `(rows, V)`, 0 for allowed entries and `-inf` for others: entries
+            within the remaining units; with at least this gain; with at most this many entries before EOS.
+        last (`torch.IntTensor` of shape `(S, eos)`): Units that each EOS adds, where a text may end on it.
+        spread (`int`): For `"exact"`: the largest distance from a requested length down to the next possible length.
         ends (`torch.BoolTensor` of shape `(S,)`): States that a text may end in.
-        cost (`torch.IntTensor` of shape `(S, V)`): Units that an entry writes and those it makes necessary: the rest
-            of an open character, a word after a last space, an EOS that writes. `_NEVER` for what may not be written.
+        cost (`torch.IntTensor` of shape `(S, V)`): Units that an entry adds and those it makes necessary: the rest of
+            an open character, a word after a last space, an EOS that adds units. `_NEVER` for forbidden entries.
         steps (`torch.LongTensor` of shape `(S,)`), most_steps (`int`): Entries that a state needs before EOS.
-        silent (`torch.LongTensor`): Entries that write nothing, EOS apart.
-        pace, reach (`int`): So many entries write so many units at least: n in 1 where entries of 1, 2 ... n units
-            exist; one word in 2 where white space is an entry of its own.
-        gain (`torch.FloatTensor` of shape `(S, V)`): Units of an entry in `pace`, less `reach` for each entry it makes
-            necessary.
+        silent (`torch.LongTensor`): Entries that add nothing, without EOS.
+        pace, reach (`int`): Any `reach` units can be added in `pace` entries: n units in 1 entry if entries of 1, 2
+            ... n units exist; one word in 2 entries if white space is an entry of its own.
+        gain (`torch.FloatTensor` of shape `(S, V)`): Units of an entry times `pace`, minus `reach` for each entry it
+            makes necessary.
     """
 
     def __init__(self, table: Any, eos: tuple[int, ...], constraint: str):
@@ -58,7 +58,7 @@ class Rules:
         self.ends = (self.last < never).any(dim=1)  # (S,)
         reserve = self.last.amin(dim=1)  # (S,)
         steps = torch.where(self.ends, 0, never)  # (S,)
-        for _ in range(4):  # bytes of a character, at most
+        for _ in range(4):  # a character has at most 4 bytes
             via = torch.where(allowed, weights + reserve[following], never)  # (S, V)
             reserve = torch.where(self.ends, reserve, via.amin(dim=1))
         cheapest = allowed & (weights + reserve[following] == reserve.unsqueeze(1))
@@ -71,7 +71,7 @@ class Rules:
 
         self.most_steps = int(torch.where(steps < never, steps, 0).max())
         self._set_pace()
-        # beyond the dearest entry all remaining lengths are alike, and below the least gain all that must be written
+        # All remaining lengths above the highest cost have the same mask, and so have all gains below the lowest.
         if constraint == "exact":
             self.best, self.period = self._best()
             self._set_spread()
@@ -86,10 +86,11 @@ class Rules:
         return torch.zeros_like(self.weights[0], dtype=torch.bool).index_fill(0, self.eos, True)  # (V,)
 
     def _last(self, allowed, silent) -> torch.Tensor:
-        """Units that each EOS writes where a text may end on it, else `_NEVER`: `(S, eos)`."""
+        """Return the units that each EOS adds last, `(S, eos)`; `_NEVER` where no text may end on it."""
         may_end = allowed[:, silent].any(dim=1) if bool(silent.any()) else torch.ones_like(allowed[:, 0])  # (S,)
         first = allowed[:, self.eos]
-        ends = first & may_end[self.following[:, self.eos]]  # an EOS of white space that decoding strips ends nothing
+        # An EOS that is white space ends no text, since decoding strips it.
+        ends = first & may_end[self.following[:, self.eos]]
         ends = ends if bool(ends.any()) else first
         return torch.where(ends, self.weights[:, self.eos], _NEVER)
 
@@ -100,16 +101,16 @@ class Rules:
         written = set(weights[after_text][whole[after_text]].unique().tolist()) - {0}
         most = max(written, default=1)
         self.reach = max(next(n for n in range(most + 1) if n + 1 not in written) or most, 1)
-        at_once = (whole & (weights == 1)).any(dim=1)  # (S,) states where an entry writes one unit
+        at_once = (whole & (weights == 1)).any(dim=1)  # (S,) states with an entry of one unit
         self.pace = 2 if not written and bool(at_once.any()) else 1
         credit = (self.pace - 1) * at_once.int()
         self.gain = (self.pace * weights + credit[following] - self.reach * self.steps[following]).float()
 
     def _best(self) -> tuple[torch.Tensor, int]:
         """
-        The most units, up to each number, that can be written from each state and ended with EOS; `-_NEVER` for none.
-        This repeats with a period (1 where all large numbers can be written), so a table of the first ones serves all:
-        `(S, N)`.
+        Return the best number of units for each limit: the most units, up to the limit, of a text from each state that
+        ends with EOS; `-_NEVER` if there is none. The numbers repeat with a period (1 if all large numbers are
+        possible), so a table of the first limits is enough: `(S, N)`.
         """
         can, period = self._writable()
         count = len(self.weights)
@@ -121,9 +122,14 @@ class Rules:
         return best.to(self.cost.device, self.cost.dtype), period
 
     def _writable(self) -> tuple[list[int], int]:
-        """For each number of units the states that can write it, as bits of an integer; and the period."""
+        """
+        Return for each number of units the states that can produce it, as bits of an integer; and the period.
+
+        This is a dynamic program over the number of units, as in the coin problem, with the states as bits. It stops
+        when the window of the last numbers, on which the next number depends, repeats.
+        """
         moves, idle, ending, width = self._moves()
-        recent, window = [0] * len(idle), (1 << width) - 1  # of each state: bit w - 1 is 1 where it can write n - w
+        recent, window = [0] * len(idle), (1 << width) - 1  # for each state: bit w - 1 is 1 if it can produce n - w
         can: list[int] = []
         kept, at, following = None, 0, width
         while True:
@@ -133,9 +139,9 @@ class Rules:
                     direct |= states
             can.append(sum(1 << s for s, reached in enumerate(idle) if reached & direct))
             recent = [(past << 1 | can[-1] >> s & 1) & window for s, past in enumerate(recent)]
-            if recent == kept:  # all that the next number depends on is as it was
+            if recent == kept:  # the window repeats
                 break
-            if len(can) == following:  # kept for longer each time, so that any period is found
+            if len(can) == following:  # keep each window longer than the last one, so that any period is found
                 kept, at, following = recent, following, following * 5 // 4 + 1
         period = len(can) - at
         while at > width and can[at - 1 - width] == can[at - 1 - width + period]:
@@ -144,9 +150,9 @@ class Rules:
 
     def _moves(self) -> tuple[dict[tuple[int, int], int], list[int], dict[int, int], int]:
         """
-        For each state and the units of the entries that lead to it those it is led to from; for each state those it
-        leads to without units; for the units of an EOS the states that may end on it; the most units and 1. States are
-        bits of an integer, and so are numbers of units: bit `w - 1` for `w`.
+        Return the moves of the automaton: (1) the transitions, grouped by target state and units, as bit masks of
+        source states; (2) for each state, the states it reaches without units; (3) for the units of an EOS, the states
+        that may end on it; (4) the most units of an entry, plus 1. In a mask of units, bit `w - 1` stands for `w`.
         """
         usable = (self.weights >= 0) & (self.cost < _NEVER) & ~self._is_eos()
         moves: dict[tuple[int, int], int] = defaultdict(int)
@@ -161,7 +167,7 @@ class Rules:
                     idle[s] |= 1 << to
             for move in units.items():
                 moves[move] |= 1 << s
-        for via in range(len(idle)):  # what they lead to leads on (Warshall)
+        for via in range(len(idle)):  # transitive closure (Warshall)
             idle = [reached | idle[via] if reached >> via & 1 else reached for reached in idle]
         ending: dict[int, int] = defaultdict(int)
         for s, row in enumerate(self.cost[:, self.eos].tolist()):
@@ -176,18 +182,18 @@ class Rules:
         highest = self.best.shape[1] - 1
         missing = torch.arange(highest + 1, device=self.best.device) - self.best  # (S, N) units below each number
         self.spread = int(torch.where(self.best < 0, 0, missing).max())
-        self.grows = missing[:, -1] < self.period  # (S,) states that texts of every length can follow, but for gaps
+        self.grows = missing[:, -1] < self.period  # (S,) states that texts of any length can follow, except for gaps
         self.bounded = bool((~self.grows & (self.best[:, -1] >= 0)).any())
 
     def _most(self, state, number):
-        """`best`, for numbers beyond the table too: of one shape, or `state (keys, V)` and `number (keys, V)`."""
+        """Return `best`, also for numbers beyond the table; `state` and `number` are both `(keys,)` or `(keys, V)`."""
         highest = self.best.shape[1] - 1
         first = highest - self.period + 1
         inside = torch.where(number > highest, first + (number - first) % self.period, number)
         return self.best[state, inside] + (number - inside) * self.grows[state]
 
     def can_end(self, state, remaining, slack):
-        """Whether a text of each state can end, from `slack` units below the remaining ones up to these: `(keys,)`."""
+        """Return whether a text in each state can end with the remaining units or up to `slack` fewer: `(keys,)`."""
         if not hasattr(self, "best"):
             return self.cost.amin(dim=1)[state] <= remaining
         most = self._most(state, remaining.clamp(min=0))
@@ -197,7 +203,7 @@ class Rules:
         return self._leading(key % len(self.weights), remaining, key // len(self.weights))
 
     def _leading(self, state, remaining, slack):
-        """What leads to a length from `slack` below `remaining` up to it, or to the most that can be written."""
+        """Return the entries leading to `remaining` units or up to `slack` fewer, or to the most that is possible."""
         most = self._most(state, remaining)  # (keys,)
         least = torch.minimum(most, remaining - slack).clamp(min=0).unsqueeze(1)
         after = remaining.unsqueeze(1) - self.weights[state]  # (keys, V)
@@ -209,17 +215,18 @@ class Rules:
 
     def fits_window(self, state, remaining, slack):
         """
-        `fits` for lengths from `slack` units below the remaining ones up to these, `(rows,)` each; None for no window.
+        Return the `fits` mask for a window, from `slack` units below the remaining ones up to these, `(rows,)` each;
+        `slack` is None without a window.
 
-        Which entries may follow depends on the slack only up to `spread`, so that windows share the rows of exact
-        lengths; EOS depends on all of it.
+        The allowed entries depend on the slack only up to `spread`, so windows share the rows of exact lengths. EOS
+        depends on the full slack.
         """
         if slack is None:
             return self.fits(state, remaining)
         mask = self.fits(state + len(self.weights) * slack.clamp(max=self.spread), remaining)  # (rows, V)
         remaining = remaining.clamp(min=0)
         beyond = remaining >= self.best.shape[1]
-        if self.bounded and bool(beyond.any()):  # a longest text: what leads to it does not repeat with the period
+        if self.bounded and bool(beyond.any()):  # the entries that lead to a longest text have no period
             mask[beyond] = self._leading(state[beyond], remaining[beyond], slack[beyond])
         most = self._most(state, remaining)  # (rows,)
         least = torch.minimum(most, remaining - slack).clamp(min=0).unsqueeze(1)
@@ -237,19 +244,20 @@ class Rules:
 
 class Rows:
     """
-    Rows `(V,)` for pairs of a state and a number; the pairs are few, so a row is made once and kept.
+    A cache of rows `(V,)` for pairs of a state and a number; the pairs are few, so each row is computed once.
 
-    A number below `low` counts as `low`; one above `high` as the one in the last `period` numbers that it repeats.
+    A number below `low` counts as `low`. A number above `high` counts as the number among the last `period` ones that
+    it repeats.
     """
 
     def __init__(self, make, low: int, high: int, period: int = 1):
         self.make, self.low, self.high, self.period = make, low, high, period
         self.kept: torch.Tensor | None = None
         self.made = 0
-        self.keys = self.slot = torch.empty(0, dtype=torch.long)  # of rows that are made, in order, and their places
+        self.keys = self.slot = torch.empty(0, dtype=torch.long)  # sorted keys of the computed rows, and their places
 
     def __call__(self, state: torch.Tensor, number: torch.Tensor, scores: torch.Tensor | None = None) -> torch.Tensor:
-        """The rows, `(rows, V)`; with `scores (rows, V)` these, to which they are added."""
+        """Return the rows, `(rows, V)`; with `scores (rows, V)`, return the scores with the rows added."""
         first = self.high - self.period + 1
         if self.period > 1:
             number = torch.where(number > first, first + (number - first) % self.period, number)
@@ -263,18 +271,18 @@ class Rows:
             if scores is None or not scores.is_cpu or scores.shape[1] < 2**14:
                 chosen = self.kept.index_select(0, slots)
                 return chosen if scores is None else scores.add_(chosen)
-            for i, slot in enumerate(slots.tolist()):  # on a CPU a copy of long rows costs more than their sums
+            for i, slot in enumerate(slots.tolist()):  # on a CPU copying long rows costs more than adding them
                 scores[i].add_(self.kept[slot])
             return scores
 
     def _slots(self, keys: torch.Tensor) -> torch.Tensor | None:
-        """Rows of `kept` that belong to the keys; `None` where one is missing."""
+        """Return the slots of the keys in `kept`; `None` if one is missing."""
         if self.made == 0:
             return None
         place = torch.searchsorted(self.keys, keys).clamp(max=self.made - 1)
         return self.slot[place] if torch.equal(self.keys[place], keys) else None
 
-    @torch.inference_mode(False)  # a row made by a call in inference mode is read by others
+    @torch.inference_mode(False)  # a call in inference mode makes rows that other calls read
     def _add(self, keys: torch.Tensor) -> None:
         most = 0 if self.kept is None else min(_KEPT_ROWS, _KEPT_ENTRIES // self.kept.shape[1])
         if self.made > most:
@@ -285,7 +293,7 @@ class Rows:
         width = self.high - self.low + 1
         new = self.make(keys // width, keys % width + self.low)
         end = self.made + len(keys)
-        if self.kept is None or end > len(self.kept):  # room for twice as many, so that few copies are made
+        if self.kept is None or end > len(self.kept):  # doubling the room needs few copies
             room = new.new_empty((max(end, min(2 * end, most)), new.shape[1]))
             if self.kept is not None:
                 room[: self.made] = self.kept[: self.made]
@@ -300,7 +308,7 @@ class Rows:
 
 @torch.inference_mode(False)
 def rules_of(table: Any, eos: tuple[int, ...], constraint: str) -> Rules:
-    """The rules of a `UnitTable`, made once: `generate` is called many times."""
+    """Return the rules of a `UnitTable`; cached, because `generate` is called many times."""
     tensors = (table.weights, table.next_state)
     if any(tensor.is_inference() for tensor in tensors):  # inference tensors have no version counter
         return Rules(table, eos, constraint)

@@ -1,4 +1,4 @@
-"""What a decoder is given beside its tokens: an encoding of progress and length, and the modules that make it."""
+"""The length signal that a decoder gets beside its tokens: an encoding of progress and length, and its modules."""
 
 import logging
 import sys
@@ -19,26 +19,27 @@ from .shards import check_shards
 
 logger = logging.getLogger(__name__)
 
-# of length control: without these an adapter would leave a new projection at zero, and the length without effect
+# The modules of length control. An adapter trains them too; otherwise a new projection would stay zero, and the length
+# would have no effect.
 LENGTH_MODULES = ["length_projection", "length_embedding", "length_out"]
 
 
 class LengthProjection(nn.Linear):
-    """Takes the length encoding into a pretrained decoder; zero at first, so that the decoder starts as it was."""
+    """Linear layer from the length encoding to a pretrained decoder; zero at first, so the decoder is unchanged."""
 
 
 class EncoderLengthEmbedding(nn.Embedding):
     """
-    The table W^l of Nguyen et al. 2023: of the requested length, added to each input of the encoder (eq. 16), and with
-    `length_encoding="learned"` of the remaining length too, added to the decoder's embeddings (eq. 18). Zero at first,
-    so that a pretrained model starts as it was.
+    The table W^l of Nguyen et al. 2023. Its row for the requested length is added to each input of the encoder (eq.
+    16). With `length_encoding="learned"`, its row for the remaining length is added to the decoder's embeddings (eq.
+    18). It starts at zero, so that a pretrained model starts unchanged.
     """
 
 
 def tell_peft(config) -> None:
     """
-    Name a model type's targets to PEFT, once a script has imported it: the attention's queries and values, as PEFT
-    does for BART and T5, and the modules of length control, which an adapter then trains and saves.
+    Tell PEFT the target modules of a model type, if a script has imported PEFT: the attention's queries and values, as
+    PEFT has for BART and T5, and the modules of length control, which an adapter then trains and saves.
     """
     peft = sys.modules.get("peft.utils")
     if peft is not None:
@@ -50,35 +51,35 @@ def tell_peft(config) -> None:
 
 
 def init_length_weights(module: nn.Module, config) -> None:
-    """First values of a module of length control; `init` leaves loaded weights alone."""
-    if isinstance(module, UnitTable):  # of new models, and of checkpoints that bring none
+    """Initialize a module of length control; `init` does not change loaded weights."""
+    if isinstance(module, UnitTable):  # a new model, or a checkpoint without a table
         table = UnitTable.from_config(config, module.weights.shape[1])
         init.copy_(module.weights, table.weights)
         init.copy_(module.next_state, table.next_state)
         init.copy_(module.unit_code, table.unit_code)
     elif isinstance(module, (LengthProjection, EncoderLengthEmbedding, LengthHeadOutput)):
-        init.zeros_(module.weight)  # so that a pretrained model starts as it was
+        init.zeros_(module.weight)  # so that a pretrained model starts unchanged
     else:
         fill_positions(module, config)
 
 
 @torch.no_grad()
 def fill_positions(module: Any, config) -> None:
-    """Give the sinusoidal positions of Marian and Pegasus the values of fairseq, if `config.sinusoids` says so."""
+    """Fill the sinusoidal positions of Marian and Pegasus with fairseq's values, if `config.sinusoids` says so."""
     if config.sinusoids == "fairseq" and hasattr(module, "create_weight"):
         rows, dim = module.weight.shape
         module.weight.copy_(fairseq_sinusoidal(torch.arange(rows, device=module.weight.device) + 2, dim))
 
 
 def refuse_dora(module: Any) -> None:
-    """Raise `ValueError` where DoRA adapts a module that is zero: it divides by the norm, and the loss is NaN."""
+    """Raise `ValueError` if DoRA adapts a module that is zero: it divides by the norm, and the loss is NaN."""
     if any(getattr(module, "use_dora", {}).values()) and not bool(module.weight.any()):
         names = f"exclude_modules={LENGTH_MODULES}, modules_to_save={LENGTH_MODULES}"
         raise ValueError(f"DoRA divides by the norm of modules at zero; pass LoraConfig(use_dora=True, {names})")
 
 
 def refuse_frozen(module: nn.Module, name: str) -> None:
-    """Raise `ValueError` where training starts with a module frozen at zero, as by an adapter that leaves it out."""
+    """Raise `ValueError` if training starts with a module frozen at zero, for example if an adapter omits it."""
     learns = any(p.requires_grad for p in module.parameters())
     if learns or not module.training or not torch.is_grad_enabled() or torch.compiler.is_compiling():
         return
@@ -88,9 +89,9 @@ def refuse_frozen(module: nn.Module, name: str) -> None:
 
 
 def warn_of_column(length: torch.Tensor, counted: torch.Tensor, unit: str) -> None:
-    """Warn of lengths in training, `(batch_size,)`, far from those of the labels: stock collators take a column."""
+    """Warn if lengths in training, `(batch_size,)`, are far from the labels': a stock collator may pass a column."""
     several = length.shape == counted.shape and len(length) > 1
-    if several and length.all() and (2 * (length - counted).abs() > counted).all():  # 0 is no length
+    if several and length.all() and (2 * (length - counted).abs() > counted).all():  # 0 means no length
         logger.warning(
             "training takes length=%s, but the labels have %s %ss; a column `length` of the rows is taken for the "
             "requested length, rename it or make batches with DataCollatorForLengthControl",
@@ -100,10 +101,10 @@ def warn_of_column(length: torch.Tensor, counted: torch.Tensor, unit: str) -> No
 
 def required_length(length, config, rows: torch.Tensor, training: bool) -> torch.Tensor:
     """
-    The length of a call, else the configuration's default, for each row: `(batch_size,)`; 0 for none.
+    Return the required length of each row, `(batch_size,)`: the call's, else the configuration's default; 0 for none.
 
     Raises:
-        `ValueError`: without a length; a row in training has its own, so there the default does not count.
+        `ValueError`: without a length. In training the default does not count, because each row has its own length.
     """
     if length is None and training:
         raise ValueError(
@@ -117,10 +118,10 @@ def required_length(length, config, rows: torch.Tensor, training: bool) -> torch
 
 
 class LengthSignal:
-    """A mixin over a decoder: the unit table, and the parameters between progress, length and the embeddings."""
+    """Mixin of a decoder: the unit table, and the parameters that encode progress and length."""
 
     def add_length_signal(self: Any) -> None:
-        """Make the modules that the decoder's configuration asks for."""
+        """Add the modules that the decoder's configuration requires."""
         config, dim = self.config, self.embed_tokens.embedding_dim
         self.unit_table = UnitTable.from_config(config, self.embed_tokens.num_embeddings)
         if config.length_projection:
@@ -130,15 +131,15 @@ class LengthSignal:
             self.length_embedding = table(config.learned_lengths, dim)
 
     def resize_unit_table(self: Any) -> None:
-        """Give the unit table as many entries as the embedding has, new ones as in `UnitTable.from_config`."""
+        """Resize the unit table to the size of the embedding; new entries are as in `UnitTable.from_config`."""
         size = self.embed_tokens.num_embeddings
         if self.unit_table.weights.shape[1] != size:
             self.unit_table = self.unit_table.resized(size, self.config)
 
     def count_progress(self: Any, input_ids: torch.Tensor | None, cache=None) -> torch.Tensor:
         """
-        Units written before each prediction, from the whole sequence: `(batch_size, sequence_length)`. Raises
-        `ValueError` without ids, and with the last ids of a cached sequence.
+        Count the progress from the whole sequence: the units produced before each prediction, `(batch_size,
+        sequence_length)`. Raises `ValueError` without ids, and with only the last ids of a cached sequence.
         """
         if input_ids is not None and (cache is None or cache.get_seq_length() == 0):
             return self.units_written(input_ids)
@@ -146,19 +147,19 @@ class LengthSignal:
         raise ValueError(f"progress cannot be counted from {given}; pass progress=, or call generate()")
 
     def units_written(self: Any, input_ids: torch.Tensor) -> torch.Tensor:
-        """`UnitTable.progress`, for a table that may have come to another device than the ids: as these."""
+        """Return the units produced, `UnitTable.progress`, on the device of the ids; the table may be on another."""
         table = self.unit_table
         return table.progress(input_ids.to(table.weights.device)).to(input_ids.device)
 
     def add_signal(self: Any, embeds: torch.Tensor, progress: Any, lengths: torch.Tensor) -> torch.Tensor:
         """
-        Token embeddings with the encoding of progress and length.
+        Add the encoding of progress and length to token embeddings, and return the sum.
 
         Args:
             embeds (`torch.Tensor` of shape `(batch_size, sequence_length, d_model)`): Token embeddings.
             progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Not read by `"scale"`.
             lengths (`torch.LongTensor` of shape `(batch_size,)` or `(batch_size, sequence_length)`): Requested units;
-                0 leaves the embeddings as they are (`length_optional`).
+                0 does not change the embeddings (`length_optional`).
         """
         lengths = lengths.view(lengths.shape[0], -1)  # (B, 1 or T); `len` would fix B in an export
         if self.config.length_encoding == "scale":
@@ -172,11 +173,11 @@ class LengthSignal:
             encoding = projection(encoding.to(projection.weight.dtype))
         if self.config.length_optional:
             encoding = encoding * (lengths > 0).unsqueeze(2)
-        # Marian's decoder multiplies its `inputs_embeds` by embed_scale, BART's did so in embed_tokens
+        # Marian's decoder multiplies its `inputs_embeds` by embed_scale; BART's has done so in embed_tokens.
         return embeds + (encoding / getattr(self, "embed_scale", 1.0)).to(embeds)
 
     def encode_length(self: Any, progress: torch.Tensor, lengths: torch.Tensor, dim: int) -> torch.Tensor:
-        """Of progress `(batch_size, sequence_length)` and lengths `(batch_size, 1)`, `dim` wide."""
+        """Encode progress `(batch_size, sequence_length)` and lengths `(batch_size, 1)`, with width `dim`."""
         config = self.config
         if config.length_encoding == "learned":
             return self.length_embedding((lengths - progress).clamp(0, config.learned_lengths - 1))
@@ -190,35 +191,35 @@ _OF_THE_HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token"
 
 
 class StoresUnitTable:
-    """A model whose checkpoint holds a unit table, of the unit that the checkpoint's configuration names."""
+    """Mixin of a model that saves a unit table, in the unit that its configuration names."""
 
     config: Any
-    _from_adapter: Any = None  # set by the package; a checkpoint's own code leaves adapters to transformers
+    _from_adapter: Any = None  # the package sets this; in a checkpoint's own code transformers loads adapters
 
     def _counting_part(self: Any) -> Any:
-        """The decoder; a causal model itself."""
+        """Return the part that counts: the decoder, or a causal model itself."""
         return self.get_decoder() if self.config.is_encoder_decoder else self
 
     @property
     def unit_table(self) -> UnitTable:
-        """What each entry of the vocabulary writes; `unit_table.count(ids)` measures outputs."""
+        """Units that each entry of the vocabulary adds; `unit_table.count(ids)` measures outputs."""
         return self._counting_part()._modules["unit_table"]
 
     def set_unit_table(self, tokenizer, *, cost: Callable[[str], int] | None = None) -> None:
         """
-        Fill the table of units for the decoder's vocabulary; it is saved with the model. `length_unit="cost"` needs a
-        `cost`, see `UnitTable.from_tokenizer`; a saved model counts it without the function. Raises `ValueError` when
+        Set the unit table for the decoder's vocabulary; it is saved with the model. `length_unit="cost"` needs a
+        `cost`, see `UnitTable.from_tokenizer`; a saved model counts it without the function. Raises `ValueError` if
         the tokenizer's vocabulary is not the decoder's, or cannot be counted in its unit.
         """
-        part, old = self._counting_part(), self.unit_table.weights  # as large as the embedding, or an adapter's of it
+        part, old = self._counting_part(), self.unit_table.weights  # as large as the embedding, or as its adapter
         table = UnitTable.from_tokenizer(tokenizer, self.config.length_unit, cost=cost).to(old.device)
         part.unit_table = table.padded(old.shape[1])
         self.config.unit_states = part.config.unit_states = table.states  # T5's parts have copies
 
     def make_length_optional(self) -> None:
         """
-        Let a row have no length, for a model that is trained on such rows (`no_length_share` of the collator). Raises
-        `ValueError` for a model that is given the length in another way than by its embeddings.
+        Make the length optional, for a model that is trained on rows without a length (`no_length_share` of the
+        collator). Raises `ValueError` for a model that gets the length in another way than by its embeddings.
         """
         for config in (self.config, self._counting_part().config):  # T5's parts have copies
             config.length_optional = True
@@ -227,9 +228,9 @@ class StoresUnitTable:
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
         """
-        The base class's method. With a `length_unit` that is not the checkpoint's, the table is made anew from the
-        tokenizer that is saved beside it; raises `ValueError` when there is none. A folder of an adapter is loaded
-        with its base, and merged into it.
+        Load a model, as the base class does. If `length_unit` is not the checkpoint's, the table is built again from
+        the tokenizer in the same folder; raises `ValueError` if there is none. An adapter is loaded with its base, and
+        merged into it.
         """
         check_shards(pretrained_model_name_or_path, kwargs.get("subfolder"))
         if cls._from_adapter is not None:
@@ -253,14 +254,14 @@ class StoresUnitTable:
             return loaded
         try:
             tokenizer = AutoTokenizer.from_pretrained(pretrained_model_name_or_path, **where)
-        except (OSError, ValueError, TypeError) as error:  # a TypeError of tokenizers that miss their files
+        except (OSError, ValueError, TypeError) as error:  # tokenizers without their files raise a TypeError
             name = f"{pretrained_model_name_or_path}, which counts {saved}s,"
             raise ValueError(f"{name} has no tokenizer to count {unit}s with; save one there") from error
         model.set_unit_table(tokenizer)
         return loaded
 
     def save_pretrained(self, *args, **kwargs):
-        """The base class's method; the configuration names the unit of the table that is saved."""
+        """Save the model, as the base class does; the configuration names the unit of the saved table."""
         counted, unit = self.unit_table.unit, self.config.length_unit
         if counted != unit:
             call = "call model.set_unit_table(tokenizer) before saving"

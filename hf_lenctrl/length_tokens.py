@@ -1,4 +1,4 @@
-"""A token before the source that says how long the output shall be, for any model: ratio classes or length bins."""
+"""Length tokens: a token before the source states the requested length, as a ratio class or a length bin."""
 
 import bisect
 import math
@@ -15,7 +15,7 @@ _RATIO_TOKENS = ("<short>", "<normal>", "<long>")
 @dataclass(frozen=True)
 class LengthTokens:
     """
-    Classes of outputs, with a token for each that stands before the source.
+    Length classes of outputs, with a token for each class, which precedes the source.
 
     `"ratio"`: short, normal and long, by the ratio of target and source length (Lakew et al. 2019).
     `"bins"`: ranges of the target length (Fan et al. 2018). The limits are quantiles of the training data, so
@@ -27,7 +27,7 @@ class LengthTokens:
             A value that equals a limit belongs to the class below it.
 
     Raises:
-        `ValueError`: for another kind, or thresholds that do not ascend or, for ratios, are not two.
+        `ValueError`: for an unknown kind, or thresholds that do not ascend or, for ratios, are not two.
 
     Example:
 
@@ -58,15 +58,16 @@ class LengthTokens:
         cls, kind: str, source_lengths: Sequence[int], target_lengths: Sequence[int], *, bins: int = 10
     ) -> "LengthTokens":
         """
-        Thresholds from the lengths of training pairs, in one unit: terciles for `"ratio"`, `bins` ranges for `"bins"`,
-        fewer where many targets share a length. Raises `ValueError` for pairs that are too alike to make classes of.
+        Fit thresholds to the lengths of training pairs, in one unit: terciles for `"ratio"`, `bins` ranges for
+        `"bins"`, fewer if many targets have the same length. Raises `ValueError` for pairs that are too similar for
+        several classes.
         """
         values: list[float] = sorted(
             target / max(source, 1) if kind == "ratio" else target
             for source, target in zip(source_lengths, target_lengths, strict=True)
         )
         classes = len(_RATIO_TOKENS) if kind == "ratio" else bins
-        # the last value of each class, and none for the last class
+        # These are the last values of all classes except the last one.
         largest = max((value for value in values if value < values[-1]), default=None)
         limits: set[float] = set()
         if largest is not None:
@@ -78,29 +79,29 @@ class LengthTokens:
 
     @property
     def tokens(self) -> list[str]:
-        """One for each class, from the shortest."""
+        """Tokens of the classes, the shortest class first."""
         if self.kind == "ratio":
             return list(_RATIO_TOKENS)
         return [f"<len_{i}>" for i in range(len(self.thresholds) + 1)]
 
     def token_for(self, length: int, source_length: int) -> str:
-        """Token of an output of `length` units for a source of `source_length`."""
+        """Return the token for an output of `length` units and a source of `source_length` units."""
         value = length / max(source_length, 1) if self.kind == "ratio" else length
         return self.tokens[bisect.bisect_left(self.thresholds, value)]
 
     def to_dict(self) -> dict:
-        """For a configuration: `LengthTokens(**values)` makes it again."""
+        """Return a dictionary for a configuration; `LengthTokens(**values)` restores the object."""
         return {**asdict(self), "thresholds": list(self.thresholds)}
 
     def add_to(self, tokenizer) -> None:
         """
-        Give the tokenizer an entry for each token, where it has none yet; they write nothing. Raises `ValueError` for
-        a target vocabulary of its own that is larger than the source's.
+        Add the tokens to the tokenizer, if it lacks them; they count no units. Raises `ValueError` if the tokenizer
+        has a separate target vocabulary that is larger than the source vocabulary.
         """
         missing = [token for token in self.tokens if token not in tokenizer.get_vocab()]
         if missing and getattr(tokenizer, "separate_vocabs", False):
             source, target = len(tokenizer), len(tokenizer.target_encoder)
-            if source < target:  # their ids would be those of target entries
+            if source < target:  # their ids would collide with target entries
                 got = f"got {source} and {target}; use target_vocabulary=shared"
                 raise ValueError(f"length tokens need as many source entries as target entries, {got}")
         if missing:

@@ -1,4 +1,4 @@
-"""Units of length: what a text or a sequence of token ids counts."""
+"""Units of length: count the units of a text or of a sequence of token ids."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from .unit_vocabulary import CostVocabulary, UnitVocabulary, entries_of
 
 
 LENGTH_UNITS = ("token", "character", "word", "byte", "width")
-COST = "cost"  # the unit of a table that was made with a function of the user; nothing else counts it
+COST = "cost"  # the unit of a table built with a user's function; only this table can count it
 
 _COUNTED: dict = {  # UTF-8 is the default of `str.encode`
     "character": len,
@@ -21,22 +21,22 @@ _COUNTED: dict = {  # UTF-8 is the default of `str.encode`
     "byte": lambda text: len(text.encode()),
     "width": count_columns,
 }
-_CODES = (*LENGTH_UNITS, COST)  # a saved table names its unit by the position here
+_CODES = (*LENGTH_UNITS, COST)  # a saved table stores the index of its unit in this tuple
 NOT_FILLED = torch.iinfo(torch.int32).min  # weight of an entry before `set_unit_table`
-NO_STATE = 255  # its next state
+NO_STATE = 255  # next state of an entry before `set_unit_table`
 
 
 def count_units(text: str, unit: str) -> int:
     """
-    Length of a decoded text, without special tokens.
+    Count the units of a decoded text, without special tokens.
 
     Args:
         text (`str`): The text.
-        unit (`str`): `"character"`, Unicode code points; `"word"`, what `str.split()` makes of the text; `"byte"`, its
-            UTF-8; `"width"`, the columns it takes on a terminal. Tokens are counted from ids: `UnitTable.count`.
+        unit (`str`): `"character"`, Unicode code points; `"word"`, the parts that `str.split()` returns; `"byte"`,
+            bytes of UTF-8; `"width"`, columns of a terminal. Tokens are counted from ids: `UnitTable.count`.
 
     Raises:
-        `ValueError`, `ImportError`: for another unit; for `"width"` without the package `wcwidth`.
+        `ValueError`, `ImportError`: for an unknown unit; for `"width"` without the package `wcwidth`.
 
     Example:
 
@@ -53,8 +53,8 @@ def count_units(text: str, unit: str) -> int:
 
 def count_texts(tokenizer, texts: Sequence[str], unit: str, *, target: bool = False) -> list[int]:
     """
-    Units of each text, one of `LENGTH_UNITS`; tokens are those of the source side, or with `target` of the target
-    side, without special ones.
+    Count the units of each text, in one of `LENGTH_UNITS`. Tokens are those of the source side, or with `target` of
+    the target side, without special tokens.
     """
     if unit != "token":
         return [count_units(text, unit) for text in texts]
@@ -65,14 +65,14 @@ def count_texts(tokenizer, texts: Sequence[str], unit: str, *, target: bool = Fa
 
 
 def check_texts(texts: Sequence[str], name: str = "input") -> None:
-    """Raise `TypeError` for the first of `texts` that is no `str`."""
+    """Raise `TypeError` for the first of `texts` that is not a `str`."""
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise TypeError(f"every {name} must be a text, got {text!r} at position {i}")
 
 
 def check_sources(texts: Sequence[str]) -> None:
-    """Raise `TypeError` for the first of `texts` that is no `str`, `ValueError` for one with half a character."""
+    """Raise `TypeError` for the first of `texts` that is not a `str`, `ValueError` for one with half a character."""
     check_texts(texts)
     for i, text in enumerate(texts):
         try:
@@ -83,17 +83,17 @@ def check_sources(texts: Sequence[str]) -> None:
 
 class UnitTable(nn.Module):
     """
-    Units that each vocabulary entry writes, kept as buffers so that they are saved, loaded and moved with a model.
+    Units that each vocabulary entry adds, stored as buffers so that they are saved, loaded and moved with a model.
 
-    What an entry adds depends on the text before it: decoding drops the space before the first word, a piece without
-    a space continues the last word, byte-level BPE can spread one character over tokens. So the table is a small
-    machine: in state `s`, entry `v` writes `weights[s, v]` units and leads to state `next_state[s, v]`. State 0 is the
-    start, where nothing but white space was written. Special tokens write nothing.
+    The units of an entry depend on the text before it: decoding drops the space before the first word, a piece without
+    a space continues the last word, byte-level BPE can split one character over tokens. So the table is a finite
+    automaton: in state `s`, entry `v` adds `weights[s, v]` units and leads to state `next_state[s, v]`. State 0 is the
+    start, where the text is empty or white space. Special tokens add nothing.
 
     Args:
         unit (`str`): One of `LENGTH_UNITS`, or `"cost"`.
-        weights (`torch.IntTensor` of shape `(states, vocab_size)`): Units; `~units`, below 0, where the entry would
-            leave an invalid text (a character cut in two, a last space that decoding strips).
+        weights (`torch.IntTensor` of shape `(states, vocab_size)`): Units; `~units`, below 0, if the text would be
+            invalid behind the entry (a character cut in two, a last space that decoding strips).
         next_state (`torch.ByteTensor` of shape `(states, vocab_size)`, *optional*): All 0 by default.
     """
 
@@ -104,7 +104,7 @@ class UnitTable(nn.Module):
     def __init__(self, unit: str, weights: torch.Tensor, next_state: torch.Tensor | None = None):
         super().__init__()
         self.unit, self.states = unit, len(weights)
-        # int32: NCCL and gloo cannot broadcast the smaller int16
+        # The type is int32, because NCCL and gloo cannot broadcast int16.
         self.register_buffer("weights", weights.to(torch.int32))
         next_state = torch.zeros(weights.shape) if next_state is None else next_state
         self.register_buffer("next_state", next_state.to(torch.uint8))
@@ -113,7 +113,7 @@ class UnitTable(nn.Module):
 
     @classmethod
     def from_config(cls, config, vocab_size: int) -> "UnitTable":
-        """Table without a tokenizer: 1 for all but the special ids of `config`; one to be filled for other units."""
+        """Build a table without a tokenizer: 1 for all ids except special ones; unfilled for units but tokens."""
         shape = (getattr(config, "unit_states", 1), vocab_size)
         if config.length_unit != "token":
             return cls(config.length_unit, torch.full(shape, NOT_FILLED), torch.full(shape, NO_STATE))
@@ -130,26 +130,25 @@ class UnitTable(nn.Module):
         cls, tokenizer, unit: str | None = None, *, cost: Callable[[str], int] | None = None
     ) -> "UnitTable":
         """
-        Table of a tokenizer's target vocabulary, checked against what the tokenizer decodes.
+        Build the table of a tokenizer's target vocabulary, and check it against decoded texts.
 
-        Counts are those of `tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)`. Two
-        things only the ids know: white space at the end of a text, which Marian and M2M100 strip, counts; and bytes
-        that are no UTF-8, which byte-level BPE decodes to U+FFFD, count by their lead bytes (a model may write them,
-        no text encodes to them).
+        Counts are those of `tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)`, with
+        two exceptions that only the ids show. White space at the end of a text, which Marian and M2M100 strip, counts.
+        Bytes that are invalid UTF-8, which byte-level BPE decodes to U+FFFD, count by their lead bytes (a model may
+        emit them, but no text encodes to them).
 
         Args:
-            tokenizer (`PreTrainedTokenizerBase`): For units other than tokens one that decodes byte-level BPE (BART),
-                SentencePiece (Marian, mBART, T5, Pegasus, M2M100, NLLB) or WordPiece (BERT).
+            tokenizer (`PreTrainedTokenizerBase`): The tokenizer; for units other than tokens it must decode byte-level
+                BPE (BART), SentencePiece (Marian, mBART, T5, Pegasus, M2M100, NLLB) or WordPiece (BERT).
             unit (`str`, *optional*): `"token"`, `"character"`, `"word"`, `"byte"` or `"width"`.
-            cost (`Callable[[str], int]`, *optional*): Instead, any cost of a text that is the sum of those of its
-                characters, whole numbers from 0 to 1000. The table's unit is then `"cost"`.
+            cost (`Callable[[str], int]`, *optional*): Instead of a unit, any cost of a text that is the sum of the
+                costs of its characters, integers from 0 to 1000. The table's unit is then `"cost"`.
 
-        Where entries split characters (byte-level BPE), a character of `"width"` or of a `cost` counts when its last
-        byte is written.
+        If entries split characters (byte-level BPE), a character of `"width"` or of a `cost` counts at its last byte.
 
         Raises:
             `TypeError`, `ValueError`: for an unknown unit, a tokenizer whose text is not the sum of its pieces, a cost
-                that does not add up, is no whole number, is below 0, or is 0 for every entry.
+                that does not add up, is not an integer, is below 0, or is 0 for every entry.
             `ImportError`: for `"width"` without the package `wcwidth`.
         """
         if unit == COST if cost is None else unit not in (None, COST):
@@ -159,7 +158,7 @@ class UnitTable(nn.Module):
         unit = unit or COST
         vocab_size, special = entries_of(tokenizer)
         if unit == "token":
-            special.discard(tokenizer.unk_token_id)  # an unknown word is written, if not well
+            special.discard(tokenizer.unk_token_id)  # decoding keeps an unknown word
             return cls(unit, torch.tensor([[int(i not in special) for i in range(vocab_size)]]))
         vocabulary = UnitVocabulary(tokenizer, vocab_size, special)
         if unit not in (COST, "width"):
@@ -177,15 +176,16 @@ class UnitTable(nn.Module):
 
     def progress(self, ids: torch.Tensor) -> torch.Tensor:
         """
-        Units written up to and including each position, which a decoder that reads `ids` is given before it predicts:
-        `(batch_size, sequence_length)` -> the same. The last column is the count of the whole row.
+        Return the progress: the units produced up to and including each position, for `ids` and a result of shape
+        `(batch_size, sequence_length)`. A decoder that reads `ids` gets it before it predicts. The last column is the
+        count of the whole row.
         """
         self.require_filled()
         if self.states == 1:
             return self._progress(ids, torch.zeros_like(ids), shifted=True)
         if self.unit in ("word", "width", COST):
             return self._progress(ids, self.states_after(ids))
-        return self._progress(ids, self._started_before(ids).long(), shifted=True)  # past the start all weigh alike
+        return self._progress(ids, self._started_before(ids).long(), shifted=True)  # only the start differs
 
     def _progress(self, ids, states, *, shifted: bool = False):
         before = states if shifted else torch.cat([torch.zeros_like(ids[:, :1]), states[:, :-1]], dim=-1)  # (B, T)
@@ -193,7 +193,7 @@ class UnitTable(nn.Module):
         return torch.maximum(weights, ~weights).cumsum(-1)
 
     def count_and_state(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Units of each row and the state it ends in, `(batch_size,)` each; 0 and the start for rows without ids."""
+        """Return the units of each row and its last state, `(batch_size,)` each; 0 and the start without ids."""
         self.require_filled()
         if ids.shape[1] == 0:
             return ids.new_zeros(len(ids)), ids.new_zeros(len(ids))
@@ -201,30 +201,34 @@ class UnitTable(nn.Module):
         return self._progress(ids, states)[:, -1], states[:, -1]
 
     def count(self, ids: torch.Tensor) -> torch.Tensor:
-        """Units of each row: `(batch_size, sequence_length)` -> `(batch_size,)`."""
+        """Count the units of each row, `(batch_size,)`, for ids `(batch_size, sequence_length)`."""
         if ids.shape[1] == 0:
             return ids.new_zeros(len(ids))
         return self.progress(ids)[:, -1].contiguous()  # a view's stride would make torch.compile compile again
 
     def states_after(self, ids: torch.Tensor) -> torch.Tensor:
-        """State after each position: `(batch_size, sequence_length)` -> the same."""
+        """
+        Return the states after each position, for ids and a result of shape `(batch_size, sequence_length)`.
+
+        This is a fixed-point iteration over all positions at once; the unit gives the number of rounds.
+        """
         count, following = self.states, self.next_state
         if count == 1:
             return torch.zeros_like(ids)
         started = self._started_before(ids)
         if count == 2:
             return (started | (following[0, ids] != 0)).long()
-        # An entry that writes sets the state, whatever it was, but for the bytes that a character still waits for.
-        # From any guess three rounds carry the four bytes of a character; words need those of the one before too,
-        # which may be white space, and the first of this one. Special tokens keep the state.
+        # An entry that adds text sets the state, whatever it was, except for the missing bytes of a character. From
+        # any start, three rounds pass on the four bytes of a character. Words also need the bytes of the character
+        # before, which may be white space, and the first byte of this one. Special tokens keep the state.
         rounds = 1 if count == 3 else 7 if self.unit == "word" else 3
-        if self.unit == "width":  # a flag's second half depends on all flags before it
+        if self.unit == "width":  # half a flag depends on all flags before it
             rounds = ids.shape[1]
         silent = (following[1, ids] == 1) & (following[2, ids] == 2)  # (B, T)
-        if self.unit in ("width", COST):  # whose third state may be one of text, which a combining mark keeps too
+        if self.unit in ("width", COST):  # the third state may be after text, and a combining mark keeps it
             silent &= following[0, ids] == 0
         position = torch.arange(ids.shape[1], device=ids.device)
-        last = torch.where(silent, 0, position).cummax(-1).values  # (B, T) the last entry that wrote, up to here
+        last = torch.where(silent, 0, position).cummax(-1).values  # (B, T) the last entry with text, up to here
         state = following[1, ids].long()  # (B, T)
         for _ in range(rounds):
             state = state.gather(-1, last)
@@ -247,7 +251,7 @@ class UnitTable(nn.Module):
             self._filled = True
 
     def resized(self, vocab_size: int, config) -> "UnitTable":
-        """A table of another size; new entries are as in `from_config`."""
+        """Return the table resized to another number of entries; new ones are as in `from_config`."""
         new = UnitTable.from_config(config, vocab_size).to(self.weights.device)
         kept = min(vocab_size, self.weights.shape[1])
         new.weights[:, :kept] = self.weights[:, :kept]
@@ -256,8 +260,9 @@ class UnitTable(nn.Module):
 
     def padded(self, vocab_size: int) -> "UnitTable":
         """
-        The table for an embedding that is larger than the tokenizer's vocabulary; no output holds the entries beyond.
-        Raises `ValueError` where it is smaller, or larger by more than padding explains (Qwen's has 271 more).
+        Return the table padded for an embedding that is larger than the tokenizer's vocabulary; no output holds the
+        added entries. Raises `ValueError` if the embedding is smaller, or larger by more than padding explains (Qwen's
+        has 271 more).
         """
         entries = self.weights.shape[1]
         if not entries <= vocab_size < entries + 512:
@@ -280,7 +285,7 @@ class UnitTable(nn.Module):
 
 
 def _check(table: UnitTable, vocabulary: UnitVocabulary, counted: Callable, rows: int = 100) -> None:
-    """Count rows of entries drawn at random, and compare with the text they decode to."""
+    """Check the table: count random rows of entries, and compare with their decoded texts."""
     draw, tokenizer = random.Random(0), vocabulary.tokenizer
     weights, following = table.weights.tolist(), table.next_state.tolist()
     eos = next(iter(vocabulary.special), None)
@@ -295,7 +300,7 @@ def _check(table: UnitTable, vocabulary: UnitVocabulary, counted: Callable, rows
                 count += weights[state][i]
                 state = following[state][i]
         if eos is not None and weights[state][eos] < 0:
-            continue  # ends within a character or on white space that is stripped
+            continue  # the row ends within a character, or on white space that is stripped
         text = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         if count != counted(text):
             pieces = f"{tokenizer.convert_ids_to_tokens(ids)} decodes to {text!r}, {counted(text)} {table.unit}s"

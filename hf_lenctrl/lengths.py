@@ -1,4 +1,4 @@
-"""What a requested length is, and the window around it, checked once."""
+"""Requested lengths and the windows around them: check them once, and convert them to tensors."""
 
 import math
 from collections.abc import Sequence
@@ -15,20 +15,20 @@ from transformers.generation import GenerationConfig
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-OPTIONS = ("length", "length_constraint", "length_tolerance")  # of a call, and of what holds its defaults
+OPTIONS = ("length", "length_constraint", "length_tolerance")  # options of a call and of configurations
 LENGTH_CONSTRAINTS = ("max", "exact")
-LONGEST = 10**7  # no model generates more; sums of units stay far from overflow
+LONGEST = 10**7  # no model produces more units; sums stay far from overflow
 
 
 def check_counts(**counts) -> None:
-    """Raise `ValueError` unless each is a Python `int` of at least 1 (`bool` is none)."""
+    """Raise `ValueError` unless each count is a Python `int` of at least 1; a `bool` is invalid."""
     for name, count in counts.items():
         if not is_integer(count) or count < 1:
             raise ValueError(f"{name} must be an integer of at least 1, got {count!r}")
 
 
 def is_integer(value) -> "TypeIs[int]":
-    """Return whether a value is an integer, Python's or NumPy's; a `bool` is none."""
+    """Return whether a value is an integer, Python's or NumPy's; False for a `bool`."""
     return not isinstance(value, bool) and (isinstance(value, int) or isinstance(value, Integral))
 
 
@@ -53,7 +53,7 @@ def check_constraint(constraint) -> None:
 
 
 def share_of(length: int, share: float) -> Fraction:
-    """A share of a length, exactly, of the number as it is written: 0.1 is a tenth."""
+    """Return a share of a length exactly, from the decimal form of the number: 0.1 is a tenth."""
     return Fraction(str(float(share))) * length
 
 
@@ -75,7 +75,7 @@ def check_tolerance(tolerance, constraint) -> None:
 
 
 def parse_tolerance(words: Sequence[str]):
-    """A tolerance from words of a command line: `4` units, a share `0.1`, or two of them, below and above."""
+    """Parse a tolerance from words of a command line: `4` units, a share `0.1`, or two of them, below and above."""
     sides = tuple(int(word) if word.isdecimal() else float(word) for word in words)
     tolerance = sides[0] if len(sides) == 1 else sides
     check_tolerance(tolerance, "exact")
@@ -83,21 +83,21 @@ def parse_tolerance(words: Sequence[str]):
 
 
 def window_in(options) -> dict[str, Any]:
-    """`{"tolerance": 4}`, the `length_tolerance` of a configuration or of options; empty where they have none."""
+    """Return the window in a configuration or in options, `{"tolerance": 4}`; empty if they have none."""
     tolerance = getattr(options, "length_tolerance", None)
     return {} if tolerance is None else {"tolerance": tolerance}
 
 
 def defaults_of(*configs) -> dict[str, Any]:
     """
-    The `OPTIONS` that hold where a call names none, `None` where nothing does.
+    Return the defaults of the `OPTIONS`, which hold unless a call sets them; `None` if there is no default.
 
     Args:
         configs: A model's configuration, then generation configurations, or `None`; a later one overrides. A window of
-            two sides is a list here, as JSON has it. A constraint without a window takes an earlier window away.
+            two sides is a list here, as in JSON. A constraint without a window removes an earlier window.
 
     Raises:
-        `ValueError`: for a window without `"exact"`, and for a generation configuration with another name of a length.
+        `ValueError`: for a window without `"exact"`, and for a generation configuration with a misspelt length option.
     """
     found: dict[str, Any] = dict.fromkeys(OPTIONS)
     for config in configs:
@@ -116,14 +116,14 @@ def defaults_of(*configs) -> dict[str, Any]:
 
 
 def _check_spelling(config: GenerationConfig) -> None:
-    """Raise `ValueError` for a name that no option of generation has and that looks like one of a length."""
+    """Raise `ValueError` for the misspelt name of a length option: an unknown name that looks like one."""
     for name in sorted(vars(config).keys() - vars(GenerationConfig()).keys() - {*OPTIONS}):
         if name.startswith("length") or get_close_matches(name, OPTIONS, cutoff=0.8):
             raise ValueError(f"of a length a generation configuration may have {', '.join(OPTIONS)}, got {name!r}")
 
 
 def tolerances_of(tolerance, count: int) -> list:
-    """The tolerance of each of `count` lengths. Raises `ValueError` for a list of another size."""
+    """Return the tolerance of each of `count` lengths. Raises `ValueError` for a list of another size."""
     items = tolerance if isinstance(tolerance, list) else [tolerance] * count
     if len(items) != count:
         raise ValueError(f"length_tolerance needs one item for each of {count} lengths, got {tolerance}")
@@ -131,7 +131,7 @@ def tolerances_of(tolerance, count: int) -> list:
 
 
 def units_of(length: int, side: int | float) -> int:
-    """Return the whole units of one side of a window: units, or a share of the length."""
+    """Return the units of one side of a window, which is in units or a share of the length."""
     if isinstance(side, float):
         return max(1, math.floor(share_of(length, side))) if side else 0
     return side
@@ -139,7 +139,8 @@ def units_of(length: int, side: int | float) -> int:
 
 def window_of(lengths: Sequence[int], tolerance) -> tuple[list[int], list[int]]:
     """
-    The lowest and the highest length of each window, in units. The tolerance is one that `check_tolerance` lets pass.
+    Return the lowest and the highest length of each window, in units. `check_tolerance` must have checked the
+    tolerance.
 
     Shares are rounded down: 0.1 of 36 is 3 units, and the window is 33 to 39. A share above 0 is at least one unit. No
     window goes below 1.
@@ -165,9 +166,9 @@ def window_of(lengths: Sequence[int], tolerance) -> tuple[list[int], list[int]]:
 @dataclass(frozen=True)
 class Target:
     """
-    What is asked of each output of a batch, `torch.LongTensor` of shape `(batch_size,)`: the units that the model
-    plans for, and those between which an `"exact"` output ends; the length itself without a window. `other` is the
-    table of another unit, and the most of these units, `(batch_size,)`.
+    The target of each output of a batch, as `torch.LongTensor` of shape `(batch_size,)`: the planned length, and the
+    lowest and highest length of an `"exact"` output, which equal the length without a window. `other` is the table of
+    another unit, and the limit in this unit, `(batch_size,)`.
     """
 
     length: torch.Tensor
@@ -178,8 +179,8 @@ class Target:
 
 def as_target(length, constraint, tolerance, batch_size: int, device: torch.device) -> Target:
     """
-    The target of a request, which is checked here and nowhere else; a `Target` stays as it is. Raises as
-    `as_length_tensor`, `check_constraint`, `check_tolerance` and `window_of` do.
+    Return a request as a `Target`; the request is checked here and nowhere else. A `Target` is returned unchanged.
+    Raises as `as_length_tensor`, `check_constraint`, `check_tolerance` and `window_of` do.
     """
     if isinstance(length, Target):
         return length
@@ -192,18 +193,18 @@ def as_target(length, constraint, tolerance, batch_size: int, device: torch.devi
 
 
 def refuse_length() -> None:
-    """Raise for a length that nothing would use."""
+    """Raise because this model ignores lengths."""
     raise ValueError("length was given to a model with length_encoding='none'; pass a length_constraint too")
 
 
 def given_or_default(length, config):
-    """The length of a call, else `config.length`; raises `ValueError` where there is neither."""
+    """Return the length of a call, or the default `config.length`; raises `ValueError` if both are None."""
     length = config.length if length is None else length
     return refuse_none() if length is None else length
 
 
 def refuse_none() -> NoReturn:
-    """Raise for a call without a length that needs one."""
+    """Raise because the call has no length, but needs one."""
     raise ValueError("no length was given; pass it to the call (length=75), or a default to from_pretrained")
 
 
@@ -211,12 +212,13 @@ def as_length_tensor(
     length, batch_size: int, device: torch.device, *, synchronize: bool = True, least: int = 1
 ) -> torch.Tensor:
     """
-    Check a requested length, one for all or for each in a list or tensor, and expand it to a `torch.LongTensor` of
-    shape `(batch_size,)`.
+    Check a requested length, one for all or a list or tensor with one for each, and return it as a length tensor, a
+    `torch.LongTensor` of shape `(batch_size,)`.
 
-    Without `synchronize` the values of a tensor on an accelerator are not read: that would stall a training step.
-    Raises `TypeError` for anything but integers (a `bool`, a float, NaN, a string), `ValueError` for a length under
-    `least`, which is 0 where a row may have none (`length_optional`), or of `LONGEST` or more, or for another size.
+    Without `synchronize` the values of a tensor on an accelerator are not read, because this would stall a training
+    step. Raises `TypeError` for anything but integers (a `bool`, a float, NaN, a string). Raises `ValueError` for a
+    length below `least`, which is 0 if a row may have no length (`length_optional`), for `LONGEST` or more, and for
+    another size.
     """
     if isinstance(length, torch.Tensor):
         if length.dtype.is_floating_point or length.dtype.is_complex or length.dtype == torch.bool:
@@ -230,8 +232,8 @@ def as_length_tensor(
         return torch.full((batch_size,), int(length), dtype=torch.long, device=device)
     if (shape := tuple(length.shape)) != (batch_size,):
         raise ValueError(f"length must be one for all or for each of the {batch_size} examples, got shape {shape}")
-    length = length.long()  # an 8-bit integer cannot be compared with `LONGEST`
-    # no graph of torch.compile or torch.export may depend on the values
+    length = length.long()  # `LONGEST` does not fit in 8 bits
+    # No graph of torch.compile or torch.export may depend on the values.
     if (synchronize or length.device.type == "cpu") and not torch.compiler.is_compiling():
         if bool(((length < least) | (length >= LONGEST)).any()):
             rule = f"at least {least}" if bool((length < least).any()) else f"under {LONGEST}"

@@ -35,15 +35,15 @@ from .length_head import LengthHeadAttention
 from .length_signal import StoresUnitTable, init_length_weights, tell_peft, warn_of_column
 
 
-class _Whole(StoresUnitTable):
-    """What a base model and a language model share: their controlled parts, the unit table, lengths of rows."""
+class _LengthControlBase(StoresUnitTable):
+    """Common base of base models and language models: controlled parts, the unit table, lengths of rows."""
 
     config: Any
-    _looked = False  # at the lengths of a first batch in training
+    _checked_lengths = False  # whether the lengths of the first training batch were checked
 
     def __init__(self, config):
-        config.validate()  # a value set after construction (`from_pretrained(path, length=75)`) is checked here
-        checkpointing = getattr(config, "gradient_checkpointing", False)  # the first part would use it up
+        config.validate()  # checks values set after construction (`from_pretrained(path, length=75)`)
+        checkpointing = getattr(config, "gradient_checkpointing", False)  # the first part would remove it
         super().__init__(config)
         self.add_length_control()
         self.post_init()
@@ -52,27 +52,27 @@ class _Whole(StoresUnitTable):
             self.gradient_checkpointing_enable()
 
     def add_length_control(self: Any) -> None:
-        """Control over the parts that the stock class has built."""
+        """Add length control to the parts that the stock class has built."""
         if hasattr(self, "model"):
             control(self.model, LengthControlledModel)
-        else:  # a base model, and T5's language model
+        else:  # for a base model and T5's language model
             control(self.encoder, LengthControlledEncoder)
             control(self.decoder, LengthControlledDecoder)
             if self.config.encoder_length_embedding and self.config.length_encoding == "learned":
                 self.encoder.share_length_table(self.decoder)
 
     def get_decoder(self: Any):
-        """The base class's method without its search, because `generate` asks at each step."""
+        """Return the decoder, without the search of the base class, because `generate` calls this at each step."""
         return self.base_model.decoder
 
     def resize_token_embeddings(self: Any, *args, **kwargs):
-        """The base model's method; units of new entries, but for tokens, need `set_unit_table` again."""
+        """Resize the embeddings, as the base model does; units of new entries, but tokens, need `set_unit_table`."""
         embeddings = super().resize_token_embeddings(*args, **kwargs)
         self.get_decoder().resize_unit_table()
         return embeddings
 
     def count_labels(self: Any, labels: torch.Tensor) -> torch.Tensor:
-        """Units of each row of `labels (batch_size, target_sequence_length)`, -100 for padding; never 0."""
+        """Count the units of each row of `labels (batch_size, target_sequence_length)`, -100 for padding; never 0."""
         ids = labels.masked_fill(labels == -100, self.config.pad_token_id)
         length = self.get_decoder().units_written(ids)[:, -1].contiguous()
         if not torch.compiler.is_compiling() and bool((length < 1).any()):
@@ -82,19 +82,25 @@ class _Whole(StoresUnitTable):
 
     def _length_of_rows(self: Any, labels, decoder_input_ids):
         """
-        The length of a call without one: that of each row, counted from the labels (Takase & Okazaki 2019, section
-        3.1) or, in training, where label smoothing takes these away, from the decoder's ids; else the default.
+        Return the length of each row, for a call without a length: counted from the labels (Takase & Okazaki 2019,
+        section 3.1); in training without labels, which label smoothing removes, from the decoder's ids; else the
+        default.
         """
         ids = decoder_input_ids if labels is None and self.training else labels
         if not self.config.length_controlled or ids is None and self.training:
             return None
         return self.config.length if ids is None else self.count_labels(ids)
 
-    def _look_at_lengths(self: Any, length, ids: torch.Tensor | None) -> None:
-        """Warn, once, of lengths in training far from those of the labels: the stock collator takes a column."""
-        if self._looked or ids is None or not isinstance(length, torch.Tensor) or torch.compiler.is_compiling():
+    def _check_lengths(self: Any, length, ids: torch.Tensor | None) -> None:
+        """Warn, once, of training lengths that are far from the labels': the stock collator may pass a column."""
+        if (
+            self._checked_lengths
+            or ids is None
+            or not isinstance(length, torch.Tensor)
+            or torch.compiler.is_compiling()
+        ):
             return
-        self._looked = True
+        self._checked_lengths = True
         counted = self.get_decoder().units_written(ids.masked_fill(ids == -100, self.config.pad_token_id))[:, -1]
         warn_of_column(length, counted, self.config.length_unit)
 
@@ -104,17 +110,17 @@ class _Whole(StoresUnitTable):
         init_length_weights(module, self.config)
 
 
-class LengthControlledModel(_Whole):
+class LengthControlledModel(_LengthControlBase):
     """Base model whose `forward` takes `length`."""
 
     def forward(self, input_ids=None, attention_mask=None, decoder_input_ids=None, *args, length=None, **kwargs):
-        """The base model's `forward`; `length` and `progress` as in `LengthControlledDecoder.forward`."""
+        """Run the base model's `forward`; `length` and `progress` are as in `LengthControlledDecoder.forward`."""
         if length is None:
             length = self._length_of_rows(None, decoder_input_ids)
         return super().forward(input_ids, attention_mask, decoder_input_ids, *args, length=length, **kwargs)
 
 
-class LengthControlledForConditionalGeneration(CardOnPush, _Whole, LengthControlledGeneration):
+class LengthControlledForConditionalGeneration(CardOnPush, _LengthControlBase, LengthControlledGeneration):
     """Language-model head with `length` in `forward` and `generate`."""
 
     # The loss is a mean. Trainer takes the **kwargs of `forward` for a promise to divide it by `num_items_in_batch`
@@ -122,7 +128,7 @@ class LengthControlledForConditionalGeneration(CardOnPush, _Whole, LengthControl
     accepts_loss_kwargs = False
     model_class: type
 
-    # Every name is written out: Trainer keeps the columns and `generate` accepts the arguments that it finds here.
+    # The signature has every name, because Trainer keeps the columns, and `generate` accepts the arguments, in it.
     @takes_cache
     def forward(
         self,
@@ -141,27 +147,27 @@ class LengthControlledForConditionalGeneration(CardOnPush, _Whole, LengthControl
         **kwargs: Unpack[TransformersKwargs],
     ):
         """
-        The base model's `forward` with two more arguments.
+        Run the base model's `forward` with two more arguments.
 
         Args:
             length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested units.
-                Without it they are counted from `labels`, in training also from `decoder_input_ids`; else
+                By default they are counted from `labels`, in training also from `decoder_input_ids`; else
                 `config.length` holds.
             progress (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*): See
                 `LengthControlledDecoder.forward`.
 
         Raises:
-            `ValueError`: without any length, for a length under 1, and for labels with nothing but padding.
+            `ValueError`: without any length, for a length below 1, and for labels with nothing but padding.
         """
         if labels is not None and cache is not None and progress is None and self.config.counts_progress:
-            # prefix tuning: the cache begins with virtual tokens, which count nothing, and the labels are whole
+            # In prefix tuning the cache begins with virtual tokens, which count nothing, and the labels are complete.
             whole = decoder_input_ids
             ids = self.prepare_decoder_input_ids_from_labels(labels) if whole is None else whole
             progress = self.get_decoder().units_written(ids)
         if length is None:
             length = self._length_of_rows(labels, decoder_input_ids)
         elif self.training and self.config.length_controlled:
-            self._look_at_lengths(length, labels if decoder_input_ids is None else decoder_input_ids)
+            self._check_lengths(length, labels if decoder_input_ids is None else decoder_input_ids)
         return super().forward(
             input_ids,
             attention_mask=attention_mask,
@@ -183,12 +189,12 @@ class LengthControlledForConditionalGeneration(CardOnPush, _Whole, LengthControl
         model_inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
         if self.config.counts_progress:
             progress = self.get_decoder().units_written(input_ids)  # (B * beams, T)
-            # a slice whose stride grows with each step would make torch.compile compile again
+            # A slice whose stride grows with each step would make torch.compile compile again.
             model_inputs["progress"] = progress[:, -model_inputs["decoder_input_ids"].shape[1] :].contiguous()
         return model_inputs
 
     def _reorder_cache(self, cache, beam_idx: torch.Tensor):
-        """Reorder what beams have written; cross-attention stays, because the beams of a text read the same source."""
+        """Reorder the cache of the beams, without cross-attention: the beams of a text read the same source."""
         cache.self_attention_cache.reorder_cache(beam_idx)
         return cache
 
@@ -206,7 +212,7 @@ class LenCtrlBartForConditionalGeneration(LengthControlledForConditionalGenerati
 
 
 class _ResizesDecoder:
-    """Marian's decoder may have a vocabulary of its own."""
+    """Mixin for Marian, whose decoder may have a separate vocabulary."""
 
     def resize_decoder_token_embeddings(self: Any, *args, **kwargs):
         embeddings = super().resize_decoder_token_embeddings(*args, **kwargs)
@@ -268,7 +274,7 @@ class LenCtrlM2M100ForConditionalGeneration(
     config_class, model_class = LenCtrlM2M100Config, LenCtrlM2M100Model
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """What the other families have, for `DataCollatorForSeq2Seq`: the labels, shifted to the right."""
+        """Prepare decoder inputs for `DataCollatorForSeq2Seq`, as other families do: shift the labels to the right."""
         return m2m_100.shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
 
@@ -318,7 +324,7 @@ def _make_parts(head: Any, stock: ModuleType) -> None:
     if family == "M2M100":
         parts["SinusoidalPositionalEmbedding"] = PositionsOfIds
     for part, mixin in parts.items():
-        base: Any = getattr(stock, f"{family}{part}", None) or getattr(stock, f"{family}Stack")  # T5's, on both sides
+        base: Any = getattr(stock, f"{family}{part}", None) or getattr(stock, f"{family}Stack")  # T5's only class
         name = f"LenCtrl{family}{part}"
         fields = {"__module__": __name__, "__doc__": f"`{base.__name__}` in control; see `{mixin.__name__}`."}
         if part in ("Encoder", "Decoder"):
@@ -326,13 +332,14 @@ def _make_parts(head: Any, stock: ModuleType) -> None:
         globals()[name] = CONTROLLED[mixin, base] = type(name, (mixin, base), fields)
     CONTROLLED[LengthControlledModel, getattr(stock, f"{family}Model")] = head.model_class
     for made in (globals()[f"LenCtrl{family}Encoder"], globals()[f"LenCtrl{family}Decoder"], head.model_class):
-        # Hidden states and attentions are recorded for classes that are known by name. transformers 5.23 enters them
-        # in `__init__`, which a part that gets its class later does not run, and has no public function for it.
+        # transformers records hidden states and attentions for classes that it knows by name. transformers 5.23
+        # registers them in `__init__`, which a part that gets its class later does not run, and has no public function
+        # for it.
         dict.__setitem__(_CAN_RECORD_REGISTRY, str(made), made._can_record_outputs)
 
 
-# The families, by the plain model's type; NLLB's checkpoints are of type m2m_100. Conversion, registration and the
-# parts' classes are made from this.
+# The families, by the plain model's type; NLLB's checkpoints have type m2m_100. Conversion, registration and the
+# classes of the parts use this table.
 FAMILIES: dict[str, Any] = {
     "bart": LenCtrlBartForConditionalGeneration,
     "marian": LenCtrlMarianMTModel,
@@ -345,7 +352,7 @@ FAMILIES: dict[str, Any] = {
 }
 for _type, _head in FAMILIES.items():
     _make_parts(_head, globals()[_type])
-    # `save_pretrained` then ships this file and those it imports, for `trust_remote_code=True` without the package
+    # `save_pretrained` then copies this file and those it imports, for `trust_remote_code=True` without the package.
     _head.model_class.register_for_auto_class("AutoModel")
     _head.register_for_auto_class("AutoModelForSeq2SeqLM")
 __all__ = [_class.__name__ for _head in FAMILIES.values() for _class in (_head, _head.model_class)]

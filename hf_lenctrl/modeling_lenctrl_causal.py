@@ -1,4 +1,4 @@
-"""Any causal language model with a length: the model inside, the encoding added to its token embeddings."""
+"""Length control for any causal language model: a wrapper adds the length encoding to its token embeddings."""
 
 import copy
 import inspect
@@ -23,7 +23,8 @@ from .length_signal import (
 from .lengths import as_length_tensor
 
 
-# what the library asks the outer model and only the inner one knows; private names of transformers 5.23
+# transformers looks these names up on the outer model, but only the inner model has them. They are private in
+# transformers 5.23.
 _OF_INNER = (
     "_supports_sdpa",
     "_supports_flash_attn",
@@ -32,13 +33,13 @@ _OF_INNER = (
     "_can_compile_fullgraph",
     "_is_stateful",
     "_supports_default_dynamic_cache",
-    "_prepare_cache_for_generation",  # Mamba's has another name
+    "_prepare_cache_for_generation",  # Mamba has a method of its own
     "create_masks_for_generate",
 )
 
 
 class _BaseModel:
-    """The base model of a `LenCtrlForCausalLM`, for what puts a head of its own on it: TRL's trainers do."""
+    """The base model of a `LenCtrlForCausalLM`, for libraries that add their own head, as TRL's trainers do."""
 
     def __init__(self, whole: Any):
         self.whole, self.inner = whole, whole.language_model.base_model
@@ -58,7 +59,7 @@ class _BaseModel:
         cache=None,
         **kwargs,
     ):
-        """`forward` of the whole without labels and head: `last_hidden_state (batch_size, sequence_length, d)`."""
+        """Run `forward` without labels and head: `last_hidden_state (batch_size, sequence_length, d)`."""
         if self.whole.config.length_controlled:
             given = (None, length, progress, cache, attention_mask)
             inputs_embeds = self.whole.embed_with_length(input_ids, inputs_embeds, *given)
@@ -73,39 +74,39 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
     """
     Any model of `AutoModelForCausalLM`, with `length` in `forward` and `generate`.
 
-    The length is the answer's: the encoding stands on the last token of the prompt, which predicts the answer's first
-    token, and on the answer's tokens. Nothing is added to the prompt before it, so its cache serves every length.
-    Earlier answers of a chat are prompt.
+    The length is the answer's. The encoding is added to the last token of the prompt, which predicts the first token
+    of the answer, and to the answer's tokens. Nothing is added to the prompt before them, so its cache serves every
+    length. Earlier answers of a chat belong to the prompt.
 
     Args:
-        config (`LenCtrlCausalLMConfig`): Of the new model.
-        language_model (`PreTrainedModel`, *optional*): The causal model itself, which becomes a part of this one; by
-            default one is built from `config.text_config`.
+        config (`LenCtrlCausalLMConfig`): Configuration of the new model.
+        language_model (`PreTrainedModel`, *optional*): The causal model, which becomes a part of this one; by default
+            one is built from `config.text_config`.
     """
 
     config_class = LenCtrlCausalLMConfig
-    _looked = False  # at the lengths of a first batch in training
+    _checked_lengths = False  # whether the lengths of the first training batch were checked
     supports_gradient_checkpointing = True
-    # Private names of transformers 5.23. This class attends to nothing; and small steps of training would be lost in
-    # half precision
+    # These are private names of transformers 5.23. This class has no attention, and half precision would lose small
+    # steps of training.
     _supports_sdpa = _supports_flash_attn = _supports_flex_attn = True
     _keep_in_fp32_modules_strict = {"length_projection", "length_embedding"}
 
     def __init__(self, config: LenCtrlCausalLMConfig, language_model: PreTrainedModel | None = None):
-        config.validate()  # a value set after construction (`from_pretrained(path, length=75)`) is checked here
+        config.validate()  # checks values set after construction (`from_pretrained(path, length=75)`)
         super().__init__(config)
         inner: Any = language_model
         if inner is None:
             inner = AutoModelForCausalLM.from_config(config.text_config)
         self.language_model = inner
         config.text_config = inner.config
-        # the setter of transformers 5.23 would hand the choice down to `text_config` again
+        # The setter of transformers 5.23 would pass the choice on to `text_config` again.
         config._attn_implementation_internal = inner.config._attn_implementation
         for name in _OF_INNER:
             if hasattr(inner, name):
                 setattr(self, name, getattr(inner, name))
         self._read_by_inner = set(inspect.signature(inner.forward).parameters)
-        # as Trainer finds out for a plain model
+        # Trainer reads this of a plain model
         self.accepts_loss_kwargs = getattr(inner, "accepts_loss_kwargs", "kwargs" in self._read_by_inner)
         self.add_length_signal()
         self.post_init()
@@ -114,12 +115,12 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
 
     @property
     def base_model(self):
-        """The inner model's base model, which is given the length: its outputs have `last_hidden_state`."""
+        """Base model of the inner model, with the length; its outputs have `last_hidden_state`."""
         return _BaseModel(self)
 
     @property
     def embed_tokens(self):
-        """The inner model's token embeddings."""
+        """Token embeddings of the inner model."""
         return self.language_model.get_input_embeddings()
 
     def get_input_embeddings(self):
@@ -138,12 +139,12 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
         return self.language_model.get_decoder()
 
     def is_custom_code(self) -> bool:  # type: ignore[override]
-        """As of the inner model: loading leaves the buffers of what it takes for custom code without values."""
+        """Whether the inner model is custom code; loading does not fill the buffers of custom code."""
         return self.language_model.is_custom_code()
 
     @property
     def loss_function(self):
-        """The inner model's, which computes the loss."""
+        """Loss function of the inner model, which computes the loss."""
         return self.language_model.loss_function
 
     @loss_function.setter
@@ -152,18 +153,18 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
 
     @torch.no_grad()
     def _init_weights(self, module):
-        init_length_weights(module, self.config)  # the inner model has given its own weights theirs
+        init_length_weights(module, self.config)  # the inner model initializes its own weights
 
     def resize_token_embeddings(self, *args, **kwargs):
-        """The base model's method; tokens new to a model that counts characters must be counted: `set_unit_table`."""
+        """Resize the embeddings, as the base model does; units of new entries, but tokens, need `set_unit_table`."""
         embeddings = self.language_model.resize_token_embeddings(*args, **kwargs)
         self.resize_unit_table()
         return embeddings
 
     def _count_answers(self, args, kwargs):
         """
-        A hook before `forward` that counts the labels, where another `forward` was put in its place: TRL's gives the
-        base model no labels. There `config.length` is the length of each row, as it was in `generate`.
+        Count the answers in a hook before `forward`, for trainers that replace `forward`: TRL's passes no labels to
+        the base model. Without labels each row has the length `config.length`, as in `generate`.
         """
         labels, length = kwargs.get("labels"), kwargs.get("length")
         replaced = "forward" in vars(self) and self.config.length_controlled
@@ -176,22 +177,22 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
         return args, kwargs | {"progress": progress, "length": own if length is None else length}
 
     def embed_with_length(self, input_ids, inputs_embeds, labels, length, progress, cache, mask) -> torch.Tensor:
-        """Embeddings with the encoding of progress and length, `(batch_size, sequence_length, d)`; see `forward`."""
+        """Embed tokens, and add the encoding of progress and length: `(batch_size, sequence_length, d)`."""
         embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds  # (B, T, d)
         progress, lengths = self._progress_and_length(labels, length, progress, cache, embeds, mask)
-        # where, not a product: the prompt's embeddings stay what they were, bit for bit
+        # `where` keeps the prompt's embeddings bit for bit; a product would not.
         signal = self.add_signal(embeds, progress.clamp(min=0), lengths)
         return torch.where((progress < 0).unsqueeze(2), embeds, signal)
 
     def _progress_and_length(self, labels, length, progress, cache, embeds, mask):
-        """Progress `(batch_size, sequence_length)` and lengths `(batch_size,)`, or of the same shape."""
+        """Return progress `(batch_size, sequence_length)` and lengths `(batch_size,)` or of the same shape."""
         rows, columns = embeds.shape[:2]
         if labels is not None and progress is None:
             progress, own = answer_progress(self.unit_table, labels, eos_of(self))
             if length is None:
                 return progress, own
-            if self.training and not self._looked and not torch.compiler.is_compiling():
-                self._looked = True
+            if self.training and not self._checked_lengths and not torch.compiler.is_compiling():
+                self._checked_lengths = True
                 warn_of_column(as_length_tensor(length, rows, own.device, least=0), own, self.unit_table.unit)
         elif progress is None and self.training:
             raise ValueError(
@@ -201,12 +202,12 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
             if getattr(cache, "get_seq_length", int)():
                 raise ValueError("progress cannot be counted from a cached sequence; call generate(), or pass it")
             mask = mask if mask is not None and mask.shape == (rows, columns) else None
-            progress = first_progress(columns, rows, embeds.device, mask)  # all that came in is the prompt
+            progress = first_progress(columns, rows, embeds.device, mask)  # all ids are the prompt
         virtual = columns - progress.shape[1]
         lengths = length
         if not isinstance(length, torch.Tensor) or length.shape != progress.shape:
             lengths = required_length(length, self.config, embeds, self.training)
-        if virtual > 0:  # prompt tuning puts embeddings of its own before the prompt
+        if virtual > 0:  # prompt tuning adds embeddings before the prompt
             progress = torch.nn.functional.pad(progress, (virtual, 0), value=-1)
             lengths = lengths if lengths.ndim == 1 else torch.nn.functional.pad(lengths, (virtual, 0))
         return progress, lengths
@@ -228,20 +229,20 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
         **kwargs,
     ):
         """
-        The inner model's `forward` with two more arguments.
+        Run the inner model's `forward` with two more arguments.
 
         Args:
             length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested units of
-                each answer. Without it they are counted from the labels; without labels `config.length` holds. Of
-                each position where it has the shape of `progress`.
+                each answer, or in the shape of `progress` for each position. By default they are counted from the
+                labels; without labels `config.length` holds.
             progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): Units of the answer
-                written before each prediction, -1 where no answer is predicted. Counted from the labels; without
-                labels all of `input_ids` is the prompt, and its last token that `attention_mask` does not hide
-                predicts the answer's first.
-            prompt (`tuple`, *optional*): Not read; `generate` with an adapter asks whether it is known here.
+                produced before each prediction, -1 where no answer is predicted. By default counted from the labels;
+                without labels all of `input_ids` is the prompt, and its last token that `attention_mask` does not hide
+                predicts the first token of the answer.
+            prompt (`tuple`, *optional*): Not used; `generate` with an adapter checks that this name exists.
 
         Raises:
-            `ValueError`: without any length, for a length under 1, for an answer without any unit, for labels
+            `ValueError`: without any length, for a length below 1, for an answer without any unit, for labels
                 with several answers in a row, and in training without labels.
         """
         if self.config.length_controlled:
@@ -253,7 +254,7 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
             if kwargs.get(name) is None and getattr(self.config, name) != getattr(self.config.text_config, name):
                 kwargs[name] = getattr(self.config, name)
         some = dict.fromkeys(CACHE_NAMES, cache) | {"position_ids": position_ids, "logits_to_keep": logits_to_keep}
-        # which not every model knows
+        # not every model has this argument
         kwargs |= {name: x for name, x in some.items() if x is not None and name in self._read_by_inner}
         return self.language_model(
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, labels=labels, **kwargs
@@ -262,8 +263,9 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
     @takes_cache
     def generate(self, inputs=None, *args, cache=None, **kwargs):
         """
-        `LengthControlledGeneration.generate`; the length is that of the answer, behind the prompt that came in. As
-        `length` a `JsonStringsLogitsProcessor` tells the model that of each string; the call is then the base class's.
+        Generate answers, see `LengthControlledGeneration.generate`; the length is that of the answer, behind the
+        prompt. A `JsonStringsLogitsProcessor` as `length` conditions the model on the length of each string; the call
+        is then the base class's.
         """
         if kwargs.get("inputs_embeds") is not None:
             raise ValueError("generate needs the prompt's ids, got inputs_embeds; pass input_ids")
@@ -292,9 +294,9 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
         self, input_ids, prompt: tuple | None = None, length=None, **kwargs
     ):
         """
-        The inner model's method, and progress, counted over the answer, which beam search has already reordered.
-        `prompt` has the columns of a cache that are not among the ids, the ids' columns that are no answer, and, if
-        there are any, the `Thoughts` and whether each prompt closes them, `(batch_size,)`.
+        Prepare the inner model's inputs, and add the progress, counted over the answer, which beam search has already
+        reordered. `prompt` has the columns of a cache that are not among the ids, the ids' columns before the answer,
+        and, if there are any, the `Thoughts` and whether each prompt closes them, `(batch_size,)`.
         """
         model_inputs = self.language_model.prepare_inputs_for_generation(input_ids, **kwargs)
         if not self.config.length_controlled:
@@ -312,16 +314,17 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
             progress = torch.cat([progress[:, :-1], own], dim=1)
         elif given > end:
             progress = torch.cat([progress, self.units_written(input_ids[:, end:])], dim=1)
-        if given < end:  # with `prefill_chunk_size` a part of the prompt, behind what the cache has
+        if given < end:  # `prefill_chunk_size` passes a part of the prompt, behind the cached part
             progress = progress[:, : int(kwargs[CACHE].get_seq_length()) - start + columns]
-        # a slice whose stride grows with each step would make torch.compile compile again
+        # A slice whose stride grows with each step would make torch.compile compile again.
         return model_inputs | {"progress": progress[:, -columns:].contiguous(), "length": length}
 
 
 def _without_answer(cache: Any, start: int, columns: int) -> Any:
     """
-    The cache of a call of `generate` up to the answer of the call before, which has that answer's encoding in it;
-    `None` for a cache that cannot be cut. The call has `columns` ids, behind `start` columns of the cache.
+    Return the cache of a call of `generate` without the answer of the previous call, because it contains that answer's
+    length encoding; `None` for a cache that cannot be cut. The call has `columns` ids, behind `start` columns of the
+    cache.
     """
     first = getattr(cache, "answer_column", None)
     if first is None:
@@ -332,13 +335,13 @@ def _without_answer(cache: Any, start: int, columns: int) -> Any:
         )
     try:
         cache.crop(min(first - cache.get_seq_length(), 0))
-    except (AttributeError, NotImplementedError, RuntimeError, ValueError):  # of fixed size, or with a window
+    except (AttributeError, NotImplementedError, RuntimeError, ValueError):  # it has a fixed size or a window
         return None
     return cache
 
 
 def is_plain_causal(model: Any) -> bool:
-    """Whether a model is one that `LenCtrlForCausalLM` can hold."""
+    """Return whether a model is a plain causal model, which `LenCtrlForCausalLM` can contain."""
     config = model.config
     return model.can_generate() and not config.is_encoder_decoder and not hasattr(config, "length_encoding")
 
@@ -357,7 +360,7 @@ def _check_taken(plain: Any, model: LenCtrlForCausalLM) -> None:
         try:
             if not torch.equal(expected, model(ids, use_cache=False, length=4).logits):
                 reason = "reads the ids beside their embeddings"
-            plain(inputs_embeds=2 * embed(ids), use_cache=False)  # no token's, as with a length
+            plain(inputs_embeds=2 * embed(ids), use_cache=False)  # no token has these embeddings, as with a length
         except Exception as error:
             reason = f"does not take embeddings in the place of ids ({type(error).__name__}: {error})"
     if reason:
@@ -366,11 +369,11 @@ def _check_taken(plain: Any, model: LenCtrlForCausalLM) -> None:
 
 def control_causal(plain: Any, **fields) -> LenCtrlForCausalLM:
     """
-    A length-controlled model around `plain`, in eval mode; `fields` are those of `LengthControlRules`. Raises
-    `ValueError` for a model that does not take embeddings instead of ids, or whose outputs then differ.
+    Build a length-controlled model around `plain`, in eval mode; `fields` are those of `LengthControlRules`. Raises
+    `ValueError` for a model that does not accept embeddings instead of ids, or whose outputs then differ.
     """
-    # A composite configuration hands its own choice of attention down, and with None the causal mask is missing.
-    # transformers 5.23 has no public name to read it by.
+    # A composite configuration passes its own choice of attention on, and with None the causal mask is missing.
+    # transformers 5.23 has no public name for this choice.
     attention = plain.config._attn_implementation
     fields |= {"text_config": plain.config, "attn_implementation": attention}
     config = LenCtrlCausalLMConfig(**fields)

@@ -1,4 +1,4 @@
-"""Make the models known to the Auto classes and to `pipeline` of transformers; import them when they are used.
+"""Register the models in the Auto classes and in `pipeline` of transformers; import them when they are used.
 
 transformers keeps classes in tables, and a model's class needs most of torch and transformers. So each table gets a
 `Lazy` part when transformers makes it: `import hf_lenctrl` then imports nothing, and `lenctrl --help` needs no torch.
@@ -11,8 +11,8 @@ from importlib.abc import MetaPathFinder
 from typing import Any
 
 
-# the plain model's type -> its model with a language-model head, base model, and tokenizer for checkpoints that do not
-# name theirs; mBART, M2M100 and Pegasus have several, so theirs must
+# For each plain model's type: its model with a language-model head, its base model, and the tokenizer for checkpoints
+# that do not name one. mBART, M2M100 and Pegasus have several tokenizers, so their checkpoints must name one.
 FAMILIES = {
     "bart": ("LenCtrlBartForConditionalGeneration", "LenCtrlBartModel", "BartTokenizer"),
     "marian": ("LenCtrlMarianMTModel", "LenCtrlMarianModel", "MarianTokenizer"),
@@ -27,7 +27,7 @@ _CONFIGS = {kind: f"hf_lenctrl.configuration_lenctrl:{base[:-5]}Config" for kind
 _CAUSAL = "hf_lenctrl.configuration_lenctrl:LenCtrlCausalLMConfig"
 _PREDICTOR = "hf_lenctrl.length_predictor:LengthPredictor"
 _MODELING = "hf_lenctrl.modeling_lenctrl:"
-# module of transformers -> its tables, and what they get; "module:name" is imported when it is looked up
+# For each module of transformers: its tables and their new entries. "module:name" is imported when it is looked up.
 TABLES: dict[str, dict[str, dict[str, str]]] = {
     "transformers.models.auto.configuration_auto": {
         "CONFIG_MAPPING": {
@@ -58,15 +58,15 @@ TABLES: dict[str, dict[str, dict[str, str]]] = {
 
 
 def load(place: str) -> Any:
-    """Return what stands at a place, `"module:name"`."""
+    """Load and return the object at a place, `"module:name"`."""
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 class Lazy(MutableMapping):
     """
-    A table with the entries of `known`, and with `places`, whose values are imported when they are looked up; so are
-    those keys that are classes: a key may be the place of one.
+    A table with the entries of `known` and of `places`. The values of `places` are imported when they are looked up;
+    so are its keys that are the place of a class.
     """
 
     def __init__(self, known: MutableMapping, places: dict[str, str]):
@@ -98,20 +98,20 @@ class Lazy(MutableMapping):
 
 
 def _fill(name: str) -> None:
-    """Add what belongs into the tables of a module of transformers, which was imported."""
+    """Fill the tables of an imported module of transformers."""
     for table, places in TABLES[name].items():
         mapping = getattr(sys.modules[name], table)
-        # transformers' own place for registered classes; its name is private in transformers 5.23
+        # transformers stores registered classes here; the name is private in transformers 5.23.
         attribute = "supported_tasks" if table == "PIPELINE_REGISTRY" else "_extra_content"
         if not isinstance(getattr(mapping, attribute), Lazy):
             setattr(mapping, attribute, Lazy(getattr(mapping, attribute), places))
 
 
 class _Filler(MetaPathFinder):
-    """Finds the modules with the tables as the other finders do, and fills the tables once a module has run."""
+    """Finder of the modules with the tables: it uses the other finders, and fills the tables after the import."""
 
     def find_spec(self, name, path=None, target=None):
-        """Return the module's spec, `None` for all others."""
+        """Find the spec of a module with tables; return `None` for all other modules."""
         if name not in TABLES:
             return None
         found = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
@@ -128,7 +128,7 @@ class _Filler(MetaPathFinder):
 
 
 def register() -> None:
-    """Fill the tables of transformers: at once where it is imported already, else when it is."""
+    """Register the models: fill the tables of transformers at once if it is imported, else on its import."""
     for name in TABLES:
         if name in sys.modules:
             _fill(name)

@@ -1,4 +1,4 @@
-"""The files that an index of sharded weights may name."""
+"""Check the files that an index of sharded weights names."""
 
 import json
 from pathlib import Path, PureWindowsPath
@@ -7,8 +7,8 @@ from typing import Any
 
 def check_shards(name, subfolder: str | None = None) -> None:
     """
-    Raise `OSError` where an index of weights in a model's folder names a file outside that folder: transformers
-    would read it. A name on the Hub passes, because there no file lies outside the repository.
+    Raise `OSError` if an index of weights in a model's folder names a file outside that folder, because transformers
+    would read it. A name on the Hub passes, because there no file is outside the repository.
     """
     if not name:
         return

@@ -14,25 +14,26 @@ from .lengths import is_integer
 from .unit_vocabulary import UnitVocabulary, entries_of
 
 
-WHITE = b" \t\r\n"  # that stands between the marker and the answer, and does not count
-_ROOM = 32_768  # tokens of thoughts where a call has no budget, as thinking models recommend
-_BLANKS = 8  # entries of white space between a marker and the end of a prompt
+WHITE = b" \t\r\n"  # white space between the marker and the answer, which does not count
+_ROOM = 32_768  # tokens of thoughts if a call has no budget; thinking models recommend this number
+_BLANKS = 8  # most entries of white space between a marker and the end of a prompt
 
 
 class AnswerMarker:
     """
-    Finds a text, or ids, in whatever entries of a vocabulary they are written.
+    A search for a marker, a text or ids, which may be split into any entries of a vocabulary.
 
-    A machine reads the symbols of the entries: the bytes of a text, or the ids themselves. Its state is how many
-    symbols of the marker are read (Knuth, Morris & Pratt 1977). From state `s`, entry `v` leads to `following[s, v]`.
-    A number from `len(symbols)` on means that the marker ended in the entry, and says which of `rests` is behind it.
+    An automaton reads the symbols of the entries: the bytes of a text, or the ids themselves. Its state is the number
+    of symbols of the marker that are read (Knuth, Morris & Pratt 1977). From state `s`, entry `v` leads to
+    `following[s, v]`. A number from `len(symbols)` on means that the marker ended in the entry; it gives the index in
+    `rests` of the rest behind the marker.
 
     Args:
-        tokenizer (`PreTrainedTokenizerBase`): One that decodes by pieces, see `UnitTable.from_tokenizer`.
-        marker (`str` or `list[int]`): A text, also of special tokens; or ids, found only as these.
+        tokenizer (`PreTrainedTokenizerBase`): A tokenizer that decodes by pieces, see `UnitTable.from_tokenizer`.
+        marker (`str` or `list[int]`): A text, also of special tokens; or ids, which are found only as these ids.
 
     Raises:
-        `ValueError`: for a marker that the tokenizer cannot write.
+        `ValueError`: for a marker that the tokenizer cannot encode.
     """
 
     def __init__(self, tokenizer, marker: str | Sequence[int]):
@@ -42,7 +43,7 @@ class AnswerMarker:
         self.first, self.later = vocabulary.first, vocabulary.later
         self.data = list(self.later)
         for i, name in zip(self.special, tokenizer.convert_ids_to_tokens(list(self.special)), strict=True):
-            # it writes nothing, but may be of the marker
+            # A special token adds nothing, but may belong to the marker.
             self.data[i] = name.encode() if isinstance(marker, str) and name in marker else b""
         self.blank = torch.tensor([bool(data) and not data.strip(WHITE) for data in self.data])  # (V,)
         self.symbols: Sequence[int] = marker.encode() if isinstance(marker, str) else tuple(marker)
@@ -56,7 +57,7 @@ class AnswerMarker:
 
     def _machine(self, entries: Sequence[Sequence[int]]) -> torch.Tensor:
         symbols, most = self.symbols, len(self.symbols)
-        shorter = [0] * (most + 1)  # symbols that are read even where the next one does not follow
+        shorter = [0] * (most + 1)  # symbols that are still read if the next one differs (failure function)
 
         def step(state: int, symbol: int) -> int:
             while state and symbol != symbols[state]:
@@ -65,8 +66,8 @@ class AnswerMarker:
 
         for end in range(2, most + 1):
             shorter[end] = step(shorter[end - 1], symbols[end - 1])
-        # where a first symbol leads elsewhere than from the start; from all other states an entry leads where it does
-        # from the start
+        # For each first symbol, these states have another successor than the start has. From all other states an entry
+        # leads to the same state as from the start.
         apart = {x: [s for s in range(1, most) if step(s, x) != step(0, x)] for x in {*symbols}}
         following = torch.zeros(most, len(entries), dtype=torch.long)
         for i, entry in enumerate(entries):
@@ -92,10 +93,10 @@ class AnswerMarker:
 
     def split(self, ids: Sequence[int], closed: bool = False) -> tuple[str, str | None]:
         """
-        Thoughts and answer of generated `ids`, as texts without white space around them; `None` where the marker does
-        not come. Behind a prompt whose thoughts are `closed` all is answer.
+        Split generated `ids` into thoughts and answer, as texts without white space around them; the answer is `None`
+        without a marker. If the prompt has `closed` the thoughts, all ids are the answer.
         """
-        ids = [i for i in ids if i < len(self.data)]  # no tokenizer writes the others
+        ids = [i for i in ids if i < len(self.data)]  # no tokenizer decodes the others
         end = 0 if closed else self._end(ids)
         before = b"".join(self.data[i] for i in ids[:end])
         behind = b""
@@ -113,8 +114,8 @@ class AnswerMarker:
 
     def tables(self, table: Any) -> tuple[Any, Any]:
         """
-        The `UnitTable` of an answer, without its white space at the start; and the same with one more entry for each
-        of `rests`, to stand in the place of the entry that ends the marker. Made once for a table.
+        Return two tables for answers: a `UnitTable` that does not count white space at the start; and the same with
+        one more entry for each of `rests`, which replaces the entry that ends the marker. Both are cached for a table.
         """
         made = self._made.get(table)
         if made is None or made[0] is not table.weights:
@@ -125,7 +126,7 @@ class AnswerMarker:
         table.require_filled()
         weights, following = table.weights.cpu(), table.next_state.cpu().long()  # (S, V) each
         tokens = len(weights) == 1
-        if tokens:  # it needs a state before the first token
+        if tokens:  # tokens need a state before the first token
             following = torch.stack([(weights[0] != 0).long(), torch.ones_like(following[0])])
             weights = weights.repeat(2, 1)
         count = _Count(self, weights, following)
@@ -135,7 +136,7 @@ class AnswerMarker:
             if data and not text and i not in self.special:
                 units[i], states[i] = 0, 0
             elif text != self.first[i] and i not in self.special and not tokens:
-                # one that cannot be counted is forbidden
+                # An entry that cannot be counted is forbidden.
                 units[i], states[i] = count.of(text) or (min(units[i], ~units[i]), states[i])
         rests = [(0, 0), *((1, 1) if tokens else count.of(rest) for rest in [*self.rests][1:])]
         if None in rests:
@@ -152,7 +153,7 @@ class AnswerMarker:
 
 
 class _Count:
-    """Counts bytes that are no entry of a vocabulary, by the entries that they consist of."""
+    """A counter for bytes that are not an entry of a vocabulary; it splits them into entries."""
 
     def __init__(self, marker: AnswerMarker, weights: torch.Tensor, following: torch.Tensor):
         self.weights, self.following = weights.numpy(), following.numpy()
@@ -162,7 +163,7 @@ class _Count:
         )
 
     def of(self, data: bytes) -> tuple[int, int] | None:
-        """Units at the start of a text, below 0 for an invalid one, and the state; `None` without such entries."""
+        """Return the units of the bytes at the start, below 0 if invalid, and the state; `None` without entries."""
         entries = self._entries(data, self.first)
         if entries is None:
             return None
@@ -181,13 +182,13 @@ class _Count:
 
 class Thoughts:
     """
-    Counts the answers of a batch, each from its marker on.
+    A counter of the answers of a batch, each behind its marker.
 
-    The state of a text is that in `table`; before the marker it is `~` that of the marker's machine, below 0.
+    The state of a text is its state in `table`; before the marker it is `~state` of the marker's automaton, below 0.
 
     Args:
-        marker (`AnswerMarker`): What an answer begins behind.
-        table (`UnitTable`): Of the model's vocabulary.
+        marker (`AnswerMarker`): The marker before an answer.
+        table (`UnitTable`): Table of the model's vocabulary.
         budget (`int`, *optional*): Entries that the thoughts may have.
     """
 
@@ -196,7 +197,7 @@ class Thoughts:
         self.table, self._longer = marker.tables(table)
         device, unknown = table.weights.device, table.weights.shape[1] - len(marker.data)
         self._following = pad(marker.following, (0, unknown)).to(device)  # (L, V)
-        # of each state of the machine, entries that end the marker and go on
+        # For each state of the automaton, these entries end the marker and go on.
         self.endings = [(row > len(marker.symbols)).nonzero().squeeze(1) for row in self._following]
         self._blank = pad(marker.blank, (0, unknown)).to(device)  # (V,)
 
@@ -205,20 +206,20 @@ class Thoughts:
 
     @property
     def room(self) -> int:
-        """Entries of the thoughts and the marker, at most."""
+        """Most entries that the thoughts and the marker may have."""
         return _ROOM if self.budget is None else self.budget + len(self.marker.ids)
 
     def _read(self, ids: torch.Tensor) -> torch.Tensor:
-        """What each of `ids (rows, positions)` leads the marker's machine to, up to the first marker."""
+        """Return the state of the marker's automaton after each of `ids (rows, positions)`, up to the first marker."""
         state = torch.zeros_like(ids)
-        while True:  # few rounds: what was read before the last symbols of a marker changes nothing
+        while True:  # fixed-point iteration; few rounds, because only the last symbols matter
             reached = self._following[pad(state, (1, 0))[:, :-1], ids]
             known, state = state, reached.masked_fill(reached >= len(self._following), 0)
             if torch.equal(known, state):
                 return reached
 
     def behind(self, state: int, entries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Units and states behind each of the entries `(n,)` that follow thoughts of this state: `(n,)` each."""
+        """Return the units and states behind each of the entries `(n,)` that follow thoughts of this state: `(n,)`."""
         reached = self._following[~state, entries]
         rest = reached - len(self._following)
         column = self.table.weights.shape[1] + rest.clamp(min=0)
@@ -226,15 +227,16 @@ class Thoughts:
         return torch.where(rest < 0, 0, units), torch.where(rest < 0, ~reached, to)
 
     def closed(self, prompt: torch.Tensor) -> torch.Tensor:
-        """Whether each prompt `(rows, positions)` ends in a marker, with nothing but white space behind: `(rows,)`."""
+        """Return whether each prompt `(rows, positions)` ends in a marker and perhaps white space: `(rows,)`."""
         end = prompt[:, -len(self._following) - _BLANKS :]
         blank = pad(self._blank[end].long().flip(1).cumprod(1).flip(1), (0, 1), value=1)[:, 1:]
         return ((self._read(end) == len(self._following)) & (blank == 1)).any(dim=1)
 
     def _answers(self, written: torch.Tensor, closed: torch.Tensor | None):
         """
-        What each row's last entry leads the marker's machine to; whether the row has a marker; the marker's column, 0
-        for the end of the prompt: `(rows,)` each. And the answers, moved to the first column.
+        Find the answers. Return for each row, `(rows,)` each: the last state of the marker's automaton; whether the
+        row has a marker; the marker's column, 0 for the end of the prompt. Return also the answers, moved to the first
+        column.
         """
         most = len(self._following)
         before = written.new_zeros(len(written)) if closed is None else most * closed.long()
@@ -250,8 +252,8 @@ class Thoughts:
 
     def progress(self, ids: torch.Tensor, closed: torch.Tensor | None = None) -> torch.Tensor:
         """
-        Units of each answer after the prompt and after each of its `ids (rows, positions)`, -1 before its marker:
-        `(rows, positions + 1)`. Rows whose prompts are `closed (rows,)` have their marker there.
+        Return the progress: the units of each answer after the prompt and after each of its `ids (rows, positions)`,
+        -1 before its marker: `(rows, positions + 1)`. Rows whose prompts are `closed (rows,)` have their marker there.
         """
         device = self._blank.device
         _, begun, start, answers = self._answers(ids.to(device), None if closed is None else closed.to(device))
@@ -260,7 +262,7 @@ class Thoughts:
         return torch.where(begun.unsqueeze(1) & (column >= 0), written, -1).to(ids.device)
 
     def count_and_state(self, ids: torch.Tensor, prompt: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-        """Units and state of each answer: `ids (rows, positions)`, the prompt first -> `(rows,)` each."""
+        """Return units and state of each answer, `(rows,)`; `ids (rows, positions)` begin with the prompt."""
         read, begun, start, answers = self._answers(ids[:, prompt:], self.closed(ids[:, :prompt]))
         last = (ids.shape[1] - prompt - start).unsqueeze(1)
         count, state = (
@@ -271,13 +273,13 @@ class Thoughts:
 
 
 class ThinkingBudgetLogitsProcessor(LogitsProcessor):
-    """Writes the marker where the budget of `thoughts` is used up; the first `prompt_length` positions are none."""
+    """Adds the marker once the budget of `thoughts` is used up; the first `prompt_length` positions do not count."""
 
     def __init__(self, thoughts: Thoughts, prompt_length: int = 0):
         self.thoughts, self.prompt_length = thoughts, prompt_length
 
     def __call__(self, input_ids, scores):
-        """`(rows, sequence_length)` and `(rows, vocab_size)` -> `(rows, vocab_size)`."""
+        """Return the scores `(rows, vocab_size)` with forced markers, for ids `(rows, sequence_length)`."""
         over, marker = input_ids.shape[1] - self.prompt_length - self.thoughts.budget, self.thoughts.marker.ids
         if not 0 <= over < len(marker):
             return scores
@@ -306,7 +308,7 @@ def check_thinking(length_from, budget) -> None:
 
 
 def marker_of(length_from: str | Sequence[int], tokenizer) -> AnswerMarker:
-    """The marker of a call, made once. Raises `ValueError` without a tokenizer, and as `AnswerMarker`."""
+    """Return the cached marker of a call. Raises `ValueError` without a tokenizer, and as `AnswerMarker` does."""
     if tokenizer is None:
         raise ValueError(f"length_from={length_from!r} needs the model's tokenizer; pass tokenizer=tokenizer")
     return _marker(tokenizer, length_from if isinstance(length_from, str) else tuple(length_from))
@@ -314,8 +316,8 @@ def marker_of(length_from: str | Sequence[int], tokenizer) -> AnswerMarker:
 
 def thoughts_of(length_from, tokenizer, table: Any, budget: int | None = None) -> Thoughts | None:
     """
-    The thoughts of a call with `length_from`, `None` where it has none; a `Thoughts` stays as it is. Raises as
-    `check_thinking` and `marker_of`.
+    Return the thoughts of a call with `length_from`, `None` for a call without it; a `Thoughts` is returned unchanged.
+    Raises as `check_thinking` and `marker_of` do.
     """
     if isinstance(length_from, Thoughts):
         return length_from

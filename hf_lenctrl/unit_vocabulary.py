@@ -1,4 +1,4 @@
-"""What each entry of a tokenizer's target vocabulary decodes to."""
+"""The text that each entry of a tokenizer's target vocabulary decodes to."""
 
 import json
 import math
@@ -11,40 +11,40 @@ import torch
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 
-_MOST_STATES = 250  # of a cost; a byte numbers them
-_MOST_ENTRIES = 8_000_000  # of its table: fewer states for a large vocabulary
-# The characters that `str.split` splits at and that take more than one byte
+_MOST_STATES = 250  # most states of a cost, which a byte numbers
+_MOST_ENTRIES = 8_000_000  # most entries of its table; a large vocabulary gets fewer states
+# These are the characters of more than one byte that `str.split` splits at.
 _WIDE_SPACES = [c.encode("utf-8") for c in map(chr, range(0x80, 0x3001)) if c.isspace()]
 
 
 def skipped_ids(tokenizer) -> set[int]:
-    """Ids that `decode(skip_special_tokens=True)` leaves out: the one definition of what writes nothing."""
+    """Return the ids that `decode(skip_special_tokens=True)` skips: the only definition of ids that add nothing."""
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return set(tokenizer.all_special_ids)
     special = [i for i, token in backend.get_added_tokens_decoder().items() if token.special]
-    return {i for i in special if not backend.decode([i])}  # one that is normalized may not be recognized, and stay
+    return {i for i in special if not backend.decode([i])}  # decoding may keep a normalized special token
 
 
 def entries_of(tokenizer) -> tuple[int, set[int]]:
-    """Size of a tokenizer's target vocabulary, and those of its entries that write nothing."""
+    """Return the number of entries of a tokenizer's target vocabulary, and the ids among them that add nothing."""
     special = skipped_ids(tokenizer)
-    # M2M100 leaves its language codes out of its own size
+    # M2M100 does not count its language codes in its size.
     codes = special | set(getattr(tokenizer, "lang_code_to_id", {}).values())
     separate = getattr(tokenizer, "separate_vocabs", False)
     size = len(tokenizer.target_encoder) if separate else max(len(tokenizer), max(codes, default=0) + 1)
-    return size, {i for i in special if i < size}  # length tokens are beyond a target vocabulary of its own
+    return size, {i for i in special if i < size}  # a separate target vocabulary has no length tokens
 
 
 class UnitVocabulary:
-    """What each entry of a tokenizer's target vocabulary decodes to: first in a text, and later."""
+    """The text that each entry of a tokenizer's target vocabulary decodes to, first in a text and later."""
 
     def __init__(self, tokenizer, vocab_size: int, special: set[int]):
         self.tokenizer, self.special = tokenizer, special
         pieces = [piece or "" for piece in tokenizer.convert_ids_to_tokens(list(range(vocab_size)))]
         backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         decoder = json.loads(backend.to_str())["decoder"] if backend is not None else None
-        # Marian and M2M100 strip the text they join: white space alone starts none, and none ends on it
+        # Marian and M2M100 strip the joined text: it neither starts nor ends with white space.
         self.strips = hasattr(tokenizer, "spm_target") or hasattr(tokenizer, "sp_model")
         if self.strips:
             single = _single_bytes(tokenizer)
@@ -54,13 +54,13 @@ class UnitVocabulary:
                 for p, data in zip(pieces, self.later, strict=True)
             ]
         elif decoder is not None and decoder["type"] == "ByteLevel":
-            # Rust takes a piece with any other character for plain text
+            # The Rust decoder treats a piece with any other character as plain text.
             self.later = [
                 bytes(map(_BYTE_OF.__getitem__, p)) if _BYTE_OF.keys() >= set(p) else p.encode("utf-8") for p in pieces
             ]
             self.first = self.later
         elif decoder is not None:
-            # Rust decodes the list piece by piece and knows which one is the first
+            # The Rust decoder decodes the list piece by piece and knows the first piece.
             join = backend.decoder.decode
             anchor = join(["a"])
             fallback = "ByteFallback" in json.dumps(decoder)
@@ -73,13 +73,13 @@ class UnitVocabulary:
             )
 
     def texts(self, most: int = 1000) -> list[str]:
-        """Entries that are text by themselves, evenly from the whole vocabulary."""
+        """Return the texts of entries that are text by themselves, evenly from the whole vocabulary."""
         whole = [text for text, rest in map(_split_utf8, self.later) if text and not rest]
         return whole[:: len(whole) // most + 1]
 
     def machine(self, unit: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """Weights and next states: the states that the pieces can lead to, each run over all pieces."""
-        # started, white space last, bytes of an open character
+        """Build the automaton: the weights and next states of all reachable states, over all pieces."""
+        # A state says: text has started, white space is last, bytes of an open character.
         order: list[tuple] = [(False, True, b""), (True, False, b"")]
         order += [(True, True, b"")] if unit == "word" or self.strips else []
         continuing = [i for i, data in enumerate(self.later) if data and 0x80 <= data[0] < 0xC0]
@@ -87,12 +87,12 @@ class UnitVocabulary:
         return _tensors(order, _run(self, order, lambda state, i: self._write(state, i, unit), continuing, strips))
 
     def _write(self, state, i: int, unit: str):
-        """Weight of entry `i` and the state after it."""
+        """Return the weight of entry `i` and the state after it."""
         started, white, waiting = state
         data = self.later[i] if started else self.first[i]
         text, rest = _split_utf8(waiting + data)
         broken = text is None
-        if text is None:  # stray bytes: no white space, and of a character only the first byte counts
+        if text is None:  # the first stray byte of a character counts, the others do not
             text, rest = _split_utf8(data.lstrip(_CONTINUATION))
             text, waiting = "\ufffd" + (text or ""), b"?"
         if unit == "character":
@@ -112,26 +112,27 @@ class UnitVocabulary:
 
 
 class _Piece(NamedTuple):
-    """What an entry decodes to."""
+    """The decoded text of an entry."""
 
-    kinds: tuple[int, ...] | None  # of its characters; `None` for bytes that are no text by themselves
-    open: bytes  # of the character that is begun at its end
-    blank: bool  # whether it is nothing but white space
-    white: bool  # whether its last character is
-    data: bytes  # where `kinds` is `None`
+    kinds: tuple[int, ...] | None  # kinds of its characters; `None` for bytes that are not a text by themselves
+    open: bytes  # first bytes of an incomplete character at its end
+    blank: bool  # whether it is only white space
+    white: bool  # whether its last character is white space
+    data: bytes  # its bytes if `kinds` is `None`
 
 
 class CostVocabulary:
     """
-    The table of a cost that adds up over characters, see `Columns` and `CharacterCost`.
+    The automaton of a cost that is a sum over characters, see `Columns` and `CharacterCost`.
 
-    A character that is split over entries costs when its last byte is written. A state knows the context and the first
-    bytes, in groups that continue alike. If there are too many groups, only the most frequent get a state. A
-    constraint forbids the others, and they count as the dearest character, so that a count is never too low.
+    A character that is split over entries is counted at its last byte. A state has the context and the group of the
+    first bytes, an equivalence class with the same continuations. If there are too many groups, only the most frequent
+    ones get a state. A constraint forbids the others, and they count as the most expensive character, so that a count
+    is never too low.
 
     Args:
-        vocabulary (`UnitVocabulary`): What each entry decodes to.
-        costs (`Columns` or `CharacterCost`): What each character costs.
+        vocabulary (`UnitVocabulary`): The decoded entries.
+        costs (`Columns` or `CharacterCost`): The cost of each character.
     """
 
     def __init__(self, vocabulary: UnitVocabulary, costs: Any):
@@ -139,7 +140,7 @@ class CostVocabulary:
         self.steps = cache(self._steps)
         self.first, self.later = ([self._read(d) for d in side] for side in (vocabulary.first, vocabulary.later))
         self.whole = {kind for piece in self.later for kind in piece.kinds or ()}
-        self.kept: dict = {}  # open characters with a state: what all that continue alike are called
+        self.kept: dict = {}  # the representative of each open character that has a state
         if any(piece.open for piece in self.later):
             self._choose()
 
@@ -172,11 +173,13 @@ class CostVocabulary:
         )
         after = Counter(self.steps(0, piece.kinds)[1] for piece in self.later if piece.kinds)
         contexts += sorted({stands for context in contexts if (stands := self.costs.loose(context)) is not None})
-        contexts.sort()  # those first that stand for others
-        alike: dict[Any, tuple] = {}  # what a context and an open character lead to -> one of them
-        named: dict[tuple, tuple] = {}  # of each pair of them: that one
-        exact: dict[tuple, set] = {}  # what a constraint may let be written next
-        worth: dict[tuple, float] = defaultdict(float)
+        contexts.sort()  # loose contexts, which represent others, come first
+        representatives: dict[
+            Any, tuple
+        ] = {}  # successors of a context and an open character -> a representative pair
+        class_of: dict[tuple, tuple] = {}  # pair of a context and an open character -> its representative
+        exact: dict[tuple, set] = {}  # pair -> continuations that a constraint may allow
+        priority: dict[tuple, float] = defaultdict(float)
         for missing, group in opened.groups():
             row, common = opened.row(missing, group), 1 if opened.is_common(missing, group) else 0.1
             for context in contexts:
@@ -185,18 +188,18 @@ class CostVocabulary:
                     leads: dict[int, Any] = {to: self.costs.step(context, to) for to in set(row) - {-1}}
                     exact[key] = {to for to, step in leads.items() if step[2]}
                 else:
-                    leads = {to: named[context, missing - 1, to] for to in set(row) - {-1}}
+                    leads = {to: class_of[context, missing - 1, to] for to in set(row) - {-1}}
                     exact[key] = {(to, one) for to in leads for one in exact[context, missing - 1, to]}
-                named[key] = alike.setdefault((missing, *map(leads.get, row)), key)
+                class_of[key] = representatives.setdefault((missing, *map(leads.get, row)), key)
                 if stands in (None, context) or exact[key] - exact[stands, missing, group]:
                     often = after.total() if context < 0 else after[context]
-                    worth[named[key]] += (common + begun[missing, group]) * math.log2(1.1 + often)
+                    priority[class_of[key]] += (common + begun[missing, group]) * math.log2(1.1 + often)
         room = (min(_MOST_STATES, _MOST_ENTRIES // len(self.later)) - 6) // (1 + self.vocabulary.strips)
-        best = sorted(worth, key=lambda name: -worth[name])
-        few, many = 0, len(best) + 1  # as many of the best as can be reached in so many states
+        best = sorted(priority, key=lambda name: -priority[name])
+        few, many = 0, len(best) + 1  # binary search for the number of best pairs that fit in `room` states
         while many - few > 1:
             names = set(best[: (few + many) // 2])
-            kept = {key: name for key, name in named.items() if name in names}
+            kept = {key: name for key, name in class_of.items() if name in names}
             if self._reached(kept, list(begun)) <= room:
                 few, self.kept = (few + many) // 2, kept
             else:
@@ -206,7 +209,7 @@ class CostVocabulary:
         return kept.get((context, *opened)) or kept.get((self.costs.loose(context), *opened))
 
     def _reached(self, kept: dict, begun: list[tuple[int, int]]) -> int:
-        """Contexts and open characters that texts come to."""
+        """Return the number of states that texts reach: contexts and open characters."""
         contexts, names = [0], dict[tuple, None]()
         todo = list(contexts)
         while todo:
@@ -228,17 +231,17 @@ class CostVocabulary:
         return len(contexts) + len(names)
 
     def machine(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Weights and next states, as `UnitVocabulary.machine`."""
+        """Build the automaton, as `UnitVocabulary.machine` does: weights and next states."""
         strips = self.vocabulary.strips
-        # started, white space last, the context, the open character
+        # A state says: text has started, white space is last, the context, the open character.
         order: list[tuple] = [(False, True, 0, None), (True, False, 0, None)] + [(True, True, 0, None)] * strips
         stray = [i for i, piece in enumerate(self.later) if piece.data]
-        lost = self.costs.step(0, self.costs.kind("\ufffd"))[0]  # what a character that is broken off decodes to
+        lost = self.costs.step(0, self.costs.kind("\ufffd"))[0]  # an incomplete character decodes to U+FFFD
         rows = _run(self.vocabulary, order, self._write, stray, strips, lost)
         return _tensors(self._live(order, rows), rows)
 
     def _live(self, order: list[tuple], rows: dict) -> list[tuple]:
-        """States whose open character the vocabulary can complete; to write what leads to others ends no character."""
+        """Return the live states, whose open character the vocabulary can complete; forbid entries to the others."""
         live = {state for state in order if not state[3]}
         for _ in range(3):
             live |= {s for s in order if any(w >= 0 and to in live for w, to in zip(*rows[s], strict=True))}
@@ -250,7 +253,7 @@ class CostVocabulary:
         return [state for state in order if state in live]
 
     def _write(self, state, i: int):
-        """Weight of entry `i` and the state after it."""
+        """Return the weight of entry `i` and the state after it."""
         started, white, context, opened = state
         piece, units, safe = (self.later if started else self.first)[i], 0, True
         if opened:
@@ -259,7 +262,7 @@ class CostVocabulary:
             if opened and left:
                 piece = piece._replace(kinds=None, data=left)
         kinds, rest = piece.kinds, piece.open
-        if kinds is None:  # stray bytes
+        if kinds is None:  # the entry has stray bytes
             text, rest = _split_utf8(piece.data.lstrip(_CONTINUATION))
             context, opened, safe = 0, None, False
             kinds = tuple(map(self.costs.kind, "\ufffd" + (text or "")))
@@ -280,13 +283,13 @@ class CostVocabulary:
         return units if safe else ~units, (True, white, context, opened)
 
     def _continue(self, context: int, opened, data: bytes):
-        """Units, context, what is still open, whether it may be written, and the bytes that are left."""
+        """Return units, context, the open character, whether it is allowed, and the bytes that are left."""
         units, safe = 0, True
         while opened and data and 0x80 <= data[0] < 0xC0:
             missing, group = opened
             to = -1 if group is None else self.costs.opened.row(missing, group)[data[0] - 0x80]
             if to < 0 and group is not None:
-                break  # no character
+                break  # the bytes are not a character
             data, opened = data[1:], (missing - 1, None if group is None else to) if missing > 1 else None
             if opened is None and group is None:
                 units, context = units + self.most, 0
@@ -298,13 +301,14 @@ class CostVocabulary:
 
 def _run(vocabulary: UnitVocabulary, order: list[tuple], write, continuing: list[int], strips: bool, lost: int = 0):
     """
-    Weights and next states of each state, over all entries; what the states in `order` lead to is appended there. It
-    has the start and the states after text and white space first, as `UnitTable.states_after` takes it. A state begins
-    with whether text has begun and whether white space is last. It ends with the open character, which all entries but
-    `continuing` break: they lead where they lead after text, and count `lost` units more. Where `strips`, no text ends
-    on white space.
+    Run the breadth-first construction of an automaton: return weights and next states of each state, over all entries.
+
+    New states are appended to `order`. It begins with the start and the states after text and after white space, which
+    `UnitTable.states_after` expects. A state begins with two flags: text has begun, and white space is last. It ends
+    with the open character. All entries except `continuing` break an open character: they lead to the same state as
+    after text, and count `lost` units more. With `strips`, no text ends on white space.
     """
-    alike: dict = {}  # of pieces that are written alike one
+    alike: dict = {}  # one entry for each kind of piece
     one = [alike.setdefault(pair, i) for i, pair in enumerate(zip(vocabulary.first, vocabulary.later, strict=True))]
     rows: dict[tuple, tuple[list[int], list]] = {}
     for state in order:
@@ -333,11 +337,11 @@ def _tensors(order: list[tuple], rows: dict) -> tuple[torch.Tensor, torch.Tensor
 
 _BYTE_OF = {character: byte for byte, character in bytes_to_unicode().items()}  # the byte-level alphabet
 _CONTINUATION = bytes(range(0x80, 0xC0))
-_BYTE_PIECE = re.compile(r"<0x([89A-Fa-f][0-9A-Fa-f])>")  # of byte fallback; ASCII bytes are whole characters
+_BYTE_PIECE = re.compile(r"<0x([89A-Fa-f][0-9A-Fa-f])>")  # byte fallback; ASCII bytes are complete characters
 
 
 def _single_bytes(tokenizer) -> dict[str, bytes]:
-    """Pieces that the SentencePiece model of `tokenizer` decodes to one byte."""
+    """Return the pieces that the SentencePiece model of `tokenizer` decodes to single bytes."""
     model = tokenizer.sp_model if hasattr(tokenizer, "sp_model") else tokenizer.spm_target
     if getattr(tokenizer, "separate_vocabs", True) is False:
         model = tokenizer.spm_source  # MarianTokenizer decodes a shared vocabulary with it
@@ -346,7 +350,7 @@ def _single_bytes(tokenizer) -> dict[str, bytes]:
 
 
 def _split_utf8(data: bytes) -> tuple[str | None, bytes]:
-    """Text and the open character at its end; no text where the bytes are no UTF-8."""
+    """Split UTF-8 into text and the open character at its end; the text is None if the bytes are invalid UTF-8."""
     try:
         return data.decode("utf-8"), b""
     except UnicodeDecodeError as error:
@@ -356,10 +360,10 @@ def _split_utf8(data: bytes) -> tuple[str | None, bytes]:
 
 
 def _canonical(rest: bytes, unit: str) -> bytes:
-    """One open character for all that continue alike, so that there are few states."""
+    """Return the canonical open character: one for all with the same continuations, so that there are few states."""
     if not rest or (len(rest) == 1 and rest in (b"\xe0", b"\xed", b"\xf0", b"\xf4")):
         return rest  # their second byte is restricted
     if unit == "word" and any(space.startswith(rest) for space in _WIDE_SPACES):
-        return rest  # may turn out to be white space
+        return rest  # the character may be white space
     missing = (2 if rest[0] < 0xE0 else 3 if rest[0] < 0xF0 else 4) - len(rest)
     return {1: b"\xc3", 2: b"\xe4", 3: b"\xf1"}[missing]

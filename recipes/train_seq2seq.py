@@ -7,4 +7,4 @@ from hf_lenctrl.commands.train import main
 
 if __name__ == "__main__":
     main()
-    PartialState().destroy_process_group()  # gloo's threads would abort a process that ends with them
+    PartialState().destroy_process_group()  # a process that ends while gloo's threads run would abort

@@ -42,7 +42,7 @@ DOCS = ROOT / "docs"
 # in the order in which a reader makes what the later ones use; results/ is a record of measurements
 ORDER = ["train", "finetune", "quickstart", "generate", "units", "causal", "predict", "evaluate", "share", "serve"]
 ORDER += ["onnx", "methods", "subtitles", "strings", "service", "vllm", "continuous_batching", "ray", "json"]
-ORDER += ["architecture", "index", "which", "faq", "fit", "commands"]
+ORDER += ["architecture", "index", "which", "faq", "fit", "thinking", "commands"]
 REFERENCE = [f"reference/{path.stem}" for path in (DOCS / "reference").glob("*.md")]
 RESULTS = sorted(f"results/{path.stem}" for path in (DOCS / "results").glob("*.md"))
 PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in [*ORDER, *REFERENCE, *RESULTS]}

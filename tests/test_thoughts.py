@@ -77,8 +77,8 @@ def ids_of(*pieces: str) -> list[int]:
 
 
 def text_of(ids) -> str:
-    """With the names of special tokens, as the marker may be one."""
-    return tokenizer_with_parts().decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    """As a user reads it: special tokens are left out, also within a marker."""
+    return tokenizer_with_parts().decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
 
 def answer_of(ids, marker: str = MARKER) -> str | None:
@@ -221,6 +221,7 @@ def run(seed: int, rows: int) -> dict[str, int]:
         assert begun or budget is None or 1 in ids[: budget + 8]
         first = next((k for k in range(len(ids)) if MARKER in text_of(ids[: k + 1])), len(ids))
         starts.append(0 if closed else first + 1)
+        assert not {0, 3} & {*ids[starts[-1] :]}  # no special token is in an answer
         assert budget is None or closed or not begun or first < budget + 8  # letters, as the tokenizer has it
     if processors is None:
         return met
@@ -236,6 +237,8 @@ def run(seed: int, rows: int) -> dict[str, int]:
                 answer = answer_of([*written[same[row]][:step], entry])
                 assert answer and float(out.scores[step][same[row], entry]) == -math.inf
                 assert constraint == "exact" or len(answer.encode()) > 1
+                if int(stock.sequences[same[row], columns + step]) == entry:
+                    starts[same[row]] = step + 1  # where the stock model wrote it, the texts part
             met["forbidden"] += len(differ.nonzero())
         met["steps compared"] += len(same)
     return met
@@ -249,12 +252,6 @@ def total(batches: int, rows: int) -> dict[str, int]:
 def test_random_runs_keep_the_length_behind_the_marker_and_are_the_stock_model_before_it():
     met = total(25, 20)
     assert met["answers"] > 300 and met["steps compared"] > 500
-
-
-@pytest.mark.slow
-def test_ten_thousand_random_runs():
-    met = total(100, 100)
-    assert met["answers"] > 7000
 
 
 @pytest.mark.parametrize("kind", ["bart", "byte fallback", "mbart", "nllb", "pegasus", "t5"])

@@ -63,7 +63,7 @@ def test_the_options_that_a_type_checker_knows_are_those_that_exist():
         "num_return_sequences",
     }
     assert own <= Defaults.__annotations__.keys()
-    fields = LengthControlRules.__annotations__.keys() - {"absolute_positions", "length_projection"}
+    fields = LengthControlRules.__annotations__.keys() - {"absolute_positions", "length_projection", "sinusoids"}
     assert ConversionOptions.__annotations__.keys() == fields | {"cost"}
 
 

@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 def encode(row: dict, tokenizer) -> list[dict[str, list[int]]]:
-    """Return a row as ids and labels, -100 over the prompt: one for each answer of a chat."""
+    """Encode a row as ids and labels, with -100 over the prompt; return one example for each answer of a chat."""
     if row.get("messages"):
         messages = row["messages"]
         ends = [i + 1 for i, message in enumerate(messages) if message["role"] == "assistant"]
@@ -32,7 +32,7 @@ def encode(row: dict, tokenizer) -> list[dict[str, list[int]]]:
 
 
 def load_answers(path: str, tokenizer, max_length: int) -> datasets.Dataset:
-    """Return the rows of a file, encoded, without those of more than `max_length` tokens."""
+    """Load the rows of a file, encode them, and drop those of more than `max_length` tokens."""
     rows = row_files.load_rows(path)
     columns = rows.column_names
     if "messages" not in columns and not {"prompt", "completion"} <= {*columns}:
@@ -45,11 +45,11 @@ def load_answers(path: str, tokenizer, max_length: int) -> datasets.Dataset:
         row = {name: values[0] for name, values in batch.items()}
         try:
             answers = encode(row, tokenizer)
-        except Exception as error:  # those of a chat template, too
+        except Exception as error:  # a chat template raises errors of its own
             raise ValueError(f"row {indices[0] + 1} of {path}: {error}") from error
         return {name: [answer[name] for answer in answers] for name in ("input_ids", "labels")}
 
-    one = {"batched": True, "batch_size": 1}  # of which several may come
+    one = {"batched": True, "batch_size": 1}  # one row may give several
     rows = rows.map(numbered, **one, with_indices=True, remove_columns=columns)
     kept = rows.filter(lambda row: len(row["input_ids"]) <= max_length)
     logger.info("%s: %s of %s rows have at most %d tokens", path, f"{len(kept):,}", f"{len(rows):,}", max_length)
@@ -66,8 +66,8 @@ def _labelled(prompt: list[int], answer: list[int]) -> dict[str, list[int]]:
 
 
 def _encode_answer(messages: list[dict], tokenizer) -> dict[str, list[int]]:
-    """Return the last answer of a chat as ids and labels; earlier answers are prompt."""
-    template = tokenizer.get_chat_template()  # raises without one
+    """Encode the last answer of a chat as ids and labels; earlier answers are part of the prompt."""
+    template = tokenizer.get_chat_template()  # this raises an error if there is no template
     if "generation %}" not in template and "generation -%}" not in template:
         return _by_difference(messages, tokenizer)
     ids = tokenizer.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
@@ -81,8 +81,9 @@ def _encode_answer(messages: list[dict], tokenizer) -> dict[str, list[int]]:
 
 def _by_difference(messages: list[dict], tokenizer) -> dict[str, list[int]]:
     """
-    Return the answer of a template without marks: what the whole chat has behind the prompt, up to the special token
-    that ends it. Raise `ValueError` where that is not the text of the last message alone.
+    Encode the answer by the difference of two texts, for a template without marks: the answer is the text of the
+    whole chat after the prompt, up to the special token that ends it. Raise `ValueError` if this text is not the
+    last message alone.
     """
     prompt = tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
     whole, text = tokenizer.apply_chat_template(messages, tokenize=False), messages[-1]["content"]

@@ -22,15 +22,15 @@ from ..training.model_card import TASKS
 from .recipes import did_you_mean, find_recipe, model_name
 
 
-# options that name a folder or a model of the Hub
+# these options name a folder or a model of the Hub
 MODELS = """model_name_or_path base_model tokenizer_name_or_path encoder_name_or_path target_tokenizer
     length_predictor""".split()
-FAMILIES = ["marian", "bart"]  # of new models; recipes/reproduce/baselines adds to both
+FAMILIES = ["marian", "bart"]  # families of new models; recipes/reproduce/baselines adds to both
 ENCODINGS = list(LENGTH_ENCODING_NAMES)
 
 
 def option(default: Any, help: str, choices: Iterable | None = None) -> Any:
-    """A field of a dataclass of options."""
+    """Return a dataclass field for an option, with its help text and its choices."""
     metadata = {"help": help} | ({} if choices is None else {"choices": choices})
     if isinstance(default, list):
         return field(default_factory=list, metadata=metadata)
@@ -41,7 +41,7 @@ def option(default: Any, help: str, choices: Iterable | None = None) -> Any:
 class ModelArguments:
     """The model to train: a saved one to go on with, or the shape of a new one."""
 
-    # names of options that `parse_arguments` was given: all, and those on the command line
+    # names of the options that the user set: all of them, and only those on the command line
     given: frozenset[str] = field(default=frozenset(), init=False)
     typed: frozenset[str] = field(default=frozenset(), init=False)
 
@@ -77,7 +77,7 @@ class ModelArguments:
     def __post_init__(self):
         window = parse_tolerance(self.length_tolerance) if self.length_tolerance else None
         check_tolerance(window, self.length_constraint)
-        # as fields of a configuration
+        # these are fields of a configuration
         self.constraint = {"length_constraint": self.length_constraint, "length_tolerance": window}
 
 
@@ -148,8 +148,8 @@ class _Window(argparse.Action):
 
 class CommandParser(HfArgumentParser):
     """
-    `HfArgumentParser` whose errors take one line, with a suggestion for an option that is misspelt. It takes no
-    abbreviations, and `--bf16 auto`: where the hardware has it.
+    `HfArgumentParser` whose errors take one line and suggest a name for a misspelt option. It takes no abbreviations.
+    `--bf16 auto` uses bfloat16 if the hardware has it.
     """
 
     def __init__(self, dataclass_types=None, **kwargs):
@@ -157,11 +157,11 @@ class CommandParser(HfArgumentParser):
         for action in self._actions:
             if action.dest == "bf16":
                 action.type = lambda value: value if value == "auto" else string_to_bool(value)
-            if action.dest == "hub_token":  # a command line is seen by other users of the machine
+            if action.dest == "hub_token":  # other users of the machine can see a command line
                 action.help = "Leave out: sign in once by `hf auth login`, or set HF_TOKEN in the environment"
 
     def add_window(self, help: str) -> None:
-        """`--length_tolerance`, in words."""
+        """Add the option `--length_tolerance`, with one or two values."""
         self.add_argument("--length_tolerance", nargs="+", action=_Window, help=help)
 
     def parse_known_args(self, args=None, namespace=None):
@@ -180,7 +180,10 @@ class CommandParser(HfArgumentParser):
 
 
 def has_bfloat16(use_cpu: bool = False) -> bool:
-    """Whether the hardware computes in bfloat16: a GPU, or a CPU on Linux. Elsewhere it is emulated, and slow."""
+    """
+    Return whether the hardware computes in bfloat16: a GPU, or a CPU on Linux. Elsewhere bfloat16 is emulated and
+    slow.
+    """
     if torch.cuda.is_available() and not use_cpu:
         return torch.cuda.is_bf16_supported(including_emulation=False)
     flags = Path("/proc/cpuinfo")
@@ -191,14 +194,14 @@ def parse_arguments(
     classes: Sequence[type], argv: Sequence[str] | None = None, description: str | None = None
 ) -> tuple:
     """
-    Parse `[file.yaml or recipe] [--key value ...]` into one instance of each dataclass: YAML over defaults, the
-    command line over YAML. Raises `ValueError` for unknown keys of the YAML, and where `output_dir`, or an option that
-    the YAML calls `required`, is not given.
+    Parse `[file.yaml or recipe] [--key value ...]` into one instance of each dataclass. The YAML overrides defaults,
+    the command line overrides the YAML. Raise `ValueError` for unknown keys of the YAML, and if `output_dir`, or an
+    option that the YAML calls `required`, is missing.
     """
     typed = list(sys.argv[1:] if argv is None else argv)
     types: Any = list(classes)
     parser = CommandParser(types, description=description, usage="%(prog)s [recipe] [--option value ...]")
-    # Trainer would take a folder of its own, the same for every run
+    # without it Trainer would use its default folder, the same for every run
     required = {f.name for cls in classes for f in fields(cls)} & {"output_dir"}
     words = typed
     if typed and not typed[0].startswith("-"):
@@ -212,7 +215,7 @@ def parse_arguments(
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if "model_name_or_path" in by_hand:
-        required.discard("base_model")  # a model that is trained further has a base already
+        required.discard("base_model")  # a model that the run continues to train has a base already
     if missing := sorted(required - given):
         raise ValueError(f"{missing[0]} is required; give --{missing[0]}, or a line of it in your own recipe")
     for value in [getattr(part, name, None) for part in parsed for name in MODELS]:
@@ -224,7 +227,7 @@ def parse_arguments(
 
 
 def given_options(argv: Sequence[str] | None = None) -> dict[str, str]:
-    """Return the options of a recipe and of the command line as they are written, before they are parsed."""
+    """Return the options of a recipe and of the command line as raw text, before they are parsed."""
     words = list(sys.argv[1:] if argv is None else argv)
     options: dict[str, str] = {}
     if words and not words[0].startswith("-"):
@@ -240,15 +243,15 @@ def given_options(argv: Sequence[str] | None = None) -> dict[str, str]:
 
 def _words_of(path: Path, parser: CommandParser, required: set[str]) -> list[str]:
     """
-    A YAML as words of a command line, so that one parser types and checks both: `language: no` is no boolean, and
-    `1.10` no number. Options whose value is `required` are added to `required` instead.
+    Convert a YAML to words of a command line, so that one parser converts and checks both: `language: no` is not a
+    boolean, and `1.10` is not a number. An option whose value is `required` is added to `required` instead.
     """
 
     def load(loader) -> Any:
         with path.open(encoding="utf-8-sig") as file:
             return yaml.load(file, Loader=loader)
 
-    values, texts = load(yaml.SafeLoader), load(yaml.BaseLoader)  # the second keeps each value as it is written
+    values, texts = load(yaml.SafeLoader), load(yaml.BaseLoader)  # the second keeps the raw text of each value
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold `key: value` lines")
     options = {action.dest: action for action in parser._actions}
@@ -260,15 +263,15 @@ def _words_of(path: Path, parser: CommandParser, required: set[str]) -> list[str
         action = options[key]
         if text == "required":
             required.add(key)
-        elif value is None and action.default is None:  # no word says so
+        elif value is None and action.default is None:  # no word of a command line means `None`
             parser.set_defaults(**{key: None})
         elif value in (None, []) and (action.nargs == "+" or key == "report_to"):
             parser.set_defaults(**{key: []})
         elif isinstance(value, list):
-            words = [f"--{key}", *text, *words]  # before an option, so that it ends there
+            words = [f"--{key}", *text, *words]  # the words come before an option, which ends the list
         elif isinstance(value, dict):
             words.append(f"--{key}={json.dumps(value)}")
-        else:  # `on` and `off` are words of YAML alone
+        else:  # only YAML knows `on` and `off`
             text = text if action.type is str else {"on": "true", "off": "false"}.get(text, text)
             words.append(f"--{key}={text}")
     return words

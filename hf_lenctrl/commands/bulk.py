@@ -1,4 +1,4 @@
-"""`lenctrl generate --engine ray`: actors of Ray generate, this process alone writes, part by part."""
+"""`lenctrl generate --engine ray`: Ray actors generate texts; only this process writes files, part by part."""
 
 import argparse
 import json
@@ -21,13 +21,13 @@ from .parts import KEY, Parts, keys_of
 from .rows import Request, Rows, requests_of
 
 
-# options that the outputs do not depend on
+# the outputs do not depend on these options
 OTHERS = "input_file output_file output_dir engine concurrency ray_address actor_cpus actor_gpus".split()
-READER = 0.1  # of a CPU, for the task that reads
+READER = 0.1  # the task that reads takes this share of a CPU
 
 
 def models_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what the models and the predictor hold, under the names of their options."""
+    """Return the identities (sizes and hashes) of the models and the predictor, under the names of their options."""
     found: dict[str, Any] = {"model": identity(args.model[0])}
     found |= {f"model {i}": identity(name) for i, name in enumerate(args.model[1:], start=2)}
     name = args.predictor
@@ -38,7 +38,7 @@ def models_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def blocks_of(args: argparse.Namespace, size: int) -> Iterator[list[Request]]:
-    """The input, so many rows at a time."""
+    """Yield the requests of the input, in blocks of `size` rows."""
     added = [] if args.key_column else ["key"]
     lengths = args.length if args.length and args.way is None else [None]
     for rows in Rows.blocks(args.input_file, size):
@@ -48,13 +48,16 @@ def blocks_of(args: argparse.Namespace, size: int) -> Iterator[list[Request]]:
 
 
 def start(args: argparse.Namespace) -> None:
-    """Connect to the cluster, or start one on this machine; raises `ValueError` where the job would wait for ever."""
+    """
+    Connect to the Ray cluster, or start one on this machine. Raise `ValueError` if the cluster is too small, because
+    the job would wait for ever.
+    """
     import ray
 
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # this package sends nothing
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # this package sends no usage data
     address = args.ray_address or os.environ.get("RAY_ADDRESS") or "local"
     need = {"CPU": args.concurrency * args.actor_cpus + READER, "GPU": args.concurrency * args.actor_gpus}
-    if address == "local":  # logical CPUs: actors that ask for more than there are take turns
+    if address == "local":  # these are logical CPUs: if actors need more than the machine has, they take turns
         cpus = max(os.cpu_count() or 1, math.ceil(need["CPU"]))
         ray.init("local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     else:
@@ -70,18 +73,20 @@ def start(args: argparse.Namespace) -> None:
 
 
 class BlockGenerator:
-    """For a dataset whose rows are blocks of rows, as JSON: `{"text": ["...", ...], "number": [1, ...]}`."""
+    """
+    A generator for a dataset whose rows are blocks of rows, as JSON: `{"text": ["...", ...], "number": [1, ...]}`.
+    """
 
     def __init__(self, **options: Any):
         self.generate = LengthControlledGenerator(**options)
 
     def __call__(self, batch: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-        """Generate for the rows of each block."""
+        """Generate an output for each row of each block."""
         return {"block": [json.dumps(self.generate(json.loads(block))) for block in batch["block"]]}
 
 
 def read_blocks(args: argparse.Namespace, size: int, keys: np.ndarray, todo: np.ndarray) -> Iterator[dict]:
-    """The blocks of the input, without the rows that are done; `keys` and `todo` are of shape `(rows,)`."""
+    """Yield the blocks of the input without the rows that are done; `keys` and `todo` have the shape `(rows,)`."""
     first = 0
     for requests in blocks_of(args, size):
         rows = [i for i in range(len(requests)) if todo[first + i]]
@@ -98,10 +103,10 @@ def read_blocks(args: argparse.Namespace, size: int, keys: np.ndarray, todo: np.
 
 
 def arguments(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, Any]:
-    """Those of `BlockGenerator`."""
+    """Return the constructor arguments of `BlockGenerator`."""
     given = args.length_column is not None or args.length is not None
     options = {"model": args.model[0], "dtype": args.dtype, **options}
-    for name in ("model", "predictor"):  # an actor may run in another folder
+    for name in ("model", "predictor"):  # an actor may run in another folder, so it needs the absolute path
         if options.get(name) and Path(options[name]).exists():
             options[name] = str(Path(options[name]).resolve())
     options["length_column"] = "length" if given and args.way is None else None
@@ -110,16 +115,18 @@ def arguments(args: argparse.Namespace, options: dict[str, Any]) -> dict[str, An
 
 def job(args: argparse.Namespace, options: dict[str, Any], size: int, keys: np.ndarray, todo: np.ndarray):
     """
-    The blocks of rows with outputs, in any order, as they come. One task reads, on the node of this process. A row of
-    the dataset is a block of the input: Ray would cut and join blocks of rows, and here a row has the same neighbours,
-    and so the same text, however often the command was stopped.
+    Run the job on Ray; return an iterator over the blocks with outputs, in the order in which they finish.
+
+    One task reads, on the node of this process. A row of the dataset is a block of the input, because Ray would split
+    and join blocks of rows. So a row always has the same neighbours in its batch, and the same output, even if the
+    command was stopped and repeated.
     """
     import ray
     from ray.data import ActorPoolStrategy, DataContext
 
     context = DataContext.get_current()
     context.enable_progress_bars = False
-    context.target_max_block_size = 1  # byte: a row of the dataset goes to an actor as soon as it was read
+    context.target_max_block_size = 1  # one byte: a row of the dataset goes to an actor as soon as it is read
     arrays = ray.put((keys, todo))
     here = {"ray.io/node-id": ray.get_runtime_context().get_node_id()}
 
@@ -139,8 +146,9 @@ def job(args: argparse.Namespace, options: dict[str, Any], size: int, keys: np.n
 
 
 def write(args: argparse.Namespace, options: dict[str, Any]) -> None:
-    """Generate what the folder does not hold yet."""
-    size = 16 * (args.batch_size or 32)  # as `generate` without an engine, so that the texts are the same
+    """Generate and write the outputs that the folder does not hold yet."""
+    # `generate` without an engine uses the same size, so that the texts are the same
+    size = 16 * (args.batch_size or 32)
     folder, requests = args.output_dir, next(blocks_of(args, 1))
     names, args.input_file = requests[0].names, str(Path(args.input_file).resolve())
     own = {name: value for name, value in vars(args).items() if name not in OTHERS} | models_of(args)
@@ -164,7 +172,7 @@ def write(args: argparse.Namespace, options: dict[str, Any]) -> None:
 
 
 def _line(row: dict[str, Any], names: Any) -> str:
-    """A row of the job as a line of a part."""
+    """Return a row of the job as a line of a part."""
     request = Request(row["text"], None, None, row["number"], row["columns"], names)
     output = {"source": row["text"], "requested": row["requested_length"], "output": row["generated_text"]}
     return request.line(output | {"length": row["generated_length"], "key": row["key"]})

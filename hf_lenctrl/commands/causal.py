@@ -2,9 +2,10 @@
 
     lenctrl train causal/acl --base_model path/or/name --train_file rows.jsonl --lora_r 16 --output_dir runs/lora
 
-The rows have the columns `prompt` and `completion`, or `messages`, a chat. The length is counted from each answer; a
-chat with several gives a row for each, and those before it are prompt. With `lora_r` the folder receives an adapter,
-which `pipeline` and `from_pretrained` load with its base. To resume an interrupted run, repeat the command.
+The rows have the columns `prompt` and `completion`, or `messages`, a chat. The length is counted from each answer. A
+chat with several answers gives one row for each; the earlier answers are part of its prompt. With `lora_r` the folder
+receives an adapter, which `pipeline` and `from_pretrained` load with its base. To resume an interrupted run, repeat
+the command.
 """
 
 import copy
@@ -49,7 +50,7 @@ _OWN_SETTINGS = "overshoot_share no_length_share projection_lr_factor lora_r lor
 class CausalArguments:
     """The base, the rows, and how a causal model learns the length."""
 
-    # names of options that `parse_arguments` was given: all, and those on the command line
+    # names of the options that the user set: all of them, and only those on the command line
     given: frozenset[str] = field(default=frozenset(), init=False)
     typed: frozenset[str] = field(default=frozenset(), init=False)
 
@@ -88,13 +89,13 @@ class CausalArguments:
 
     @property
     def name(self) -> str:
-        """The base as the adapter and the card name it: on the Hub, or a folder without its path."""
+        """Return the base's name for the adapter and the card: its Hub name, or the folder's name without the path."""
         local = Path(self.base_model)
         return self.base_model_name or (local.resolve().name if local.is_dir() else self.base_model)
 
 
 def check_base(name: str) -> None:
-    """Raise `ValueError` for a base that is no plain causal model."""
+    """Raise `ValueError` for a base that is not a plain causal model."""
     config = AutoConfig.from_pretrained(name)
     if hasattr(config, "length_encoding"):
         raise ValueError(f"base_model={name} has length control already; give the plain model")
@@ -103,13 +104,13 @@ def check_base(name: str) -> None:
 
 
 def build(options: CausalArguments, args, tokenizer, rows: Dataset):
-    """Return the model to train: length-controlled, and with an adapter for LoRA."""
+    """Build the model to train: a length-controlled model, with an adapter if the run uses LoRA."""
     quantization = {}
     if options.load_in_4bit:
-        from transformers import BitsAndBytesConfig  # bitsandbytes says so itself where it is missing
+        from transformers import BitsAndBytesConfig  # if bitsandbytes is missing, transformers raises a clear error
 
         quantization = {"quantization_config": BitsAndBytesConfig(load_in_4bit=True)}
-    # a float16 file is for serving: weights that are trained are float32; those under an adapter stay as they are
+    # a float16 file is for serving: trained weights are float32; frozen weights under an adapter keep their type
     dtype = "auto" if options.lora_r else torch.float32
     plain = AutoModelForCausalLM.from_pretrained(options.base_model, dtype=dtype, **quantization)
     if options.length_encoding == "none":
@@ -124,7 +125,7 @@ def build(options: CausalArguments, args, tokenizer, rows: Dataset):
 
 
 def _with_lora(model, options: CausalArguments, args):
-    """Return the model with a new adapter, which names its base without a path."""
+    """Add a new adapter to the model; the adapter names its base without a path."""
     from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
 
     if options.load_in_4bit:
@@ -145,8 +146,8 @@ def _with_lora(model, options: CausalArguments, args):
 
 def _bind_to_control(lora) -> None:
     """
-    Name the layers of an adapter as they are called in a `LenCtrlForCausalLM`. PEFT then refuses to put the adapter
-    on the plain base, where the short names would match and the weights would not be found.
+    Give the layers of an adapter their names in a `LenCtrlForCausalLM`. PEFT then refuses to put the adapter on the
+    plain base, where the short names would match but the weights would be missing.
     """
     names = lora.target_modules
     if not isinstance(names, str):
@@ -155,7 +156,7 @@ def _bind_to_control(lora) -> None:
 
 
 def trained_lengths(model, tokenizer, rows: Dataset, length_from: str | None = None) -> dict[str, int]:
-    """Return what the configuration keeps of the lengths of answers, so that `generate` warns of others."""
+    """Return the range of the answers' lengths for the configuration, so that `generate` warns of other lengths."""
     lengths: list[int] = []
     table, eos = model.unit_table, [tokenizer.eos_token_id]
     thoughts = thoughts_of(length_from, tokenizer, table)
@@ -165,8 +166,8 @@ def trained_lengths(model, tokenizer, rows: Dataset, length_from: str | None = N
 
 
 def make_trainer(options: CausalArguments, args, tokenizer) -> ResumableTrainer:
-    """Return the Trainer of a run, with overshoot in the training batches alone."""
-    pads_right = copy.deepcopy(tokenizer)  # positions count from the first token, as in generation
+    """Build the Trainer of a run; only training batches have overshoot."""
+    pads_right = copy.deepcopy(tokenizer)  # positions count from the first token, and so they do in generation
     pads_right.padding_side = "right"
     files = {"train": options.train_file, "validation": options.validation_file}
     with args.main_process_first(desc="tokenising"):
@@ -195,11 +196,11 @@ def make_trainer(options: CausalArguments, args, tokenizer) -> ResumableTrainer:
 
 
 def card_of(options: CausalArguments, args, trainer: ResumableTrainer, history) -> TrainingRun:
-    """Return what the card says of a run."""
+    """Return the facts about a run for the model card."""
     settings = {name: getattr(options, name) for name in _OWN_SETTINGS if options.lora_r or "lora" not in name}
     settings |= {"length_from": options.length_from} if options.length_from is not None else {}
     settings |= {name: args.to_dict()[name] for name in _SETTINGS} | {"processes": args.world_size}
-    del settings["num_train_epochs" if args.max_steps > 0 else "max_steps"]  # which the other overrides
+    del settings["num_train_epochs" if args.max_steps > 0 else "max_steps"]  # the other option overrides this one
     rows: Any = {"train": trainer.train_dataset, "validation": trainer.eval_dataset}
     empty: dict[str, Any] = {"tests": {}, "outputs": {}, "sources": [], "references": []}
     return TrainingRun(
@@ -218,21 +219,21 @@ def card_of(options: CausalArguments, args, trainer: ResumableTrainer, history) 
 
 
 def merge(trainer: ResumableTrainer) -> None:
-    """Put the adapter's weights into those of the model."""
+    """Merge the adapter's weights into the model's weights."""
     adapted: Any = trainer.model
     trainer.model = adapted.merge_and_unload()
 
 
 def parse(argv=None) -> tuple[CausalArguments, TrainingArguments]:
-    """Return the options of a run; its batches are grouped by length unless it says otherwise."""
+    """Parse the options of a run; batches are grouped by length unless the options set another strategy."""
     options, args = parse_arguments((CausalArguments, TrainingArguments), argv, __doc__)
     if "train_sampling_strategy" not in options.given:
-        args.train_sampling_strategy = "group_by_length"  # at random a third of a batch is padding
+        args.train_sampling_strategy = "group_by_length"  # a third of a random batch is padding
     return options, args
 
 
 def load_tokenizer(options: CausalArguments) -> Any:
-    """Return the base's tokenizer, with a token for padding."""
+    """Load the base's tokenizer, with a token for padding."""
     tokenizer = tokenizer_of(options.base_model)
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
@@ -240,7 +241,7 @@ def load_tokenizer(options: CausalArguments) -> Any:
 
 
 def main(argv=None) -> dict:
-    """Run the recipe; returns the figures of the training."""
+    """Run the recipe and return the figures of the training."""
     options, args = parse(argv)
     set_up(args)
     check_base(options.base_model)

@@ -1,4 +1,4 @@
-"""Finding, averaging and checking the checkpoints of a training run."""
+"""Find, average and check the checkpoints of a training run."""
 
 import logging
 from collections.abc import Sequence
@@ -16,17 +16,17 @@ logger = logging.getLogger(__name__)
 
 
 def state_of(checkpoint: str | Path) -> Any:
-    """What Trainer says of a checkpoint, in the file that it writes last."""
+    """Load the Trainer's state of a checkpoint, from the file that Trainer writes last."""
     return TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME)))
 
 
 def trained_steps(checkpoint: str | Path) -> int:
-    """Steps that a checkpoint was trained."""
+    """Return the number of steps that a checkpoint was trained for."""
     return state_of(checkpoint).global_step
 
 
 def checkpoints_of(output_dir: str | Path) -> list[Path]:
-    """The `checkpoint-<step>` folders of a run, oldest first, without one in whose saving the run was killed."""
+    """Return the complete `checkpoint-<step>` folders of a run, oldest first; skip one that is only half saved."""
     folders = [path for path in Path(output_dir).glob("checkpoint-*") if path.name.rpartition("-")[2].isdecimal()]
     complete = []
     for folder in sorted(folders, key=lambda path: int(path.name.rpartition("-")[2])):
@@ -39,13 +39,13 @@ def checkpoints_of(output_dir: str | Path) -> list[Path]:
 
 
 def last_checkpoint(output_dir: str | Path) -> str | None:
-    """The newest complete checkpoint of a run, or `None`."""
+    """Return the newest complete checkpoint of a run, or `None`."""
     folders = checkpoints_of(output_dir)
     return str(folders[-1]) if folders else None
 
 
 def check_checkpoint(folder: str | Path, weights_only: bool = False) -> None:
-    """Raise `ValueError` where the optimizer's or the schedule's state is missing: Trainer would begin a new one."""
+    """Raise `ValueError` if the optimizer's or the schedule's state is missing: Trainer would start a new one."""
     names = {path.name for path in Path(folder).iterdir()}
     sharded = any(name.startswith(("global_step", "optimizer_", "pytorch_model_fsdp")) for name in names)
     missing = {"optimizer.pt", "scheduler.pt"} - names
@@ -54,7 +54,10 @@ def check_checkpoint(folder: str | Path, weights_only: bool = False) -> None:
 
 
 def finished_with(checkpoint: str | Path, args: TrainingArguments) -> Path | None:
-    """The checkpoint to keep, if the run that wrote this one has ended and no longer one is asked for."""
+    """
+    Return the checkpoint to keep if the run that wrote this checkpoint is finished. Return `None` if it is not, or if
+    the arguments request a longer run.
+    """
     state = state_of(checkpoint)
     longer = args.max_steps > state.max_steps or args.max_steps < 0 and args.num_train_epochs > state.num_train_epochs
     ended = state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"] and not longer
@@ -65,8 +68,9 @@ def finished_with(checkpoint: str | Path, args: TrainingArguments) -> Path | Non
 
 def average_checkpoints(folders: Sequence[str | Path]) -> dict[str, torch.Tensor]:
     """
-    Mean of the weights of several checkpoints of one run, oldest first (Vaswani et al. 2017, section 6.1, averages the
-    last five). Floats are averaged in float32 and keep their dtype; integers, such as the unit table, are the last's.
+    Return the mean of the weights of several checkpoints of one run, oldest first (Vaswani et al. 2017, section 6.1,
+    average the last five). Floats are averaged in float32 and keep their dtype. Integers, such as the unit table, come
+    from the last checkpoint.
     """
     total: dict[str, torch.Tensor] = {}
     for folder in folders:
@@ -79,22 +83,25 @@ def average_checkpoints(folders: Sequence[str | Path]) -> dict[str, torch.Tensor
 
 
 def load_average(model, folders: Sequence[str | Path]) -> None:
-    """Give a model the mean of the weights of checkpoints, see `average_checkpoints`."""
+    """Load the mean of the checkpoints' weights into a model, see `average_checkpoints`."""
     logger.info("loading %s", ", ".join(Path(folder).name for folder in folders))
-    # safetensors leave tied weights and Marian's fixed positions out, so not every name is there
+    # safetensors omits tied weights and Marian's fixed positions, so some names are missing
     model.load_state_dict(average_checkpoints(folders), strict=False)
     model.tie_weights()
 
 
 def is_worse(mean: dict[str, float], last: dict[str, float]) -> bool:
-    """Whether the mean of checkpoints is worse than the last: in its loss, or by a tenth in its length error."""
+    """
+    Return whether the mean of checkpoints is worse than the last: in its loss, or by a tenth in its length error.
+    """
     return not mean["loss"] <= last["loss"] or mean.get("mae", 0.0) > 1.1 * last.get("mae", 0.0)
 
 
 def keep_better(trainer, count: int) -> str:
     """
-    Load the mean of a run's last checkpoints, or the last alone where the mean is worse on the validation rows. Only
-    those of the second half and past the warm-up count. Returns a sentence on what was kept, and why.
+    Load the mean of a run's last checkpoints, or only the last checkpoint if the mean is worse on the validation rows.
+    The mean takes only checkpoints of the second half of the run, after the warm-up. Return a sentence that says which
+    weights were kept, and why.
     """
     folders = checkpoints_of(str(trainer.args.output_dir))
     if not folders:
@@ -116,8 +123,8 @@ def keep_better(trainer, count: int) -> str:
         figures[name] = {key: found[f"{name}_{key}"] for key in ("loss", "mae") if f"{name}_{key}" in found}
     if worse := is_worse(figures["mean"], figures["last"]):
         load_average(trainer.model, late[-1:])
-    told = {name: ", ".join(f"{key} {value:.3f}" for key, value in found.items()) for name, found in figures.items()}
+    shown = {name: ", ".join(f"{key} {value:.3f}" for key, value in found.items()) for name, found in figures.items()}
     return (
         f"Weights: {'the last checkpoint, not ' if worse else ''}the mean of the checkpoints {names}; on the "
-        f"validation rows the last has {told['last']}, the mean {told['mean']}."
+        f"validation rows the last has {shown['last']}, the mean {shown['mean']}."
     )

@@ -1,4 +1,4 @@
-"""Rows in, token ids out: loading, splitting by group, tokenising, and a report of what was dropped."""
+"""Load rows, split them by group, tokenize them, and report the dropped rows."""
 
 import logging
 import zlib
@@ -21,14 +21,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class RowReport:
-    """What became of a split's rows."""
+    """A report of how many rows of a split were kept, dropped or cut."""
 
     split: str
     rows: int = 0
     empty: int = 0
     target_too_long: int = 0
     source_cut: int = 0
-    dropped: dict[int, str] = field(default_factory=dict, repr=False)  # row -> why
+    dropped: dict[int, str] = field(default_factory=dict, repr=False)  # row -> reason
 
     @property
     def kept(self) -> int:
@@ -43,9 +43,9 @@ class RowReport:
 
 def load_splits(args: DataArguments) -> DatasetDict:
     """
-    Train, validation and test rows with string columns `source` and `target`. A split that is not given is cut from
-    train: by a hash of the row's group (`args.group_column`), so that groups never mix and the split is the same on
-    every machine, or without groups by a hash of the source.
+    Load the train, validation and test rows, with string columns `source` and `target`. A missing split is cut from
+    train by a hash of the row's group (`args.group_column`), or without groups by a hash of the source. So groups
+    never mix, and the split is the same on every machine.
     """
     splits, files = _given_splits(args)
     if "train" not in splits:
@@ -67,7 +67,7 @@ def load_splits(args: DataArguments) -> DatasetDict:
 
 
 def _given_splits(args: DataArguments) -> tuple[dict[str, Any], dict[str, str]]:
-    """The splits that have rows of their own, and where each comes from, for messages."""
+    """Load the splits that have a file or a name; return them and their origins, for messages."""
     given = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
     if args.dataset_name is not None and any(given.values()):
         raise ValueError(f"--dataset_name {args.dataset_name} has its own splits, got files too; give one of them")
@@ -80,7 +80,7 @@ def _given_splits(args: DataArguments) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _check_columns(rows: Dataset, file: str, args: DataArguments) -> None:
-    """Columns that are there, of which two hold text."""
+    """Raise `ValueError` if a column is missing, or if the source or the target column does not hold text."""
     if args.source_column == args.target_column:
         raise ValueError(f"--source_column and --target_column are both {args.source_column!r}; name two columns")
     if len(rows) == 0:
@@ -99,7 +99,7 @@ def _check_columns(rows: Dataset, file: str, args: DataArguments) -> None:
 
 
 def _split(rows: Dataset, shares: dict[str, float], args: DataArguments) -> dict[str, Dataset]:
-    """Cut splits from the training rows, by a hash of the group."""
+    """Cut splits from the training rows by a hash of the group."""
     if sum(shares.values()) >= 1:
         raise ValueError(f"the shares cut from train must add up to less than 1, got {shares}")
     column = args.group_column or args.source_column
@@ -122,11 +122,16 @@ def _split(rows: Dataset, shares: dict[str, float], args: DataArguments) -> dict
 
 
 def leave_out_lengths(rows, tokenizer, unit: str, lengths: Sequence[int]):
-    """Rows whose target has none of the lengths, for a test at unseen ones (Takase & Okazaki 2019, Tables 1, 2, 4)."""
+    """
+    Return the rows whose target has none of these lengths, to test at unseen lengths (Takase & Okazaki 2019, Tables 1,
+    2, 4).
+    """
     table, unseen = UnitTable.from_tokenizer(tokenizer, unit), set(lengths)
 
     def found(targets) -> list[set[int]]:
-        """The unseen lengths of each target: as a text, and as training counts its tokens."""
+        """
+        Return the unseen lengths of each target: that of its text, and that of its tokens, which training counts.
+        """
         texts = [(text or "").strip() for text in targets]
         ids = tokenizer(text_target=texts, verbose=False)["input_ids"]
         tokens = [int(table.count(torch.tensor([row]))) if row else 0 for row in ids]
@@ -143,7 +148,7 @@ def leave_out_lengths(rows, tokenizer, unit: str, lengths: Sequence[int]):
 
 
 def fit_length_tokens(rows: Dataset, tokenizer, unit: str, args: DataArguments) -> LengthTokens:
-    """Classes of length from training rows, see `LengthTokens.fit`; the tokenizer gets their tokens."""
+    """Fit length tokens to the training rows, see `LengthTokens.fit`, and add them to the tokenizer."""
     pairs = [(s.strip(), t.strip()) for s, t in zip(rows["source"], rows["target"], strict=True) if s and t]
     sources, targets = (count_texts(tokenizer, [pair[i] for pair in pairs], unit, target=bool(i)) for i in (0, 1))
     tokens = LengthTokens.fit(args.length_tokens or "", sources, targets, bins=args.length_bins)
@@ -162,9 +167,11 @@ def tokenize(
     length: int | None = None,
 ) -> tuple[DatasetDict, list[RowReport]]:
     """
-    Columns `input_ids`, `attention_mask` and `labels`, and a report for each split. Rows with an empty text, or a
-    target over `args.max_target_length` tokens, are dropped, sources over `args.max_source_length` are cut. With
-    `length_tokens` each source begins with the token of its target's length in `unit`, or of `length`.
+    Tokenize the splits; return the columns `input_ids`, `attention_mask` and `labels`, and a report for each split.
+
+    Rows with an empty text, or with a target over `args.max_target_length` tokens, are dropped. Sources over
+    `args.max_source_length` tokens are cut. With `length_tokens` each source begins with the token of its target's
+    length in `unit`, or of `length`.
     """
     given = {"tokenizer": tokenizer, "args": args, "tokens": length_tokens, "unit": unit, "length": length}
     encode: dict[str, Any] = {"function": _encode, "batched": True, "fn_kwargs": given}
@@ -197,7 +204,7 @@ def _encode(batch, *, tokenizer, args: DataArguments, tokens: LengthTokens | Non
     columns = tokenizer(sources, truncation=True, max_length=room)
     whole = tokenizer(sources)["input_ids"] if sources else []
     columns["labels"] = tokenizer(text_target=targets)["input_ids"]
-    # a target of nothing but unknown letters has no length to train on
+    # a target that has only unknown letters has no length to train on
     written = tokenizer.batch_decode(columns["labels"], skip_special_tokens=True)
     columns["empty"] = [not (source and text.strip()) for source, text in zip(sources, written, strict=True)]
     columns["source_cut"] = [len(ids) > room for ids in whole]

@@ -1,11 +1,11 @@
-"""Report how well texts have the lengths that were asked for: of `lenctrl generate`, or of any other system.
+"""Report how well texts keep their requested lengths: outputs of `lenctrl generate`, or of any other system.
 
     lenctrl evaluate --input_file out.jsonl --output_dir report
     lenctrl evaluate --input_file theirs.csv --output_column summary --length 75 --reference_column gold
     lenctrl evaluate --input_file out.jsonl --units character word --requested_column characters words
 
-The input is json, jsonl, csv or parquet (.gz too). The report is printed as Markdown; `--output_dir` receives it as
-`report.json`, `report.md` and `report.png`.
+The input is json, jsonl, csv or parquet (.gz too). The command prints the report as Markdown; `--output_dir` receives
+it as `report.json`, `report.md` and `report.png`.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from .rows import Rows
 
 
 def make_parser() -> CommandParser:
-    """The options."""
+    """Return the parser of the options."""
     parser = CommandParser(description=__doc__)
     add = parser.add_argument
     add("--input_file", required=True, help="outputs: json, jsonl, csv, parquet (.gz too)")
@@ -51,7 +51,7 @@ def make_parser() -> CommandParser:
 
 
 def parse(argv) -> argparse.Namespace:
-    """Options; refused are those that would have no effect, and a report in the place of another."""
+    """Parse the options; refuse options without an effect, and a folder that already holds a report."""
     parser = make_parser()
     args = parser.parse_args(argv)
     given = "requested_column" if args.length is None else "length"
@@ -70,7 +70,7 @@ def parse(argv) -> argparse.Namespace:
 
 
 def baseline_of(args: argparse.Namespace, rows: Rows, requested: dict[str, list[int]]) -> tuple[str, list[str]]:
-    """Name and texts of what the outputs are compared with; no texts where there is nothing."""
+    """Return the name and the texts of the baseline; the list is empty if the file has no baseline."""
     unit = args.units[0]
     if args.baseline_column is not None:
         return f"`{args.baseline_column}`", rows.texts(args.baseline_column)
@@ -83,7 +83,7 @@ def baseline_of(args: argparse.Namespace, rows: Rows, requested: dict[str, list[
 
 
 def sources_in(args: argparse.Namespace, rows: Rows) -> list[str] | None:
-    """Return what tells the sources of the rows apart, texts or chats; `None` where the file has none."""
+    """Return a string for each row that identifies its source, a text or a chat; `None` if the file has no sources."""
     if args.source_column not in rows.columns:
         return None
     sources = zip(rows.numbers, rows.column(args.source_column), strict=True)
@@ -91,10 +91,10 @@ def sources_in(args: argparse.Namespace, rows: Rows) -> list[str] | None:
 
 
 def main(argv=None) -> None:
-    """Run the command."""
+    """Run the command: print the report, and save it if a folder is named."""
     args = parse(argv)
     rows = Rows(args.input_file)
-    # `test_outputs.jsonl` of a run says in `dropped` which rows were not tested, and has no text for them
+    # the column `dropped` in the `test_outputs.jsonl` of a run marks rows that were not tested and have no text
     rows.keep(lambda row: row.get(args.output_column) is not None or not isinstance(row.get("dropped"), str))
     if args.length is None:
         requested = {unit: rows.lengths(name) for unit, name in zip(args.units, args.requested_column, strict=True)}
@@ -102,7 +102,7 @@ def main(argv=None) -> None:
         requested = {unit: [length] * len(rows) for unit, length in zip(args.units, args.length, strict=True)}
     texts, sources, tokenizer = rows.texts(args.output_column), sources_in(args, rows), None
     if args.tokenizer is not None:
-        from ..conversion import tokenizer_of  # takes seconds to import
+        from ..conversion import tokenizer_of  # this import takes seconds
 
         tokenizer = tokenizer_of(args.tokenizer)
     report = length_report(
@@ -124,7 +124,7 @@ def main(argv=None) -> None:
         if baseline:
             report.baseline = {"name": name, **rouge_metrics(baseline, references, **how)}
     report.text = text_quality(texts)
-    # half a character in a text is no UTF-8
+    # half a character in a text is invalid UTF-8
     print(report.markdown().encode(errors="backslashreplace").decode())
     if args.output_dir is not None:
         report.save(args.output_dir)

@@ -4,13 +4,13 @@
     lenctrl export runs/ldpe --length 75 --output_dir runs/ldpe-75-int8 --quantization int8
     lenctrl export runs/ldpe --format onnx --output_dir runs/ldpe-onnx --quantization int8
 
-The first two freeze a length. The folder receives a plain transformers model with its tokenizer and a card, and in
-`ctranslate2/` the same model for CTranslate2. `hf_lenctrl.FixedLengthTranslator(folder)(texts)` generates with it.
-Needs `pip install "hf_lenctrl[fast]"`.
+The first two commands freeze a length. The folder receives a plain transformers model with its tokenizer and a card,
+and in `ctranslate2/` the same model for CTranslate2. `hf_lenctrl.FixedLengthTranslator(folder)(texts)` generates with
+it. This needs `pip install "hf_lenctrl[fast]"`.
 
-The third keeps the length as an input, in every unit and encoding. The folder receives `onnx/`, `lenctrl.json`, the
-configurations, the tokenizer and a card. `hf_lenctrl.engines.onnx_runner.OnnxModel(folder)` generates with it. Needs
-`pip install "hf_lenctrl[onnx]"`.
+The third command keeps the length as an input, in every unit and encoding. The folder receives `onnx/`,
+`lenctrl.json`, the configurations, the tokenizer and a card. `hf_lenctrl.engines.onnx_runner.OnnxModel(folder)`
+generates with it. This needs `pip install "hf_lenctrl[onnx]"`.
 """
 
 import shutil
@@ -50,8 +50,9 @@ print(tokenizer.decode(ids[0], skip_special_tokens=True, clean_up_tokenization_s
 @torch.no_grad()
 def export_ctranslate2(frozen, tokenizer, output_dir: str | Path, quantization: str | None = None) -> None:
     """
-    Write what `freeze_length` returned in CTranslate2's format, into a folder that does not exist. Its library's own
-    converter takes `<pad>` for the last entry of each Marian vocabulary; here ids stay those of the tokenizer.
+    Export a model that `freeze_length` returned to CTranslate2's format, into a folder that does not exist yet.
+    CTranslate2's own converter takes `<pad>` for the last entry of each Marian vocabulary; here the tokenizer's ids
+    do not change.
     """
     import_ctranslate2()
     from ctranslate2.converters.transformers import BartLoader, M2M100Loader
@@ -60,7 +61,7 @@ def export_ctranslate2(frozen, tokenizer, output_dir: str | Path, quantization: 
     heads = config.encoder_attention_heads, config.decoder_attention_heads
     if heads[0] != heads[1]:
         raise ValueError(f"CTranslate2 wants as many heads in the encoder as in the decoder, got {heads}")
-    # all families are BART with norms in other places, as the configuration of a frozen model says
+    # all families are BART with norms in other places; the configuration of a frozen model names the places
     loader = M2M100Loader() if config.model_type == "m2m_100" else BartLoader()
     spec = loader.get_model_spec(frozen)
     separate = getattr(tokenizer, "separate_vocabs", False)
@@ -81,7 +82,7 @@ def export_ctranslate2(frozen, tokenizer, output_dir: str | Path, quantization: 
 
 
 def _entries(tokenizer, vocabulary: dict[str, int], size: int) -> list[str]:
-    """A name for each row of an embedding, also for those that the tokenizer does not know."""
+    """Return a name for each row of an embedding, also for rows that the tokenizer does not know."""
     names = [f"madeupword{i}" for i in range(size)]
     special = dict(zip(tokenizer.all_special_tokens, tokenizer.all_special_ids, strict=True))
     for name, i in (special | vocabulary).items():
@@ -91,14 +92,14 @@ def _entries(tokenizer, vocabulary: dict[str, int], size: int) -> list[str]:
 
 
 def _copied(folder: Path) -> dict:
-    """What the card of the exported model says of it: its license above all."""
+    """Copy the fields of the original model's card that also hold for the export, such as the license."""
     known = ModelCard.load(folder / "README.md").data.to_dict() if (folder / "README.md").is_file() else {}
     names = ("language", "license", "license_name", "license_link", "datasets", "pipeline_tag", "base_model")
     return {name: known[name] for name in names if known.get(name) is not None}
 
 
 def frozen_card(frozen, folder: str | Path) -> ModelCard:
-    """A card for a frozen model, with what the card of the model in `folder`, which it was made from, says of it."""
+    """Build the card of a frozen model; fields such as the license come from the original model's card in `folder`."""
     config, folder = frozen.config, Path(folder)
     copied = _copied(folder)
     length, unit = config.frozen_length, f"{config.frozen_length_unit}s"
@@ -115,7 +116,7 @@ def frozen_card(frozen, folder: str | Path) -> ModelCard:
 
 
 def onnx_card(model, folder: str | Path) -> ModelCard:
-    """A card for an exported model, with what the card of the model in `folder` says of it."""
+    """Build the card of an exported model; fields such as the license come from the model's card in `folder`."""
     folder = Path(folder)
     use = (
         "`onnx/` holds this model for ONNX Runtime, `lenctrl.json` what a program without `hf_lenctrl` needs to keep "
@@ -134,15 +135,16 @@ def export(
     format: str = "ctranslate2",
 ) -> Path:
     """
-    Export a model into a folder that does not exist. A failure leaves no folder; a command that is killed leaves one
-    in `_run/`, which the next one for the same folder removes.
+    Export a model into a folder that does not exist yet. A failure leaves no folder. A killed command leaves one in
+    `_run/`; the next command for the same folder removes it.
     """
     output_dir = Path(output_dir)
     if output_dir.exists():
         raise ValueError(f"{output_dir} exists; remove it or name another folder: --output_dir")
     if (length is None) != (format == "onnx"):
         raise ValueError(f"--length is for CTranslate2, of onnx it is an input; got {format=} and {length=}")
-    import_onnxruntime() if format == "onnx" else import_ctranslate2()  # before a large model is loaded
+    # a missing library is found before a large model is loaded
+    import_onnxruntime() if format == "onnx" else import_ctranslate2()
     model = AutoModelForSeq2SeqLM.from_pretrained(model_folder)
     tokenizer = tokenizer_of(model_folder)
     output_dir.parent.mkdir(parents=True, exist_ok=True)
@@ -171,7 +173,7 @@ def _export_frozen(model, tokenizer, length, part: Path, model_folder, quantizat
 
 
 def make_parser() -> CommandParser:
-    """The options."""
+    """Return the parser of the options."""
     parser = CommandParser(description=__doc__)
     parser.add_argument("model_folder", type=model_name, help="folder or Hub name of a controlled model")
     parser.add_argument("--format", default="ctranslate2", choices=["ctranslate2", "onnx"], help="what runs it")
@@ -182,5 +184,5 @@ def make_parser() -> CommandParser:
 
 
 def main(argv=None) -> None:
-    """Run the command."""
+    """Run the command: export the model and print the folder."""
     print(export(**vars(make_parser().parse_args(argv))))

@@ -3,10 +3,10 @@
     lenctrl fit --input_file texts.txt --length 60 --model runs/rewrite --output_file fitted.jsonl
     lenctrl fit --input_file rows.jsonl --length_column budget --candidates_column others --output_file fitted.jsonl
 
-A text that fits stays as it is. Else the best of the row's candidates is taken; where none fits, the model rewords the
-text. No text is cut. Each line of the output holds a row of the input, with `requested`, `output`, `length`
-(measured), `origin` (`source`, `candidate` or `model`), `score` and `fault` added. To resume an interrupted command,
-repeat it.
+A text that fits does not change. Otherwise the command takes the best of the row's candidates; if none fits, the model
+rewords the text. No text is cut. Each line of the output holds a row of the input, with `requested`, `output`,
+`length` (measured), `origin` (`source`, `candidate` or `model`), `score` and `fault` added. To resume an interrupted
+command, repeat it.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from .rows import Request, Rows, requests_of
 
 
 ADDED = ("origin", "score", "fault")
-BLOCK = 64  # texts that are lost, at most, where a command is killed
+BLOCK = 64  # a killed command loses at most this many texts
 
 
 def make_parser() -> CommandParser:
@@ -53,7 +53,7 @@ def make_parser() -> CommandParser:
 
 
 def candidates_of(rows: Rows, column: str | None) -> list[list[str]]:
-    """Return the candidates of each row. Raises `ValueError` where a row holds no list of texts."""
+    """Return the candidates of each row; raise `ValueError` if a row does not hold a list of texts."""
     if column is None:
         return [[] for _ in rows.values]
     lists = rows.column(column)
@@ -64,7 +64,7 @@ def candidates_of(rows: Rows, column: str | None) -> list[list[str]]:
 
 
 def write(requests: list[Request], candidates: list[list[str]], args: Any, file: OutputFile) -> None:
-    """Fit the texts that the file does not hold, block by block."""
+    """Fit the texts that the file does not hold yet, block by block."""
     options: dict[str, Any] = {"unit": args.length_unit, "constraint": args.length_constraint}
     options |= {"tolerance": args.length_tolerance, "instruction": args.instruction}
     if args.model is not None:
@@ -90,7 +90,7 @@ def write(requests: list[Request], candidates: list[list[str]], args: Any, file:
 
 
 def main(argv=None) -> None:
-    """Run the command: fit what the output file does not hold yet."""
+    """Run the command: fit the texts that the output file does not hold yet."""
     args = make_parser().parse_args(argv)
     rows = Rows(args.input_file, plain_text=True)
     requests = requests_of(

@@ -48,14 +48,14 @@ SAMPLING = (
     ("repetition_penalty", float, "over 1 against tokens that are there already"),
 )
 ENGINES = ("output_dir", "key_column", "concurrency", "ray_address", "actor_cpus", "actor_gpus")
-# options of the command alone; the others are the pipeline's
+# these options belong to the command; the others go to the pipeline
 OWN = """model base_model input_file output_file overwrite length length_column length_ratio reference_column
     source_column column_prefix do_sample seed dtype compile way engine output_dir key_column concurrency ray_address
     actor_cpus actor_gpus""".split()
 
 
-def length_or_way(value: str) -> int | tuple | str:
-    """`--length`: a number of units, a range of them, or where the lengths come from."""
+def length_source(value: str) -> int | tuple | str:
+    """Parse a value of `--length`: a number of units, a range, or the source of the lengths, such as `predict`."""
     if value in ("predict", "source", "reference"):
         return value
     try:
@@ -67,7 +67,7 @@ def length_or_way(value: str) -> int | tuple | str:
 
 
 def unit_and_limit(value: str) -> tuple[str, int]:
-    """`--second_limit`: a unit and the most of it."""
+    """Parse `--second_limit`: a unit and the largest number of it, `word=6`."""
     unit, _, most = value.partition("=")
     if unit not in LENGTH_UNITS or not most.isdecimal() or int(most) < 1:
         raise argparse.ArgumentTypeError(f"must be a unit and a number of at least 1, word=6, got {value!r}")
@@ -75,7 +75,7 @@ def unit_and_limit(value: str) -> tuple[str, int]:
 
 
 def make_parser() -> CommandParser:
-    """The options."""
+    """Return the parser of the options."""
     parser = CommandParser(description=__doc__)
     add = parser.add_argument
     add("--model", required=True, nargs="+", type=model_name, help="folder or Hub name; several are an ensemble")
@@ -88,7 +88,7 @@ def make_parser() -> CommandParser:
     lengths = parser.add_mutually_exclusive_group()
     lengths.add_argument(
         "--length",
-        type=length_or_way,
+        type=length_source,
         nargs="+",
         help="units of every output, or a range, 30-42; several for an output at each; or 'predict' by a length "
         "predictor, 'source' or 'reference' for as many as these have",
@@ -128,7 +128,7 @@ def make_parser() -> CommandParser:
 
 
 def parse(argv) -> argparse.Namespace:
-    """Options; refused are those that would have no effect."""
+    """Parse the options; refuse options that would have no effect."""
     parser = make_parser()
     args = parser.parse_args(argv)
     args.num_beams = args.num_beams or (1 if args.do_sample else 4)
@@ -152,7 +152,7 @@ def parse(argv) -> argparse.Namespace:
 
 
 def check_engine(parser: CommandParser, args: argparse.Namespace) -> None:
-    """Refuse options of an engine without one, and those that it has no use for."""
+    """Refuse options of an engine if there is no engine, and options that the engine does not use."""
     given = [name for name in ENGINES if getattr(args, name) != parser.get_default(name)]
     if args.engine is None:
         if given or args.output_file is None:
@@ -177,8 +177,8 @@ def check_engine(parser: CommandParser, args: argparse.Namespace) -> None:
 
 
 def load(paths: list[str], dtype: str | None = None, compiled: bool = False, base_model: str | None = None):
-    """Return the model, or the ensemble of several, and their tokenizer; `base_model` is that of adapters."""
-    from ..adapters import is_adapter  # which `--help` has no use for
+    """Load the model, or an ensemble of several, and its tokenizer; `base_model` is the base of adapters."""
+    from ..adapters import is_adapter  # `--help` does not need these imports
     from ..conversion import auto_class, tokenizer_of
 
     base = {} if base_model is None else {"base_model": base_model}
@@ -193,16 +193,17 @@ def load(paths: list[str], dtype: str | None = None, compiled: bool = False, bas
 
 
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Options of the pipeline; without one the model's own default holds."""
+    """Return the options of the pipeline; a missing option leaves the model's default."""
     options = {name: value for name, value in vars(args).items() if name not in OWN and value is not None}
     if args.length_ratio is not None:
         options["length_ratio"] = tuple(args.length_ratio) if len(args.length_ratio) > 1 else args.length_ratio[0]
     if args.do_sample:
         options["do_sample"] = True
-    elif args.num_return_sequences > 1:  # beams have a score
+    elif args.num_return_sequences > 1:  # only beam search returns scores
         options |= {"return_dict_in_generate": True, "output_scores": True}
     if args.compile:
-        options |= {"cache_implementation": "static", "disable_compile": True}  # by `generate`, which leaves out beams
+        # `generate` does not compile for beam search, so `load` compiles the model
+        options |= {"cache_implementation": "static", "disable_compile": True}
     return options
 
 
@@ -210,10 +211,12 @@ def generate(
     model, tokenizer, sources: list[str], lengths: list | str, progress_bar=True, second_limit=None, **options
 ) -> list[dict]:
     """
-    Rows `source`, `requested`, `output`, `length` and `score`, in the order given; several for a source with
-    `num_return_sequences`. `lengths` are wanted units or ranges for each, all `None` for the model's default, or the
-    way to them, `"predict"`, `"source"` or `"reference"`; `second_limit` is another unit and the most of it;
-    `options` are the pipeline's.
+    Generate rows with `source`, `requested`, `output`, `length` and `score`, in the order of the sources; with
+    `num_return_sequences` several for each source.
+
+    `lengths` holds a requested length or range in units for each source, or `None` for each to use the model's
+    default; or it names their origin, `"predict"`, `"source"` or `"reference"`. `second_limit` is another unit and its
+    largest number. `options` go to the pipeline.
     """
     if isinstance(lengths, str) or lengths[0] is not None:
         options["length"] = lengths
@@ -232,14 +235,17 @@ def generate(
 
 
 def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, state) -> Any:
-    """Generate what the file does not hold, block by block, each process its share; return the configuration."""
-    # blocks are short enough to lose little, and long enough to batch similar lengths
+    """
+    Generate the outputs that the file does not hold, block by block; each process takes its share. Return the model's
+    configuration.
+    """
+    # a block is short, so that a killed command loses little, and long enough to batch similar lengths
     block, count = 16 * (args.batch_size or 32) * state.num_processes, args.num_return_sequences
     done = len(file.lines) // count
-    done -= done % block  # the batches of a command that was not stopped
+    done -= done % block  # whole blocks give the same batches as a command that was not stopped
     model, tokenizer = load(args.model, args.dtype, args.compile, args.base_model)
     options = generation_options(args)
-    state.wait_for_everyone()  # all have read what the file holds
+    state.wait_for_everyone()  # now all processes have read the file
     bar = tqdm(desc="Generating", total=len(requests), initial=done, unit="text", disable=not state.is_main_process)
     for start in range(done, len(requests), block):
         rows = range(start, min(start + block, len(requests)))
@@ -247,13 +253,14 @@ def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, s
         if args.way == "reference":
             options["references"] = [requests[i].reference for i in own]
         sources, lengths = [requests[i].source for i in own], args.way or [requests[i].length for i in own]
-        transformers.set_seed(args.seed + start)  # a block is the same after a command that was stopped
+        transformers.set_seed(args.seed + start)  # a block is the same if the command was stopped and repeated
         outputs = generate(model, tokenizer, sources, lengths, progress_bar=False, **options) if sources else []
         lines: list[tuple[int, str]] = []
         for k, output in enumerate(outputs):
             request = requests[own[k // count]]
             lines.append((own[k // count], request.line(output | {"rank": k % count + 1, "row": request.number})))
-        lines = sorted(gathered(lines, state), key=lambda line: line[0])  # stable: n best stay in order
+        # the sort is stable: the n best outputs stay in order
+        lines = sorted(gathered(lines, state), key=lambda line: line[0])
         if state.is_main_process:
             if start == done:
                 file.begin(done * count)
@@ -264,7 +271,7 @@ def write(requests: list[Request], args: argparse.Namespace, file: OutputFile, s
 
 
 def low_file(args: argparse.Namespace, file: OutputFile) -> Path:
-    """Return the name of the second file; raises `ValueError` where it exists and has a line that is not of `file`."""
+    """Return the path of the second file; raise `ValueError` if it exists and has a line that `file` does not have."""
     path = Path(f"{args.output_file}.low.jsonl")
     if path.exists() and not set(path.read_bytes().splitlines()) <= {encoded(line) for line in file.lines}:
         raise ValueError(f"{path} exists, with other lines than {args.output_file}; move it, or name another output")
@@ -272,7 +279,7 @@ def low_file(args: argparse.Namespace, file: OutputFile) -> Path:
 
 
 def write_low(requests: list[Request], file: OutputFile, args: argparse.Namespace) -> None:
-    """Write the lines under `--min_score` into a second file."""
+    """Write the lines with a score under `--min_score` into a second file."""
     name, path = requests[0].names["score"], low_file(args, file)
     low = [line for line in file.lines if json.loads(line)[name] < args.min_score]
     write_whole(path, "".join(f"{line}\n" for line in low), file.part)
@@ -280,7 +287,7 @@ def write_low(requests: list[Request], file: OutputFile, args: argparse.Namespac
 
 
 def print_figures(requests: list[Request], lines: list[str], args: argparse.Namespace, config: Any) -> None:
-    """Print how well the outputs have the requested lengths; the model's `config` may have a window."""
+    """Print how well the outputs keep their requested lengths; the model's `config` may have a window."""
     names, rows = requests[0].names, [json.loads(line) for line in lines]
     count = len(lines) // len(requests)
     requested = [requests[i // count].length or row[names["requested"]] for i, row in enumerate(rows)]
@@ -298,9 +305,9 @@ def print_figures(requests: list[Request], lines: list[str], args: argparse.Name
 
 
 def main(argv=None) -> None:
-    """Run the command: generate what the output file does not hold yet."""
+    """Run the command: generate the outputs that the output file does not hold yet."""
     args = parse(argv)
-    from . import bulk  # imports the pipeline
+    from . import bulk  # this module imports the pipeline
 
     if args.engine == "ray":
         return bulk.write(args, generation_options(args))
@@ -317,13 +324,13 @@ def main(argv=None) -> None:
     digest = hashlib.sha256("\n".join(request.columns for request in requests).encode(errors="surrogatepass"))
     others = ("input_file", "output_file", "overwrite")
     options = {name: value for name, value in vars(args).items() if name not in others}
-    options |= bulk.models_of(args) | {"min_score": scored or None}  # another score needs no other texts
+    options |= bulk.models_of(args) | {"min_score": scored or None}  # another `--min_score` does not change the texts
     state = processes()
     Path(args.output_file).parent.mkdir(parents=True, exist_ok=True)
     with locked(args.output_file, state.is_main_process):
         file = OutputFile(args.output_file, {"input": digest.hexdigest(), **options}, args.overwrite)
         if scored:
-            low_file(args, file)  # before hours of work
+            low_file(args, file)  # the check comes before hours of work
         if len(file.lines) == len(requests) * args.num_return_sequences:
             print(f"{args.output_file} is complete", file=sys.stderr)
         else:

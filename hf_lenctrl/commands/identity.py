@@ -1,4 +1,4 @@
-"""What a resumed command compares its files by: what they hold, never their names."""
+"""Identities of files, by which a resumed command compares them: by their content, never by their names."""
 
 import json
 from pathlib import Path
@@ -17,16 +17,16 @@ ADAPTER = "adapter_config.json"
 
 def identity(name: str | Path, patterns: tuple[str, ...] = WEIGHTS) -> dict[str, Any] | str:
     """
-    Return what tells a file, a model or a folder from another one; no local path is in it.
+    Return the identity of a file, a model or a folder, which differs if the content differs; it holds no local path.
 
     Args:
         name (`str` or `Path`): A file, a folder, or a model on the Hub.
-        patterns (`tuple[str, ...]`): Of a folder the files that count, see `uploaded`; by default those that a model,
-            its tokenizer and its predictor are loaded from, and of an adapter the model below it.
+        patterns (`tuple[str, ...]`): The files of a folder that count, see `uploaded`; by default the files of a
+            model, its tokenizer and its predictor, and for an adapter also the files of its base.
 
     Returns:
-        `dict` or `str`: `{"size": ..., "sha256": ...}` of a file, `{"<file>": {"size": ...}, ...}` of a folder, and of
-        a model on the Hub its name and commit.
+        `dict` or `str`: `{"size": ..., "sha256": ...}` for a file, `{"<file>": {"size": ...}, ...}` for a folder, and
+        the name and the commit for a model on the Hub.
     """
     path = Path(name)
     if path.is_dir():
@@ -40,13 +40,14 @@ def identity(name: str | Path, patterns: tuple[str, ...] = WEIGHTS) -> dict[str,
             return {"size": path.stat().st_size, "sha256": sha_fileobj(file).hex()}
     try:
         commit = PreTrainedConfig.get_config_dict(str(name))[0].get("_commit_hash")
-    except (OSError, ValueError):  # a repository without a configuration; another name is refused by what loads it
+    except (OSError, ValueError):
+        # the repository has no configuration; the code that loads a model refuses a wrong name
         commit = None
     return str(name) if commit is None else f"{name} at {commit}"
 
 
 def short(value: Any, other: Any = None) -> str:
-    """Return a value of a record for a message; of a folder those files alone that differ from the `other`'s."""
+    """Shorten a value of a record for a message; for a folder list only the files that differ from the `other`'s."""
     if not isinstance(value, dict):
         return str(value)
     if "sha256" in value:

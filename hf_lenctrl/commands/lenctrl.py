@@ -1,4 +1,4 @@
-"""The program `lenctrl`, which imports what a command needs when it runs one: `lenctrl --help` needs no torch."""
+"""The program `lenctrl`; it imports a command's modules only when it runs the command: `--help` needs no torch."""
 
 import difflib
 import importlib
@@ -8,10 +8,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 
-POINT = "\n  * "  # begins a line of its own in a message that has several
+POINT = "\n  * "  # it separates the lines of a message that is a list
 _REFUSALS = (ValueError, TypeError, ImportError)
 PACKAGE = Path(__file__).resolve().parents[1]
-# name -> module of its `main()`, and what it does
+# name -> module of its `main()`, and help text
 COMMANDS = {
     "train": ("train", "train a length-controlled model"),
     "train-predictor": ("predictor", "train a predictor of output lengths"),
@@ -40,11 +40,11 @@ options:
 
 def run(name: str, module: str, argv: list[str], debug: bool = False) -> None:
     """
-    Run the command `name` with the options `argv`: the `main()` of a module, `"hf_lenctrl.commands.train"`. What the
-    user gave wrongly ends it with one line, and one for each point of a list, and status 1; with `debug` every error
-    has its traceback.
+    Run the command `name` with the options `argv`: the `main()` of a module, `"hf_lenctrl.commands.train"`. A mistake
+    of the user ends the command with status 1 and one line, or one line for each point of a list. With `debug` every
+    error has its traceback.
     """
-    sys.argv = [f"lenctrl {name}", *argv]  # argparse shows the first word
+    sys.argv = [f"lenctrl {name}", *argv]  # argparse shows the first word in its messages
     try:
         importlib.import_module(module).main()
     except Exception as error:
@@ -56,12 +56,14 @@ def run(name: str, module: str, argv: list[str], debug: bool = False) -> None:
         first, *points = (" ".join(part.split()) for part in str(error).split(POINT))
         sys.exit(POINT.join([f"lenctrl {name}: {first}{hint}", *points]))
     if (accelerate := sys.modules.get("accelerate")) is not None:
-        accelerate.PartialState().destroy_process_group()  # gloo's threads would abort a process that ends with them
+        accelerate.PartialState().destroy_process_group()  # a process that ends while gloo's threads run would abort
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether a check of this package, of the options or of a file refused what the user gave."""
-    from huggingface_hub.errors import StrictDataclassError  # of a field in a checkpoint's configuration
+    """
+    Return whether the error is a refusal: a check of this package, of the options or of a file refused the input.
+    """
+    from huggingface_hub.errors import StrictDataclassError  # a wrong field in a checkpoint's configuration raises it
 
     if isinstance(error, StrictDataclassError):
         return True

@@ -1,4 +1,4 @@
-"""One command at a time writes a file or a folder."""
+"""Locks, so that one command at a time writes a file or a folder."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -7,11 +7,11 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 
-PRIVATE = "_run"  # beside what a command writes; Trainer uploads no name that begins with an underscore
+PRIVATE = "_run"  # the folder lies beside the outputs; Trainer uploads no name that begins with an underscore
 
 
 def kept(path: str | Path, name: str) -> Path:
-    """Return a file that a command keeps for itself: `_run/<name>` in a folder, `_run/<file>.<name>` beside a file."""
+    """Return the path of a command's private file: `_run/<name>` in a folder, `_run/<file>.<name>` beside a file."""
     path = Path(path)
     return path / PRIVATE / name if path.is_dir() else path.parent / PRIVATE / f"{path.name}.{name}"
 
@@ -19,8 +19,8 @@ def kept(path: str | Path, name: str) -> Path:
 @contextmanager
 def locked(path: str | Path, writes: bool = True) -> Iterator[None]:
     """
-    Lock an output file or the folder of a run; of several processes that run one command only one `writes`. The system
-    frees the lock when the process ends, killed or not; the empty file that it is held on stays.
+    Lock an output file or the folder of a run. If several processes run one command, only one of them `writes`. The
+    system frees the lock when the process ends, killed or not; the empty lock file stays.
     """
     name = kept(path, "lock")
     with ExitStack() as stack:

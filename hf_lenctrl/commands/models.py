@@ -1,4 +1,4 @@
-"""The tokenizer and model of a run: those of a checkpoint to go on with or to start from, or new ones of a shape."""
+"""The tokenizer and the model of a run: from a checkpoint to continue or to start from, or new with a given shape."""
 
 import json
 import logging
@@ -33,14 +33,14 @@ from .run import trained_tokenizer
 
 logger = logging.getLogger(__name__)
 
-# (family, plain) -> what a new model is made of; recipes/reproduce/baselines adds to it
+# (family, plain) -> classes of a new model's configuration and model; recipes/reproduce/baselines adds to it
 CLASSES: dict[tuple[str, bool], tuple[type, type]] = {
     ("bart", False): (LenCtrlBartConfig, LenCtrlBartForConditionalGeneration),
     ("bart", True): (BartConfig, BartForConditionalGeneration),
     ("marian", False): (LenCtrlMarianConfig, LenCtrlMarianMTModel),
     ("marian", True): (MarianConfig, MarianMTModel),
 }
-# option -> names of a configuration's field, of most families and of T5
+# option -> names of the configuration's field, in most families and in T5
 _SHAPE = {
     "layers": ("encoder_layers", "num_layers"),
     "decoder_layers": ("decoder_layers", "num_decoder_layers"),
@@ -52,12 +52,13 @@ _SHAPE = {
 }
 _METHOD = """length_encoding absolute_positions encoder_length_embedding length_head learned_lengths
     length_scale""".split()
-_TOKENIZER = ("vocab_size", "target_vocabulary", "byte_fallback")  # of one that is trained here
+# these options are for a tokenizer that is trained here
+_TOKENIZER = ("vocab_size", "target_vocabulary", "byte_fallback")
 DRAWS = ("length_noise", "overshoot_share", "no_length_share")
 
 
 def check_options(args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> None:
-    """Refuse options that a run would ignore: a shape or a method that a checkpoint lacks, and those without a use."""
+    """Refuse options that a run would ignore: another shape or method than the checkpoint's, or an unused option."""
     name, config = _checkpoint(args)
     controlled = hasattr(config, "length_encoding")
     if controlled and args.model_name_or_path is None:
@@ -65,16 +66,16 @@ def check_options(args: ModelArguments, data_args: DataArguments, run_args: RunA
             f"{name} has length control already; give it as --model_name_or_path {name}, not as --base_model"
         )
     if name is not None and (args.model_name_or_path is None or controlled or _stays_plain(args)):
-        _check_fixed(args, data_args, config)  # else it is refused as plain
+        _check_fixed(args, data_args, config)  # otherwise another check refuses it as a plain model
     tables = name is not None or args.length_encoding == "learned" or args.encoder_length_embedding
-    told = args.length_encoding != "none" or args.encoder_length_embedding or controlled
-    told = told or name is not None and not _stays_plain(args)
+    reads_length = args.length_encoding != "none" or args.encoder_length_embedding or controlled
+    reads_length = reads_length or name is not None and not _stays_plain(args)
     used = {
         "length_bins": (name is not None or data_args.length_tokens == "bins", "--length_tokens bins"),
         "learned_lengths": (tables, "--length_encoding learned or --encoder_length_embedding"),
         "group_separator": (data_args.group_column is not None, "--group_column"),
         **dict.fromkeys(_TOKENIZER, (args.tokenizer_name_or_path is None, "a tokenizer that is trained here")),
-        **{draw: (told or not getattr(run_args, draw), "a model that is given the length") for draw in DRAWS},
+        **{draw: (reads_length or not getattr(run_args, draw), "a model that is given the length") for draw in DRAWS},
     }
     for option, (is_used, needs) in used.items():
         if option in args.typed and not is_used:
@@ -82,19 +83,19 @@ def check_options(args: ModelArguments, data_args: DataArguments, run_args: RunA
 
 
 def _checkpoint(args: ModelArguments) -> tuple[str | None, Any]:
-    """The name and the configuration of the checkpoint that a run starts from; `None` twice for a new model."""
+    """Return the name and the configuration of the checkpoint that a run starts from; two `None` for a new model."""
     name = args.model_name_or_path or args.base_model
     return name, None if name is None else AutoConfig.from_pretrained(name)
 
 
 def _stays_plain(args: ModelArguments, length_tokens: LengthTokens | None = None) -> bool:
-    """Whether a model of these arguments, unless it is length-controlled already, is given no length in any way."""
+    """Return whether these arguments add no length control to a model that has none yet."""
     ways = (args.encoder_length_embedding, args.length_head, args.length_constraint, length_tokens)
     return args.length_encoding == "none" and not any(ways)
 
 
 def _check_fixed(args: ModelArguments, data_args: DataArguments, config) -> None:
-    """Refuse a shape or a method that is not the checkpoint's."""
+    """Refuse a shape or a method that differs from the checkpoint's."""
     has: dict[str, Any] = {"family": config.model_type.removeprefix("lenctrl_")}
     for option, fields in _SHAPE.items():
         has[option] = next((getattr(config, field) for field in fields if hasattr(config, field)), None)
@@ -104,7 +105,7 @@ def _check_fixed(args: ModelArguments, data_args: DataArguments, config) -> None
         tokens: dict = config.length_tokens or {}
         has |= {option: getattr(config, option) for option in _METHOD}
         has |= {"length_tokens": tokens.get("kind"), "length_bins": len(tokens.get("thresholds", ())) + 1}
-    else:  # a base model; one to go on with is given no length tokens
+    else:  # this is a plain model; a plain model that the run continues gets no length tokens
         has |= {"absolute_positions": True, "learned_lengths": 512, "length_scale": 1}
         has |= {} if args.model_name_or_path is None else {"length_tokens": None}
     name = args.model_name_or_path or args.base_model
@@ -119,8 +120,8 @@ def _check_fixed(args: ModelArguments, data_args: DataArguments, config) -> None
 
 def limits(args: ModelArguments, data_args: DataArguments, tokenizer) -> tuple[int, int]:
     """
-    Tokens at which sources are cut, and tokens of the longest target that is kept: those of the arguments, by default
-    no more than a checkpoint has positions for. Raises `ValueError` for more than it has.
+    Return the limits of sources, which are cut, and of targets, which are dropped, in tokens: the arguments' limits,
+    by default at most the checkpoint's number of positions. Raise `ValueError` for a limit over that number.
     """
     name, config = _checkpoint(args)
     positions = getattr(config, "max_position_embeddings", None)
@@ -137,7 +138,7 @@ def limits(args: ModelArguments, data_args: DataArguments, tokenizer) -> tuple[i
 
 
 def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], output_dir: str):
-    """The named tokenizer, that of the run to go on with, or one trained on the training texts."""
+    """Load the named tokenizer or that of the continued run, or train one on the training texts."""
     name = args.tokenizer_name_or_path or args.model_name_or_path or args.base_model
     if name is not None:
         given = {"src_lang": args.source_language, "tgt_lang": args.target_language}
@@ -155,7 +156,7 @@ def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], out
 
 
 def language_id(tokenizer, code: str) -> int:
-    """The id of a language's token, which M2M100 writes `__ja__`; raises `ValueError` for an unknown one."""
+    """Return the id of a language's token, which is `__ja__` in M2M100; raise `ValueError` for an unknown language."""
     tokens = getattr(tokenizer, "lang_code_to_token", None)
     found = tokenizer.convert_tokens_to_ids(code if tokens is None else tokens.get(code, tokenizer.unk_token))
     if found is None or found == tokenizer.unk_token_id:
@@ -165,7 +166,7 @@ def language_id(tokenizer, code: str) -> int:
 
 
 def unit_and_tokens(model_args: ModelArguments, data_args: DataArguments, rows: Dataset, tokenizer):
-    """The unit that the run counts and its length tokens: those of a checkpoint to go on with, or of the arguments."""
+    """Return the unit that the run counts, and its length tokens: from the continued checkpoint, or the arguments."""
     name = model_args.model_name_or_path
     saved: Any = None if name is None else AutoConfig.from_pretrained(name)
     unit, given = getattr(saved, "length_unit", None), model_args.length_unit
@@ -179,9 +180,10 @@ def unit_and_tokens(model_args: ModelArguments, data_args: DataArguments, rows: 
 
 def build_model(args: ModelArguments, tokenizer, max_positions: int, length_tokens: LengthTokens | None = None) -> Any:
     """
-    The model of a run: of a plain checkpoint to start from (`base_model`), one to go on with (`model_name_or_path`),
-    or of a new shape, with `max_positions`, in tokens. It is of the stock class where it is new or plain and is given
-    no length in any way.
+    Build the model of a run: from a plain checkpoint (`base_model`), from a checkpoint to continue
+    (`model_name_or_path`), or new with the arguments' shape and `max_positions`, in tokens. Its class is a stock class
+    if the arguments add no length control and the checkpoint has none. Raise `ValueError` if both checkpoints are
+    named.
     """
     if args.base_model is not None and args.model_name_or_path is not None:
         raise ValueError("--base_model starts a new run, --model_name_or_path continues one; give one of them")
@@ -189,11 +191,12 @@ def build_model(args: ModelArguments, tokenizer, max_positions: int, length_toke
         model = _new_model(args, tokenizer, max_positions, length_tokens)
     else:
         config = AutoConfig.from_pretrained(name)
-        setattr(config, "dropout_rate" if hasattr(config, "dropout_rate") else "dropout", args.dropout)  # T5's name
-        # a float16 file is for serving; what is trained is float32
+        # T5 calls it dropout_rate
+        setattr(config, "dropout_rate" if hasattr(config, "dropout_rate") else "dropout", args.dropout)
+        # a float16 file is for serving; trained weights are float32
         model = AutoModelForSeq2SeqLM.from_pretrained(name, config=config, dtype=torch.float32)
         model = _as_base(model, args, tokenizer, length_tokens) if args.base_model else _as_saved(model, args)
-    # Marian's sinusoids are computed and never saved, but `from_pretrained` leaves them trainable
+    # Marian's sinusoids are constant and never saved, but `from_pretrained` leaves them trainable
     for name, weight in model.named_parameters():
         if name in (model._keys_to_ignore_on_save or ()):
             weight.requires_grad_(False)
@@ -205,7 +208,7 @@ def build_model(args: ModelArguments, tokenizer, max_positions: int, length_toke
 
 
 def _as_base(model, args: ModelArguments, tokenizer, length_tokens: LengthTokens | None) -> Any:
-    """A plain model with length control added, or as it is where no length is given."""
+    """Add length control to a plain model, or return it unchanged if the arguments add none."""
     if length_tokens is not None and len(tokenizer) > model.get_input_embeddings().num_embeddings:
         model.resize_token_embeddings(len(tokenizer))
     if not _stays_plain(args, length_tokens):
@@ -225,7 +228,10 @@ def _as_base(model, args: ModelArguments, tokenizer, length_tokens: LengthTokens
 
 
 def _as_saved(model, args: ModelArguments) -> Any:
-    """A model to go on with: a length-controlled one, or with `length_encoding=none` a plain one."""
+    """
+    Check a loaded model that the run continues, and set its default constraint. It is length-controlled, or plain with
+    `length_encoding=none`; raise `ValueError` otherwise.
+    """
     if not hasattr(model.config, "length_encoding") and not _stays_plain(args):
         holds = f"{args.model_name_or_path} holds a {type(model).__name__}, which has no length control"
         raise ValueError(f"{holds}; give it as --base_model, or --length_encoding none to train it as it is")
@@ -235,23 +241,23 @@ def _as_saved(model, args: ModelArguments) -> Any:
 
 
 def _new_model(args: ModelArguments, tokenizer, max_positions: int, length_tokens: LengthTokens | None) -> Any:
-    """A model of the given shape with random weights."""
+    """Build a model of the given shape with random weights."""
     plain = _stays_plain(args, length_tokens) and (args.family, True) in CLASSES
     config_class, model_class = CLASSES[args.family, plain]
     control: dict[str, Any] = {} if plain else {name: getattr(args, name) for name in _METHOD} | args.constraint
-    if not plain:  # without an encoding it has positions
+    if not plain:  # a model without a length encoding needs positions
         control["absolute_positions"] = args.absolute_positions or args.length_encoding == "none"
         control["length_unit"] = args.length_unit or "character"
     model: Any = model_class(config_class(**_shape(args, tokenizer, max_positions), **control))
     if not plain:
         model.set_unit_table(tokenizer)
-    if (args.family, True) in CLASSES:  # the baselines of the papers draw their own
+    if (args.family, True) in CLASSES:  # the papers' baselines initialize their own weights
         initialize_weights(model)
     return model
 
 
 def _shape(args: ModelArguments, tokenizer, max_positions: int) -> dict[str, Any]:
-    """Fields of a stock configuration."""
+    """Return the fields of a stock configuration."""
     separate = getattr(tokenizer, "separate_vocabs", False)
     if separate and args.family == "bart":
         raise ValueError("--family bart has one vocabulary for both sides; give --target_vocabulary shared or joined")
@@ -270,8 +276,8 @@ def _shape(args: ModelArguments, tokenizer, max_positions: int) -> dict[str, Any
 
 def add_length_predictor(model, name: str | None, output_dir, save: bool = True) -> None:
     """
-    Save a predictor in the model's folder, so that `length="predict"` works with the folder or its Hub name alone: the
-    one of this name, or the one inside the checkpoint that the run continues, if there is one.
+    Save a length predictor in the model's folder, so that `length="predict"` needs only the folder or its Hub name.
+    The predictor is the one of this name, or the one inside the checkpoint that the run continues, if there is one.
     """
     own, subfolder = getattr(model.config, "length_predictor", None), ""
     if name is None:

@@ -1,4 +1,4 @@
-"""JSON lines that are written block by block, so that a stopped command resumes behind the last one."""
+"""Files of JSON lines, written block by block, so that a stopped command resumes after the last line."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -11,18 +11,18 @@ from .locking import kept
 
 
 def check_begun(path: Path, options_path: Path, options: dict[str, Any], advice: str = "name another") -> None:
-    """Raise `ValueError` unless the output at `path`, which exists, was begun with these options."""
+    """Raise `ValueError` if the existing output at `path` was begun with other options."""
     before = json.loads(options_path.read_text("utf-8")) if options_path.is_file() else {}
     pairs = [(name, before.get(name), options.get(name)) for name in sorted(before | options)]
     if points := [f"{POINT}{k}={short(old, new)}, now {short(new, old)}" for k, old, new in pairs if old != new]:
-        told = f"{path} exists, and no command with these options began it; {advice}"
-        raise ValueError("".join([told, *(points if before else [])]))
+        message = f"{path} exists, and no command with these options began it; {advice}"
+        raise ValueError("".join([message, *(points if before else [])]))
 
 
 def begin_folder(folder: str | Path, options: Mapping[str, Any], begun: bool) -> None:
     """
-    Write into `_run/` of a folder the options that its files depend on. Raises `ValueError` where the folder is
-    `begun`, with others.
+    Write the options that a folder's files depend on into its `_run/`. Raise `ValueError` if the folder was `begun`
+    with other options.
     """
     Path(folder).mkdir(parents=True, exist_ok=True)
     own, path = json.loads(json.dumps(options)), kept(folder, "options.json")
@@ -33,21 +33,23 @@ def begin_folder(folder: str | Path, options: Mapping[str, Any], begun: bool) ->
 
 
 def write_whole(path: Path, text: str, part: Path) -> None:
-    """Write a file, first as `part`; a command that is killed leaves the old file or the new one."""
+    """Write a file atomically, first as `part`; a killed command leaves the old file or the new one."""
     part.write_bytes(encoded(text))
     part.replace(path)
 
 
 def encoded(text: str) -> bytes:
-    """Return lines of JSON as UTF-8; half a character (a lone surrogate), which UTF-8 has not, keeps its escape."""
+    """
+    Encode lines of JSON as UTF-8; half a character (a lone surrogate), which UTF-8 cannot hold, keeps its escape.
+    """
     return text.encode(errors="backslashreplace")
 
 
 class OutputFile:
     """
-    The whole `lines` of an output file, JSON, and, in `_run/<its name>.options.json` beside it, the options that they
-    depend on; of the input and the models hashes. A file that was begun with others is refused; with `overwrite` every
-    file is begun again.
+    An output file of JSON lines: `lines` are its complete lines. The options that they depend on, with hashes of the
+    input and the models, lie beside it in `_run/<its name>.options.json`. A file that was begun with other options is
+    refused; with `overwrite` every file is begun again.
     """
 
     def __init__(self, path: str | Path, options: Mapping[str, Any], overwrite: bool | None = None):
@@ -61,7 +63,9 @@ class OutputFile:
             self.lines = text[: text.rfind(b"\n") + 1].decode().split("\n")[:-1]
 
     def begin(self, count: int) -> None:
-        """Write the options, and the first lines again; a command that is killed leaves the old ones or the new."""
+        """
+        Write the options and the first `count` lines again; a killed command leaves the old files or the new ones.
+        """
         self.lines = self.lines[:count]
         lines = "".join(f"{line}\n" for line in self.lines)
         self.part.parent.mkdir(exist_ok=True)
@@ -69,7 +73,7 @@ class OutputFile:
         write_whole(self.path, lines, self.part)
 
     def append(self, lines: Iterable[str]) -> None:
-        """Add lines."""
+        """Append lines to the file."""
         new = list(lines)
         with self.path.open("ab") as file:
             file.write(encoded("".join(f"{line}\n" for line in new)))

@@ -1,4 +1,4 @@
-"""A folder of JSON lines, in parts that are written whole, and the keys by which a stopped command knows its rows."""
+"""A folder of JSON lines in parts, each written atomically; a stopped command finds its rows by their keys."""
 
 import hashlib
 import json
@@ -21,14 +21,14 @@ def _digest(text: str, *more: bytes) -> bytes:
 
 
 def _as_array(keys: Iterable[bytes]) -> np.ndarray:
-    buffer = bytearray()  # 16 bytes a row, where a list would take 60
+    buffer = bytearray()  # this takes 16 bytes a row, a list would take 60
     for key in keys:
         buffer += key
-    return np.frombuffer(buffer, f"S{KEY}")  # which sorts
+    return np.frombuffer(buffer, f"S{KEY}")  # numpy can sort this type
 
 
 def _occurrences(keys: np.ndarray) -> np.ndarray:
-    """Of each key, how many equal ones stand before it."""
+    """Count for each key the equal keys before it."""
     order = np.argsort(keys, kind="stable")
     ordered, places = keys[order], np.arange(len(keys))
     first = np.r_[True, ordered[1:] != ordered[:-1]]
@@ -39,8 +39,8 @@ def _occurrences(keys: np.ndarray) -> np.ndarray:
 
 def keys_of(requests: Iterable[Request], column: str | None = None) -> np.ndarray:
     """
-    The key of each row, of shape `(rows,)`, 16 bytes: of a `column`, whose values must differ, or of the whole row and
-    the number of equal rows before it. So a row keeps its key where others are added or taken away behind it.
+    Return the key of each row, of shape `(rows,)`, 16 bytes: a hash of a `column`, whose values must differ, or of the
+    whole row and the number of equal rows before it. So a row keeps its key if later rows are added or removed.
     """
     if column is None:
         keys = _as_array(_digest(request.columns) for request in requests)
@@ -56,7 +56,7 @@ def keys_of(requests: Iterable[Request], column: str | None = None) -> np.ndarra
 
 
 def _value(request: Request, column: str) -> str:
-    """The value of a row's key, as JSON."""
+    """Return the value of a row's key column, as JSON."""
     row = json.loads("{" + request.columns + "}")
     if row.get(column) is None:
         raise ValueError(f"row {request.number} has no {column!r}; give a column that each row has")
@@ -65,8 +65,8 @@ def _value(request: Request, column: str) -> str:
 
 class Parts:
     """
-    A folder of parts, `part-<number of the first row>-<its keys>.jsonl`, in the input's order by name, and in `_run/`
-    the options that they depend on. `key` is the column that holds the key of each row.
+    A folder of parts, `part-<number of the first row>-<its keys>.jsonl`, whose names sort in the input's order. The
+    options that they depend on are in `_run/`. `key` is the column that holds the key of each row.
     """
 
     def __init__(self, folder: str | Path, options: Mapping[str, Any], key: str):
@@ -74,23 +74,23 @@ class Parts:
         begin_folder(folder, options, begun=bool(self.files()))
 
     def files(self) -> list[Path]:
-        """The parts, whole ones alone."""
+        """Return the paths of the complete parts."""
         return sorted(self.folder.glob("part-*.jsonl"))
 
     def lines(self) -> Iterator[dict]:
-        """The rows that were written."""
+        """Yield the rows of all parts."""
         for file in self.files():
             with file.open(encoding="utf-8") as lines:
                 yield from map(json.loads, lines)
 
     def done(self, keyed: bool) -> np.ndarray:
-        """Keys of the rows that were written; where the column is of the input (`keyed`), as `keys_of` makes them."""
+        """Return the keys of the written rows; with `keyed` the column is the input's, and its values are hashed."""
         return _as_array(
             _digest(json.dumps(row[self.key])) if keyed else bytes.fromhex(row[self.key]) for row in self.lines()
         )
 
     def write(self, first: int, keys: Iterable[str], lines: Iterable[str]) -> None:
-        """Add a part, whose name is that of its rows, so that the same rows never make a second one."""
+        """Write a part, named after its rows, so that the same rows never make a second part."""
         name = f"part-{first:09}-{_digest(' '.join(keys)).hex()[:8]}.jsonl"
-        # the lock of the folder is held, so one command at a time uses the name in `_run/`
+        # this command holds the lock of the folder, so no other one uses the name in `_run/`
         write_whole(self.folder / name, "".join(f"{line}\n" for line in lines), kept(self.folder, "part"))

@@ -34,12 +34,14 @@ from .run import fit, publish, set_up, trained_tokenizer
 
 logger = logging.getLogger("train_length_predictor")
 TITLES = {"mean": "mean of the training lengths"}
-CHARACTERS = 1000  # of a new tokenizer, the most frequent
+CHARACTERS = 1000  # a new tokenizer takes so many characters, the most frequent
 
 
 @dataclass
 class PredictorArguments:
-    """The predictor to train: a pretrained encoder, or the shape of a new one, and what is predicted."""
+    """
+    The predictor to train: a pretrained encoder, or the shape of a new one, and the unit of the predicted length.
+    """
 
     encoder_name_or_path: str | None = option(None, "Pretrained encoder of the sources, google-bert/bert-base-uncased")
     layers: int | None = option(None, "New encoder: layers")
@@ -84,8 +86,8 @@ class PredictorTrainer(HubTrainer):
 
 
 def train_bert_tokenizer(texts: Iterable[str], vocab_size: int) -> BertTokenizer:
-    """A `BertTokenizer` trained on texts, the same one each time."""
-    options: dict[str, Any] = {"strip_accents": False}  # without its accents Japanese loses its voiced syllables
+    """Train a `BertTokenizer` on texts; the same texts always give the same tokenizer."""
+    options: dict[str, Any] = {"strip_accents": False}  # Japanese without accents loses its voiced syllables
     backend = (new := BertTokenizer(**options)).backend_tokenizer
     counts: Counter[str] = Counter()
     inner: set[str] = set()
@@ -95,7 +97,7 @@ def train_bert_tokenizer(texts: Iterable[str], vocab_size: int) -> BertTokenizer
             inner.update(word[1:])
     characters = sorted(sorted(counts, key=lambda c: (-counts[c], c))[:CHARACTERS])
     pieces = [*characters, *(f"##{c}" for c in characters if c in inner)]
-    # the trainer takes these from a hash table of random order, and their order decides between pairs of one frequency
+    # the trainer would take these from a hash table in random order, and their order breaks ties between pairs
     trainer = WordPieceTrainer(
         vocab_size=vocab_size,
         special_tokens=[*sorted(new.all_special_tokens, key=new.convert_tokens_to_ids), *pieces],
@@ -107,10 +109,10 @@ def train_bert_tokenizer(texts: Iterable[str], vocab_size: int) -> BertTokenizer
 
 
 def load_tokenizer(args: PredictorArguments, texts, output_dir: str):
-    """The encoder's tokenizer, that of the run to go on with, or one trained on the sources."""
+    """Load the encoder's tokenizer or that of the continued run, or train one on the sources."""
 
     def train(folder: Path) -> None:
-        size: Any = args.vocab_size  # given where the encoder is new
+        size: Any = args.vocab_size  # a new encoder has this option
         train_bert_tokenizer(texts, size).save_pretrained(folder)
 
     name = args.encoder_name_or_path or trained_tokenizer(output_dir, train)
@@ -118,7 +120,7 @@ def load_tokenizer(args: PredictorArguments, texts, output_dir: str):
 
 
 def new_encoder(args: PredictorArguments, tokenizer, data_args: DataArguments) -> BertModel:
-    """A BERT of the given shape with random weights."""
+    """Build a BERT encoder of the given shape with random weights."""
     width: Any = args.d_model
     shape: dict[str, Any] = {"num_hidden_layers": args.layers, "hidden_size": width, "intermediate_size": 4 * width}
     shape |= {"num_attention_heads": args.attention_heads, "pad_token_id": tokenizer.pad_token_id}
@@ -127,7 +129,7 @@ def new_encoder(args: PredictorArguments, tokenizer, data_args: DataArguments) -
 
 
 def measure(splits: DatasetDict, args: PredictorArguments, data_args: DataArguments) -> DatasetDict:
-    """Rows with stripped texts, `labels` and `source_length` in units; empty and overlong ones are dropped."""
+    """Measure the rows: strip texts, add `labels` and `source_length` in units, and drop empty and overlong rows."""
     unit = args.length_unit
     tokenizer = tokenizer_of(args.target_tokenizer) if unit == "token" else None
 
@@ -148,7 +150,10 @@ def measure(splits: DatasetDict, args: PredictorArguments, data_args: DataArgume
 
 
 def tokenize(splits: DatasetDict, tokenizer, limit: int, data_args: DataArguments) -> DatasetDict:
-    """What the model reads, sources cut at `limit` tokens; a column `length` would be taken for the source's."""
+    """
+    Tokenize the sources, cut at `limit` tokens. No column has the name `length`, because Trainer would take it for the
+    source's length.
+    """
 
     def encode(batch):
         cut = [len(ids) > limit for ids in tokenizer(batch["source"], verbose=False)["input_ids"]]
@@ -162,12 +167,12 @@ def tokenize(splits: DatasetDict, tokenizer, limit: int, data_args: DataArgument
 
 
 def markdown(table: dict[str, dict]) -> str:
-    """Return Table 2 of Oka et al. 2020, and what a predictor must be better than."""
+    """Format Table 2 of Oka et al. 2020 as Markdown, with the baselines that a predictor must beat."""
     heads = ("split", "lengths", "average error", "variance", "correlation", "error ratio", "different lengths")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for split, row in table.items():
         for name in ("source", "mean", "predicted"):
-            if name not in row:  # Table 2 has no predictions of training rows
+            if name not in row:  # Table 2 has no predictions for training rows
                 continue
             figures, ratio = row[name], row["mae_ratio"] if name == "predicted" else None
             values = [figures["mae"], figures["variance"], figures["pearson"], ratio]
@@ -177,19 +182,19 @@ def markdown(table: dict[str, dict]) -> str:
 
 
 def figures_of(found: list[int], lengths: list[int]) -> dict[str, Any]:
-    """Return Table 2's figures of lengths that stand for the references', and how many `different` ones there are."""
+    """Return Table 2's figures of predicted lengths, and how many `different` lengths there are."""
     return predictor_figures(found, lengths) | {"different": len(set(found))}
 
 
 def baselines(split, config) -> dict[str, dict]:
-    """Return the figures of the source's length, and of the mean of the training lengths for every row."""
+    """Return the figures of two baselines: the source's length, and the mean training length for every row."""
     lengths = split["labels"][:]
     constant = round_lengths(torch.tensor([config.target_mean] * len(lengths))).tolist()
     return {"source": figures_of(split["source_length"][:], lengths), "mean": figures_of(constant, lengths)}
 
 
 def test_on(name: str, trainer: PredictorTrainer, split, tokenized) -> dict[str, Any]:
-    """Predict the lengths of a split; returns the figures and adds a row to `trainer.table`."""
+    """Predict the lengths of a split; return the figures, and add a row to `trainer.table`."""
     result = trainer.predict(tokenized, metric_key_prefix=name)
     values = torch.as_tensor(result.predictions)
     predicted = round_lengths(values).tolist()
@@ -197,9 +202,10 @@ def test_on(name: str, trainer: PredictorTrainer, split, tokenized) -> dict[str,
     own, others = figures_of(predicted, split["labels"][:]), baselines(split, config)
     ratio = own["mae"] / others["source"]["mae"] if others["source"]["mae"] > 0 else None
     trainer.table[name] = {"predicted": own, **others, "mae_ratio": ratio}
-    config.error, config.error_of_mean = own["mae"], others["mean"]["mae"]  # of the test rows, which come last
-    if told := config.warning():
-        logger.warning("%s: %s", name, told)
+    # the last split is the test split, so its figures stay
+    config.error, config.error_of_mean = own["mae"], others["mean"]["mae"]
+    if warning := config.warning():
+        logger.warning("%s: %s", name, warning)
     figures = {f"{name}_{kind}_{key}": value for kind, row in others.items() for key, value in row.items()}
     figures |= {f"{name}_mae_ratio": ratio, **(result.metrics or {})}
     trainer.save_metrics(name, figures)
@@ -211,12 +217,12 @@ def test_on(name: str, trainer: PredictorTrainer, split, tokenized) -> dict[str,
 
 
 def compute_metrics(result) -> dict[str, float]:
-    """Of Trainer: figures of the rounded predictions."""
+    """Compute the figures of the rounded predictions, for Trainer."""
     return predictor_figures(round_lengths(torch.as_tensor(result.predictions)).tolist(), result.label_ids.tolist())
 
 
 def main(argv=None) -> dict:
-    """Run the recipe; returns the metrics that it also writes to `<output_dir>/all_results.json`."""
+    """Run the recipe and return the metrics, which it also writes to `<output_dir>/all_results.json`."""
     classes = (PredictorArguments, DataArguments, TrainingArguments)
     model_args, data_args, args = parse_arguments(classes, argv, __doc__)
     data_args.max_source_length = data_args.max_source_length or 256
@@ -230,7 +236,7 @@ def main(argv=None) -> dict:
         encoder: Any = model_args.encoder_name_or_path or new_encoder(model_args, tokenizer, data_args)
         unit, lengths = model_args.length_unit, splits["train"]["labels"][:]
         model = LengthPredictor.from_encoder(encoder, lengths, length_unit=unit, dropout=model_args.dropout)
-        model.config.pad_token_id = tokenizer.pad_token_id  # else Trainer sets it, and warns
+        model.config.pad_token_id = tokenizer.pad_token_id  # otherwise Trainer sets it and warns
         logger.info("%.1fM parameters, targets %.1f %ss", model.num_parameters() / 1e6, model.config.target_mean, unit)
         limits = (data_args.max_source_length, model.max_source_length(tokenizer))
         limit = min(most for most in limits if most is not None)
@@ -245,13 +251,13 @@ def main(argv=None) -> dict:
         fit(trainer, record)
 
         # ---------------------------------------------------------------- Table 2, card, upload
-        args.train_sampling_strategy = "random"  # group_by_length would reorder the rows of a test, too
+        args.train_sampling_strategy = "random"  # group_by_length would reorder test rows, too
         metrics: dict[str, Any] = {}
         trainer.table["train"] = baselines(splits["train"], model.config)
         for name in sorted(splits.keys() - {"train"}, reverse=True):  # validation, test
             metrics |= test_on(name, trainer, splits[name], tokenized[name])
         if trainer.is_world_process_zero():
-            model.config.save_pretrained(args.output_dir)  # with its errors
+            model.config.save_pretrained(args.output_dir)  # the configuration now has the measured errors
             Path(args.output_dir, "predictor_table.json").write_text(json.dumps(trainer.table, indent=1))
             logger.info("lengths of references in %ss\n%s", unit, markdown(trainer.table))
         publish(trainer)

@@ -1,4 +1,4 @@
-"""The processes that share a command: those of `accelerate launch`, or this one alone, which needs no accelerate."""
+"""The processes that share a command: those of `accelerate launch`, or only this one, which needs no accelerate."""
 
 import os
 from importlib.util import find_spec
@@ -8,7 +8,7 @@ import torch
 
 
 class Alone:
-    """Say of a single process what `accelerate.PartialState` says."""
+    """The state of a single process, with the attributes of `accelerate.PartialState`."""
 
     num_processes, process_index, is_main_process = 1, 0, True
 
@@ -16,15 +16,15 @@ class Alone:
         self.device = torch.accelerator.current_accelerator() or torch.device("cpu")
 
     def wait_for_everyone(self) -> None:
-        """Do nothing: there is nobody to wait for."""
+        """Return at once: there are no other processes to wait for."""
 
 
 def processes() -> Any:
-    """Return accelerate's `PartialState`, or `Alone`; raise `ImportError` where several processes lack accelerate."""
+    """Return accelerate's `PartialState`, or `Alone`; raise `ImportError` if several processes have no accelerate."""
     if find_spec("accelerate") is not None:
         from accelerate import PartialState
 
-        # else processes on CPUs would not know each other
+        # otherwise processes on CPUs would not find each other
         return PartialState(cpu=not torch.accelerator.is_available())
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise ImportError('several processes need accelerate: pip install "hf_lenctrl[train]"')

@@ -1,4 +1,4 @@
-"""What a model must be better than: the source cut at the length or, in translation, the base model as it was."""
+"""The baseline that a model must beat: the source cut at the length or, in translation, the unchanged base model."""
 
 import logging
 from typing import Any
@@ -16,7 +16,7 @@ logger = logging.getLogger("train_seq2seq")
 
 
 def base_figures(sources, references, model_args: ModelArguments, run_args: RunArguments, args, tokenizer) -> dict:
-    """BLEU and chrF of the plain base model, which is given no length: `base_bleu`, `base_chrf`."""
+    """Measure BLEU and chrF of the plain base model without a length: `base_bleu`, `base_chrf`."""
     name: Any = model_args.base_model
     base = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=torch.float32).to(args.device).eval()
     options: dict[str, Any] = {"num_beams": args.generation_num_beams or 1}
@@ -33,8 +33,9 @@ def quality(
     outputs, sources, references, requested: list[int], length: int | None, trainer, data, model_args, run_args
 ) -> dict:
     """
-    Figures of the outputs of a test beside their lengths: `text_quality`, and those of a baseline: ROUGE of the
-    sources, each cut at its requested length, or of a translator the base model's, once, at no length.
+    Measure the quality of a test's outputs beyond their lengths: `text_quality`, and the figures of a baseline. The
+    baseline is ROUGE of the sources, each cut at its requested length. For a translator it is the figures of the base
+    model without a length, measured once.
     """
     found: dict[str, float] = text_quality(outputs)
     if trainer.run.task != "translation":
@@ -48,10 +49,10 @@ def quality(
 
 
 def warn_of_baselines(tests: dict[str, dict], unit: str) -> None:
-    """Warn of each test in which the model is not better than its baseline."""
+    """Log a warning for each test in which the model is worse than its baseline."""
     names = {"rouge1_f1": ("lead_rouge1_f1", "the source cut at the length"), "bleu": ("base_bleu", "the base model")}
-    for asked, figures in tests.items():
-        at = f"{asked} {unit}s" if asked.isdecimal() else "the reference's length"
+    for requested, figures in tests.items():
+        at = f"{requested} {unit}s" if requested.isdecimal() else "the reference's length"
         for name, (baseline, what) in names.items():
             if name in figures and figures[name] < figures.get(baseline, 0.0):
                 logger.warning(

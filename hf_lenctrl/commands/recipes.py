@@ -9,18 +9,21 @@ from ..shards import check_shards
 
 
 PACKAGE = Path(__file__).resolve().parents[1]
-# a wheel holds them inside the package, a clone beside it
+# a wheel holds the recipes inside the package, a clone beside it
 FOLDER = PACKAGE / "recipes" if (PACKAGE / "recipes").is_dir() else PACKAGE.parent / "recipes"
 
 
 def did_you_mean(word: object, words: Iterable) -> str:
-    """`" (did you mean layers?)"`, or nothing where no word is near."""
+    """Return a suggestion, `" (did you mean layers?)"`, or an empty string if no word is near."""
     near = difflib.get_close_matches(str(word), [str(known) for known in words], n=1)
     return f" (did you mean {near[0]}?)" if near else ""
 
 
 def model_name(name: str) -> str:
-    """A name of the Hub, or a folder; raises `OSError` for one that does not exist, and as `check_shards` does."""
+    """
+    Return the model's name, a Hub name or a folder. Raise `OSError` for a folder that does not exist, and the errors
+    of `check_shards`.
+    """
     path = Path(name)
     is_folder = name.startswith((".", "/", "~")) or name.count("/") > 1
     if (is_folder or (len(path.parts) > 1 and path.parent.is_dir())) and not path.exists():
@@ -31,19 +34,22 @@ def model_name(name: str) -> str:
 
 
 def named_recipes() -> dict[str, Path]:
-    """Name -> file: `headline/small`, `reproduce/headline_en`."""
+    """Return the recipes, name -> file; names are `headline/small` or `reproduce/headline_en`."""
     files = [path for path in sorted(FOLDER.glob("*/*.yaml")) if path.parent.name != "accelerate"]
     return {f"{path.parent.name}/{path.stem}": path for path in files}
 
 
 def is_for_lenctrl(path: Path) -> bool:
-    """Return whether a command of `lenctrl` takes a YAML; others are for scripts of a clone, which they name."""
+    """Return whether a YAML is for a command of `lenctrl`; the other YAMLs name a script of the clone."""
     text = path.read_text(encoding="utf-8")
     return bool(re.search("^output_dir:", text, flags=re.M)) and "python recipes/reproduce/" not in text
 
 
 def find_recipe(name: str, group: str | None = None) -> Path:
-    """The file of a recipe, by a path to a YAML, or a name that `lenctrl recipes` lists; of a `group`, without it."""
+    """
+    Return the file of a recipe, by a path to a YAML or by a name that `lenctrl recipes` lists. With a `group` the name
+    may omit the group. Raise `ValueError` for an unknown name.
+    """
     if name.endswith((".yaml", ".yml")):
         return Path(name)
     named = named_recipes()
@@ -54,7 +60,7 @@ def find_recipe(name: str, group: str | None = None) -> Path:
 
 
 def main(argv=None) -> None:
-    """List the recipes of `lenctrl train` and `lenctrl train-predictor`, with a line each."""
+    """List the recipes of `lenctrl train` and `lenctrl train-predictor`, one line for each."""
     named = {name: path for name, path in named_recipes().items() if is_for_lenctrl(path)}
     for name, path in named.items():
         print(f"{name:<{max(map(len, named))}}  {path.read_text(encoding='utf-8').splitlines()[0].removeprefix('# ')}")

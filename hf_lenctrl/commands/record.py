@@ -17,11 +17,11 @@ from .locking import kept, locked
 from .run import remove_tokenizer
 
 
-# Options of Trainer that decide a run. The others change where and how fast it runs, or what it reports.
+# These options of Trainer decide the result of a run. The others change where and how fast it runs, or its reports.
 OPTIMISATION = """per_device_train_batch_size gradient_accumulation_steps learning_rate lr_scheduler_type
     lr_scheduler_kwargs warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm optim optim_args
     label_smoothing_factor train_sampling_strategy seed data_seed bf16 fp16""".split()
-# Those that may change when a run is resumed; a sitting records the first, the rest come after training.
+# These options may change when a run is resumed. A sitting records the first list; the second acts after training.
 MAY_CHANGE = """max_steps num_train_epochs eval_strategy eval_steps save_steps save_total_limit logging_steps
     per_device_eval_batch_size generation_num_beams generation_early_stopping average_checkpoints max_validation_rows
     max_test_rows test_lengths""".split()
@@ -34,8 +34,8 @@ WRITTEN = (*MODEL_FILES, "README.md", "test.jsonl", "test_predictions.jsonl", "p
 
 class RunRecord:
     """
-    The record of a run in its folder, `args.output_dir`; `others` are its other arguments, dataclasses. A folder that
-    holds a run with other options is refused.
+    The record of a run in its folder, `args.output_dir`. `others` are the run's other arguments, as dataclasses. A
+    folder that holds a run with other options is refused.
     """
 
     def __init__(self, args, *others):
@@ -47,10 +47,10 @@ class RunRecord:
         names = [name for name in own if name not in (*MAY_CHANGE, *AFTER)]
         decides = {name: values[name] for name in (*names, *OPTIMISATION, "processes")}
         given = [name for name in (*FILES, *MODELS) if decides.get(name) is not None]
-        if decides.get(DATA) is not None and Path(decides[DATA]).is_dir():  # else it is on the Hub
+        if decides.get(DATA) is not None and Path(decides[DATA]).is_dir():  # otherwise it is on the Hub
             given.append(DATA)
         self.files = {name: Path(decides[name]).name for name in given}
-        # a generator's folder may be trained on: only its tokens count; of a folder of data every file
+        # a generator may be trained further, so only its tokenizer counts; in a folder of data every file counts
         kinds = {"target_tokenizer": TOKENIZER, DATA: ("*", "*/*", "*/*/*")}
         decides |= {name: identity(decides[name], kinds.get(name, WEIGHTS)) for name in given}
         self.decides = json.loads(json.dumps(decides, default=str))
@@ -63,13 +63,13 @@ class RunRecord:
             return
         if saved is None or saved["decides"] != self.decides:
             self._refuse_others(WRITTEN if saved is None else MODEL_FILES)
-            # nothing was trained that could be resumed, but perhaps a tokenizer, on other text
+            # there is no training to resume, but perhaps a tokenizer that was trained on other text
             if self.writes:
                 remove_tokenizer(args.output_dir)
         self.save()
 
     def _refuse_others(self, patterns: Sequence[str]) -> None:
-        """Raise `ValueError` where the folder holds files that a run writes, and that are not this run's."""
+        """Raise `ValueError` if the folder holds files that another run wrote."""
         if found := sorted(path.name for pattern in patterns for path in self.output_dir.glob(pattern)):
             names = ", ".join(found)
             raise ValueError(f"{self.output_dir} holds {names}, which this run did not write; name another output_dir")
@@ -77,7 +77,7 @@ class RunRecord:
     def _compare(self, saved: dict, steps: int) -> None:
         most = self.changeable["max_steps"]
         pairs = {name: (saved.get(name), value) for name, value in self.decides.items()}
-        if 0 < most < steps:  # what is trained cannot be untrained
+        if 0 < most < steps:  # a run cannot end before the steps that it has trained
             pairs["max_steps"] = f"{steps} (trained)", most
         differ = [(name, old, new) for name, (old, new) in pairs.items() if old != new]
         if points := [f"{POINT}{name}={short(old, new)}, now {short(new, old)}" for name, old, new in differ]:
@@ -87,7 +87,9 @@ class RunRecord:
             )
 
     def set_rows(self, rows: dict[str, int]) -> None:
-        """The rows of each split. Raises `ValueError` where the run has been trained on another number of them."""
+        """
+        Record the number of rows of each split; raise `ValueError` if the run was trained on another number of rows.
+        """
         trained, now = self.rows.get("train"), rows.get("train")
         if trained is not None and self.sittings and now != trained:
             raise ValueError(f"{self.output_dir} was trained on {trained} rows, got {now}; name another --output_dir")
@@ -95,26 +97,26 @@ class RunRecord:
         self.save()
 
     def begin(self, step: int) -> None:
-        """A sitting of the run begins after `step` steps."""
+        """Record that a sitting of the run begins after `step` steps."""
         self.sittings.append({"from": step, "to": None, "hf_lenctrl": __version__, "options": self.changeable})
         self.save()
 
     def end(self, step: int, epoch: float, why: str) -> None:
-        """The sitting ends after `step` steps and `epoch` passes over the data."""
+        """Record that the sitting ends after `step` steps and `epoch` passes over the data."""
         self.sittings[-1] |= {"to": step, "epochs": round(epoch, 2), "ended": why}
         self.save()
 
     def save(self) -> None:
-        """Write `run.json`, in one process."""
+        """Write `run.json`; only one process writes."""
         if self.writes:
             names = ("decides", "files", "rows", "sittings")
             self.path.parent.mkdir(parents=True, exist_ok=True)
             part = self.path.with_suffix(".part")
             part.write_text(json.dumps({name: getattr(self, name) for name in names}, indent=1), encoding="utf-8")
-            part.replace(self.path)  # never half of it
+            part.replace(self.path)  # the rename is atomic, so the file is never half written
 
     def history(self) -> list[str]:
-        """What was trained, a sentence for each sitting."""
+        """Return the history of the training, one sentence for each sitting."""
         lines = []
         for i, sitting in enumerate(self.sittings):
             end, how = sitting["to"], "interrupted"
@@ -124,17 +126,17 @@ class RunRecord:
                 end, how = f"{end} ({sitting['epochs']} epochs in all)", sitting["ended"]
             before = self.sittings[max(0, i - 1)]["options"]
             changed = [f"`{k}` to {v}" for k, v in sitting["options"].items() if v != before.get(k)]
-            told = f" Changed: {', '.join(changed)}." if changed else ""
-            lines.append(f"Steps {sitting['from']} to {end}: {how}.{told}")
+            note = f" Changed: {', '.join(changed)}." if changed else ""
+            lines.append(f"Steps {sitting['from']} to {end}: {how}.{note}")
         return lines
 
 
 @contextmanager
 def begun(args, *others) -> Iterator[RunRecord]:
-    """Hold the folder of a run, as `RunRecord` takes it, and see first that the run may upload."""
+    """Lock the folder of a run and yield its `RunRecord`; check first that the run may upload."""
     Path(args.output_dir).mkdir(parents=True, exist_ok=True)
     with locked(args.output_dir, args.should_save):
-        check_upload(args)  # before anything else is written
+        check_upload(args)  # the check comes before the command writes any other file
         with args.main_process_first(desc="record"):
             record = RunRecord(args, *others)
         yield record

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 from ..inference.sources import length_or_range
 
 
-if TYPE_CHECKING:  # the core install has neither
+if TYPE_CHECKING:  # the core install has neither package
     import pyarrow.parquet as pq
     from datasets import Dataset
 
@@ -27,24 +27,24 @@ ROW_FILES = ("json", "jsonl", "csv", "parquet")
 
 
 def holds_null(row: int, path: str, name: str) -> str:
-    """Return what to say of a text with U+0000, which a file of UTF-16 has where UTF-8 is read."""
+    """Return the message for a text with U+0000, which appears if a UTF-16 file is read as UTF-8."""
     return f"row {row} of {path}: {name!r} holds U+0000; save the file as UTF-8, or take the character out"
 
 
 def load_rows(path: str) -> "Dataset":
-    """Rows of a local json, jsonl, csv or parquet file, or one of these with `.gz`, mapped into memory."""
+    """Load the rows of a local json, jsonl, csv or parquet file, or one of these with `.gz`, mapped into memory."""
     from datasets import Dataset, load_dataset
     from datasets.exceptions import DatasetGenerationError
 
     kind = _kind_of(path, ROW_FILES)
-    with _told(path, kind):
+    with _with_file_name(path, kind):
         if path.endswith(".parquet.gz"):  # `datasets` does not unpack it
             return Dataset(_parquet_file(path).read())
         if kind == "parquet":
             _parquet_file(path)
-        else:  # pandas would move the cells of a row that has more or fewer, and take the last of two values
+        else:  # pandas would shift the cells of a row with more or fewer cells, and keep the last of two values
             deque(_READERS[kind](path), maxlen=0)
-        # pandas would take texts such as "NA" and "null" for missing ones
+        # pandas would read texts such as "NA" and "null" as missing values
         options: dict[str, Any] = {"keep_default_na": False} if kind == "csv" else {}
         builder = "json" if kind == "jsonl" else kind
         files = glob.escape(os.path.abspath(path))
@@ -58,14 +58,14 @@ def load_rows(path: str) -> "Dataset":
 
 class Rows:
     """
-    The rows of a file as `values`, dictionaries, with the names of their `columns`. Nothing infers types: a date stays
-    the text that it is in the file. The file is json, jsonl, csv or parquet, with `plain_text` also txt, one `source`
-    a line; each may end in `.gz`. `blocks` reads it in parts, of which the `first` row has a number.
+    The rows of a file as `values`, dictionaries, with the names of their `columns`. No type is inferred: a date stays
+    the text of the file. The file is json, jsonl, csv or parquet, with `plain_text` also txt, one `source` a line;
+    each may end in `.gz`. `blocks` reads it in parts; `first` is the number of a part's first row.
     """
 
     def __init__(self, path: str, plain_text: bool = False):
         kind = _kind_of(path, [*(["txt"] if plain_text else []), *ROW_FILES])
-        with _told(path, kind):
+        with _with_file_name(path, kind):
             self._set(path, kind, list(_READERS[kind](path)), first=1)
         if not self.values:
             raise ValueError(f"{path} has no rows")
@@ -76,7 +76,7 @@ class Rows:
         self.numbers, self.read = list(range(first, first + len(values))), len(values)
 
     def keep(self, chosen: Callable[[dict], bool]) -> None:
-        """Leave out the other rows; each keeps its number, and `read` says how many there were."""
+        """Keep only the chosen rows; each keeps its number, and `read` stays the number of rows in the file."""
         pairs = [(n, row) for n, row in zip(self.numbers, self.values, strict=True) if chosen(row)]
         if not pairs:
             raise ValueError(f"no row of {self.path} is left: none of its {self.read} rows has a text")
@@ -84,9 +84,9 @@ class Rows:
 
     @classmethod
     def blocks(cls, path: str, size: int) -> "Iterator[Rows]":
-        """So many rows at a time of a file, plain text too, so that memory does not grow with the file."""
+        """Yield blocks of `size` rows of a file, plain text too, so that memory does not grow with the file."""
         kind = _kind_of(path, ["txt", *ROW_FILES])
-        with _told(path, kind):
+        with _with_file_name(path, kind):
             values, first = _READERS[kind](path), 1
             while block := list(islice(values, size)):
                 rows = cls.__new__(cls)
@@ -100,13 +100,13 @@ class Rows:
         return len(self.values)
 
     def column(self, name: str) -> list:
-        """Values of a column, `None` where a row lacks it."""
+        """Return the values of a column, `None` if a row lacks it; raise `ValueError` if all rows lack it."""
         if name not in self.columns:
             raise ValueError(f"{self.path} has no column {name!r}, only {', '.join(self.columns)}")
         return [row.get(name) for row in self.values]
 
     def texts(self, name: str) -> list[str]:
-        """A column of texts."""
+        """Return a column of texts; raise `ValueError` for a value that is not a text, or that holds U+0000."""
         texts = self.column(name)
         for i, text in zip(self.numbers, texts, strict=True):
             if not isinstance(text, str):
@@ -116,7 +116,10 @@ class Rows:
         return texts
 
     def lengths(self, name: str, ranges: bool = False) -> list:
-        """A column of lengths, `40`, `40.0` or `"40"`, or with `ranges` of ranges, `[30, 42]` or `"30-42"`."""
+        """
+        Return a column of lengths, `40`, `40.0` or `"40"`, or with `ranges` also of ranges, `[30, 42]` or `"30-42"`.
+        Raise `ValueError` for other values.
+        """
         lengths: list = []
         for i, value in zip(self.numbers, self.column(name), strict=True):
             try:
@@ -131,17 +134,17 @@ class Rows:
 
 @dataclass
 class Request:
-    """A text to generate from, and the output's row for it."""
+    """A source to generate from, and the output's row for it."""
 
     source: str
-    length: Any  # units or a range, where they are known
-    reference: str | None  # whose length is requested
-    number: int  # of the row in the file, from 1
+    length: Any  # requested units or a range; `None` if the model decides
+    reference: str | None  # its length is requested
+    number: int  # number of the row in the file, from 1
     columns: str  # the row as JSON, without braces
-    names: Mapping[str, str]  # of the columns that an output adds: in the file
+    names: Mapping[str, str]  # field of an output -> its column in the file
 
     def line(self, output: Mapping[str, Any]) -> str:
-        """The row and the output, as a line of JSON."""
+        """Return the row and the output as a line of JSON."""
         added = _as_json({self.names[name]: value for name, value in output.items() if name in self.names})
         return "{" + ", ".join(filter(None, [self.columns, added])) + "}"
 
@@ -157,9 +160,9 @@ def read_requests(
     added: Sequence[str] = (),
 ) -> list[Request]:
     """
-    Texts to generate from, of a text file (one a line) or a file of rows: of each row one, at the length in
-    `length_column`, or without it one at each of `lengths`. An output adds columns, whose names begin with `prefix`;
-    those of `added` are among them, such as its `score`.
+    Read the requests of a text file (one text a line) or a file of rows. Each row gives one request at the length in
+    `length_column`, or without it one at each of `lengths`. The output adds columns, whose names begin with `prefix`;
+    `added` names further ones, such as `score`.
     """
     return requests_of(
         Rows(path, plain_text=True),
@@ -182,7 +185,7 @@ def requests_of(
     prefix: str = "",
     added: Sequence[str] = (),
 ) -> list[Request]:
-    """Those of rows, see `read_requests`; an output adds the columns `added` too."""
+    """Build the requests for rows that are already read, see `read_requests`."""
     path = rows.path
     sources = rows.texts("source" if rows.kind == "txt" else source_column)
     if empty := [i for i, source in enumerate(sources, start=rows.first) if not source.strip()]:
@@ -203,12 +206,12 @@ def requests_of(
 
 
 def _as_json(row: Mapping[str, Any]) -> str:
-    """A row as JSON, without its braces."""
+    """Return a row as JSON, without its braces."""
     return json.dumps(row, ensure_ascii=False)[1:-1]
 
 
 def _kind_of(path: str, kinds: Sequence[str]) -> str:
-    """What a file holds, by its name without `.gz`: `"jsonl"`."""
+    """Return the kind of a file, by its name without `.gz`: `"jsonl"`; raise for a missing file or another kind."""
     file = Path(path)
     if not file.is_file():
         raise FileNotFoundError(f"there is no data file {path}")
@@ -220,11 +223,11 @@ def _kind_of(path: str, kinds: Sequence[str]) -> str:
 
 
 @contextmanager
-def _told(path: str, kind: str) -> Iterator[None]:
-    """Name the file in what its reader says."""
+def _with_file_name(path: str, kind: str) -> Iterator[None]:
+    """Add the name of the file to the errors of its reader."""
     try:
         yield
-    except StopIteration:  # from `datasets`, for an empty file
+    except StopIteration:  # `datasets` raises it for an empty file
         raise ValueError(f"{path} has no rows") from None
     except (ValueError, OSError, EOFError, RecursionError, zlib.error, csv.Error) as error:
         cause: Any = error.__cause__ or error
@@ -233,7 +236,7 @@ def _told(path: str, kind: str) -> Iterator[None]:
 
 
 def _is_utf16(path: str, kind: str) -> bool:
-    """Return whether a text file begins as one of UTF-16 does, with or without a mark."""
+    """Return whether the first bytes of a text file are UTF-16, with or without a byte order mark."""
     if kind == "parquet" or path.endswith(".gz"):
         return False
     with open(path, "rb") as file:
@@ -248,7 +251,7 @@ def _open(path: str, newline: str | None = None) -> IO[str]:
 
 def _text_rows(path: str) -> Iterator[dict]:
     with _open(path) as file:
-        yield from ({"source": line.removesuffix("\n")} for line in file)  # form feeds end none of these
+        yield from ({"source": line.removesuffix("\n")} for line in file)  # a form feed does not end a line
 
 
 def _json_rows(path: str) -> Iterator[dict]:
@@ -256,7 +259,7 @@ def _json_rows(path: str) -> Iterator[dict]:
 
     def unique(pairs: list[tuple[str, Any]]) -> dict:
         found = dict(pairs)
-        if len(found) < len(pairs):  # a name again, whose value would be the last
+        if len(found) < len(pairs):  # a name is there twice, and only its last value would be kept
             names = [name for name, _ in pairs]
             doubled.append((max(names, key=names.count), found))
         return found
@@ -283,13 +286,13 @@ def _json_rows(path: str) -> Iterator[dict]:
 
 
 def _holds(value: Any, part: dict) -> bool:
-    """Return whether a value of JSON is or has an object, that very one."""
+    """Return whether a JSON value is this very object, or contains it."""
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return value is part or any(_holds(each, part) for each in parts)
 
 
 def _csv_rows(path: str) -> Iterator[dict[str, str]]:
-    csv.field_size_limit(2**31 - 1)  # texts may be longer than the default of 128 KiB
+    csv.field_size_limit(2**31 - 1)  # a text may be longer than the default of 128 KiB
     with _open(path, newline="") as file:
         reader = csv.reader(file, strict=True)
         header = next(reader, [])
@@ -308,7 +311,7 @@ def _parquet_file(path: str) -> "pq.ParquetFile":
         raise ImportError('parquet files need pyarrow: pip install "hf_lenctrl[train]"') from error
     file = pq.ParquetFile(BytesIO(gzip.decompress(Path(path).read_bytes())) if path.endswith(".gz") else path)
     kinds: list[Any] = [pa.struct(list(file.schema_arrow))]
-    for kind in kinds:  # and those within
+    for kind in kinds:  # the list grows by the types of nested fields
         fields = [kind.field(i) for i in range(kind.num_fields)]
         _check_names([field.name for field in fields])
         kinds += [field.type for field in fields]
@@ -316,21 +319,21 @@ def _parquet_file(path: str) -> "pq.ParquetFile":
 
 
 def _check_names(names: list[str]) -> None:
-    """Raise `ValueError` for a column that is there twice."""
+    """Raise `ValueError` for two columns of the same name."""
     if len(set(names)) < len(names):
         raise ValueError(f"two columns have the name {max(names, key=names.count)!r}")
 
 
 def _parquet_rows(path: str) -> Iterator[dict]:
     for batch in _parquet_file(path).iter_batches(batch_size=1024):
-        for row in batch.to_pylist():  # JSON has no NaN
+        for row in batch.to_pylist():  # JSON has no NaN, which becomes `None`
             yield json.loads(json.dumps(row, default=_as_text), parse_constant=lambda _: None)
 
 
 def _as_text(value: Any) -> str:
     if isinstance(value, bytes):
         raise ValueError(f"a column must hold text or numbers, got bytes {value[:20]!r}; decode or drop it")
-    return str(value)  # dates and decimals
+    return str(value)  # these are dates and decimals
 
 
 _READERS: dict[str, Any] = {"json": _json_rows, "jsonl": _json_rows, "csv": _csv_rows}

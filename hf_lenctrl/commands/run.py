@@ -1,4 +1,4 @@
-"""What every training has: its set-up, the files that it keeps for itself, and the training of its Trainer."""
+"""The steps of every training: set-up, private files, training with a Trainer, and upload."""
 
 import logging
 import shutil
@@ -17,28 +17,28 @@ logger = logging.getLogger(__name__)
 
 
 def set_up(args) -> None:
-    """Logging and seed of a run."""
+    """Set the logging and the seed of a run."""
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s", level=logging.INFO)
     transformers.utils.logging.set_verbosity(args.get_process_log_level())
-    logging.getLogger("absl").setLevel(logging.WARNING)  # rouge_score says each time which tokenizer it takes
+    logging.getLogger("absl").setLevel(logging.WARNING)  # rouge_score logs its tokenizer at each call
     if not torch.accelerator.is_available():
-        args.dataloader_pin_memory = False  # there is no device to copy to, of which PyTorch warns
+        args.dataloader_pin_memory = False  # PyTorch warns if there is no device to copy to
     transformers.set_seed(args.seed)
     precision = "bfloat16" if args.bf16 else "float16" if args.fp16 else "float32"
     logger.info("computing in %s, on %s", precision, args.device.type)
 
 
 def _tokenizer_of(output_dir: str | Path) -> tuple[Path, Path]:
-    """The folder of a run's tokenizer, and one without its name, which another run removes."""
+    """Return the folder of a run's tokenizer, and a temporary folder beside it, which is removed here."""
     folder = kept(output_dir, "tokenizer")
-    shutil.rmtree(part := folder.with_suffix(".part"), ignore_errors=True)  # of a run that was killed
+    shutil.rmtree(part := folder.with_suffix(".part"), ignore_errors=True)  # a killed run leaves one
     return folder, part
 
 
 def trained_tokenizer(output_dir: str | Path, train: Callable[[Path], Any]) -> Path:
     """
-    The folder of the tokenizer that a run trains for itself: `train` saves one in the folder that it is given, where
-    there is none yet; it has its name only when it is whole. Call it in `main_process_first`.
+    Return the folder of the tokenizer that a run trains for itself. If there is none yet, `train` saves one in a
+    temporary folder, which is renamed when it is complete. Call it in `main_process_first`.
     """
     folder, part = _tokenizer_of(output_dir)
     if not folder.is_dir():
@@ -48,17 +48,17 @@ def trained_tokenizer(output_dir: str | Path, train: Callable[[Path], Any]) -> P
 
 
 def remove_tokenizer(output_dir: str | Path) -> None:
-    """Remove what `trained_tokenizer` made, if anything, so that no half of it keeps the name."""
+    """Remove the tokenizer of `trained_tokenizer`, if there is one; rename it first, so that no half of it stays."""
     folder, part = _tokenizer_of(output_dir)
     if folder.is_dir():
         folder.replace(part)
         shutil.rmtree(part)
 
 
-def fit(trainer, record, settle: Callable[[Any], str | None] | None = None) -> tuple[dict[str, float], list[str]]:
+def fit(trainer, record, on_trained: Callable[[Any], str | None] | None = None) -> tuple[dict[str, float], list[str]]:
     """
-    Train, or resume, or load what is trained; save the model. `settle` is called with the Trainer before, and may
-    return a sentence for the card. Returns the figures of the training, and sentences on what was trained.
+    Train, resume, or load the trained model; then save it. `on_trained` is called with the Trainer before the model is
+    saved, and may return a sentence for the card. Return the figures of the training, and sentences about its history.
     """
     args, metrics, done, trained = trainer.args, {}, 0, None
     checkpoint = args.resume_from_checkpoint or last_checkpoint(args.output_dir)
@@ -66,7 +66,7 @@ def fit(trainer, record, settle: Callable[[Any], str | None] | None = None) -> t
         check_checkpoint(checkpoint, args.save_only_model)
         done, trained = trained_steps(checkpoint), finished_with(checkpoint, args)
     if trained is not None:
-        logger.info("training is finished: %s", trained)  # Trainer would take one more step
+        logger.info("training is finished: %s", trained)  # Trainer would train one more step
         trainer.load_trained(trained)
     else:
         if checkpoint is not None:
@@ -74,23 +74,23 @@ def fit(trainer, record, settle: Callable[[Any], str | None] | None = None) -> t
         record.begin(done)
         metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
         state = trainer.state
-        # Trainer divides by the steps before a resumed run, too
+        # Trainer also counts the steps before a resumed run
         metrics["train_seconds_per_step"] = metrics["train_runtime"] / max(1, state.global_step - done)
         trainer.save_metrics("train", metrics)
         whole = state.global_step >= state.max_steps
         why = "the last step" if whole else f"ended before step {state.max_steps}, the last of its schedule"
         record.end(state.global_step, state.epoch or 0.0, why)
-    trainer.accelerator.wait_for_everyone()  # the first process may still be writing or deleting checkpoints
+    trainer.accelerator.wait_for_everyone()  # the first process may still write or delete checkpoints
     history = record.history()
-    if settle is not None and (told := settle(trainer)) is not None:
-        history.append(told)
-        logger.info(told)
-    trainer.save_model(_internal_call=True)  # uploaded once, at the end, with its card
+    if on_trained is not None and (sentence := on_trained(trainer)) is not None:
+        history.append(sentence)
+        logger.info(sentence)
+    trainer.save_model(_internal_call=True)  # the model is uploaded once, at the end, with its card
     return metrics, history
 
 
 def publish(trainer) -> None:
-    """Upload the model with its card, where it was asked for, or write the card."""
+    """Upload the model with its card if the arguments request it; otherwise write the card."""
     if trainer.args.push_to_hub:
         trainer.push_to_hub()
     else:

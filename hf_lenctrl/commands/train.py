@@ -46,18 +46,18 @@ HYPERPARAMETERS = """max_steps num_train_epochs per_device_train_batch_size grad
 
 @dataclass
 class Data:
-    """The rows of each split, as text and as token ids, and what they are tokenized and counted with."""
+    """The rows of each split, as text and as token ids, with their tokenizer, unit and length tokens."""
 
     splits: dict[str, Any]
     tokenized: dict[str, Any]
-    dropped: dict[int, str]  # rows of splits["test"] that tokenized["test"] lacks, and why
+    dropped: dict[int, str]  # rows of splits["test"] that tokenized["test"] lacks -> reason
     tokenizer: Any
     unit: str
     length_tokens: LengthTokens | None
 
 
 def load_data(model_args: ModelArguments, data_args: DataArguments, args) -> Data:
-    """Load, split and tokenize the rows; `test.jsonl` is left for `generate`."""
+    """Load, split and tokenize the rows; write the test rows to `test.jsonl`, for `lenctrl generate`."""
     splits = load_splits(data_args)
     with args.main_process_first(desc="tokenizer"):
         tokenizer = load_tokenizer(model_args, splits["train"], args.output_dir)
@@ -66,9 +66,9 @@ def load_data(model_args: ModelArguments, data_args: DataArguments, args) -> Dat
     if data_args.unseen_lengths:
         splits["train"] = leave_out_lengths(splits["train"], tokenizer, unit, data_args.unseen_lengths)
     with args.main_process_first(desc="tokenising"):
-        # logs what it dropped
+        # `tokenize` logs the dropped rows
         tokenized, reports = tokenize(splits, tokenizer, data_args, length_tokens=tokens, unit=unit)
-    tokenizer.model_max_length = data_args.max_source_length  # what is written later is cut where training was
+    tokenizer.model_max_length = data_args.max_source_length  # later inputs are cut at the same limit as in training
     if "test" in splits and args.should_save:
         splits["test"].to_json(Path(args.output_dir, "test.jsonl"), force_ascii=False)
     dropped = reports[list(splits).index("test")].dropped if "test" in splits else {}
@@ -76,20 +76,20 @@ def load_data(model_args: ModelArguments, data_args: DataArguments, args) -> Dat
 
 
 def load_model(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, args, data: Data):
-    """The model to train, with the length predictor beside it."""
+    """Build the model to train, and save its length predictor beside it."""
     source: Any = data_args.max_source_length
     positions = max(512, source + 1, data_args.max_target_length + 1)
     model = build_model(model_args, data.tokenizer, max_positions=positions, length_tokens=data.length_tokens)
     add_length_predictor(model, run_args.length_predictor, args.output_dir, args.should_save)
     logger.info("%s with %.1fM parameters", type(model).__name__, model.num_parameters() / 1e6)
-    controlled = getattr(model.config, "length_controlled", False)  # a stock class has no such field
+    controlled = getattr(model.config, "length_controlled", False)  # a stock configuration has no such field
     if not controlled and model.generation_config.max_new_tokens is None:
         model.generation_config.max_length = data_args.max_target_length + 1  # the library's default is 20
     return model
 
 
 def check_before(run_args: RunArguments, args) -> None:
-    """See before the first step that what comes after the last can be done: figures, and the mean of checkpoints."""
+    """Check before training that the steps after it can work: the metrics, and the mean of checkpoints."""
     if run_args.average_checkpoints > 1 and args.load_best_model_at_end:
         raise ValueError("--average_checkpoints takes the mean, --load_best_model_at_end one; leave one of them out")
     if run_args.bleu_tokenizer is not None:
@@ -101,7 +101,7 @@ def check_before(run_args: RunArguments, args) -> None:
 
 
 def collator_and_metrics(model, run_args: RunArguments, data: Data, length: int | None = None) -> dict[str, Any]:
-    """Of a Trainer, where it evaluates at a requested length or at the references' own."""
+    """Return `data_collator` and `compute_metrics` for one requested length, or for the references' own lengths."""
     measures: dict[str, Any] = {"max_bytes": run_args.rouge_max_bytes, "rouge_unit": run_args.rouge_unit}
     measures |= {"bleu_tokenizer": run_args.bleu_tokenizer, "length": length, **window_in(model.config)}
     return {
@@ -113,8 +113,9 @@ def collator_and_metrics(model, run_args: RunArguments, data: Data, length: int 
 
 
 def make_trainer(model, run_args: RunArguments, args, data: Data, trainer_class) -> LengthControlTrainer:
-    """The Trainer of a run, with noise on the lengths of training rows alone."""
-    args.include_for_metrics = [*{*args.include_for_metrics, "inputs"}]  # they say which rows have the same source
+    """Build the Trainer of a run; only the lengths of training rows have noise."""
+    # the metrics need them to find rows of the same source
+    args.include_for_metrics = [*{*args.include_for_metrics, "inputs"}]
     draws: dict[str, Any] = {name: getattr(run_args, name) for name in DRAWS} | {"seed": args.seed}
     return trainer_class(
         model=model,
@@ -130,7 +131,10 @@ def make_trainer(model, run_args: RunArguments, args, data: Data, trainer_class)
 
 
 def test_at(length: int | None, trainer: LengthControlTrainer, data: Data, model_args, data_args, run_args) -> dict:
-    """Write the test rows at a length, or at their references'; returns the figures and adds them to `trainer.run`."""
+    """
+    Generate and save outputs for the test rows, at a length or at their references' lengths. Return the figures, and
+    add them to `trainer.run`.
+    """
     name, tokenizer = "test" if length is None else f"test_{length}", data.tokenizer
     run: Any = trainer.run
     parts = collator_and_metrics(trainer.model, run_args, data, length)
@@ -171,7 +175,7 @@ def test_at(length: int | None, trainer: LengthControlTrainer, data: Data, model
 
 
 def write_outputs(path: Path, data: Data, requested: list[int], outputs: list[str], produced: list[int]) -> None:
-    """One line for each row of `test.jsonl`, in its order. A row that was not tested says why."""
+    """Write one line for each row of `test.jsonl`, in its order; a row that was not tested holds the reason."""
     tested = iter(zip(requested, outputs, produced, strict=True))
     with path.open("w", encoding="utf-8") as file:
         for i, row in enumerate(data.splits["test"]):
@@ -182,19 +186,19 @@ def write_outputs(path: Path, data: Data, requested: list[int], outputs: list[st
 
 
 def card_of(model_args, data_args, run_args: RunArguments, args, rows: dict, history=()) -> TrainingRun:
-    """What the card says of a run before it is tested, from its arguments and the rows of each split."""
+    """Return the facts about a run for the model card before the tests: its arguments and the rows of each split."""
     settings = {name: getattr(run_args, name) for name in DRAWS}
     settings |= {name: args.to_dict()[name] for name in HYPERPARAMETERS} | {"processes": args.world_size}
     settings |= {"dropout": model_args.dropout, "average_checkpoints": run_args.average_checkpoints}
-    del settings["num_train_epochs" if args.max_steps > 0 else "max_steps"]  # which the other overrides
-    # BLEU is measured for translations alone
+    del settings["num_train_epochs" if args.max_steps > 0 else "max_steps"]  # the other option overrides this one
+    # only translations are measured by BLEU
     translates = run_args.bleu_tokenizer or model_args.source_language != model_args.target_language
     name = data_args.dataset_name
-    on_hub = name is not None and not Path(name).exists()  # `load_dataset` takes folders too
-    empty: dict[str, Any] = {"tests": {}, "outputs": {}, "sources": [], "references": []}  # `test_at` fills them
+    on_hub = name is not None and not Path(name).exists()  # `load_dataset` also takes folders
+    empty: dict[str, Any] = {"tests": {}, "outputs": {}, "sources": [], "references": []}  # `test_at` fills these
     return TrainingRun(
         **empty,
-        data=name if on_hub else Path(name or data_args.train_file).name,  # not the local path
+        data=name if on_hub else Path(name or data_args.train_file).name,  # the card does not show the local path
         on_hub=on_hub,
         rows=rows,
         history=history,
@@ -209,7 +213,7 @@ def card_of(model_args, data_args, run_args: RunArguments, args, rows: dict, his
 
 
 def main(argv=None) -> dict:
-    """Run the recipe; returns the metrics that it also writes to `<output_dir>/all_results.json`."""
+    """Run the recipe and return the metrics, which it also writes to `<output_dir>/all_results.json`."""
     if is_causal(given_options(argv)):
         return causal.main(argv)
     return run(*parse_arguments(CLASSES, argv, __doc__))
@@ -217,7 +221,7 @@ def main(argv=None) -> dict:
 
 def is_causal(given: dict[str, str]) -> bool:
     """
-    Return whether a run is of a causal model, by its base or, where there is none yet, by its options. Raise
+    Return whether a run trains a causal model, by its base or, if the base is not named yet, by its options. Raise
     `ValueError` for options of the other kind of model.
     """
     names = [{f.name for cls in classes for f in fields(cls) if f.init} for classes in (CLASSES, CAUSAL)]
@@ -228,7 +232,7 @@ def is_causal(given: dict[str, str]) -> bool:
         return by_options
     try:
         config = AutoConfig.from_pretrained(name)
-    except (OSError, ValueError):  # is refused where it is loaded
+    except (OSError, ValueError):  # the code that loads it raises the error
         return by_options
     found = not config.is_encoder_decoder
     if wrong := seq2seq if found else only_causal:
@@ -242,11 +246,11 @@ def is_causal(given: dict[str, str]) -> bool:
 
 
 def run(model_args, data_args, run_args: RunArguments, args, trainer_class: Any = LengthControlTrainer) -> dict:
-    """Train, test, and write the card. `trainer_class` makes the Trainer, as `LengthControlTrainer` does."""
-    set_up(args)  # before anything is logged
+    """Train, test, and write the card. `trainer_class` is called like `LengthControlTrainer` to build the Trainer."""
+    set_up(args)  # logging must be set up first
     check_before(run_args, args)
     check_options(model_args, data_args, run_args)
-    args.predict_with_generate = True  # lengths are measured on texts
+    args.predict_with_generate = True  # the lengths of generated texts are measured
     with begun(args, model_args, data_args, run_args) as record:
         data = load_data(model_args, data_args, args)
         record.set_rows(rows := {name: len(split) for name, split in data.tokenized.items()})

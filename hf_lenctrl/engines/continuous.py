@@ -21,14 +21,14 @@ def add_length_constraint(manager: ContinuousBatchingManager, tokenizer, length_
     Let the requests of a manager name a length: `manager.add_request(ids, length=75, length_unit="character")`.
 
     Args:
-        manager (`ContinuousBatchingManager`): Of `model.init_continuous_batching(...)`, before it starts.
-        tokenizer: That of the model.
-        length_units (`Sequence[str]`, *optional*): Units whose tables are made now, which takes seconds; those of
-            others are made at the first request in a unit, for which all requests wait.
+        manager (`ContinuousBatchingManager`): The result of `model.init_continuous_batching(...)`, before it starts.
+        tokenizer: The model's tokenizer.
+        length_units (`Sequence[str]`, *optional*): Units whose tables are built now, which takes seconds; the table
+            of another unit is built at the first request in it, and all requests wait for it.
 
     Raises:
-        `ValueError`: for a manager that has started, that runs ahead of its tokens or replays its steps, that has no
-            EOS, or whose model reads its length; for a unit that the tokenizer cannot count.
+        `ValueError`: for a manager that has started, that runs ahead of its tokens or replays its steps, or that has
+            no EOS; for a length-controlled model; for a unit that the tokenizer cannot count.
     """
     config, model = manager.continuous_batching_config, manager.model
     if manager.is_running() or manager.batch_processor is not None:
@@ -60,12 +60,12 @@ def add_length_constraint(manager: ContinuousBatchingManager, tokenizer, length_
 
 class LengthConstraint(ContinuousBatchingLogitsProcessor):
     """
-    Keeps outputs within the lengths that their requests name, or at them, in any unit, by masking logits.
+    A logits processor that keeps outputs within or at the requested lengths, in any unit, by masking logits.
 
-    The count of a request lies in its state, with which it is copied, starts anew after an eviction, and goes.
+    The count of a request is stored in the request's state. So it is copied and deleted with the state.
     """
 
-    supported_kwargs: dict[str, type] = dict.fromkeys(FIELDS, object)  # `check` looks at their values
+    supported_kwargs: dict[str, type] = dict.fromkeys(FIELDS, object)  # `check` checks their values
     ignored_kwargs: tuple[str, ...] = ()
 
     def __init__(self, tokenizer, vocab_size: int, eos: tuple[int, ...], device: torch.device):
@@ -74,13 +74,13 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
         self.rows: list[Row] = []
 
     def count(self, unit: str) -> None:
-        """Make the table of a unit. Raises `ValueError` where the tokenizer cannot count it."""
+        """Build the table of a unit; raise `ValueError` if the tokenizer cannot count the unit."""
         if unit not in self.counters:
             table = UnitTable.from_tokenizer(self.tokenizer, unit).padded(self.vocab_size)
             self.counters[unit] = Counter(table, self.device)
 
     def check(self, kwargs: dict) -> None:
-        """Raise `ValueError` for an invalid length, in a unit that cannot be counted, or behind a marker."""
+        """Raise `ValueError` for an invalid length, a unit that cannot be counted, or a marker of thoughts."""
         if (asked := Asked.of(kwargs)) is not None:
             if asked.length_from is not None:
                 raise ValueError(
@@ -90,11 +90,11 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
             self.count(asked.unit)
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
-        """The rows have their arguments in Python, so that the tensor has none."""
+        """Fill the tensor of arguments with zeros, because the rows keep their arguments in Python."""
         int32_tensor.zero_()
 
     def prepare_tensor_args(self, requests_with_new_token: list[FutureRequestState]) -> torch.Tensor:
-        """Count the new tokens; the logits of the requests are the first rows, in their order."""
+        """Count the new tokens; the first rows of the logits are those of the requests, in their order."""
         rows = (self._row(index, request.state) for index, request in enumerate(requests_with_new_token))
         self.rows = [row for row in rows if row is not None]
         return torch.empty(0, dtype=torch.int32)
@@ -105,7 +105,7 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
             held |= {"length_asked": Asked.of(state.logit_processor_kwargs), "length_point": Point(0, 0, 0)}
         if (asked := held["length_asked"]) is None:
             return None
-        written = state.to_generation_output().generated_tokens  # with those before an eviction
+        written = state.to_generation_output().generated_tokens  # these include the tokens before an eviction
         before = len(written) - len(state.generated_tokens)
         point = self.counters[asked.unit].after(held["length_point"], written[held["length_point"].tokens :])
         held["length_point"] = point
@@ -113,7 +113,7 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
         return Row(index, asked, point, _ids(state.eos_token_id) or self.eos, limit)
 
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
-        """Forbid what the constraints forbid: `(rows, vocab_size)` -> the same, changed in place or new."""
+        """Mask forbidden tokens: `(rows, vocab_size)` -> the same shape, changed in place or new."""
         return mask(scores, self.rows, self.counters) if self.rows else scores
 
 
@@ -122,16 +122,16 @@ class _Processors(ContinuousBatchingLogitsProcessorList):
 
     def __init__(self, constraint: LengthConstraint, others: ContinuousBatchingLogitsProcessorList):
         processors = LogitsProcessorList([constraint, *others.logits_processor])
-        super().__init__(processors, drop_unsupported_processors=False)  # it dropped them before
+        super().__init__(processors, drop_unsupported_processors=False)  # unsupported ones are dropped already
         self.constraint, self.tensors_required = constraint, others.tensors_required + 1
 
     def check_kwargs(self, kwargs: dict) -> None:
-        """Raise for wrong arguments of a request, which then fails alone; a manager asks before it schedules it."""
+        """Raise for wrong arguments of a request, before the manager schedules it; only this request fails."""
         super().check_kwargs(kwargs)
         self.constraint.check(kwargs)
 
 
 def _ids(eos_token_id: int | Sequence[int] | None) -> tuple[int, ...]:
-    """Of EOS; -1 is none."""
+    """Return the EOS ids, sorted; drop -1, which stands for no id."""
     given = [] if eos_token_id is None else [eos_token_id] if is_integer(eos_token_id) else eos_token_id
     return tuple(sorted(token for token in given if token >= 0))

@@ -1,4 +1,4 @@
-"""Which string of a JSON Schema a text is in, and the lengths of that string; needs no engine and no torch."""
+"""Track the string of a JSON Schema that a text is in, and its length limits; needs no engine and no torch."""
 
 import copy
 import json
@@ -11,7 +11,7 @@ from ..lengths import is_integer
 
 LENGTHS = ("minLength", "maxLength")
 CALL = 'pass {"type": "object", "properties": {"title": {"type": "string", "maxLength": 40}}, "required": ["title"]}'
-# keywords that have a schema, schemas by name, or a list of them
+# these keywords hold a schema, named schemas, or a list of schemas
 _ONE: tuple[str, ...] = (
     "additionalProperties",
     "items",
@@ -26,13 +26,15 @@ _ONE: tuple[str, ...] = (
 _ONE += ("unevaluatedItems", "unevaluatedProperties")
 _NAMED = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
 _LISTED = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
-_SAME = ("allOf", "anyOf", "oneOf")  # of the value itself
-_BELOW = ("properties", "additionalProperties", "items", "prefixItems")  # of values in it
-# states of a string: 1 after a backslash, 2 to 6 in \uXXXX, 7 to 13 within the UTF-8 of a character
+_SAME = ("allOf", "anyOf", "oneOf")  # their schemas apply to the value itself
+# their schemas apply to values inside the value
+_BELOW = ("properties", "additionalProperties", "items", "prefixItems")
+# The states of a finite automaton that reads a string: 1 after a backslash, 2 to 6 in \uXXXX, 7 to 13 within the
+# UTF-8 bytes of a character.
 PLAIN, ESCAPED, FIRST_DIGIT, AFTER_D, AFTER_DIGIT, ONE_MORE, TWO_MORE, THREE_MORE = 0, 1, 2, 3, 4, 11, 12, 13
 STATES = range(14)
 _NEXT_DIGIT = {AFTER_D: 5, AFTER_DIGIT: 5, 5: 6, 6: PLAIN}
-# the bytes that may follow, and the state behind them; U+D800 to U+DFFF and longer forms than needed are no UTF-8
+# first and last byte that may follow, and the state after it; U+D800 to U+DFFF and overlong forms are invalid UTF-8
 _CONTINUES = {
     7: (0x80, 0x9F, ONE_MORE),
     8: (0xA0, 0xBF, ONE_MORE),
@@ -46,11 +48,11 @@ _BEGINS = {0xED: 7, 0xE0: 8, 0xF0: 9, 0xF4: 10}
 _BEGINS |= dict.fromkeys(range(0xC2, 0xE0), ONE_MORE) | dict.fromkeys([*range(0xE1, 0xED), 0xEE, 0xEF], TWO_MORE)
 _BEGINS |= dict.fromkeys(range(0xF1, 0xF4), THREE_MORE)
 
-Place = tuple[str, ...]  # JSON pointers of the schemas that a value must or may have
+Place = tuple[str, ...]  # JSON pointers of the schemas that apply to a value
 
 
 class Bounds(NamedTuple):
-    """The fewest and the most characters of a string; `None` for no most."""
+    """The fewest and the most characters of a string; `None` means no upper limit."""
 
     low: int = 0
     high: int | None = None
@@ -58,15 +60,15 @@ class Bounds(NamedTuple):
 
 class Places:
     """
-    The places of a schema where a value stands, and the lengths of a string there.
+    The places of values in a schema, and the length limits of a string at each place.
 
     Args:
-        schema (`dict`): A JSON Schema. `plain` is the same without `minLength` and `maxLength`.
+        schema (`dict`): A JSON Schema. `plain` is the same schema without `minLength` and `maxLength`.
 
     Raises:
-        `TypeError`, `ValueError`: for a schema that is none, a length that is no whole number, one that no string can
-            have, one below a keyword that is not followed (`patternProperties`, `not`, ...), one beside `pattern`,
-            `format`, or texts in `enum` and `const`.
+        `TypeError`, `ValueError`: for an invalid schema; for a length that is not a whole number, that no string can
+            have, that is below a keyword that is not followed (`patternProperties`, `not`, ...), or that is beside
+            `pattern`, `format`, or texts in `enum` and `const`.
 
     Example:
 
@@ -86,7 +88,7 @@ class Places:
         self._check_lengths()
         self.root = self._place(["#"])
         places, reached = [self.root], set[str]()
-        for place in places:  # all that can be reached
+        for place in places:  # the list grows by the places that can be reached: a breadth-first search
             reached |= set(place)
             self._check(place)
             places += [new for new in dict.fromkeys(self._children(place)) if new not in places]
@@ -97,7 +99,7 @@ class Places:
                 node.pop(name, None)
 
     def child(self, place: Place, key: str | int) -> Place:
-        """The place of the value of a key of an object, or at an index of a list."""
+        """Return the place of the value at a key of an object, or at an index of a list."""
         found = []
         for pointer in place:
             node = self.schemas[pointer]
@@ -113,13 +115,13 @@ class Places:
         return self._place(found)
 
     def bounds(self, place: Place) -> Bounds:
-        """The tightest lengths of the schemas of a place: a string that keeps them is valid for each."""
+        """Return the tightest length limits of a place: a string that keeps them is valid for each of its schemas."""
         nodes = [self.schemas[pointer] for pointer in place]
         high = [node["maxLength"] for node in nodes if "maxLength" in node]
         return Bounds(max([node.get("minLength", 0) for node in nodes], default=0), min(high, default=None))
 
     def _place(self, pointers: list[str]) -> Place:
-        """With what they refer to; `true` and what is not there ask for nothing."""
+        """Build a place from pointers and the schemas that they refer to; `true` and missing schemas add no limit."""
         found: dict[str, None] = {}
         waiting = list(pointers)
         while waiting:
@@ -179,7 +181,7 @@ class Places:
 
 
 def _schemas(node: Any, pointer: str) -> Iterator[tuple[str, dict]]:
-    """Each schema in a schema, with its JSON pointer; values of `enum`, `const` or `default` are none."""
+    """Yield each schema inside a schema with its JSON pointer; values of `enum`, `const` or `default` do not count."""
     if not isinstance(node, dict):
         return
     yield pointer, node
@@ -201,8 +203,8 @@ def _escape(key: str) -> str:
 
 def read_character(state: int, byte: int) -> int:
     """
-    The state after a byte of a string that does not end it; -1 where it may not follow. Surrogates (`\\ud800` to
-    `\\udfff`) are refused: alone they are no character, and a pair can be written as its character.
+    Return the state after a byte inside a string; -1 if the byte may not follow. Surrogates (`\\ud800` to `\\udfff`)
+    are refused: a single one is an invalid character, and a pair can be written as its character.
     """
     if state == PLAIN:
         if byte >= 0x80:
@@ -222,40 +224,44 @@ def read_character(state: int, byte: int) -> int:
 
 class Reader:
     """
-    A JSON text that is read byte by byte: whether it is in a string, and which; its characters so far.
+    A reader of a JSON text, byte by byte. It knows whether the text is in a string, in which one, and its characters
+    so far.
 
-    A character counts with its first byte, an escape with its backslash. The text must be what the grammar allows.
+    A character counts at its first byte, an escape at its backslash. The text must follow the grammar.
     """
 
     def __init__(self, places: Places):
         self.places = places
-        self.stack: list[tuple[Place, str | int]] = []  # of each open object or list: its place, the last key or index
-        self.key: bytes | None = None  # of the object that is on top, while it is read
+        self.stack: list[tuple[Place, str | int]] = []  # place and last key or index of each open object or list
+        self.key: bytes | None = None  # the key of the innermost object, while it is read
         self.expects_key = False
         self.inside, self.state, self.count = False, PLAIN, 0
-        self.bounds = Bounds()  # of the string that the text is in
-        self.position = self.opened = self.closed = 0  # bytes so far; the first of the last string; its quote
+        self.bounds = Bounds()  # limits of the string that the text is in
+        # number of bytes so far; position of the last string's first byte; position of its closing quote
+        self.position = self.opened = self.closed = 0
 
     def copy(self) -> "Reader":
-        """One that reads on by itself."""
+        """Return an independent copy of the reader."""
         other = copy.copy(self)
         other.stack = list(self.stack)
         return other
 
     @property
     def where(self) -> tuple:
-        """What decides what follows, outside of strings."""
+        """Return the part of the state that decides which tokens may follow outside of strings."""
         return (tuple(self.stack), self.expects_key)
 
     @property
     def told(self) -> tuple[int, int]:
-        """What a length-controlled model reads here: the characters of the string so far and its `maxLength`. Outside
-        of strings, and without a `maxLength`, -1 and 0."""
+        """
+        Return the input of a length-controlled model: the characters of the string so far and its `maxLength`; -1 and
+        0 outside of strings and without a `maxLength`.
+        """
         high = self.bounds.high if self.inside else None
         return (self.count, high) if high else (-1, 0)
 
     def read(self, data: bytes) -> None:
-        """Read on."""
+        """Read more bytes."""
         for byte in data:
             if self.inside:
                 self._inside(byte)
@@ -264,7 +270,7 @@ class Reader:
             self.position += 1
 
     def _value(self) -> Place:
-        """The place of the value that may begin here."""
+        """Return the place of the value that may begin here."""
         return self.places.child(*self.stack[-1]) if self.stack else self.places.root
 
     def _inside(self, byte: int) -> None:

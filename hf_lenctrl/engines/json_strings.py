@@ -1,4 +1,4 @@
-"""JSON of a schema whose strings keep their lengths and end at a word; the grammar is that of xgrammar."""
+"""JSON of a schema whose strings keep their lengths and end at a word; xgrammar provides the grammar."""
 
 import functools
 import json
@@ -17,18 +17,18 @@ from ..unit_vocabulary import UnitVocabulary, entries_of
 from .json_places import PLAIN, STATES, Places, Reader, read_character
 
 
-_NEVER = 2**30  # characters of what may not be written
+_NEVER = 2**30  # the number of characters of a forbidden entry
 
 
 class StringVocabulary:
     """
-    What each entry of a vocabulary does in a string and at its start, as masks of bits, 32 in an integer.
+    The effect of each entry of a vocabulary inside a string and at its start, as bit masks, 32 bits in an integer.
 
-    An entry that ends a string may only begin the next one, without a character of it; one that begins a string may
-    not end it. Each can be written in two entries.
+    An entry that ends a string may open the next string but add no character to it. An entry that begins a string may
+    not end it. The model can always emit two entries instead.
 
     Args:
-        tokenizer (`PreTrainedTokenizerBase`): The model's.
+        tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
 
     Raises:
         `ValueError`: for a tokenizer without a decoder, or without an entry `"` that ends a string.
@@ -42,25 +42,27 @@ class StringVocabulary:
             raise ValueError(f"no string can end: {type(tokenizer).__name__} has no entry of one quote; pass another")
         self.pieces = [text_of(data) for data in self.data]
         self.words = -(-self.size // 32)
-        self.facts = [self._facts(state) for state in STATES]  # (V,) and (V,) each, as `_inside` has them
+        # (V,) added characters and (V,) ends of strings, for each state
+        self.facts = [self._facts(state) for state in STATES]
         added, closes = self.facts[PLAIN]
         self.longest = int(added[added < _NEVER].max())
         self._start_facts()
         ends = [end and _closes_word(data) for data, end in zip(self.data, closes.tolist(), strict=True)]
-        self.ends = self.bits(np.array(ends))  # (words,) that end a string, behind marks at most
+        # (words,) entries that end a string, with only punctuation before the quote
+        self.ends = self.bits(np.array(ends))
         self.fits, self.long_enough = cache(self._fits), cache(self._long_enough)
-        for left in range(self.longest + 1):  # made at once, so that no step waits for them
+        for left in range(self.longest + 1):  # the cache is filled now, so that no step waits for it
             self.fits(PLAIN, left)
 
     def bits(self, allowed: np.ndarray) -> np.ndarray:
-        """`(V,)` -> `(words,)`."""
+        """Pack booleans into bits: `(V,)` -> `(words,)`."""
         padded = np.zeros(32 * self.words, dtype=bool)
         padded[: self.size] = allowed
         return np.packbits(padded, bitorder="little").view(np.int32)
 
     @staticmethod
     def _inside(data: bytes, state: int) -> tuple[int, bool]:
-        """Characters that an entry adds to a string, and whether it ends it."""
+        """Return the number of characters that an entry adds to a string, and whether the entry ends the string."""
         count = 0
         for i, byte in enumerate(data):
             if byte == 0x22 and state == PLAIN:
@@ -88,9 +90,9 @@ class StringVocabulary:
         return self.bits(~closes | (added >= missing))
 
     def _start_facts(self) -> None:
-        heads: dict[bytes, int] = {}  # what stands before the first quote
-        self.head = np.full(self.size, -1)  # (V,) number of the head, -1 where no string begins
-        self.added = np.zeros(self.size, dtype=int)  # (V,) characters behind it
+        heads: dict[bytes, int] = {}  # text before the first quote -> number
+        self.head = np.full(self.size, -1)  # (V,) number of the head, -1 if no string begins
+        self.added = np.zeros(self.size, dtype=int)  # (V,) characters after the quote
         for i, data in enumerate(self.data):
             before, quote, behind = data.partition(b'"')
             if quote:
@@ -100,7 +102,7 @@ class StringVocabulary:
         self.heads = list(heads)
 
     def begins(self, reader: Reader) -> np.ndarray:
-        """What may follow outside of strings: entries whose beginning of a string fits the string, `(words,)`."""
+        """Return the entries that may follow outside of strings, `(words,)`: the string that they begin must fit."""
         highs = []
         for head in self.heads:
             high = _NEVER - 1
@@ -127,7 +129,7 @@ def _vocabulary(tokenizer) -> StringVocabulary:
 
 
 class _Row:
-    """An output so far: where it is in the grammar and in the schema, and what its entries told the model."""
+    """An output so far: its state in the grammar and in the schema, and the model's inputs at its entries."""
 
     def __init__(self, matcher, reader: Reader, told: Sequence[tuple[int, int]] = ()):
         self.matcher, self.reader, self.told = matcher, reader, list(told)
@@ -138,22 +140,22 @@ class _Row:
 
 class JsonStringsLogitsProcessor(LogitsProcessor):
     """
-    JSON of a schema, each string within its `minLength` and `maxLength`, for any causal model; greedy, beam search or
-    sampling. Needs `xgrammar`: `pip install "hf_lenctrl[json]"`.
+    A logits processor for JSON of a schema, each string within its `minLength` and `maxLength`, for any causal model;
+    greedy, beam search or sampling. Needs `xgrammar`: `pip install "hf_lenctrl[json]"`.
 
-    xgrammar gets the schema without the lengths, so a step costs the same at any length. In a string, entries that no
-    longer fit are masked, and the closing quote until the string is long enough. An escape (`\\n`, `\\u00e9`) is one
-    character. Where the model's first choice has no room, the string ends. If that is within a word, `finish` takes
-    the unfinished word away. Made for one call of `generate`.
+    xgrammar gets the schema without the lengths, so a step costs the same at any length. In a string, entries that
+    are too long are masked, and the closing quote is masked until the string is long enough. An escape (`\\n`,
+    `\\u00e9`) is one character. If the model's first choice is too long, the string ends. If it ends within a word,
+    `finish` removes the unfinished word. Make one processor for each call of `generate`.
 
-    A length-controlled causal model that counts characters plans each string for its `maxLength` where it gets the
-    processor as its length, too: `generate(prompt, length=process, logits_processor=[process])`.
+    A length-controlled causal model that counts characters plans each string for its `maxLength` if it also gets the
+    processor as its length: `generate(prompt, length=process, logits_processor=[process])`.
 
     Args:
         schema (`dict`): A JSON Schema.
-        tokenizer (`PreTrainedTokenizerBase`): The model's.
-        prompt_length (`int`, *optional*, defaults to 0): First positions that are no JSON.
-        eos_token_id (`int` or `list[int]`, *optional*): What ends an output; the tokenizer's by default.
+        tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
+        prompt_length (`int`, *optional*, defaults to 0): Number of positions before the JSON.
+        eos_token_id (`int` or `list[int]`, *optional*): Ids that end an output; by default the tokenizer's EOS.
 
     Raises:
         `TypeError`, `ValueError`, `ImportError`: for a schema whose lengths cannot be kept, see `Places`; for a
@@ -178,15 +180,18 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
         self.grammar = compiler.compile_json_schema(json.dumps(self.places.plain), any_whitespace=False)
         self.xgrammar = xgrammar
         self.bitmask = xgrammar.allocate_token_bitmask(1, size)  # (1, words)
-        self.written = torch.empty(0, 0, dtype=torch.long)  # (rows, positions) of the last step, without the prompt
+        # (rows, positions) the ids of the last step, without the prompt
+        self.written = torch.empty(0, 0, dtype=torch.long)
         self.rows: list[_Row] = []
-        self.begins: dict[tuple, np.ndarray] = {}  # by place
-        # whether a word ends where a string had to end; by all ids before the quote, because behind another prompt the
-        # same JSON may go on in another way
+        self.begins: dict[tuple, np.ndarray] = {}  # place -> mask
+        # all ids before the quote of a string that had to end -> whether a word ends there; the prompt's ids are part
+        # of the key, because the same JSON may continue in another way after another prompt
         self.cut: dict[tuple[int, ...], bool] = {}
 
     def __call__(self, input_ids, scores):
-        """`(rows, sequence_length)` and `(rows, vocab_size)` -> `(rows, vocab_size)`, `-inf` for what is forbidden."""
+        """
+        Mask forbidden entries by `-inf`: `(rows, sequence_length)` and `(rows, vocab_size)` -> `(rows, vocab_size)`.
+        """
         size = self.vocabulary.size
         if scores.shape[1] < size:
             raise ValueError(
@@ -202,35 +207,36 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
 
     def progress_and_length(self, input_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Progress and length of each id for `LenCtrlForCausalLM`, both `(rows, sequence_length)`: the characters of its
-        string so far, and the string's `maxLength`. Outside of strings, and without a `maxLength`, they are -1 and 0.
+        Return progress and length of each id for `LenCtrlForCausalLM`, both `(rows, sequence_length)`: the characters
+        of its string so far, and the string's `maxLength`. Outside of strings, and without a `maxLength`, they are -1
+        and 0.
         """
         self._follow(input_ids)
         told = torch.tensor([row.told for row in self.rows], dtype=torch.long, device=input_ids.device)
-        told = told.reshape(*self.written.shape, 2)  # where nothing is written, too
+        told = told.reshape(*self.written.shape, 2)  # the shape is right even if there are no ids yet
         before = input_ids.shape[1] - told.shape[1]
         progress, length = (torch.nn.functional.pad(x, (before, 0)) for x in told.unbind(-1))
         progress[:, :before] = -1
         return progress, length
 
     def _follow(self, input_ids: torch.Tensor) -> None:
-        """Read what was written since the last step; a step may ask twice."""
+        """Read the ids that were emitted since the last step; two calls in one step are allowed."""
         written, before = input_ids[:, self.prompt_length :], self.written
         if not torch.equal(written, before):
             self.written = written
             self.rows = self._rows(before)
 
     def _rows(self, before: torch.Tensor) -> list[_Row]:
-        """The outputs so far, each from the one of the last step that it continues, or from its start."""
+        """Return the outputs so far: each continues a row of the last step, or is read from its start."""
         parents, same = [], before.shape[1] + 1 == self.written.shape[1]
         for i, ids in enumerate(self.written):
-            others = [i, *range(len(self.rows))] if same else []  # beams change places
+            others = [i, *range(len(self.rows))] if same else []  # beam search reorders rows
             parents.append(next((j for j in others if j < len(before) and torch.equal(before[j], ids[:-1])), None))
         rows = []
         for i, parent in enumerate(parents):
             if parent is None:
                 row = self._start()
-            else:  # a copy costs more the longer the text is
+            else:  # the cost of a copy grows with the text
                 row = self.rows[parent].copy() if parent in parents[i + 1 :] else self.rows[parent]
             rows.append(row)
             for entry in self.written[i, 0 if parent is None else -1 :].tolist():
@@ -243,7 +249,7 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
     def _read(self, row: _Row, entry: int) -> None:
         if row.matcher.is_terminated():
             row.told.append((-1, 0))
-            return  # padding
+            return  # the rest is padding
         if not row.matcher.accept_token(entry):
             piece = self.vocabulary.pieces[entry] if entry < self.vocabulary.size else None
             raise ValueError(f"the output is no JSON of the schema at entry {entry} ({piece!r}); pass prompt_length")
@@ -273,13 +279,13 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
         self._apply(allowed, scores)
 
     def _first(self, grammar: np.ndarray, scores: torch.Tensor) -> int:
-        """The model's first choice of what the grammar allows."""
+        """Return the model's first choice among the entries that the grammar allows."""
         first = int(scores.argmax())
         if grammar[first // 32] >> first % 32 & 1:
             return first
-        wanted = scores.clone()
-        self._apply(grammar, wanted)
-        return int(wanted.argmax())
+        allowed_scores = scores.clone()
+        self._apply(grammar, allowed_scores)
+        return int(allowed_scores.argmax())
 
     def _apply(self, allowed: np.ndarray, scores: torch.Tensor) -> None:
         mask = torch.from_numpy(allowed).to(scores.device)
@@ -287,11 +293,11 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
 
     def finish(self, ids: Sequence[int]) -> str:
         """
-        The JSON of an output. A string that had to end within a word ends at the word before it, if that leaves one
-        word and `minLength`; there its white space at the end goes, too.
+        Return the JSON of an output. A string that had to end within a word now ends after the word before it, if at
+        least one word and `minLength` characters are left; then its white space at the end is removed, too.
 
-        `ids (sequence_length,)` are a row of what `generate` returns, with its prompt, which tells the rows of a batch
-        apart. Raises `ValueError` for ids without it.
+        `ids (sequence_length,)` are a row of the result of `generate`, with the prompt, because equal JSON of two rows
+        may have different prompts. Raise `ValueError` for ids without a prompt.
         """
         eos, ids = set(self.grammar.tokenizer_info.stop_token_ids), tuple(int(i) for i in ids)
         if len(ids) <= self.prompt_length:

@@ -1,4 +1,4 @@
-"""A length-controlled encoder-decoder as ONNX: any length, which is an input of the graph."""
+"""Export of a length-controlled encoder-decoder to ONNX; the length is an input of the graph."""
 
 import copy
 import logging
@@ -17,14 +17,14 @@ from transformers.convert_slow_tokenizer import SpmConverter
 from .rules_file import write_rules
 
 
-FOLDER = "onnx"  # in the exported folder, where transformers.js and optimum look
+FOLDER = "onnx"  # transformers.js and optimum look in this folder
 ENCODER, DECODER = "encoder_model.onnx", "decoder_model_merged.onnx"
 QUANTIZATIONS = ("float32", "int8")
-_LARGEST = 1_900_000_000  # bytes; a file of ONNX holds 2 GB, beyond which weights lie beside it
+_LARGEST = 1_900_000_000  # bytes; an ONNX file holds at most 2 GB, so larger weights are in a file beside it
 
 
 def import_onnxruntime():
-    """The library."""
+    """Import onnxruntime, or raise `ImportError` with the install command."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -33,28 +33,32 @@ def import_onnxruntime():
 
 
 def _mask(allowed: torch.Tensor) -> torch.Tensor:
-    """0 where a position may be seen, the smallest number elsewhere."""
+    """Return the additive attention mask: 0 for visible positions, the smallest number for the others."""
     return torch.where(allowed, 0.0, torch.finfo(torch.float32).min)
 
 
 class _Encoder(nn.Module):
-    """`input_ids` and `attention_mask`, each `(B, S)`, to `last_hidden_state (B, S, d)`; some read `length (B,)`."""
+    """
+    The encoder's graph: `input_ids` and `attention_mask`, each `(B, S)`, to `last_hidden_state (B, S, d)`; some models
+    also read `length (B,)`.
+    """
 
     def __init__(self, model):
         super().__init__()
         self.encoder = model.get_encoder()
 
     def forward(self, input_ids, attention_mask, length=None):
-        seen = _mask(attention_mask[:, None, None, :] != 0)  # made here, so that no branch depends on its values
+        # the mask is made here, so that no branch depends on its values
+        seen = _mask(attention_mask[:, None, None, :] != 0)
         seen = seen.expand(-1, -1, input_ids.shape[1], -1)
         return self.encoder(input_ids, attention_mask=seen, length=length)[0]
 
 
 class _Decoder(nn.Module):
     """
-    The decoder with its head, `T` ids after `P` earlier ones, `P` from 0. It projects the encoder's states that are
-    not in the cache yet: all at the first step, none later, whether the caller gives them again or not. So one graph
-    serves every step, without a branch.
+    The graph of the decoder with its head: `T` ids after `P` earlier ids, `P` from 0. It projects the encoder's states
+    that are not in the cache yet: all at the first step, none later, even if the caller passes them again. So one
+    graph serves every step, without a branch.
     """
 
     def __init__(self, model):
@@ -65,7 +69,7 @@ class _Decoder(nn.Module):
         cache = EncoderDecoderCache(
             *(DynamicCache(list(zip(past[i::4], past[i + 1 :: 4], strict=True))) for i in (0, 2))
         )
-        cache.is_updated = dict.fromkeys(cache.is_updated, False)  # the cross-attention appends what is new
+        cache.is_updated = dict.fromkeys(cache.is_updated, False)  # the cross-attention appends new states
         new, before, known = input_ids.shape[1], past[0].shape[2], past[2].shape[2]
         query = torch.arange(new).unsqueeze(1) + before  # (T, 1)
         causal = _mask(torch.arange(before + new) <= query)[None, None]  # (1, 1, T, P + T)
@@ -85,7 +89,7 @@ class _Decoder(nn.Module):
 
 
 def _check_kind(model) -> None:
-    """Raise for a model that these graphs do not hold."""
+    """Raise `ValueError` for a model that cannot be exported to these graphs."""
     config: Any = getattr(model, "config", None)
     if not getattr(config, "is_encoder_decoder", False) or not getattr(config, "length_controlled", False):
         raise ValueError(
@@ -100,15 +104,15 @@ def _check_kind(model) -> None:
 
 
 def cache_names(layers: int) -> list[str]:
-    """What stands behind `past_key_values.` and `present.`, in the order of the inputs."""
+    """Return the names of the cache tensors after `past_key_values.` and `present.`, in the order of the inputs."""
     return [
         f"{i}.{side}.{kind}" for i in range(layers) for side in ("decoder", "encoder") for kind in ("key", "value")
     ]
 
 
 def _graphs(model) -> Iterator[tuple[str, nn.Module, dict[str, tuple[torch.Tensor, dict]], list[str]]]:
-    """File, module, inputs with an example and the names of their free dimensions, and outputs of each graph."""
-    # no two inputs may be one tensor, or they become one input; a size of 0 or 1 would become fixed
+    """Yield for each graph: file, module, inputs with an example and the names of free dimensions, and outputs."""
+    # one tensor for two inputs would merge them into one input; a size of 0 or 1 would become fixed
     batch, source, new, before, known = 2, 9, 3, 4, 5
 
     def ids(columns):
@@ -118,7 +122,7 @@ def _graphs(model) -> Iterator[tuple[str, nn.Module, dict[str, tuple[torch.Tenso
     rows, length = {0: "batch_size"}, torch.full((batch,), 20)
     columns = rows | {1: "encoder_sequence_length"}
     inputs = {"input_ids": (ids(source), columns), "attention_mask": (ids(source), columns)}
-    if model.config.encoder_length_embedding:  # transformers.js gives an encoder nothing else
+    if model.config.encoder_length_embedding:  # transformers.js passes no other input to an encoder
         inputs["length"] = (length, rows)
     yield ENCODER, _Encoder(model), inputs, ["last_hidden_state"]
 
@@ -137,7 +141,8 @@ def _graphs(model) -> Iterator[tuple[str, nn.Module, dict[str, tuple[torch.Tenso
     }
     for name, tensor in zip(names, tensors, strict=True):
         side = "decoder" if "decoder" in name else "encoder"
-        kept = tensor if side == "decoder" else tensor[:, :, :known].clone()  # so that some are missing
+        # some encoder states are missing from the cache
+        kept = tensor if side == "decoder" else tensor[:, :, :known].clone()
         inputs[f"past_key_values.{name}"] = kept, rows | {2: f"past_{side}_sequence_length"}
     yield DECODER, _Decoder(model), inputs, ["logits", *(f"present.{name}" for name in names)]
 
@@ -145,17 +150,17 @@ def _graphs(model) -> Iterator[tuple[str, nn.Module, dict[str, tuple[torch.Tenso
 @torch.no_grad()
 def export_onnx(model, tokenizer, output_dir: str | Path, quantization: str = "float32") -> None:
     """
-    Write a length-controlled model for ONNX Runtime, in Python or in a browser, into a folder.
+    Export a length-controlled model for ONNX Runtime, in Python or in a browser, into a folder.
 
-    `onnx/` receives `encoder_model.onnx` and `decoder_model_merged.onnx` with the names of inputs and outputs that
-    optimum and transformers.js know, and `length (B,)` and `progress (B, T)` beside them; the decoder takes an empty
-    cache at the first step. The folder receives the configurations, the tokenizer and `lenctrl.json`.
+    `onnx/` receives `encoder_model.onnx` and `decoder_model_merged.onnx`. Their inputs and outputs have the names that
+    optimum and transformers.js know; `length (B,)` and `progress (B, T)` are added. The decoder takes an empty cache
+    at the first step. The folder receives the configurations, the tokenizer and `lenctrl.json`.
 
     Args:
         model (`PreTrainedModel`): A length-controlled encoder-decoder with its head, in float32 or less.
-        tokenizer (`PreTrainedTokenizerBase`): The model's.
-        output_dir (`str` or `Path`): It may exist.
-        quantization (`str`, *optional*, defaults to `"float32"`): `"int8"`, weights of 8 bits.
+        tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
+        output_dir (`str` or `Path`): A folder; it may exist.
+        quantization (`str`, *optional*, defaults to `"float32"`): `"int8"` gives weights of 8 bits.
 
     Raises:
         `ValueError`: for a model without an encoder or without length control, with a length head or with a table
@@ -171,7 +176,7 @@ def export_onnx(model, tokenizer, output_dir: str | Path, quantization: str = "f
     write_rules(model, output_dir)
     config = copy.deepcopy(model.config)
     config.architectures, config.dtype = [type(model).__name__], "float32"
-    vars(config).pop("auto_map", None)  # its code is not in this folder
+    vars(config).pop("auto_map", None)  # the code that it names is not in this folder
     config.to_json_file(Path(output_dir, "config.json"), use_diff=False)
     model.generation_config.save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)
@@ -189,9 +194,9 @@ def export_onnx(model, tokenizer, output_dir: str | Path, quantization: str = "f
 def _write(module: nn.Module, inputs: dict, outputs: list[str], path: Path) -> None:
     tensors, names = zip(*inputs.values(), strict=True)
     size = sum(p.numel() * p.element_size() for p in module.parameters())
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it says that torchvision is missing
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # the exporter warns that torchvision is missing
     with warnings.catch_warnings():
-        for kind in (FutureWarning, UserWarning):  # of the exporter about itself and about names of dimensions
+        for kind in (FutureWarning, UserWarning):  # the exporter warns of its own code and of names of dimensions
             warnings.simplefilter("ignore", kind)
         torch.onnx.export(
             module,
@@ -207,7 +212,9 @@ def _write(module: nn.Module, inputs: dict, outputs: list[str], path: Path) -> N
 
 
 def _quantize(path: Path) -> None:
-    """Weights of 8 bits in place of those of 32; unsigned ones, whose products no processor saturates."""
+    """
+    Quantize the weights to 8 bits; they are unsigned, because products of signed ones saturate on some processors.
+    """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -218,8 +225,8 @@ def _quantize(path: Path) -> None:
 
 def _transpose_tied(graph, onnx) -> None:
     """
-    Save an embedding that is the head's weight too as the head reads it. Behind a `Transpose` it would be made float32
-    anew at each step; saved twice it would take twice the space.
+    Store an embedding that is tied to the head in the head's layout. With a `Transpose` after it, it would be
+    converted to float32 at each step; stored twice, it would take twice the space.
     """
     weights = {weight.name: weight for weight in graph.initializer}
     for node in [node for node in graph.node if node.op_type == "Transpose" and node.input[0] in weights]:
@@ -242,16 +249,19 @@ def _transpose_tied(graph, onnx) -> None:
 
 
 class _MarianConverter(SpmConverter):
-    """MarianTokenizer as `tokenizer.json`, for JavaScript: its ids are those of `vocab.json`, not SentencePiece's."""
+    """
+    Converter of a `MarianTokenizer` to `tokenizer.json`, for JavaScript; the ids are those of `vocab.json`, not
+    SentencePiece's.
+    """
 
     def __init__(self, tokenizer):
-        tokenizer.vocab_file = tokenizer.spm_files[0]  # where the converter looks for pieces and scores
+        tokenizer.vocab_file = tokenizer.spm_files[0]  # the converter reads pieces and scores from this file
         super().__init__(tokenizer)
 
     def vocab(self, proto):
         scores = {piece.piece: piece.score for piece in proto.pieces}
         entries = sorted(self.original_tokenizer.encoder.items(), key=lambda entry: entry[1])
-        lowest = min(scores.values()) - 10  # an entry that SentencePiece does not know is never chosen
+        lowest = min(scores.values()) - 10  # the tokenizer never chooses an entry that SentencePiece does not know
         return [(name, scores.get(name, lowest)) for name, _ in entries]
 
     def unk_id(self, proto):

@@ -1,4 +1,4 @@
-"""Runs an exported model in ONNX Runtime: `generate` with lengths, constraints, beams and sampling."""
+"""An exported model in ONNX Runtime: `generate` with lengths, constraints, beams and sampling."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from .rules_file import read_table
 
 
 class _Session:
-    """A graph: tensors in by name, tensors out by name, both without a copy."""
+    """A session of a graph: named tensors in, named tensors out, both without a copy."""
 
     def __init__(self, path: Path, threads: int):
         library = import_onnxruntime()
@@ -27,13 +27,13 @@ class _Session:
         self.outputs = [each.name for each in self.session.get_outputs()]
 
     def __call__(self, **tensors: torch.Tensor) -> dict[str, torch.Tensor]:
-        # a graph has no input that its model does not read, such as the length in an encoder without one
+        # a graph lacks the inputs that its model does not read, such as the length of most encoders
         feeds = {name: tensors[name].contiguous().numpy() for name in self.inputs}
         return dict(zip(self.outputs, map(torch.from_numpy, self.session.run(None, feeds)), strict=True))
 
 
 class _Encoder(nn.Module):
-    """The encoder's graph, as `generate` calls an encoder."""
+    """The encoder's graph with the interface that `generate` needs."""
 
     main_input_name = "input_ids"
 
@@ -49,27 +49,28 @@ class _Encoder(nn.Module):
 
 
 class _Past:
-    """The decoder's cache, as the graph returns it: by the name of its input, `(rows, heads, positions, width)`."""
+    """The decoder's cache: tensors of shape `(rows, heads, positions, width)` by the names of the graph's inputs."""
 
     is_compileable = False
 
     def __init__(self, inputs: dict[str, list], rows: int):
         shapes = {name: shape for name, shape in inputs.items() if name.startswith("past_key_values.")}
         self.tensors = {name: torch.zeros(rows, shape[1], 0, shape[3]) for name, shape in shapes.items()}
-        self.first = torch.arange(rows)  # (rows,) the first step's row that each row comes from
+        self.first = torch.arange(rows)  # (rows,) the row of the first step that each row comes from
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Positions so far."""
+        """Return the number of positions so far."""
         return next(tensor.shape[2] for name, tensor in self.tensors.items() if ".decoder." in name)
 
     def update(self, outputs: dict[str, torch.Tensor]) -> None:
-        """Take the cache of a step's outputs."""
+        """Replace the cache by the cache in a step's outputs."""
         self.tensors = {name: outputs[name.replace("past_key_values", "present")] for name in self.tensors}
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """
-        Keep these rows, `(new_rows,)`. The encoder's part is of the text alone, so it stays where each row remains one
-        of the same text: mostly so with beams, but not in a search by length, which has any number of rows for a text.
+        Reorder the cache to these rows, `(new_rows,)`. The encoder's part depends only on the source, so it does not
+        change if each row keeps its source. This holds for most steps of beam search, but not for a search by length,
+        which has any number of rows for a source.
         """
         first = self.first[beam_idx]  # (new_rows,)
         same, self.first = torch.equal(first, self.first), first
@@ -80,11 +81,12 @@ class _Past:
 
 class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  # type: ignore[misc]
     """
-    `OnnxModel(folder).generate(**inputs, length=75, length_constraint="exact", num_beams=4)`: an exported model on a
-    CPU, with `generate` of transformers around it. The pipeline takes it as a model.
+    An exported model on a CPU, with `generate` of transformers:
+    `OnnxModel(folder).generate(**inputs, length=75, length_constraint="exact", num_beams=4)`. The pipeline takes it as
+    a model.
 
     Args:
-        folder (`str` or `Path`): What `lenctrl export --format onnx` made.
+        folder (`str` or `Path`): A folder that `lenctrl export --format onnx` made.
         threads (`int`, *optional*, defaults to 0): Threads of a step; 0 lets ONNX Runtime choose.
 
     Raises:
@@ -110,25 +112,25 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
 
     @property
     def unit_table(self) -> UnitTable:
-        """What each entry of the vocabulary writes, from `lenctrl.json`."""
+        """Return the unit table, which `lenctrl.json` holds."""
         return self.table
 
     @property
     def device(self) -> torch.device:
-        """The CPU; there are no parameters to ask."""
+        """Return the CPU, because the model has no parameters with a device."""
         return torch.device("cpu")
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of logits and cache."""
+        """Return the type of logits and cache."""
         return torch.float32
 
     def get_encoder(self, modality=None):
-        """The encoder's graph."""
+        """Return the encoder's graph."""
         return self.encoder
 
     def get_output_embeddings(self):
-        """The head's shape, which the pipeline compares with the tokenizer; its weights are in the graph."""
+        """Return a layer of the head's shape, which the pipeline compares with the tokenizer; it has no weights."""
         return nn.Linear(self.config.d_model, self.table.weights.shape[1], bias=False, device="meta")
 
     @takes_cache
@@ -144,7 +146,7 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
         labels=None,
         **kwargs,
     ) -> Any:
-        """Logits of a step, or of whole `labels`: `(batch_size, sequence_length, vocab_size)`."""
+        """Compute the logits of a step, or of whole `labels`: `(batch_size, sequence_length, vocab_size)`."""
         if decoder_input_ids is None:
             start = torch.full_like(labels[:, :1], self.generation_config.decoder_start_token_id)
             before = labels[:, :-1].masked_fill(labels[:, :-1] == -100, self.config.pad_token_id)
@@ -166,10 +168,10 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
         return Seq2SeqLMOutput(logits=outputs["logits"], **{CACHE: past})
 
     def prepare_inputs_for_generation(self, input_ids, **kwargs):
-        """Add progress, counted over the whole running sequence, which beam search has already reordered."""
+        """Add progress, counted over the whole sequence so far, which beam search has already reordered."""
         inputs = super().prepare_inputs_for_generation(input_ids, **kwargs)
         progress = self.table.progress(input_ids)  # (rows, T)
         return inputs | {"progress": progress[:, -inputs["decoder_input_ids"].shape[1] :]}
 
     def _prepare_cache_for_generation(self, generation_config, model_kwargs, *args, **kwargs):
-        """The first step makes the cache."""
+        """Do nothing: the first step makes the cache."""

@@ -1,4 +1,4 @@
-"""Batches of texts and lengths, for `Dataset.map_batches` of Ray Data; see `docs/ray.md`. Needs no Ray itself."""
+"""Generation for `Dataset.map_batches` of Ray Data; see `docs/ray.md`. This module needs no Ray itself."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ ADDED = ("generated_text", "generated_length", "requested_length", "within")
 
 class LengthControlledGenerator:
     """
-    Adds generated texts to a batch. Each actor of Ray makes one, and so loads the model once:
+    A generator that adds generated texts to a batch. Each Ray actor makes one, so it loads the model once:
 
         dataset.map_batches(
             LengthControlledGenerator,
@@ -30,15 +30,16 @@ class LengthControlledGenerator:
         model (`str`): Folder or Hub name.
         text_column (`str`, *optional*, defaults to `"text"`): Column of the sources.
         length_column (`str`, *optional*, defaults to `"length"`): Column of the lengths, 40 or `"40"`, or of ranges,
-            `[30, 42]` or `"30-42"`; not read where the options have `length` or `length_ratio`. With `None` the
-            model's own length holds.
-        dtype (`str`, *optional*): Of the weights, such as `"bfloat16"`.
-        options: Of a call of `LengthControlledGenerationPipeline`, such as `length_constraint="max"`, `num_beams=4`,
-            and `batch_size=32`, the texts that are generated together.
+            `[30, 42]` or `"30-42"`; not read if the options have `length` or `length_ratio`. `None` uses the model's
+            default length.
+        dtype (`str`, *optional*): Type of the weights, such as `"bfloat16"`.
+        options: Options of a call of `LengthControlledGenerationPipeline`, such as `length_constraint="max"`,
+            `num_beams=4`, and `batch_size=32`, the number of texts in one batch.
 
     Raises:
         `ValueError`: for `num_return_sequences`, `references` and several lengths of a text, because a row has one
-        output, and for a batch that lacks a column or has a wrong length; `TypeError`, `ValueError` as the pipeline.
+        output, and for a batch that lacks a column or has an invalid length; `TypeError`, `ValueError`: the errors of
+        the pipeline.
     """
 
     def __init__(
@@ -60,14 +61,14 @@ class LengthControlledGenerator:
         self.pipeline = LengthControlledGenerationPipeline(
             model=auto_class(model).from_pretrained(model, dtype=dtype).eval(),
             tokenizer=tokenizer_of(model),
-        )  # on the accelerator that Ray gives the actor, else the CPU
+        )  # it runs on the accelerator that Ray gives the actor, or else on the CPU
 
     def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """
         Generate an output for each row.
 
         Args:
-            batch (`Mapping[str, np.ndarray]`): Columns of shape `(batch_size,)`, as Ray's `batch_format="numpy"`.
+            batch (`Mapping[str, np.ndarray]`): Columns of shape `(batch_size,)`, in Ray's `batch_format="numpy"`.
 
         Returns:
             `dict`: the columns and `generated_text`, `generated_length`, in units, `requested_length`, an integer or
@@ -83,21 +84,21 @@ class LengthControlledGenerator:
         outputs = self.pipeline(texts, **options)
         call = Call.of(dict(options), self.pipeline.model)
         call.set_constraint(self.pipeline.model.config)
-        asked = [out["requested_length"] for out in outputs]
-        windows = [None if n is None else call.window(Row("", 0, 0, call.length_tolerance, 1, n)) for n in asked]
+        requested = [out["requested_length"] for out in outputs]
+        windows = [None if n is None else call.window(Row("", 0, 0, call.length_tolerance, 1, n)) for n in requested]
         lengths = [out["length"] for out in outputs]
         return {
             **batch,
             "generated_text": [out["generated_text"] for out in outputs],
             "generated_length": lengths,
-            "requested_length": [list(n) if isinstance(n, tuple) else n for n in asked],
+            "requested_length": [list(n) if isinstance(n, tuple) else n for n in requested],
             "within": [w is None or w[0] <= n <= w[1] for n, w in zip(lengths, windows, strict=True)],
         }
 
     def _column(self, batch: Mapping[str, np.ndarray], name: str) -> np.ndarray:
         if name not in batch:
-            given = "text_column" if name == self.text_column else "length, or length_column"
-            raise ValueError(f"the batch has no column {name!r}, only {', '.join(batch)}; pass {given}")
+            option = "text_column" if name == self.text_column else "length, or length_column"
+            raise ValueError(f"the batch has no column {name!r}, only {', '.join(batch)}; pass {option}")
         return batch[name]
 
     def _length(self, value: Any) -> int | tuple[int, int]:

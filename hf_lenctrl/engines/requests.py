@@ -1,4 +1,4 @@
-"""What a request to an engine asks for, and what was counted of its text; needs no engine."""
+"""The requested length of a request to an engine, and the counted state of its text; needs no engine."""
 
 import math
 from collections import defaultdict
@@ -27,18 +27,18 @@ class Asked:
     constraint: str
     low: int
     high: int
-    length_from: str | tuple[int, ...] | None = None  # what ends the thoughts before the text
-    budget: int | None = None  # tokens of them
+    length_from: str | tuple[int, ...] | None = None  # the marker that ends the thoughts before the text
+    budget: int | None = None  # the most tokens of the thoughts
 
     @property
     def counted(self) -> Any:
-        """What a `Counter` is made for: the unit, or a pair of it and the marker."""
+        """Return the key of the `Counter`: the unit, or a pair of the unit and the marker."""
         return self.unit if self.length_from is None else (self.unit, self.length_from)
 
     @classmethod
     def of(cls, extra_args: dict[str, Any] | None) -> "Asked | None":
         """
-        The length that the arguments of a request name; `None` where they name none.
+        Return the requested length from the arguments of a request; `None` if they name no length.
 
         Args:
             extra_args (`dict`, *optional*): With `length` (`int`) and, where they are not the default,
@@ -72,8 +72,8 @@ class Asked:
 
 class Point(NamedTuple):
     """
-    A text so far: its tokens with those of the thoughts, its units, and its state in the unit table, below 0 for
-    `Thoughts`.
+    The state of a text so far: its tokens with those of the thoughts, its units, and its state in the unit table, a
+    finite automaton; the state is below 0 inside `Thoughts`.
     """
 
     tokens: int
@@ -82,7 +82,7 @@ class Point(NamedTuple):
 
 
 class Counter:
-    """The table of a unit, on the device for masks and on the host for counts; with a `marker` of thinking models."""
+    """A counter of a unit: its table, on the device for masks and on the host for counts; `marker` ends thoughts."""
 
     def __init__(self, table: UnitTable, device: torch.device, marker: AnswerMarker | None = None):
         self.thoughts = None if marker is None else Thoughts(marker, table)
@@ -94,11 +94,11 @@ class Counter:
 
     def start(self, prompt: Sequence[int] | None) -> Point:
         """
-        Where an output starts. An engine decodes it after the prompt, so that a space before its first word stays,
-        unless the prompt has no text. A word begins there in any case.
+        Return the point where an output starts. An engine decodes the output after the prompt, so a space before its
+        first word stays, unless the prompt has no text. A word always begins there.
         """
         ids = np.asarray(prompt if prompt else [], dtype=np.int64)
-        known = ids[(ids >= 0) & (ids < self.following.shape[1])]  # an image stands beyond the vocabulary
+        known = ids[(ids >= 0) & (ids < self.following.shape[1])]  # the id of an image is beyond the vocabulary
         if self.thoughts is not None:
             return Point(0, 0, 0 if bool(self.thoughts.closed(torch.from_numpy(known).unsqueeze(0))) else ~0)
         if len(self.following) == 1 or not self.following[0, known].any():
@@ -106,7 +106,7 @@ class Counter:
         return Point(0, 0, 2 if self.table.unit == "word" else 1)
 
     def after(self, point: Point, tokens: Sequence[int]) -> Point:
-        """The text with more tokens; what no text may hold counts too."""
+        """Return the point after more tokens; tokens that no text may hold also count."""
         written, units, state = point
         for token in tokens:
             token = max(int(token), 0)  # -1 is a draft that will be rejected
@@ -119,14 +119,14 @@ class Counter:
         return Point(written, units, state)
 
     def forced(self, row: "Row") -> int | None:
-        """The token of the marker that follows thoughts whose budget is used up; `None` for others."""
+        """Return the next token of the marker if the thoughts have used up their budget; `None` otherwise."""
         if self.thoughts is None or row.asked.budget is None or row.point.state >= 0:
             return None
         ids, over = self.thoughts.marker.ids, row.point.tokens - row.asked.budget
         return ids[over] if 0 <= over < len(ids) else None
 
     def process(self, constraint: str, eos: tuple[int, ...]) -> LengthConstraintLogitsProcessor:
-        """The processor of a constraint and EOS, made once; `constrain` is given the lengths."""
+        """Return the logits processor of a constraint and EOS ids, cached; its `constrain` takes the lengths."""
         if (key := (constraint, eos)) not in self.processes:
             own: Any = {"eos_token_id": list(eos), "length_from": self.thoughts}
             self.processes[key] = LengthConstraintLogitsProcessor(self.table, 1, constraint, **own)
@@ -135,7 +135,7 @@ class Counter:
 
 @dataclass
 class Row:
-    """A row of logits: what its request asks for, the text so far, what ends it and the most tokens it may have."""
+    """A row of logits: its requested length, the text so far, the EOS ids, and the most tokens it may have."""
 
     index: int
     asked: Asked
@@ -146,12 +146,12 @@ class Row:
 
 def mask(logits: torch.Tensor, rows: list[Row], counters: dict[Any, Counter]) -> torch.Tensor:
     """
-    Forbid what the constraint of each row forbids, as `LengthConstraintLogitsProcessor` does. A row that thinks stays
-    as it is, until its budget is used up: then the tokens of the marker follow.
+    Mask the tokens that the constraint of each row forbids, like `LengthConstraintLogitsProcessor`. A row inside its
+    thoughts does not change until its budget is used up; then only the next token of the marker is allowed.
 
     Args:
-        logits (`torch.FloatTensor` of shape `(rows, vocab_size)`): Also with rows that ask for nothing.
-        rows (`list[Row]`): Those that ask for a length, in order.
+        logits (`torch.FloatTensor` of shape `(rows, vocab_size)`): Logits, also of rows without a requested length.
+        rows (`list[Row]`): Rows with a requested length, in order.
         counters (`dict`): The `Counter` of each `Asked.counted`.
 
     Returns:
@@ -160,7 +160,7 @@ def mask(logits: torch.Tensor, rows: list[Row], counters: dict[Any, Counter]) ->
     groups: dict[tuple, list[Row]] = defaultdict(list)
     for row in rows:
         groups[row.asked.counted, row.asked.constraint, row.eos].append(row)
-    # on a CPU at most 8 MiB at a time: new pages of memory for larger tensors cost more than the mask
+    # a CPU takes at most 8 MiB at a time: new memory pages for larger tensors cost more than the mask
     most = len(logits) if logits.is_cuda else max(1, 2**21 // logits.shape[1])
     parts = [(key, group[i : i + most]) for key, group in groups.items() for i in range(0, len(group), most)]
     for (counted, constraint, eos), group in parts:

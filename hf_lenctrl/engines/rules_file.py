@@ -1,4 +1,4 @@
-"""`lenctrl.json`: what an engine without this package needs to count progress and to keep a constraint."""
+"""`lenctrl.json`: the data with which an engine without this package counts progress and keeps a constraint."""
 
 import json
 from pathlib import Path
@@ -12,19 +12,20 @@ from ..length_units import UnitTable
 from ..lengths import LONGEST, as_target
 
 
-RULES = "lenctrl.json"  # beside the exported model
+RULES = "lenctrl.json"  # the file lies beside the exported model
 VERSION = 1
 
 
 def describe(model) -> dict[str, Any]:
     """
-    The unit table and the rules of a length-controlled model, as values for JSON; `docs/onnx.md` explains each.
+    Describe the unit table and the rules of a length-controlled model as values for JSON; `docs/onnx.md` explains
+    each value.
 
-    Entries that are alike in all states share a class: a vocabulary of thousands has some dozens. A number that does
-    not exist (a cost of what may not be written) is None.
+    Entries that are equal in all states share a class: a vocabulary of thousands of entries has some dozens of
+    classes. A number that does not exist, such as the cost of a forbidden entry, is None.
 
     Args:
-        model (`PreTrainedModel`): With a filled table.
+        model (`PreTrainedModel`): A model with a filled unit table.
 
     Raises:
         `ValueError`: for a table that waits for a tokenizer.
@@ -32,7 +33,7 @@ def describe(model) -> dict[str, Any]:
     table, settings = model.unit_table, model.generation_config
     table.require_filled()
     eos = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
-    rules = rules_of(table, tuple(eos), "exact")  # "max" needs the costs alone, which are the same
+    rules = rules_of(table, tuple(eos), "exact")  # "max" needs only the costs, which are the same
     columns = [table.weights, table.next_state, rules.cost, rules.gain]  # (S, V) each
     entries = torch.cat([column.long() for column in columns]).T  # (V, 4 S)
     kinds, class_of = entries.unique(dim=0, return_inverse=True)  # (C, 4 S), (V,)
@@ -60,14 +61,14 @@ def describe(model) -> dict[str, Any]:
 
 
 def _numbers(values: torch.Tensor) -> Any:
-    """Nested lists; None for the numbers beyond every length that stand for none."""
+    """Convert a tensor to nested lists; numbers beyond every length, which stand for infinity, become None."""
     if values.dim() > 1:
         return [_numbers(row) for row in values]
     return [None if abs(value) >= LONGEST else int(value) for value in values.tolist()]
 
 
 def _limit(model) -> dict[str, Any]:
-    """How `token_limit` grows with the length: positions for each unit, those for any text, and those of the model."""
+    """Return how `token_limit` grows: positions for each unit, positions for any text, and the model's positions."""
     table = model.unit_table
     many, more = (
         int(token_limit(table, as_target(length, None, None, 1, table.weights.device), 0, None))
@@ -77,13 +78,13 @@ def _limit(model) -> dict[str, Any]:
 
 
 def write_rules(model, folder: str | Path) -> None:
-    """Write `describe(model)` into a folder."""
+    """Write `describe(model)` as `lenctrl.json` into a folder."""
     Path(folder, RULES).write_text(json.dumps(describe(model), separators=(",", ":")), encoding="utf-8")
 
 
 def read_table(folder: str | Path) -> UnitTable:
     """
-    The unit table that `write_rules` wrote.
+    Read the unit table that `write_rules` wrote.
 
     Raises:
         `ValueError`: for a file of another version.

@@ -23,28 +23,29 @@ logger = init_logger("vllm.hf_lenctrl")
 
 
 class Request:
-    """A request with a length that runs; without a counter where its unit cannot be counted."""
+    """A running request with a requested length; it has no counter if its unit cannot be counted."""
 
     def __init__(self, asked: Asked, params: SamplingParams, counter: Counter | None):
         self.asked, self.counter = asked, counter
         self.eos = tuple(sorted(params.all_stop_token_ids))
         self.most = params.max_tokens or math.inf
-        self.points: dict[int, Point] = {}  # V2: the text up to each position of the last step
-        self.prompt: Sequence[int] = ()  # V1: its tokens, and those that were generated, to which vLLM appends
+        self.points: dict[int, Point] = {}  # V2: position of the last step -> text up to it
+        # V1: the prompt's tokens, and the generated tokens, to which vLLM appends
+        self.prompt: Sequence[int] = ()
         self.tokens: Sequence[int] = ()
-        self.point: Point | None = None  # V1: the text that was counted
+        self.point: Point | None = None  # V1: the text that is counted already
 
     def row(self, index: int, point: Point, longest: int) -> Row:
-        """The row of logits that follows a text."""
+        """Return the row of logits that follows a text."""
         return Row(index, self.asked, point, self.eos, int(min(self.most, longest)))
 
 
 class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
     """
-    Keeps outputs within the lengths that their requests name, or at them, in any unit, by masking logits.
+    A logits processor that keeps outputs within or at the requested lengths, in any unit, by masking logits.
 
-    One class for both interfaces, because vLLM loads each entry point of `vllm.logits_processors` in both. V2 makes it
-    with the states of its requests, V1 with a device.
+    One class serves both interfaces, because vLLM loads each entry point of `vllm.logits_processors` in both. V2
+    passes the states of its requests to it, V1 a device.
     """
 
     def __init__(self, vllm_config: VllmConfig, where: Any, is_pin_memory: bool = False):
@@ -52,15 +53,15 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
         self.states = where if isinstance(where, LogitsProcRequestState) else None
         self.device = torch.device(where.device if self.states else where)
         self.vocab_size = self.states.vocab_size if self.states else self.model_config.get_vocab_size()
-        self.requests: dict[int, Request] = {}  # by slot, in V1 by row
-        self.counters: dict[Any, Counter | None] = {}  # of each `Asked.counted`
+        self.requests: dict[int, Request] = {}  # slot of V2, or row of V1 -> request
+        self.counters: dict[Any, Counter | None] = {}  # `Asked.counted` -> counter
         config = vllm_config.additional_config
         for unit in config.get("length_units", []) if isinstance(config, dict) else []:
             self.counters[unit] = self._count(unit)
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Raise `ValueError` for a length that is none, or that other options of the request would break."""
+        """Raise `ValueError` for an invalid length, or for options of the request that would break the length."""
         params, asked = sampling_params, Asked.of(sampling_params.extra_args)
         if asked is None:
             return
@@ -88,7 +89,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
         if asked.counted not in self.counters:
             try:
                 self.counters[asked.counted] = self._count(asked.unit, asked.length_from)
-            except Exception as error:  # whatever a tokenizer raises: the engine must not end with one request
+            except Exception as error:  # a tokenizer may raise any error, and one request must not end the engine
                 logger.error("hf_lenctrl cannot count %ss, so outputs in them are empty: %s", asked.unit, error)
                 self.counters[asked.counted] = None
         return Request(asked, params, self.counters[asked.counted])
@@ -103,10 +104,10 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
 
     def apply(self, logits: torch.Tensor, ctx: LogitsContext | None = None) -> torch.Tensor:
         """
-        Forbid what the constraints forbid.
+        Mask the tokens that the constraints forbid.
 
         Args:
-            logits (`torch.FloatTensor` of shape `(rows, vocab_size)`): Changed in place.
+            logits (`torch.FloatTensor` of shape `(rows, vocab_size)`): Logits, changed in place.
             ctx (`LogitsContext`, *optional*): The rows of this step, from V2.
         """
         if ctx is None:
@@ -118,7 +119,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
     # Model runner V2
 
     def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
-        """Take a request into a slot; returns whether it asks for a length."""
+        """Add a request to a slot; return whether it has a requested length."""
         self.requests.pop(req_idx, None)
         if (request := self._request(sampling_params)) is not None:
             self.requests[req_idx] = request
@@ -126,15 +127,16 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
 
     def _drafted(self, ctx: LogitsContext, states: LogitsProcRequestState):
         """
-        Rows that ask for a length. A row's token follows that of the row before, if this is of the same request, else
-        one of the last step: whatever drafts were accepted there, the text up to them was counted.
+        Return the rows with a requested length, and the rows that must end. A row's token follows the token of the row
+        before it, if both rows belong to one request. Otherwise it follows a token of the last step; the text up to
+        each draft of that step is already counted, so any number of drafts may be accepted.
         """
         rows: list[Row] = []
         ended: list[tuple[int, Request]] = []
         facts = (ctx.expanded_idx_mapping, ctx.expanded_local_pos, ctx.pos, ctx.input_ids)
         for index, (slot, local, position, token) in enumerate(torch.stack([f.long() for f in facts]).T.tolist()):
             request, prompt = self.requests.get(slot), int(states.prompt_len.np[slot])
-            if request is None or position < prompt - 1:  # a part of a prompt, after which nothing is sampled
+            if request is None or position < prompt - 1:  # no token is sampled after a part of a prompt
                 continue
             if request.counter is None:
                 ended.append((index, request))
@@ -142,7 +144,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
             point = request.points.get(position - 1)
             if local == 0:
                 request.points = {}
-            if point is None:  # the first token, or the first after the request was interrupted
+            if point is None:  # this is the first token, or the first one after an interruption
                 tokens = states.all_token_ids.gpu[slot, : position + 1].tolist()
                 point, new = request.counter.start(tokens[:prompt]), tokens[prompt:]
             else:
@@ -154,11 +156,11 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
     # Model runner V1
 
     def is_argmax_invariant(self) -> bool:
-        """`False`: greedy search is constrained too."""
+        """Return `False`, because the constraint also changes greedy search."""
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Follow the requests that came, ended and moved."""
+        """Update the requests by those that were added, removed and moved."""
         process_dict_updates(self.requests, batch_update, self._listed_request)
 
     def _listed_request(self, params, prompt, tokens) -> Request | None:
@@ -167,7 +169,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
         return request
 
     def _listed(self):
-        """Rows that ask for a length, and rows of which vLLM hides the last token."""
+        """Return the rows with a requested length, and the rows whose last token vLLM hides."""
         rows: list[Row] = []
         ended: list[tuple[int, Request]] = []
         for index, request in sorted(self.requests.items()):
@@ -180,7 +182,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
                     )
                 ended.append((index, request))
                 continue
-            if point is None or len(tokens) < point.tokens:  # new, or vLLM took tokens back
+            if point is None or len(tokens) < point.tokens:  # the request is new, or vLLM removed tokens
                 point = counter.start(request.prompt)
             request.point = point = counter.after(point, tokens[point.tokens :])
             rows.append(request.row(index, point, self.model_config.max_model_len - len(request.prompt)))

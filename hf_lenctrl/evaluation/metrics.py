@@ -1,4 +1,4 @@
-"""How well lengths were met, and ROUGE: plain functions of lengths and texts, and what a Trainer calls."""
+"""Metrics of lengths and texts: plain functions of lengths and texts, and `compute_metrics` for a Trainer."""
 
 import logging
 import re
@@ -19,17 +19,17 @@ def length_metrics(produced: Sequence[int], requested: Sequence[int], *, toleran
     Compare produced with requested lengths, both in the same unit.
 
     Args:
-        produced (`Sequence[int]`), requested (`Sequence[int]`): One for each output.
-        tolerance (`int`, `float`, `tuple` or `list`, *optional*): A window around each length, as `length_tolerance`
-            of `generate`.
+        produced (`Sequence[int]`), requested (`Sequence[int]`): One length for each output.
+        tolerance (`int`, `float`, `tuple` or `list`, *optional*): A window around each length, like
+            `length_tolerance` of `generate`.
 
     Returns:
         `dict[str, float]`: `variance`, the mean squared difference (Takase & Okazaki 2019, eq. 8); `mae`, the mean
-        absolute difference; `exact` and `over`, the shares (0 to 1) that have the length and that exceed it; with a
-        tolerance `within`, the share inside the window.
+        absolute difference; `exact` and `over`, the shares (0 to 1) of outputs that have the length and that exceed
+        it; with a tolerance `within`, the share inside the window.
 
     Raises:
-        `ValueError`: without outputs, when the two differ in number, or for a wrong tolerance.
+        `ValueError`: without outputs, if the two differ in number, or for an invalid tolerance.
 
     Example:
 
@@ -67,14 +67,14 @@ ROUGE_UNITS = ("word", "character")
 
 
 class _Characters:
-    """What `rouge_score` takes for a tokenizer: text without white space, character by character."""
+    """A tokenizer for `rouge_score` that splits a text without white space into characters."""
 
     def tokenize(self, text: str) -> list[str]:
         return list("".join(text.split()))
 
 
 def rouge_scorer(names: Sequence[str], unit: str = "word", use_stemmer: bool = True):
-    """The `RougeScorer` of `rouge_score` for words or characters, see `rouge_metrics`."""
+    """Build the `RougeScorer` of `rouge_score` for words or characters, see `rouge_metrics`."""
     try:
         from rouge_score.rouge_scorer import RougeScorer
     except ImportError as error:
@@ -91,7 +91,7 @@ def _rouge_tokenizer(unit: str, use_stemmer: bool) -> Any:
 
 
 def _model_average(scores: Sequence[Any], sizes: Sequence[int]) -> tuple[float, float]:
-    """Return recall and F1 of the matches with several references, of which each has so many n-grams."""
+    """Return recall and F1 of the matches with several references; `sizes` are the references' numbers of n-grams."""
     if len(scores) == 1:
         return scores[0].recall, scores[0].fmeasure
     recall = sum(score.recall * size for score, size in zip(scores, sizes, strict=True)) / max(1, sum(sizes))
@@ -108,25 +108,25 @@ def rouge_metrics(
     unit: str = "word",
 ) -> dict[str, float]:
     """
-    Mean ROUGE-1, 2 and L, recall and F1, in percent, by `rouge_score`.
+    Compute mean ROUGE-1, 2 and L, recall and F1, in percent, by `rouge_score`.
 
     Args:
         predictions (`Sequence[str]`): Texts.
         references (`Sequence[str]` or `Sequence[Sequence[str]]`): One reference for each prediction, or a list of
-            them, as in DUC 2004. The matches with all of them are summed, and divided by the sum of their n-grams (Lin
-            2004, eq. 1): the model average of ROUGE-1.5.5, its default (`-f A`), not the best reference (`-f B`).
+            them, as in DUC 2004. The matches with all references are summed, and divided by the sum of their n-grams
+            (Lin 2004, eq. 1): the model average of ROUGE-1.5.5, its default (`-f A`), not the best reference (`-f B`).
         max_bytes (`int`, *optional*): Cut each prediction to so many UTF-8 bytes first (75 in DUC 2004); a character
-            cut in two is left out. References stay whole.
-        use_stemmer (`bool`, *optional*, defaults to `True`): Porter stems, as ROUGE-1.5.5 `-m`.
-        unit (`str`, *optional*, defaults to `"word"`): `"word"`, which to `rouge_score` is ASCII letters and digits
-            alone; `"character"` for Japanese and Chinese, where a text has no such word.
+            cut in two is dropped. References are not cut.
+        use_stemmer (`bool`, *optional*, defaults to `True`): Compare Porter stems, like ROUGE-1.5.5 `-m`.
+        unit (`str`, *optional*, defaults to `"word"`): `"word"`, which for `rouge_score` has only ASCII letters and
+            digits; `"character"` for Japanese and Chinese, where a text has no such word.
 
     Returns:
         `dict[str, float]`: `rouge1_recall`, `rouge1_f1`, and so on.
 
     Raises:
-        `ValueError`: without predictions, when the two differ in number, for a prediction without a reference, for
-        `max_bytes` under 1, or another unit.
+        `ValueError`: without predictions, if the two differ in number, for a prediction without a reference, for
+        `max_bytes` under 1, or for another unit.
 
     Example:
 
@@ -153,7 +153,7 @@ def rouge_metrics(
             prediction = prediction.encode("utf-8")[:max_bytes].decode("utf-8", errors="ignore")
         scores = [scorer.score(reference, prediction) for reference in own]
         for name in names:
-            # n-grams of each reference; the longest common subsequence is counted in words
+            # number of n-grams of each reference; for the longest common subsequence the number of words
             sizes = [max(0, len(tokenize(text)) - (name == "rouge2")) for text in own] if len(own) > 1 else [1]
             recall, f1 = _model_average([score[name] for score in scores], sizes)
             totals[f"{name}_recall"] += recall
@@ -162,7 +162,7 @@ def rouge_metrics(
 
 
 def rouge_settings(max_bytes: int | None = None, use_stemmer: bool = True, unit: str = "word") -> str:
-    """Signature to print beside a ROUGE score."""
+    """Return the signature to print beside a ROUGE score."""
     cut = "none" if max_bytes is None else f"{max_bytes} bytes"
     words = f"stemmer={use_stemmer}" if unit == "word" else f"{unit}s"
     return f"rouge_score {version('rouge_score')}, {words}, truncation={cut}, mean over examples x 100"
@@ -179,14 +179,15 @@ def build_compute_metrics(
     bleu_tokenizer: str | None = None,
 ) -> Callable:
     """
-    `compute_metrics` for a `Seq2SeqTrainer` with `predict_with_generate=True`: from an `EvalPrediction` to the figures
-    of `length_metrics`, `distinct` (see `distinct_share`) and the figures of quality, with their settings. It warns
-    where nearly all outputs are one text though the sources differ. Rows with the same source are known by their
-    inputs, which a Trainer adds with `include_for_metrics=["inputs"]`, and without these by their reference.
+    Build `compute_metrics` for a `Seq2SeqTrainer` with `predict_with_generate=True`. It computes from an
+    `EvalPrediction` the figures of `length_metrics`, `distinct` (see `distinct_share`) and the figures of quality,
+    with their settings. It warns if nearly all outputs are one text though the sources differ. It finds rows with the
+    same source by their inputs, which a Trainer adds with `include_for_metrics=["inputs"]`, or else by their
+    reference.
 
     Args:
-        length (`int` or `list[int]`, *optional*): The requested length of every example, or of each, in the order of
-            the rows; by default that of its reference.
+        length (`int` or `list[int]`, *optional*): The requested length of all examples, or of each, in the order of
+            the rows; by default the length of its reference.
         tolerance (`int`, `float`, `tuple` or `list`, *optional*): See `length_metrics`; adds `within`.
         max_bytes (`int`, *optional*), rouge_unit (`str`, *optional*): See `rouge_metrics`.
         bleu_tokenizer (`str`, *optional*): Measure BLEU and chrF (`translation_metrics`) instead of ROUGE.
@@ -228,16 +229,16 @@ def build_compute_metrics(
     return compute_metrics
 
 
-_MANY, _ALIKE = 10, 0.9  # outputs of shared lengths that say something, and the share of one text among them
+_MANY, _ALIKE = 10, 0.9  # fewest outputs of shared lengths for a warning, and the share of one text among them
 
 
 def _warn_of_alike(texts: Sequence[str], sources: Sequence[Hashable], requested: Sequence[int]) -> None:
-    """Warn where nearly all outputs are one text, or one text for each length, though the sources differ."""
+    """Warn if nearly all outputs are one text, or one text for each length, though the sources differ."""
     whole = Counter(text for _, text in {*zip(sources, texts, strict=True)})
     groups: defaultdict[int, Counter[str]] = defaultdict(Counter)
     for length, _, text in {*zip(requested, sources, texts, strict=True)}:
         groups[length][text] += 1
-    shared = [group for group in groups.values() if group.total() > 1]  # a length of one source says nothing
+    shared = [group for group in groups.values() if group.total() > 1]  # a length with one source proves nothing
     for parts, least in (([whole], 2), (shared, _MANY)):
         count, alike = (sum(part.total() for part in parts), sum(max(part.values()) for part in parts))
         if count >= least and alike >= _ALIKE * count:
@@ -254,18 +255,18 @@ def translation_metrics(
     outputs: Sequence[str], references: Sequence[str], *, bleu_tokenizer: str = "13a"
 ) -> dict[str, Any]:
     """
-    Corpus BLEU and chrF by sacrebleu.
+    Compute corpus BLEU and chrF by sacrebleu.
 
     Args:
         outputs (`Sequence[str]`), references (`Sequence[str]`): Texts, one reference for each output.
-        bleu_tokenizer (`str`, *optional*, defaults to `"13a"`): sacrebleu's name: `"ja-mecab"` for Japanese, `"zh"`,
-            `"ko-mecab"`, `"char"`, ...
+        bleu_tokenizer (`str`, *optional*, defaults to `"13a"`): A tokenizer of sacrebleu: `"ja-mecab"` for Japanese,
+            `"zh"`, `"ko-mecab"`, `"char"`, ...
 
     Returns:
         `dict`: `bleu` and `chrf`, 0 to 100, and their signatures, `bleu_signature` and `chrf_signature`.
 
     Raises:
-        `ImportError`: where sacrebleu, or MeCab for Japanese, is not installed.
+        `ImportError`: if sacrebleu, or MeCab for Japanese, is not installed.
         `ValueError`: without outputs, for another number of references, or an unknown tokenizer.
     """
     _check_pairs(outputs, references, "each output needs one reference")
@@ -278,7 +279,10 @@ def translation_metrics(
 
 
 def predictor_figures(predicted: Sequence[int], reference: Sequence[int]) -> dict[str, Any]:
-    """`mae`, `variance`, and `pearson` or `None` where a side is constant (Oka et al. 2020, Table 2)."""
+    """
+    Compute `mae`, `variance` and `pearson` of predicted lengths (Oka et al. 2020, Table 2); `pearson` is `None` if one
+    side is constant.
+    """
     import numpy as np
 
     figures, varies = length_metrics(predicted, reference), len(set(predicted)) > 1 and len(set(reference)) > 1
@@ -287,7 +291,7 @@ def predictor_figures(predicted: Sequence[int], reference: Sequence[int]) -> dic
 
 
 def bleu_metric(tokenizer: str) -> Any:
-    """sacrebleu's BLEU with a tokenizer of this name; raises as `translation_metrics`."""
+    """Build sacrebleu's BLEU with a tokenizer of this name; raise the errors of `translation_metrics`."""
     try:
         from sacrebleu.metrics.bleu import BLEU
     except ImportError as error:
@@ -299,27 +303,27 @@ def bleu_metric(tokenizer: str) -> Any:
         raise ImportError(f'bleu_tokenizer={tokenizer!r} needs MeCab: pip install "hf_lenctrl[ja]"') from error
 
 
-# How texts read, whatever their reference
+# The functions below measure how texts read, without a reference.
 
 WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 _FILLED = re.compile(r"([.!?,;:])\s*\1$|[,;:]\s*[.!?]$")
 
 
 def repeats(text: str) -> bool:
-    """Whether a word, or a pair of words, stands twice in a row."""
+    """Return whether a word, or a pair of words, repeats at once."""
     words = [word.lower() for word in WORD.findall(text)]
     return any(words[i : i + n] == words[i + n : i + 2 * n] for n in (1, 2) for i in range(len(words) - 2 * n + 1))
 
 
 def filled_end(text: str) -> bool:
-    """Whether the end is punctuation that a constraint filled up with: `".."`, `",."`."""
+    """Return whether the text ends with punctuation that fills up an exact length: `".."`, `",."`."""
     return bool(_FILLED.search(text))
 
 
 def text_quality(texts: Sequence[str]) -> dict[str, float]:
     """
-    What an exact length may hide, as shares of the texts, 0 to 1: `repeated`, a word or a pair of words twice in a
-    row; `filled_end`, see the function.
+    Measure faults that an exact length may hide, as shares of the texts, 0 to 1: `repeated`, a word or a pair of words
+    twice in a row; `filled_end`, see the function.
 
     Example:
 
@@ -336,8 +340,8 @@ def text_quality(texts: Sequence[str]) -> dict[str, float]:
 
 def distinct_share(texts: Sequence[str], sources: Sequence[Hashable] | None = None) -> float:
     """
-    Return the share of different texts, 0 to 1. A model that keeps its lengths but does not read its sources has a
-    small one. With `sources`, one for each text, the same text of the same source counts once.
+    Return the share of different texts, 0 to 1. The share is small for a model that keeps its lengths but does not
+    read its sources. With `sources`, one for each text, the same text of the same source counts once.
 
     Raises:
         `ValueError`: without texts, or for another number of sources.
@@ -360,7 +364,7 @@ def distinct_share(texts: Sequence[str], sources: Sequence[Hashable] | None = No
 
 
 def lead(source: str, length: int, unit: str, tokenizer=None) -> str:
-    """The beginning of a source, `length` units of it: the baseline that a summary must be better than."""
+    """Return the first `length` units of a source: the lead baseline, which a summary must beat."""
     if unit == "character":
         return source[:length]
     if unit == "word":
@@ -369,5 +373,6 @@ def lead(source: str, length: int, unit: str, tokenizer=None) -> str:
         return source.encode("utf-8")[:length].decode("utf-8", errors="ignore")
     if unit == "width":
         return next(cut for n in range(len(source), -1, -1) if count_units(cut := source[:n], unit) <= length)
-    ids = tokenizer(text_target=source, add_special_tokens=False)["input_ids"]  # as outputs are counted
+    # the tokens of outputs are counted in the same way
+    ids = tokenizer(text_target=source, add_special_tokens=False)["input_ids"]
     return tokenizer.decode(ids[:length], skip_special_tokens=True)

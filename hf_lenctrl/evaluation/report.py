@@ -1,4 +1,4 @@
-"""A compliance report: texts and their requested lengths in, figures, tables and a plot out."""
+"""A report of how well texts keep their requested lengths: figures, tables and a plot."""
 
 import html
 import json
@@ -23,13 +23,13 @@ logger = logging.getLogger(__name__)
 FILES = ("report.json", "report.md", "report.png")
 TEMPLATE = Path(__file__).with_name("report.md")
 _MAX_BUCKETS, _MAX_BARS = 8, 50
-_UNDER, _EXACT, _OVER = "#0072B2", "#009E73", "#D55E00"  # Okabe & Ito: distinct with any colour vision
+_UNDER, _EXACT, _OVER = "#0072B2", "#009E73", "#D55E00"  # colours of Okabe & Ito, distinct with any colour vision
 
 
 @dataclass
 class LengthReport:
     """
-    How well requested lengths were met, for each unit.
+    The report of how well requested lengths were kept, for each unit.
 
     Fields:
         units (`dict[str, dict]`): For each unit `n`, `variance`, `mae`, `exact`, `over`, `within_10_percent`,
@@ -37,11 +37,11 @@ class LengthReport:
             `low`, `high` (both included) and the same figures; and `worst`, the examples with the largest
             differences: `index` (from 0), `requested`, `produced`, `text`. Shares are 0 to 1.
         lengths (`dict[str, tuple[list[int], list[int]]]`): Produced and requested lengths of each unit, in units.
-        rouge (`dict`, *optional*): Figures of `rouge_metrics` and their `settings`, to be shown with the lengths.
+        rouge (`dict`, *optional*): Figures of `rouge_metrics` and their `settings`, shown with the lengths.
         baseline (`dict`, *optional*): `rouge_metrics` of a baseline, and its `name`.
         text (`dict`, *optional*): Figures of `text_quality`.
-        sources (`int`, *optional*): Number of different sources, where the sources are known.
-        rows (`dict`, *optional*): Of a file, the rows that were `read`, and those of them that were `left_out`.
+        sources (`int`, *optional*): Number of different sources, if the sources are known.
+        rows (`dict`, *optional*): Numbers of rows of a file that were `read`, and that were `left_out`.
     """
 
     units: dict[str, dict[str, Any]]
@@ -53,17 +53,17 @@ class LengthReport:
     rows: dict[str, int] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """`units`, and the other fields but `lengths` where they are known: what `report.json` holds."""
+        """Return the content of `report.json`: `units`, and the other known fields except `lengths`."""
         parts = {name: getattr(self, name) for name in ("units", "rouge", "baseline", "text", "sources", "rows")}
         return {name: value for name, value in parts.items() if value is not None}
 
     def markdown(self) -> str:
-        """The report as Markdown tables; long texts are cut."""
+        """Render the report as Markdown tables; long texts are cut."""
         template = Template(TEMPLATE.read_text("utf-8"), trim_blocks=True, keep_trailing_newline=True)
         return template.render(**self.to_dict(), cells=_cells, escape=escape)
 
     def save(self, folder: str | Path) -> None:
-        """Write `report.json`, `report.md` and, where matplotlib is there, `report.png`, in place of older ones."""
+        """Write `report.json`, `report.md` and, if matplotlib is installed, `report.png`; replace older files."""
         folder, picture = Path(folder), "\n![Requested and produced lengths](report.png)\n"
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -74,17 +74,17 @@ class LengthReport:
         figures = json.dumps(self.to_dict(), ensure_ascii=False, indent=2, allow_nan=False) + "\n"
         markdown = self.markdown() + picture
         for name, text in (("report.json", figures), ("report.md", markdown)):
-            # a lone surrogate is no UTF-8, but its escape is good JSON
+            # a lone surrogate is invalid UTF-8, but its escape is valid JSON
             (folder / name).write_text(text, encoding="utf-8", errors="backslashreplace")
 
     def plot(self, path: str | Path) -> None:
         """
-        Draw a row for each unit, into an image file whose folder is made: produced against requested lengths, and a
-        histogram of the differences. Raises `ImportError` without matplotlib.
+        Plot a row for each unit: produced against requested lengths, and a histogram of the differences. Write the
+        image file, and make its folder if there is none. Raise `ImportError` without matplotlib.
         """
         try:
             import matplotlib
-            from matplotlib.figure import Figure  # no pyplot: the caller's backend and figures are left alone
+            from matplotlib.figure import Figure  # pyplot would change the caller's backend and figures
         except ImportError as error:
             raise ImportError('plotting a report needs matplotlib: pip install "hf_lenctrl[plot]"') from error
         style: Any = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True}
@@ -119,27 +119,27 @@ def length_report(
     **window,
 ) -> LengthReport:
     """
-    Report how well the texts of any system have their requested lengths.
+    Report how well the texts of any system keep their requested lengths.
 
     Args:
         predictions (`Sequence[str]`): Texts, without special tokens.
         requested (`Sequence[int]` or `Mapping[str, Sequence[int]]`): One length for each text; for several units
-            those of each, `{"character": [...], "word": [...]}`.
+            such a list for each, `{"character": [...], "word": [...]}`.
         units (`Sequence[str]`): `"character"`, `"word"`, `"byte"`, `"width"` (see `count_units`) or `"token"`.
-        sources (`Sequence`, *optional*): The source of each text, so that `distinct` knows which texts are of one.
+        sources (`Sequence`, *optional*): The source of each text, by which `distinct` groups the texts.
         tokenizer (`PreTrainedTokenizerBase`, *optional*): Splits the texts, as targets, into tokens; special tokens do
-            not count. A text that was generated in other tokens than these is counted in these.
-        bucket_width (`int`, *optional*): Requested lengths in each bucket, from multiples of it on; empty buckets are
-            left out. By default the smallest of 1, 2, 5, 10, 20, ... that makes at most 8 buckets.
-        worst (`int`): Number of examples to show, those with the largest differences; none that is exact.
-        window: That in which outputs were allowed to end, as for `length_metrics`.
+            not count. A text that was generated with other tokens is still counted in these.
+        bucket_width (`int`, *optional*): Width of a bucket of requested lengths; buckets begin at multiples of it, and
+            empty buckets are dropped. The default is the smallest of 1, 2, 5, 10, 20, ... with at most 8 buckets.
+        worst (`int`): Number of examples to show, those with the largest differences; an exact one is not shown.
+        window: The window in which outputs may end, see `length_metrics`.
 
     Returns:
         `LengthReport`: with `.to_dict()`, `.markdown()`, `.plot(path)` and `.save(folder)`.
 
     Raises:
-        `TypeError`, `ValueError`: for a prediction that is no text, none at all, or another number of lengths or
-            sources; a wrong length, unit or window.
+        `TypeError`, `ValueError`: for a prediction that is not a text, without predictions, for another number of
+            lengths or sources, or for an invalid length, unit or window.
 
     Example:
 
@@ -181,12 +181,12 @@ def length_report(
 
 def _figures(texts, sources, produced: list[int], requested: list[int], **window) -> dict[str, Any]:
     figures, n = length_metrics(produced, requested, **window), len(produced)
-    within = sum(10 * abs(p - r) <= r for p, r in zip(produced, requested, strict=True))  # in integers, so exact
+    within = sum(10 * abs(p - r) <= r for p, r in zip(produced, requested, strict=True))  # integers make this exact
     return {"n": n, **figures, "within_10_percent": within / n, "distinct": distinct_share(texts, sources)}
 
 
 def _round_width(groups: Callable[[int], int], most: int) -> int:
-    """Smallest of 1, 2, 5, 10, 20, ... that makes at most `most` groups."""
+    """Return the smallest width of 1, 2, 5, 10, 20, ... that makes at most `most` groups."""
     widths = (step * 10**power for power in count() for step in (1, 2, 5))
     return next(width for width in widths if groups(width) <= most)
 
@@ -221,7 +221,7 @@ def _cells(figures: dict[str, Any]) -> str:
 
 
 def escape(text: Any, most: int | None = None) -> str:
-    """A text in one line, at most `most` characters, that Markdown and HTML show as it is."""
+    """Escape a text for Markdown and HTML, in one line of at most `most` characters."""
     text = " ".join(str(text).split())
     text = text if most is None or len(text) <= most else f"{text[: most - 1]}…"
     return re.sub(r"([\\`*_\[\]|~$])", r"\\\1", html.escape(text, quote=False))
@@ -230,7 +230,8 @@ def escape(text: Any, most: int | None = None) -> str:
 def _plot_lengths(axes, produced: list[int], requested: list[int], unit: str) -> None:
     counts = Counter(zip(requested, produced, strict=True))
     x, y = zip(*counts, strict=True)
-    scale = min(14.0, 260 / max(counts.values()))  # area of one output; equal pairs add up to one larger point
+    # area of the point of one output; equal pairs share one larger point
+    scale = min(14.0, 260 / max(counts.values()))
     low, high = min(requested), max(requested)
     margin = max(0.06 * (high - low), 0.04 * high, 1)
     ends = [low - margin, high + margin]
@@ -245,7 +246,7 @@ def _plot_lengths(axes, produced: list[int], requested: list[int], unit: str) ->
 def _plot_differences(axes, produced: list[int], requested: list[int], unit: str) -> None:
     differences = [p - r for p, r in zip(produced, requested, strict=True)]
     low, high = min(differences), max(differences)
-    # from the ends alone: what lies between may be millions of differences that no output has
+    # the width depends only on the ends, because between them may be millions of differences that no output has
     width = _round_width(lambda width: high // width - low // width + 1, _MAX_BARS)
     edges = [edge - 0.5 for edge in range(low // width * width, high + width + 1, width)]
     values = [[d for d in differences if (d > 0) - (d < 0) == sign] for sign in (-1, 0, 1)]

@@ -1,4 +1,4 @@
-"""Models of one length: plain checkpoints, and CTranslate2."""
+"""Models of one fixed length: plain checkpoints, and CTranslate2."""
 
 from .ctranslate2 import FixedLengthTranslator
 

@@ -13,11 +13,11 @@ from ..length_units import count_texts
 
 logger = logging.getLogger(__name__)
 
-FOLDER = "ctranslate2"  # beside the frozen model and its tokenizer
+FOLDER = "ctranslate2"  # the folder lies beside the frozen model and its tokenizer
 
 
 def import_ctranslate2():
-    """The library."""
+    """Import ctranslate2, or raise `ImportError` with the install command."""
     try:
         import ctranslate2
     except ImportError as error:
@@ -27,12 +27,12 @@ def import_ctranslate2():
 
 class FixedLengthTranslator:
     """
-    `FixedLengthTranslator(folder)(texts)`: a frozen model at the speed of CTranslate2.
+    A frozen model at the speed of CTranslate2: `FixedLengthTranslator(folder)(texts)`.
 
     Args:
-        folder (`str` or `Path`): What `lenctrl export` made.
-        device (`str`, *optional*, defaults to `"cpu"`): Or `"cuda"`.
-        compute_type (`str`, *optional*): `"float32"`, `"int8"`, ... by default the weights' own.
+        folder (`str` or `Path`): A folder that `lenctrl export` made.
+        device (`str`, *optional*, defaults to `"cpu"`): `"cpu"` or `"cuda"`.
+        compute_type (`str`, *optional*): `"float32"`, `"int8"`, ...; by default the type of the weights.
         threads (`int`, *optional*, defaults to 0): Threads of a batch; 0 lets CTranslate2 choose.
 
     Raises:
@@ -57,11 +57,12 @@ class FixedLengthTranslator:
 
     def __call__(self, texts: str | Sequence[str], *, num_beams: int | None = None, batch_size: int = 32) -> Any:
         """
-        A `dict` with `generated_text` and `length` (measured, in the model's unit) for each text, a list for a list.
+        Generate a text for each source; return a `dict` with `generated_text` and `length` (measured, in the model's
+        unit), or a list of them for a list.
 
         Args:
-            texts (`str` or `list[str]`): Sources; what is longer than the encoder's positions is cut, with a warning.
-            num_beams (`int`, *optional*): 1 is greedy; defaults to the generation configuration's.
+            texts (`str` or `list[str]`): Sources; a source longer than the encoder's positions is cut, with a warning.
+            num_beams (`int`, *optional*): Beams; 1 is greedy. By default that of the generation configuration.
             batch_size (`int`, *optional*, defaults to 32): Sources generated together; similar lengths share a batch.
         """
         rows = [texts] if isinstance(texts, str) else list(texts)
@@ -78,7 +79,7 @@ class FixedLengthTranslator:
             no_repeat_ngram_size=settings.no_repeat_ngram_size or 0,
             suppress_sequences=[[self.target[i] for i in ids] for ids in settings.bad_words_ids or []] or None,
             end_token=[self.target[i] for i in (ends if isinstance(ends, list) else [ends])],
-            max_input_length=0,  # cut above, with a warning
+            max_input_length=0,  # `_sources` has cut them, with a warning
             max_decoding_length=(settings.max_new_tokens or 256) - (settings.forced_eos_token_id is not None),
             min_decoding_length=settings.min_length or 0,
         )
@@ -97,6 +98,6 @@ class FixedLengthTranslator:
         ids = [self.number[token] for token in tokens]
         text = self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         unit = self.config.frozen_length_unit
-        # what writes nothing is ruled out, so that every token counts but the forced one
+        # entries that add no text are forbidden, so every token counts except the forced one
         length = len(ids) - forced if unit == "token" else count_texts(self.tokenizer, [text], unit)[0]
         return {"generated_text": text, "length": length}

@@ -1,4 +1,4 @@
-"""A length-controlled model as a plain one that generates one fixed length, at the plain model's speed."""
+"""Conversion of a length-controlled model to a plain one that generates one fixed length, at a plain model's speed."""
 
 import copy
 import logging
@@ -18,44 +18,44 @@ logger = logging.getLogger(__name__)
 _DECODER_TABLE = "model.decoder.embed_positions.weight"
 _ENCODER_TABLE = "model.encoder.embed_positions.weight"
 _LEFT_OUT = {*LengthControlRules.__annotations__, "model_type", "architectures", "auto_map", "transformers_version"}
-_ALIKE = ("start", "in a text", "after white space")  # states of a table whose entries are characters
+_ALIKE = ("start", "in a text", "after white space")  # the states of a table whose entries are characters
 
 
 def freeze_length(model, length: int, *, tokenizer=None) -> Any:
     """
-    Turn a length-controlled model into a plain one that generates one length.
+    Freeze a length into a model: return a plain model that generates one length.
 
-    Where each entry writes one unit, progress is the position less a constant, so that an encoding at one length is
-    a table of positions. Added to the decoder's own positions, it makes a stock model whose logits equal the
-    controlled model's at that length. The given model does not change.
+    If each entry adds one unit, progress is the position minus a constant, so an encoding at one length is a table of
+    positions. Added to the decoder's own positions, it makes a stock model whose logits equal the controlled model's
+    logits at that length. The argument `model` does not change.
 
-    The stock class is the family's own, except for M2M100 and NLLB: their class computes its positions and saves
-    none, so they become a Pegasus model, which has the same layers. Its encoder counts padding too: pad sources on the
-    right. Marian's class does not save its positions; the model returned here does, and `MarianMTModel` reads them,
-    but a model that was loaded so loses them when it is saved again.
+    The stock class is the family's own, except for M2M100 and NLLB: their class computes its positions and does not
+    save them, so they become a Pegasus model, which has the same layers. Its encoder also counts padding, so pad
+    sources on the right. Marian's class does not save its positions. The model returned here does, and `MarianMTModel`
+    loads them, but the loaded model loses them if it is saved again.
 
-    The positions before the text are the decoder start and, where the generation configuration has one, the forced
-    BOS (BART, or a language code): set `model.generation_config.forced_bos_token_id` before. The generation
-    configuration rules out the other entries that write nothing (`bad_words_ids`), because after one of them progress
-    is not the position. One remains: a character vocabulary's space at the start of a text counts as a unit. A
-    `length_constraint` is not carried over, and the model writes one text, without a choice among candidates.
+    The positions before the text are the decoder start and, if the generation configuration has one, the forced BOS
+    (BART, or a language code): set `model.generation_config.forced_bos_token_id` before. The generation configuration
+    forbids the other entries that add no text (`bad_words_ids`), because after them progress would differ from the
+    position. One difference remains: a character vocabulary's space at the start of a text counts as a unit. The
+    result has no `length_constraint`, and it generates one text, without a choice among candidates.
 
     Args:
         model (`PreTrainedModel`): A length-controlled model with its head. With `length_encoding="none"` nothing
-            depends on the length and the stock model comes out.
+            depends on the length, and the result is the stock model.
         length (`int`): Requested units.
-        tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's, to check that its targets begin as generation
-            does.
+        tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's tokenizer, to check that its targets begin like
+            generated texts.
 
     Returns:
         A model of the stock class, in eval mode, with `config.frozen_length` (None for `"none"`) and
-        `config.frozen_length_unit`. The configuration also says where the layer norms stand (`normalize_before`,
-        `normalize_embedding`), for tools that read it, such as CTranslate2.
+        `config.frozen_length_unit`. The configuration also names the places of the layer norms (`normalize_before`,
+        `normalize_embedding`), for tools such as CTranslate2.
 
     Raises:
-        `TypeError`, `ValueError`: for a wrong length; a model whose control is no table of positions (subwords counted
-            in characters, words or bytes; `"scale"`, a length head, the encoder's length embedding, length tokens);
-            targets that begin with an entry that generation does not force.
+        `TypeError`, `ValueError`: for an invalid length; for a model whose control cannot be a table of positions
+            (subwords counted in characters, words or bytes; `"scale"`, a length head, the encoder's length embedding,
+            length tokens); for targets that begin with an entry that generation does not force.
     """
     _check_kind(model)
     check_length(length)
@@ -88,7 +88,8 @@ def freeze_length(model, length: int, *, tokenizer=None) -> Any:
         _limit(plain, table, length, rows, silent)
     own = {_DECODER_TABLE} if has_length else set()
     own |= {_DECODER_TABLE, _ENCODER_TABLE} if config.sinusoids == "fairseq" else set()
-    if plain._keys_to_ignore_on_save:  # of this model, not of Marian's class; transformers 5.23 has no public name
+    # only this model changes, not Marian's class; transformers 5.23 has no public name for it
+    if plain._keys_to_ignore_on_save:
         plain._keys_to_ignore_on_save -= own
     constraint = defaults_for(model)["length_constraint"]
     if constraint is not None:
@@ -102,7 +103,7 @@ def freeze_length(model, length: int, *, tokenizer=None) -> Any:
 
 
 def _check_kind(model) -> None:
-    """Raise for a model whose control is no function of the position and the length."""
+    """Raise `ValueError` for a model whose control is not a function of the position and the length."""
     config: Any = getattr(model, "config", None)
     decoder = getattr(getattr(model, "model", None), "decoder", None)
     if not isinstance(model, PreTrainedModel) or not hasattr(config, "length_encoding") or decoder is None:
@@ -119,7 +120,9 @@ def _check_kind(model) -> None:
 
 
 def _silent_entries(table: UnitTable) -> list[int]:
-    """Entries that write nothing; raises unless every other one writes one unit wherever it stands in a text."""
+    """
+    Return the entries that add no text; raise `ValueError` unless every other entry adds one unit anywhere in a text.
+    """
     table.require_filled()
     weights = torch.maximum(table.weights, ~table.weights)  # (S, V)
     writes = weights.amax(dim=0) > 0  # (V,)
@@ -133,18 +136,18 @@ def _silent_entries(table: UnitTable) -> list[int]:
 
 
 def _starts(model) -> list[int]:
-    """Ids before the text: the decoder start, then a forced BOS or language code."""
+    """Return the ids before the text: the decoder start, then a forced BOS or language code."""
     settings = model.generation_config
     start = settings.decoder_start_token_id
-    start = model.config.pad_token_id if start is None else start  # writes nothing, as every start does
+    start = model.config.pad_token_id if start is None else start  # padding adds no text, like every decoder start
     forced = settings.forced_bos_token_id
     return [start] if forced is None else [start, forced]
 
 
 def _check_start(tokenizer, table: UnitTable, silent: list[int], forced: int) -> None:
-    """Raise unless the tokenizer's targets begin with as many entries that write nothing as generation forces."""
+    """Raise `ValueError` unless targets begin with as many entries without text as generation forces."""
     known, text = set(silent), ""
-    for i in range(table.weights.shape[1]):  # a text that the vocabulary has
+    for i in range(table.weights.shape[1]):  # find a text that the vocabulary has
         text = "" if i in known else tokenizer.decode([i], clean_up_tokenization_spaces=False).strip()
         if text:
             break
@@ -160,7 +163,7 @@ def _check_start(tokenizer, table: UnitTable, silent: list[int], forced: int) ->
 
 
 def _progress(table: UnitTable, starts: list[int], rows: int) -> torch.Tensor:
-    """Units written at each position, where every position after `starts` writes one: `(1, rows)`."""
+    """Return the progress in units at each position, if every position after `starts` adds one unit: `(1, rows)`."""
     first = table.progress(torch.tensor([starts], device=table.weights.device))  # (1, 1) or (1, 2)
     after = torch.arange(1, rows - len(starts) + 1, device=first.device)
     return torch.cat([first, first[:, -1:] + after], dim=1)
@@ -168,22 +171,24 @@ def _progress(table: UnitTable, starts: list[int], rows: int) -> torch.Tensor:
 
 @torch.no_grad()
 def _decoder_table(decoder, progress: torch.Tensor, length: int, plain) -> torch.Tensor:
-    """The stock decoder's positions, own ones and encoding, with the rows that its class puts before them."""
+    """
+    Build the stock decoder's table of positions: own positions plus encoding, after the offset rows of its class.
+    """
     config, rows = decoder.config, progress.shape[1]
     table = decoder.encode_length(progress, torch.full_like(progress[:, :1], length), decoder.config.d_model)[
         0
     ].float()  # (rows, d)
     if config.length_projection:
         table = torch.nn.functional.linear(table, decoder.length_projection.weight.float())
-    offset = getattr(plain.model.decoder.embed_positions, "offset", 0)  # 2 rows in BART's, which nothing reads
+    offset = getattr(plain.model.decoder.embed_positions, "offset", 0)  # BART's table has 2 unused rows
     if config.absolute_positions:
         table = table + _own_positions(decoder.embed_positions, rows)
     return torch.cat([table.new_zeros(offset, table.shape[1]), table])
 
 
 def _own_positions(module, rows: int) -> torch.Tensor:
-    """What a module of positions adds at the first `rows` positions: `(rows, d)` in float32."""
-    if hasattr(module, "weights"):  # M2M100 begins after its padding entry
+    """Return the vectors of a module of positions at the first `rows` positions: `(rows, d)` in float32."""
+    if hasattr(module, "weights"):  # M2M100's positions begin after its padding entry
         first = module.padding_idx + 1
         table = module.get_embedding(first + rows, module.embedding_dim, module.padding_idx)
         return table[first:].to(module.weights.device, torch.float32)
@@ -192,21 +197,21 @@ def _own_positions(module, rows: int) -> torch.Tensor:
 
 
 def _stock_model(stock: type, model) -> Any:
-    """A model of the stock class with the configuration's own fields, not yet with the weights."""
+    """Build a model of the stock class with the configuration's own fields, without the weights."""
     kind: Any = stock
     fields = {name: value for name, value in model.config.to_dict().items() if name not in _LEFT_OUT}
-    if kind is PegasusForConditionalGeneration:  # its own default would end M2M100's outputs with padding
+    if kind is PegasusForConditionalGeneration:  # Pegasus's default would end M2M100's outputs with padding
         fields.setdefault("forced_eos_token_id", None)
     return kind(kind.config_class(**fields)).to(model.dtype)
 
 
 def _limit(plain, table: UnitTable, length: int, rows: int, silent: list[int]) -> None:
-    """Room for the length, as `LengthControlledGeneration.generate` makes it, and nothing that counts no unit."""
+    """Set the limits of generation for the length, like `LengthControlledGeneration`, and forbid uncounted entries."""
     settings = plain.generation_config
     target = as_target(length, None, None, 1, table.weights.device)
-    settings.max_new_tokens = int(token_limit(table, target, 1, rows)) - 1  # the limit counts the start
+    settings.max_new_tokens = int(token_limit(table, target, 1, rows)) - 1  # the limit includes the start
     settings.max_length, settings.min_length = None, 0
-    # not suppress_tokens, which would take back a forced BOS
+    # suppress_tokens would also suppress a forced BOS
     known, ends = settings.bad_words_ids or [], eos_of(plain)
     new = [[i] for i in silent if i not in ends and [i] not in known]
     settings.bad_words_ids = [*known, *new] or None

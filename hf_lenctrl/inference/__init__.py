@@ -1,1 +1,1 @@
-"""What a user generates with: the pipeline, requested lengths, the choice among outputs, graceful ends, ensembles."""
+"""Generation for users: the pipeline, requested lengths, the choice among outputs, graceful ends, ensembles."""

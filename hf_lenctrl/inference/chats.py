@@ -5,7 +5,7 @@ from typing import Any
 
 
 class Chat(str):
-    """A chat as its template writes it, special tokens included."""
+    """The text of a chat, rendered by the tokenizer's template; it includes the special tokens."""
 
 
 def _is_chat(value) -> bool:
@@ -16,8 +16,9 @@ def _is_chat(value) -> bool:
 
 def as_prompts(inputs, tokenizer) -> Any:
     """
-    Inputs of a pipeline: texts as they are; chats, lists of messages `{"role": "user", "content": "..."}`, as the text
-    of a `Chat` that the tokenizer's template writes, up to where the answer begins. Raises `ValueError` without one.
+    Return the prompts for the inputs of a pipeline. A text does not change. A chat, a list of messages
+    `{"role": "user", "content": "..."}`, becomes a `Chat`: the tokenizer's template renders it, up to the start of the
+    answer. Raises `ValueError` if the tokenizer has no template.
     """
 
     def write(messages) -> Chat:
@@ -35,17 +36,17 @@ def as_prompts(inputs, tokenizer) -> Any:
 
 
 def prompt_ids(tokenizer, texts) -> list[list[int]]:
-    """The ids of texts and chats; a chat's template has written its special tokens."""
+    """Return the ids of texts and chats. A chat gets no more special tokens, because its template has added them."""
     return [tokenizer(text, add_special_tokens=not isinstance(text, Chat))["input_ids"] for text in texts]
 
 
 def encode_prompts(tokenizer, texts) -> Any:
-    """A batch of texts and chats, padded on the left, so that answers begin in one column."""
+    """Encode texts and chats as a batch, padded on the left, so that all answers begin in the same column."""
     return tokenizer.pad({"input_ids": prompt_ids(tokenizer, texts)}, padding_side="left", return_tensors="pt")
 
 
 def check_length_source(texts, length, ratio) -> None:
-    """Raise `ValueError` for a length that would be counted from a chat's markup."""
+    """Raise `ValueError` if the length would be counted from a chat, because a chat contains markup."""
     if any(isinstance(text, Chat) for text in texts) and (ratio is not None or length in ("source", "predict")):
         given = f"length_ratio={ratio}" if ratio is not None else f"length={length!r}"
         raise ValueError(f"a chat has no length of its own for {given}; pass length=75, or the text alone")

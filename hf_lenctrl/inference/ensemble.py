@@ -16,7 +16,7 @@ from ..length_units import UnitTable
 
 
 class _Encoders(nn.Module):
-    """Encoders side by side: their states lie next to each other in the last dimension."""
+    """Several encoders as one: their states are concatenated in the last dimension."""
 
     main_input_name = "input_ids"
 
@@ -30,7 +30,7 @@ class _Encoders(nn.Module):
 
 
 class _Caches(EncoderDecoderCache):
-    """The cache of the first model, with those of the others, reordered together."""
+    """The cache of the first model, which also holds and reorders the caches of the other models."""
 
     def __init__(self, caches: list[EncoderDecoderCache]):
         super().__init__(caches[0].self_attention_cache, caches[0].cross_attention_cache)
@@ -44,8 +44,8 @@ class _Caches(EncoderDecoderCache):
 
 class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  # type: ignore[misc]
     """
-    Several checkpoints of one tokenizer as one model: the mean of their probabilities at each step, each with its own
-    encoder and cache. For generation: `ensemble.generate(**inputs, length=75, num_beams=5)`.
+    Several checkpoints with the same tokenizer as one model. Each step uses the mean of their probabilities; each
+    checkpoint has its own encoder and cache. Generation: `ensemble.generate(**inputs, length=75, num_beams=5)`.
 
     Args:
         models (`Sequence[PreTrainedModel]`): Length-controlled models, or plain ones of the classes here
@@ -68,7 +68,7 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
                 fields = f"length_encoding='none', absolute_positions=True, length_unit={unit!r}"
                 load = f"LenCtrl{name}.from_pretrained({model.name_or_path!r}, {fields})"
                 raise ValueError(f"an ensemble takes this package's models, got a {name}; load it with {load}")
-        # its configuration speaks for all: whether encoders are given the length, whether there is a default length
+        # The configuration of this model holds for all. It says whether encoders get the length, and the default one.
         lead = max(models, key=lambda m: (m.config.encoder_length_embedding, m.config.length_controlled))
         for model in models:
             for name in ("eos_token_id", "pad_token_id", "decoder_start_token_id", "length_unit"):
@@ -86,11 +86,11 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
 
     @property
     def unit_table(self) -> UnitTable:
-        """Of the first length-controlled model; all are the same."""
+        """Unit table of the first model; all models have the same."""
         return self.models[0].unit_table
 
     def get_encoder(self, modality=None):
-        """All encoders, see `forward`."""
+        """Return all encoders as one module, see `forward`."""
         return self.encoders
 
     @takes_cache
@@ -106,7 +106,7 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
         progress=None,
         **kwargs,
     ):
-        """Logits are the log of the mean probability: `(batch_size, sequence_length, vocab_size)`."""
+        """Return the log of the mean probability as logits, `(batch_size, sequence_length, vocab_size)`."""
         if encoder_outputs is None:
             encoder_outputs = self.encoders(input_ids, attention_mask=attention_mask, length=length)
         widths = [model.config.d_model for model in self.models]
@@ -129,7 +129,7 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
         return Seq2SeqLMOutput(logits=total - math.log(len(self.models)), **{CACHE: cache})
 
     def get_output_embeddings(self):
-        """Of the first model; all have one vocabulary."""
+        """Return the output embeddings of the first model; all models have the same vocabulary."""
         return self.models[0].get_output_embeddings()
 
     @property
@@ -142,7 +142,7 @@ class LengthControlEnsemble(LengthControlledGeneration, PreTrainedModel, Generat
         return cache
 
     def prepare_inputs_for_generation(self, input_ids, **kwargs):
-        """As the first model that counts progress does."""
+        """Prepare the inputs with the method of the first model that counts progress."""
         counts = next((model for model in self.models if model.config.counts_progress), self.models[0])
         return counts.prepare_inputs_for_generation(input_ids, **kwargs)
 

@@ -1,4 +1,4 @@
-"""A graceful end for a model that does not plan: after a sentence or a word, not where the constraint cuts."""
+"""End outputs of a model that does not plan its length after a sentence or a word, not in the middle of a word."""
 
 import math
 import re
@@ -16,17 +16,18 @@ from ..unit_vocabulary import UnitVocabulary, entries_of
 
 
 FINISHES = ("sentence", "word")
-# a mark at least this likely, beside a first choice that has no room, ends the sentence
+# When the first choice has no room, a mark ends the sentence if its probability is at least this share of the first
+# choice's.
 _MARK_SHARE = math.log(0.05)
 _CLOSING = "\"'”’»›)]}」』）】〉》"
-# Latin marks need white space behind them ("3.5"), CJK and Arabic ones do not
+# A Latin mark ends a sentence only before white space ("3.5" has none); CJK and Arabic marks always do.
 _END = re.compile(rf"(?:[.!?…]+[{re.escape(_CLOSING)}]*(?=\s|$)|[。！？｡؟۔।]+[{re.escape(_CLOSING)}]*)")
 _ABBREVIATION = re.compile(r"(?:^|[\s(\[])(?:(?:[^\W\d_]\.)*[^\W\d_]|Mr|Mrs|Ms|Dr|Prof|St|vs|cf|Fig|Eq|No)\.$")
 
 
 def last_sentence_end(text: str) -> int:
     """
-    Position behind the last end of a sentence; 0 where there is none.
+    Return the position behind the last end of a sentence; 0 if there is none.
 
     Example:
 
@@ -42,14 +43,15 @@ def last_sentence_end(text: str) -> int:
 
 
 def sentence_ends(text: str) -> list[int]:
-    """Positions behind the ends of sentences."""
+    """Return the positions behind the ends of sentences."""
     return [match.end() for match in _END.finditer(text) if not _ABBREVIATION.search(text[: match.end()])]
 
 
 def finished(text: str, finish: str, enough: Callable[[str], bool], *, at_word: bool) -> tuple[str, str]:
     """
-    An output that the constraint cut, back to its last end that leaves `enough`; `at_word` says that a word ends where
-    the text does. Returns the text, and where it ends: `"sentence"`, `"word"`, or `"cut"` where neither is possible.
+    Return the finished text of an output that the constraint cut, and where this text ends: `"sentence"`, `"word"`, or
+    `"cut"` if neither is possible. The text is shortened to its last end for which `enough` is true; `at_word` says
+    that a word ends at the end of the text.
     """
     text = text.rstrip()
     end = last_sentence_end(text)
@@ -65,7 +67,7 @@ def finished(text: str, finish: str, enough: Callable[[str], bool], *, at_word: 
 
 def settled(text: str, finish: str, enough: Callable[[str], bool]) -> int:
     """
-    Return the position in a text up to which `finished` leaves it, whatever is still written behind it.
+    Return the settled position of a text: `finished` keeps the text up to it, whatever the model still adds.
 
     Example:
 
@@ -77,7 +79,7 @@ def settled(text: str, finish: str, enough: Callable[[str], bool]) -> int:
 
     ```
     """
-    # a mark at the end is no end yet: "3." may become "3.5"
+    # A mark at the end of the text does not end a sentence yet: "3." may become "3.5".
     end = max((end for end in sentence_ends(text) if end < len(text)), default=0)
     if finish == "sentence" and end and enough(text[:end]):
         return end
@@ -86,7 +88,7 @@ def settled(text: str, finish: str, enough: Callable[[str], bool]) -> int:
 
 
 def check_finish(finish: str | None, constraint: str | None, unit: str) -> None:
-    """Raise `ValueError` for a finish of another name, with another constraint than `"max"`, or with a cost."""
+    """Raise `ValueError` for an unknown finish, for a finish without the constraint `"max"`, or with a cost."""
     if finish is None:
         return
     check_name("finish", finish, FINISHES)
@@ -98,7 +100,7 @@ def check_finish(finish: str | None, constraint: str | None, unit: str) -> None:
 
 @lru_cache(maxsize=4)
 def pieces_of(tokenizer, entries: int) -> list[str | None]:
-    """What each entry writes behind text: `""` for nothing, `None` for bytes of a character that it does not begin."""
+    """Return the piece of text that each entry adds behind other text: `""` for nothing, `None` for inner bytes."""
     size, special = entries_of(tokenizer)
     vocabulary = UnitVocabulary(tokenizer, size, special)
     pieces = ["" if i in special else text_of(data) for i, data in enumerate(vocabulary.later)]
@@ -106,14 +108,14 @@ def pieces_of(tokenizer, entries: int) -> list[str | None]:
 
 
 def text_of(data: bytes) -> str | None:
-    """The whole characters at the beginning of `data`; `None` where the first one is not whole."""
+    """Return the text of the complete characters at the start of `data`; `None` if the first one is incomplete."""
     text = data.decode("utf-8", errors="replace")
     whole = text.split("\ufffd")[0]
     return whole if whole or not data else None
 
 
 def goes_on(piece: str | None) -> bool:
-    """Whether a piece behind a word is more of that word: "ed", "'s", a vowel sign; not " a" or ","."""
+    """Return whether a piece goes on with the word before it: "ed", "'s" and a vowel sign do, " a" and "," do not."""
     if piece is None:
         return True
     first = piece.lstrip("'’")[:1]
@@ -122,12 +124,13 @@ def goes_on(piece: str | None) -> bool:
 
 class FinishLogitsProcessor(LogitsProcessor):
     """
-    For `length_constraint="max"`: where the model's first choice has no room any more, the output ends, instead of
-    being filled with what still fits.
+    A logits processor for `length_constraint="max"`: it ends the output where the model's first choice does not fit.
+    Without it, the output would be filled with entries that still fit.
 
-    With `finish="sentence"` only entries are allowed that leave room for a mark that ends the sentence; and where the
-    output has to end, such a mark is allowed if the model finds it likely. Made for one call of `generate`, with the
-    model's tokenizer; `length (batch_size,)` and the others are those of `LengthConstraintLogitsProcessor`.
+    With `finish="sentence"` it allows only entries that leave room for a mark that ends the sentence. Where the output
+    has to end, it allows such a mark if the model finds it likely. Each call of `generate` needs its own processor,
+    made with the model's tokenizer. `length (batch_size,)` and the other arguments are those of
+    `LengthConstraintLogitsProcessor`.
     """
 
     def __init__(
@@ -147,11 +150,12 @@ class FinishLogitsProcessor(LogitsProcessor):
             mark = int(costs[costs >= 0].min())
         self.table, self.length, self.room = unit_table, length, (length - mark).clamp(min=1)  # (B,) each
         self.rules = rules_of(unit_table, tuple(self.eos.tolist()), "max")
-        # whether a word ends where an output had to end; by its example, because others may write the same ids
+        # This dictionary says whether a word ends where an output had to end. Its keys have the example, because two
+        # examples may have the same ids.
         self.cut: dict[tuple[int, tuple[int, ...]], bool] = {}
 
     def __call__(self, input_ids, scores):
-        """`(rows, sequence_length)` and `(rows, vocab_size)` -> `(rows, vocab_size)`."""
+        """Return the scores `(rows, vocab_size)` with masks, for ids `(rows, sequence_length)`."""
         written, copies = input_ids[:, self.prompt_length :], len(scores) // len(self.length)
         begun = None  # (rows,) whether an answer has begun
         if self.thoughts is None:
@@ -179,21 +183,21 @@ class FinishLogitsProcessor(LogitsProcessor):
             ending = fits & self.ends
             allowed = torch.where(pressed.unsqueeze(1), ending, allowed)
             allowed[:, self.eos] = fits[:, self.eos]
-            wanted = scores.gather(1, first) + _MARK_SHARE  # (rows, 1)
-            least = torch.where(pressed.unsqueeze(1), wanted, -math.inf)
+            share = scores.gather(1, first) + _MARK_SHARE  # (rows, 1)
+            least = torch.where(pressed.unsqueeze(1), share, -math.inf)
             scores = scores.clone()
             scores[:, self.eos] = torch.maximum(scores[:, self.eos], least)
         return scores.masked_fill(~allowed, -math.inf)
 
     def _at_word(self, ids: tuple[int, ...], following: int) -> bool:
-        """Whether a word ends between an output and the entry that would follow."""
+        """Return whether a word ends between an output and the entry that would follow."""
         last = next((self.pieces[i] for i in reversed(ids) if self.pieces[i] != ""), None)
         return not goes_on(self.pieces[following]) or (last or "")[-1:].isspace()
 
     def ending(self, example: int, ids: list[int], text: str, enough: Callable[[str], bool]) -> tuple[str, str]:
         """
-        An output of an example, `ids` without the prompt that decode to `text`, as `finished` leaves it, and where it
-        ends: `"model"` where the model ended it.
+        Return the finished text of an example's output, and where this text ends, see `finished`; `"model"` if the
+        model ended it. `ids`, without the prompt, decode to `text`.
         """
         eos = self.eos.tolist()
         end = next((k for k, i in enumerate(ids) if i in eos), len(ids))
@@ -203,19 +207,19 @@ class FinishLogitsProcessor(LogitsProcessor):
 
 class HeldStreamer(BaseStreamer):
     """
-    Hands the tokens of one output on to a `streamer` once no finish can take them away: the last word or sentence is
-    held until it is known whether it stays. What is streamed is the text that the pipeline returns.
+    Passes the tokens of one output on to a `streamer` once no finish can remove them. It holds the last word or
+    sentence until it is known whether it stays. The streamed text is the text that the pipeline returns.
 
     Args:
-        streamer (`BaseStreamer`): What receives the tokens.
+        streamer (`BaseStreamer`): Receives the tokens.
         tokenizer (`PreTrainedTokenizerBase`): Decodes them.
-        process (`FinishLogitsProcessor`): That of the same call of `generate`.
-        enough (`Callable[[str], bool]`): As for `finished`.
+        process (`FinishLogitsProcessor`): The processor of the same call of `generate`.
+        enough (`Callable[[str], bool]`): See `finished`.
     """
 
     def __init__(self, streamer, tokenizer, process: FinishLogitsProcessor, enough: Callable[[str], bool]):
         self.streamer, self.tokenizer, self.process, self.enough = streamer, tokenizer, process, enough
-        self.ids: list[int] | None = None  # of the output
+        self.ids: list[int] | None = None  # ids of the output
         self.sent = 0
 
     def put(self, value):
@@ -231,7 +235,7 @@ class HeldStreamer(BaseStreamer):
         self._send(text[: settled(text, self.process.finish, self.enough)])
 
     def end(self):
-        """Hand on what is left of the finished text, and end the stream."""
+        """Pass on the rest of the finished text, and end the stream."""
         ids = self.ids or []
         whole = self._decode(ids)
         text, _ = self.process.ending(0, ids, whole, self.enough)
@@ -248,7 +252,7 @@ class HeldStreamer(BaseStreamer):
         return self.tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def _send(self, text: str) -> None:
-        """Hand on the tokens that write no more than a text."""
+        """Pass on the tokens that add up to the start of a text."""
         assert self.ids is not None
         first = self.sent
         while self.sent < len(self.ids) and text.startswith(self._decode(self.ids[: self.sent + 1])):
@@ -257,7 +261,7 @@ class HeldStreamer(BaseStreamer):
             self.streamer.put(torch.tensor(self.ids[first : self.sent]))
 
     def _entries(self, text: str) -> list[int]:
-        """Entries that write a text behind another one, the longest first; those that no entry writes are left out."""
+        """Return entries that add up to a text behind another text, longest first; skip what no entry can add."""
         found = []
         while text:
             fits = [i for i, piece in enumerate(self.process.pieces) if piece and text.startswith(piece)]

@@ -18,9 +18,9 @@ from .ranking import ends, log_probabilities, similarity
 
 
 INSTRUCTION = "Rewrite the text."  # the system message that our rewording model was trained with
-BEAMS = 8  # rewordings of a text; more find little, and take longer
-SHORTER = 0.85  # under "max" half of them are planned this much shorter, because the limit itself may suit no text
-SIMILARITY_WEIGHT = 10.0  # of the similarity to the source, in nats: log-probability alone prefers to leave words out
+BEAMS = 8  # rewordings of a text; more of them find little and take longer
+SHORTER = 0.85  # half of the rewordings under "max" plan for this share of the limit, which often suits a text better
+SIMILARITY_WEIGHT = 10.0  # nats for full similarity to the source; log-probability alone prefers to leave words out
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 _WORD = re.compile(r"\w[\w-]+")
 
@@ -29,18 +29,18 @@ Candidates = Sequence[str] | Sequence[Sequence[str]] | Callable[[str, int, list[
 
 @dataclass(frozen=True)
 class Candidate:
-    """A text that could take the place of a source."""
+    """A text that could replace a source."""
 
     text: str
     length: int  # units
     origin: Literal["source", "candidate", "model"]
     lost: tuple[str, ...] = ()  # names and numbers of the source that the text lacks
-    added: tuple[str, ...] = ()  # those of the text that the source lacks
+    added: tuple[str, ...] = ()  # names and numbers of the text that the source lacks
     score: float | None = None  # log-probability without a length; `None` without a model that can tell
 
     @property
     def faults(self) -> list[str]:
-        """What is wrong with the text, apart from its length."""
+        """Faults of the text, apart from its length."""
         kinds = {"lost": self.lost, "added": self.added}
         return [f"{kind}: {', '.join(words)}" for kind, words in kinds.items() if words]
 
@@ -48,10 +48,10 @@ class Candidate:
 @dataclass(frozen=True)
 class Fitted:
     """
-    The text for a source, and how it came about.
+    The text that `fit` returns for a source, with its length and origin.
 
-    `fault` is `None` where the text fits and has the names and numbers of the source. Else it says what is wrong; a
-    source without any text that fits is returned unchanged, never cut.
+    `fault` is `None` if the text fits and has the names and numbers of the source. Otherwise it says what is wrong. If
+    no text fits, `fit` returns the source unchanged; it never cuts a text.
     """
 
     text: str
@@ -60,12 +60,12 @@ class Fitted:
     origin: Literal["source", "candidate", "model"]
     score: float | None
     fault: str | None
-    candidates: tuple[Candidate, ...]  # all that were considered, those that do not fit too
+    candidates: tuple[Candidate, ...]  # all texts that were considered, also those that do not fit
 
 
 @dataclass
 class _Request:
-    """A source with the lengths that it may have."""
+    """A source with its requested length, the window of allowed lengths, and the texts considered."""
 
     source: str
     requested: int
@@ -78,7 +78,7 @@ class _Request:
 
     @property
     def open(self) -> bool:
-        """Whether no text is known that fits and has no fault."""
+        """Whether the request still lacks a text that fits and has no fault."""
         return not any(self.fits(candidate) and not candidate.faults for candidate in self.considered)
 
 
@@ -88,10 +88,10 @@ def fit(texts: str, length: Any, **options: Any) -> Fitted: ...
 def fit(texts: Iterable[str], length: Any, **options: Any) -> list[Fitted]: ...
 def fit(texts, length, *, candidates: Candidates | None = None, attempts: int = 3, **options):
     """
-    Return texts that keep a limit, from texts of anywhere: a hosted model, a translator, a person.
+    Fit texts to a length limit. The texts may come from a hosted model, a translator or a person.
 
-    A text that fits is returned byte for byte. Else the best of `candidates` that fits is taken; where none fits, the
-    `model` rewords the text. A text is never cut.
+    A text that fits is returned byte for byte. Otherwise the best of the `candidates` that fit replaces it. If none
+    fits, the `model` rewords the text. A text is never cut.
 
     Args:
         texts (`str` or `list[str]`): Sources.
@@ -138,7 +138,7 @@ def fit(texts, length, *, candidates: Candidates | None = None, attempts: int = 
 
 
 async def fit_async(texts, length, *, candidates=None, attempts: int = 3, **options):
-    """Do what `fit` does, with a `candidates` function that is a coroutine: all texts ask at the same time."""
+    """Fit texts as `fit` does, with a `candidates` function that is a coroutine; it runs for all texts at once."""
     job = _Job(texts, length, candidates=candidates, attempts=attempts, **options)
 
     async def ask(request: _Request) -> None:
@@ -153,7 +153,7 @@ async def fit_async(texts, length, *, candidates=None, attempts: int = 3, **opti
 
 
 class _Job:
-    """One call: the requests, and what is known of each."""
+    """One call of `fit`: its requests and options."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class _Job:
                 self.add(request, several)
 
     def add(self, request: _Request, texts, origin: Any = "candidate") -> None:
-        """Consider more texts."""
+        """Add more texts to the candidates of a request, each with its length and its lost and added names."""
         texts = [texts] if isinstance(texts, str) else list(texts)
         check_sources(texts)
         known = {candidate.text for candidate in request.considered}
@@ -214,19 +214,19 @@ class _Job:
                 known.add(text)
 
     def to_ask(self) -> list[_Request]:
-        """Return the requests that the function is called for."""
+        """Return the open requests, for which the function is called."""
         return [request for request in self.requests if request.open] if self.function is not None else []
 
     def ask(self, request: _Request, asynchronous: bool = False) -> str | list[str] | Awaitable:
-        """Call the function for a request."""
+        """Ask the `candidates` function for texts for a request."""
         answer = self.function(request.source, request.requested, [one.text for one in request.considered[1:]])
         if inspect.isawaitable(answer) and not asynchronous:
-            getattr(answer, "close", lambda: None)()  # a coroutine that nobody awaits warns
+            getattr(answer, "close", lambda: None)()  # Python warns of a coroutine that nobody awaits
             raise TypeError("the candidates function is a coroutine; call `await fit_async(...)` in place of fit")
         return answer
 
     def reword(self) -> None:
-        """Let the model reword the sources without a text that fits, and score what fits."""
+        """Let the model reword the sources without a text that fits, and score the texts that fit."""
         if self.pipe is None:
             return
         needed = [request for request in self.requests if request.open]
@@ -245,7 +245,7 @@ class _Job:
         self._score()
 
     def _score(self) -> None:
-        """Score the texts that could be taken, where the model can generate without a length."""
+        """Score the texts that may be returned, if the model can generate without a length."""
         config = self.pipe.model.config
         if getattr(config, "length_controlled", False) and not getattr(config, "length_optional", False):
             return
@@ -262,19 +262,19 @@ class _Job:
             request.considered[k] = replace(request.considered[k], score=score)
 
     def _prompt(self, source: str) -> Any:
-        """Return the model's input for a source: a chat, where its tokenizer has a template."""
+        """Return the prompt for a source: a chat if the tokenizer has a template, otherwise the source."""
         if getattr(self.pipe.tokenizer, "chat_template", None) is None:
             return source
         return [{"role": "system", "content": self.instruction}, {"role": "user", "content": source}]
 
     def results(self) -> Any:
-        """Return the best text of each request."""
+        """Return the results: the best text of each request."""
         results = [_best(request, self.unit) for request in self.requests]
         return results[0] if self.single else results
 
 
 def _best(request: _Request, unit: str) -> Fitted:
-    """Choose: the source, then texts that keep names and numbers, then those that end as the source does."""
+    """Return the best text: the source, then texts that keep names and numbers, then texts that end as the source."""
     source, *others = request.considered
     fitting = [candidate for candidate in others if request.fits(candidate)]
     fault = None
@@ -298,7 +298,8 @@ def _best(request: _Request, unit: str) -> Fitted:
 
 def lost(source: str, text: str) -> tuple[str, ...]:
     """
-    Return the numbers and names of a source that a text lacks. A name is a word with a capital inside a sentence.
+    Return the lost words: numbers and names of a source that a text lacks. A name is a capitalized word that does not
+    begin a sentence.
 
     Example:
 

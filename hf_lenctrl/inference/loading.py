@@ -27,8 +27,8 @@ def pipeline(
     **defaults: Unpack[Defaults],
 ) -> LengthControlledGenerationPipeline:
     """
-    Return the pipeline of a model: `transformers.pipeline("length-controlled-generation", ...)`, whose task a type
-    checker does not know.
+    Return the pipeline of a model. The call is `transformers.pipeline("length-controlled-generation", ...)`, but with
+    types, because a type checker does not know this task.
 
     Args:
         model (`str`, `Path` or `PreTrainedModel`): Hub name or folder of the model, or the model.

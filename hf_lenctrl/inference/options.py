@@ -10,7 +10,7 @@ Tolerance = int | float | tuple[int | float, int | float] | list[Any] | None
 
 
 class GeneratedText(TypedDict):
-    """What the pipeline returns for a text; see `LengthControlledGenerationPipeline`."""
+    """The output of the pipeline for a text; see `LengthControlledGenerationPipeline`."""
 
     generated_text: str
     length: int

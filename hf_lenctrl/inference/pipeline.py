@@ -1,4 +1,4 @@
-"""Text and a length in, text of that length out."""
+"""The pipeline: it takes a text and a length, and returns a text of that length."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,13 +33,13 @@ class LengthControlledGenerationPipeline(Pipeline):
     `hf_lenctrl.pipeline(path)`, or `transformers.pipeline("length-controlled-generation", model=path)` after `import
     hf_lenctrl`.
 
-    A length-controlled model plans its length; a constraint guarantees it. A plain sequence-to-sequence model takes a
-    length with a constraint. The length predictor in the model's repository is loaded with the `revision` and `token`
-    of `pipeline(...)`, or of `LengthControlledGenerationPipeline(model=..., revision=..., token=...)`.
+    A length-controlled model plans its length; a constraint guarantees it. A plain sequence-to-sequence model needs a
+    constraint for a length. The pipeline loads the length predictor in the model's repository with the `revision` and
+    `token` of `pipeline(...)`, or of `LengthControlledGenerationPipeline(model=..., revision=..., token=...)`.
 
     Args of a call:
         inputs (`str` or `list[str]`): Sources; for a causal model prompts, or chats: lists of messages, which the
-            tokenizer's template writes.
+            tokenizer's template renders.
         length (`int`, `tuple`, `list` or `str`, *optional*): Units, for all texts or for each; a list for a single
             text, or for each of several, gives one output for each length. A tuple `(lowest, highest)` is a range: one
             output, of any length within; a model that does not choose takes the candidate with the highest mean
@@ -60,32 +60,32 @@ class LengthControlledGenerationPipeline(Pipeline):
         length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window around the length,
             see `LengthControlledGeneration.generate`; a list holds one for each text. A call without a constraint has
             the model's.
-        finish (`str`, *optional*): With `"max"`, for a model that does not plan: `"sentence"` or `"word"`, how an
-            output ends that would not have ended within the length. Adds `finish` to the output: `"sentence"`,
-            `"word"`, `"cut"` (within a word), or `"model"` where the model ended it.
-        length_from (`str` or `list[int]`, *optional*): For a causal model that thinks, what ends its thoughts:
-            `"</think>"`, or ids, see `LengthControlledGeneration.generate`. The output has the answer alone, without
-            white space at its start, and `thoughts`, the text before the marker. Where the marker does not come, the
-            `fault` says so, the answer is empty, and nothing kept the length; else the `fault` is `None`.
-        thinking_budget (`int`, *optional*): With `length_from`, new tokens after which the marker is written.
+        finish (`str`, *optional*): With `"max"`, for a model that does not plan: end an output that is too long after
+            a `"sentence"` or a `"word"`. Adds `finish` to the output: `"sentence"`, `"word"`, `"cut"` (within a word),
+            or `"model"` if the model ended it.
+        length_from (`str` or `list[int]`, *optional*): For a causal model that thinks, the marker that ends its
+            thoughts: `"</think>"`, or ids, see `LengthControlledGeneration.generate`. The output has the answer alone,
+            without white space at its start, and `thoughts`, the text before the marker. If the marker is missing,
+            the `fault` says so, the answer is empty, and nothing kept the length; otherwise the `fault` is `None`.
+        thinking_budget (`int`, *optional*): With `length_from`, new tokens after which the marker is added.
         num_return_sequences (`int`, *optional*, defaults to 1): Outputs for each source.
-        rerank (`bool` or `int`, *optional*, defaults to `False`): Generate so many candidates (`True`: 20) and return
-            those that contain most source words first (`hf_lenctrl.rerank`).
-        choose (`bool`, *optional*): For a model with `length_optional` and a constraint: generate candidates that
-            are planned for several lengths and for none, and return the best, with its `score`, the log-probability
-            without a length (`hf_lenctrl.inference.ranking.rank`). The text that the model writes without a length is
-            the best if it fits. `"max"` then gives the best text of at most this length, not the longest. More than
-            eight lengths of a text share their candidates, of one search by length (`hf_lenctrl.inference.search`). By
-            default yes; `False` is faster, one search. Not with `finish`, `rerank`, `do_sample` or
+        rerank (`bool` or `int`, *optional*, defaults to `False`): Generate this many candidates (`True`: 20) and
+            return first those that contain most source words (`hf_lenctrl.rerank`).
+        choose (`bool`, *optional*): For a model with `length_optional` and a constraint: generate candidates with
+            several planned lengths and with none, and return the best, with its `score`, the log-probability without a
+            length (`hf_lenctrl.inference.ranking.rank`). The text that the model generates without a length is the
+            best if it fits. `"max"` then returns the best text of at most this length, not the longest. More than
+            eight lengths of a text share the candidates of one search by length (`hf_lenctrl.inference.search`). By
+            default yes; `False` is faster, with one search. Not with `finish`, `rerank`, `do_sample` or
             `num_return_sequences`.
         min_score (`float`, *optional*): Adds `low_score` to the output: whether its `score` is lower. Not for a model
             that needs a length.
-        on_low_score (`str`, *optional*, defaults to `"flag"`): With a `min_score`, return such an output with the
-            flag; `"natural"`, return the text that the model writes without a length in its place, however long it
-            is; `"error"`, raise `ValueError`.
+        on_low_score (`str`, *optional*, defaults to `"flag"`): With a `min_score`, return an output of a low score
+            with the flag; `"natural"`, return instead the text that the model generates without a length, however
+            long it is; `"error"`, raise `ValueError`.
         batch_size (`int`, *optional*, defaults to 32): Sources generated together; similar lengths share a batch.
-        batch_tokens (`int`, *optional*): Make batches of so many positions instead, rows times the longest source in
-            tokens and the longest requested length in units, so that short texts come in large batches.
+        batch_tokens (`int`, *optional*): Make batches of this many positions instead: rows times the longest source in
+            tokens plus the longest requested length in units, so that short texts come in large batches.
         progress_bar (`bool`, *optional*): By default for more than one batch.
         kwargs: For `generate`: `num_beams=4`, `do_sample=True`, ...
 
@@ -98,14 +98,14 @@ class LengthControlledGenerationPipeline(Pipeline):
             sources in a list.
 
     Raises:
-        `TypeError`, `ValueError`: for inputs that are no texts or empty ones, a length that is missing, no integer or
-            under 1, both `length` and `length_ratio`, a unit the checkpoint has no table for, a plain model without a
-            constraint, a missing predictor or one of another unit.
+        `TypeError`, `ValueError`: for inputs that are not texts or are empty, a missing or invalid length (below 1 or
+            not an integer), both `length` and `length_ratio`, a unit the checkpoint has no table for, a plain model
+            without a constraint, and a predictor that is missing or has another unit.
     """
 
     model: Any
     tokenizer: Any
-    _load_tokenizer: Any = None  # where there is none it is refused here, in words of ours
+    _load_tokenizer: Any = None  # None, because we raise our own error if it is missing
     _load_processor: Any = False
     _load_image_processor: Any = False
     _load_feature_extractor: Any = False
@@ -113,7 +113,7 @@ class LengthControlledGenerationPipeline(Pipeline):
     def __init__(self, *args, revision: str | None = None, token: str | bool | None = None, **kwargs):
         super().__init__(*args, **kwargs)
         name = getattr(self.model, "name_or_path", "the model")
-        check_shards(name)  # transformers tries the stock class where ours refuses
+        check_shards(name)  # again here, because transformers tries the stock class if our class raises
         check_tokenizer(self.tokenizer, name, self.model)
         given = {"revision": revision, "token": token}
         given = {name: value for name, value in given.items() if value is not None}
@@ -122,15 +122,15 @@ class LengthControlledGenerationPipeline(Pipeline):
         self._length_tokens = None if tokens is None else LengthTokens(**tokens)
         self._controlled = getattr(self.model.config, "length_controlled", False)
         self._causal = not self.model.config.is_encoder_decoder
-        if self._causal and self.tokenizer.pad_token is None:  # as the library's text generation does
+        if self._causal and self.tokenizer.pad_token is None:  # like the text-generation pipeline of transformers
             self.tokenizer.pad_token = self.tokenizer.eos_token
-        self._needs_length = self._controlled or tokens is not None  # and counts in its own unit
+        self._needs_length = self._controlled or tokens is not None  # such a model counts in its own unit
 
     def _sanitize_parameters(self, **kwargs):
-        return {}, kwargs, {}  # arguments of `pipeline(...)` are defaults for each call
+        return {}, kwargs, {}  # the arguments of `pipeline(...)` are defaults for each call
 
     def save_pretrained(self, save_directory, **kwargs):
-        """Save model and tokenizer. The task comes with the package; the base method names code to load it."""
+        """Save model and tokenizer, not the code of the task as the base method does: the package brings the task."""
         self.model.save_pretrained(save_directory, **kwargs)
         self.tokenizer.save_pretrained(save_directory, **kwargs)
 
@@ -174,7 +174,7 @@ class LengthControlledGenerationPipeline(Pipeline):
             bar.update(total - bar.n)
         results: list[Any]
         if call.choose:
-            missing = [row for own, pool in call.pools() if not pool for row in own]
+            missing = [row for own, pool in call.candidates_per_request() if not pool for row in own]
             for rows in self._batches(call, missing):
                 self._generate(call, rows, table)
             results = self._chosen(call)
@@ -187,7 +187,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         return results[0] if isinstance(inputs, str) else results
 
     def _read(self, texts: list[str], options: dict, single: bool) -> Call:
-        """Step 1: the options of a call, checked, and its rows."""
+        """Read the options of a call, check them, and make its rows (step 1)."""
         call = Call.of(options, self.model)
         config = self.model.config
         unit = getattr(config, "length_unit", None)
@@ -210,7 +210,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         return call
 
     def _set_lengths(self, call: Call) -> None:
-        """Step 2: the requested length of each row, and its length token."""
+        """Set the requested length of each row, and its length token (step 2)."""
         length, ratio = call.length, call.length_ratio
         texts = [row.text for row in call.rows]
         check_length_source(texts, length, ratio)
@@ -243,7 +243,7 @@ class LengthControlledGenerationPipeline(Pipeline):
             predict=partial(self._predictors.predict, unit=call.length_unit, predictor=call.predictor, **options),
         )
         call.set_lengths(lengths)
-        # an encoder that is given the length runs for each row
+        # An encoder that gets the length runs for each row.
         runs = self._length_tokens is not None or getattr(self.model.config, "encoder_length_embedding", False)
         call.shared = len({row.place for row in call.rows}) < len(call.rows) and not runs and not self._causal
         if self._length_tokens is not None:
@@ -259,16 +259,17 @@ class LengthControlledGenerationPipeline(Pipeline):
 
     def _batches(self, call: Call, some: list[Row]) -> Iterator[list[Row]]:
         """
-        Step 3: batches of rows with as many candidates. Rows of similar requested and source length need the least
-        padding; the longest come first, so that an impossible length or a lack of memory fails in the first batch.
+        Yield batches of rows with the same number of candidates (step 3). Rows of similar requested and source length
+        need the least padding. The longest come first, so that an impossible length or a lack of memory fails in the
+        first batch.
         """
-        longest: dict[int, int] = {}  # of a request
+        longest: dict[int, int] = {}  # longest length of each request
         for row in call.rows:
             if not row.natural:
                 longest[row.request] = max(longest.get(row.request, 0), row.length or 0)
         order = sorted(some, key=lambda row: (-longest[row.request], -len(row.text), row.request))
         if call.shared:  # rows of one text stay together, so that its encoder runs once
-            first: dict[int, int] = {}  # of a text: the place of its longest row
+            first: dict[int, int] = {}  # index of the longest row of each text
             for k, row in enumerate(order):
                 first.setdefault(row.place, k)
             order.sort(key=lambda row: first[row.place])
@@ -279,14 +280,14 @@ class LengthControlledGenerationPipeline(Pipeline):
                 row.size = (count + special, row.length or 0)
         for kind in dict.fromkeys((row.candidates, row.search) for row in order):
             alike = [row for row in order if (row.candidates, row.search) == kind]
-            if call.choose:  # the searches for a text are one
+            if call.choose:  # all rows of a text are one group
                 groups = [list(rows) for _, rows in groupby(alike, key=lambda row: row.place)]
             else:
                 groups = [[row] for row in alike]
             yield from batches(groups, call.batch_size or len(groups), call.batch_tokens)
 
     def _generate(self, call: Call, rows: list[Row], table: UnitTable) -> None:
-        """Step 4: the outputs of each row of a batch, as the model gives them."""
+        """Generate the outputs of each row of a batch, in the order of the model (step 4)."""
         encoded = list({row.place: row for row in rows}.values()) if call.shared else rows
         batch = self.preprocess([row.text for row in encoded], tokens=[row.token for row in encoded])
         place = {row.place: k for k, row in enumerate(encoded)}
@@ -298,27 +299,27 @@ class LengthControlledGenerationPipeline(Pipeline):
             row.outputs = written[k * candidates : (k + 1) * candidates]
 
     def _chosen(self, call: Call) -> list[dict]:
-        """Step 5, with `choose`: the best text of each request."""
-        natural: dict[int, list[str]] = {}  # of a source's place, since it may come twice; the best text first
-        plain: dict[tuple[int, str], float] = {}  # of a source and a text
+        """Return the chosen text of each request (step 5 with `choose`)."""
+        natural: dict[int, list[str]] = {}  # texts for each place, since a source may come twice; the best text first
+        plain: dict[tuple[int, str], float] = {}  # log-probability of each place and text
         texts_in = {row.place: row.text for row in call.rows}
         for row in call.rows:
             if row.natural and row.outputs:
                 natural[row.place] = list(dict.fromkeys(out["generated_text"] for out in row.outputs))
-            if row.search:  # the model was given no length
-                outputs = reversed(row.outputs or [])  # the best of the same text comes last
+            if row.search:  # its scores are without a length
+                outputs = reversed(row.outputs or [])  # if a text comes twice, its best score overrides the other
                 plain |= {(row.place, out["generated_text"]): out.pop("score") for out in outputs}
-        rows = [own[0] for own, _ in call.pools()]
-        pools = [{out["generated_text"]: out for out in outputs} for _, outputs in call.pools()]
+        rows = [own[0] for own, _ in call.candidates_per_request()]
+        pools = [{out["generated_text"]: out for out in outputs} for _, outputs in call.candidates_per_request()]
         pairs = [[(row.place, text) for text in pool] for row, pool in zip(rows, pools, strict=True)]
         best = choose(self.model, self.tokenizer, pairs, natural, plain, texts_in)
         return [
-            pool[pair[1]] | {"requested_length": row.asked, "score": plain[pair]}
+            pool[pair[1]] | {"requested_length": row.requested, "score": plain[pair]}
             for row, pool, pair in zip(rows, pools, best, strict=True)
         ]
 
     def _best(self, call: Call, rows: list[Row]):
-        """Step 5: what is returned for a request: its best output, or a list of them."""
+        """Return the best output of a request, or a list of the best ones (step 5)."""
         outputs = [out for row in rows for out in row.outputs or []]
         scores = [out.pop("of_a_token") for out in outputs] if "of_a_token" in outputs[0] else None
         order, texts = list(range(len(outputs))), [out["generated_text"] for out in outputs]
@@ -326,14 +327,14 @@ class LengthControlledGenerationPipeline(Pipeline):
             order = rerank(rows[0].text, texts, scores)
         elif scores is not None:
             order.sort(key=lambda k: -scores[k])
-        if call.ranged:  # lengths that were planned for may lead to one text; what differs comes first
+        if call.ranged:  # two planned lengths may lead to the same text; texts that differ come first
             first = {texts[k]: k for k in reversed(order)}
             order.sort(key=lambda k: first[texts[k]] != k)
         outputs = [outputs[k] for k in order[: call.num_return_sequences]]
         return outputs[0] if call.num_return_sequences == 1 else outputs
 
     def _judge(self, call: Call, rows: list[Row], results: list) -> None:
-        """Step 6: the window and the score of each output, and what happens to those of a low score, in place."""
+        """Add the window and the score to each output, and treat outputs of a low score, in place (step 6)."""
         several = (result if isinstance(result, list) else [result] for result in results)
         outputs = [(row, out) for row, own in zip(rows, several, strict=True) for out in own]
         for row, out in outputs:
@@ -341,7 +342,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         optional = getattr(self.model.config, "length_optional", False) and call.length_from is None
         unscored = [(row, out) for row, out in outputs if optional and "score" not in out]
         if call.min_score is not None and not call.choose:
-            unscored = outputs  # the score of a search is another one
+            unscored = outputs  # the score of a search is not this log-probability
         pairs = [(row.text, out["generated_text"]) for row, out in unscored]
         scores = log_probabilities(self.model, self.tokenizer, *map(list, zip(*pairs, strict=True))) if pairs else []
         for (_, out), score in zip(unscored, scores, strict=True):
@@ -386,14 +387,14 @@ class LengthControlledGenerationPipeline(Pipeline):
             search = SearchByLength(table, rows[0].candidates, marks=[own[-1] for own in ends])
             arguments |= {"num_beams": 1, "num_return_sequences": 1, "custom_generate": search}
         inputs = {name: batch.get(name) for name in ("input_ids", "attention_mask")}
-        # `generate` puts others in the place of these
+        # A copy, because `generate` changes the encoder's outputs.
         inputs["encoder_outputs"] = None if encoded is None else type(encoded)(**encoded)
         prompt = prompt_of(self.model, arguments)[1]
         finish, thoughts = None, thoughts_of(call.length_from, self.tokenizer, table, call.thinking_budget)
         if thoughts is not None:
             arguments["length_from"] = thoughts
         if call.finish is not None:
-            prompt = prompt or 1  # the decoder's start
+            prompt = prompt or 1  # the decoder's start token
             limits = torch.tensor([row.length for row in rows], device=table.weights.device)
             options: dict[str, Any] = {"eos_token_id": eos_of(self.model), "prompt_length": prompt}
             options["thoughts"] = thoughts
@@ -414,7 +415,7 @@ class LengthControlledGenerationPipeline(Pipeline):
             )
         answers = None if thoughts is None else self._answers(thoughts, ids, prompt)
         counts = None
-        if table.unit in ("token", COST):  # what ids alone know
+        if table.unit in ("token", COST):  # a text does not show these units, only its ids
             counts = table.count(ids[:, prompt:]) if thoughts is None else thoughts.count_and_state(ids, prompt)[0]
         ids, other = ids[:, prompt:], call.other_table
         others = other.count(ids).tolist() if other is not None and other.unit == "token" else None
@@ -422,13 +423,13 @@ class LengthControlledGenerationPipeline(Pipeline):
         return given | {"answers": answers}
 
     def _answers(self, thoughts: Thoughts, ids: torch.Tensor, prompt: int) -> list[tuple[str, str | None]]:
-        """The thoughts and the answer of each output, `ids (outputs, positions)`; `None` where it has none."""
+        """Return the thoughts and the answer of each output, `ids (outputs, positions)`; `None` without an answer."""
         ends, closed = eos_of(self.model), thoughts.closed(ids[:, :prompt]).tolist()
         written = [[i for i in own if i not in ends] for own in ids[:, prompt:].tolist()]
         return [thoughts.marker.split(own, over) for own, over in zip(written, closed, strict=True)]
 
     def _enough(self, row: Row, unit: str) -> Callable[[str], bool]:
-        """Return what says whether a text has half the length that a row may have, or more."""
+        """Return a function that says whether a text has at least half the length of a row."""
         return lambda text: count_texts(self.tokenizer, [text], unit, target=True)[0] >= row.length / 2
 
     def postprocess(self, outputs, *, call: Call, rows: list[Row], **_) -> list[dict]:
@@ -456,14 +457,14 @@ class LengthControlledGenerationPipeline(Pipeline):
             if finish is not None:
                 ending = finish.ending(k // copies, ids, text, self._enough(row, unit))
                 out["generated_text"], out["finish"] = ending
-                # no more tokens than were generated, because the text alone may have more
+                # Encoding the text again may give more tokens than were generated.
                 if out["generated_text"] != text:
                     out["length"] = min(out["length"], count([out["generated_text"]])[0])
-            out |= {"requested_length": row.asked, "length_unit": unit}
+            out |= {"requested_length": row.requested, "length_unit": unit}
             if others is not None:
                 out["lengths"] = {unit: out["length"], call.other_table.unit: others[k]}
         return written
 
 
-# as transformers keeps it; see `registration.py`
+# The entry for the table of tasks in transformers; see `registration.py`.
 TASK = {"impl": LengthControlledGenerationPipeline, "pt": (PipelineModel,), "type": "text"}

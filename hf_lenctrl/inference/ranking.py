@@ -1,4 +1,4 @@
-"""Order the outputs for a text: by words of the source, or by what the model gives them with or without a length."""
+"""Order the outputs for a text: by words of the source, or by their log-probability with or without a length."""
 
 import inspect
 import math
@@ -17,34 +17,38 @@ from .chats import prompt_ids
 from .finish import goes_on, last_sentence_end, pieces_of, sentence_ends
 
 
-# in the last word: "now..", "now?.", "now.?", and a mark inside of it that is not of "p.m." or "3.5"
+# These marks make the last word invalid: "now..", "now?.", "now.?", and a mark inside the word, except in "p.m." and
+# "3.5".
 _TWO_MARKS = re.compile(r"(?<!\.)\.\.(?!\.)|[?!]\.|(?<=\w\w)\.[?!]|(?<!\d)(?<!\b\w)[.!?…][^\s.!?…]+[.!?…]")
-# "it'." for "it's.", where no quotation ends; "the boys'." and "talkin'." are no such ends
+# An unfinished word ends in an apostrophe, "it'." for "it's.", where no quotation ends; "the boys'." and "talkin'."
+# are finished.
 _HALF_WORD = re.compile(r"(?<!in)(?<=[^\W\dsSxXzZ])['’][.!?…]+$")
 _UNIT = re.compile(r"\d([^\W\d_]{3,})\W*$")  # "20min."
 _QUOTED = re.compile(r"(?:^|[\s(\[\"“«—–])['‘’]")
-SIMILARITY_WEIGHT = 40.0  # of the similarity to natural texts, in nats; chosen on validation rows
-TEMPERATURE = 2.0  # of the natural texts' probabilities; likewise
-_LIKELY = 0.05  # of the likeliest entry's probability
+SIMILARITY_WEIGHT = 40.0  # nats for full similarity to the natural texts; chosen on validation rows
+TEMPERATURE = 2.0  # softmax temperature for the natural texts' probabilities; chosen on validation rows
+_LIKELY = 0.05  # an entry is odd if its probability is below this share of the most likely entry's
 Pair = tuple[int, str]
-_AT_ONCE = 16  # outputs: their logits take more memory than a step of generation
+_AT_ONCE = 16  # outputs in one batch, because their logits take more memory than a step of generation
 
 
 def rerank(source: str, candidates: Sequence[str], scores: Sequence[float] | None = None) -> list[int]:
     """
     Order candidates by how many words of the source they contain, after Takase & Okazaki 2019, section 3.3 (n = 20).
 
-    The score is our own. Words are lower-cased runs of letters and digits, compared by their Porter stems; each
-    distinct stem of a candidate that stands in the source counts once, so that repeating a word gains nothing. Ties go
-    to the better score. The score of the authors counts repeated words; it is in `recipes/reproduce/reranking.py`.
+    The score is our own. Words are lower-cased runs of letters and digits, compared by their Porter stems. Each
+    distinct stem of a candidate that is in the source counts once, so that a repeated word gains nothing. Among equal
+    candidates the better score comes first. The score of the authors counts repeated words; it is in
+    `recipes/reproduce/reranking.py`.
 
     Args:
         source (`str`): The text of the candidates.
         candidates (`Sequence[str]`): The n best outputs, best first.
-        scores (`Sequence[float]`, *optional*): One for each, higher is better; by default the order given.
+        scores (`Sequence[float]`, *optional*): One score for each, higher is better; by default the order of the
+            candidates.
 
     Returns:
-        `list[int]`: Indices of `candidates`, the chosen one first.
+        `list[int]`: Indices of `candidates`, the best one first.
 
     Example:
 
@@ -63,14 +67,14 @@ def rerank(source: str, candidates: Sequence[str], scores: Sequence[float] | Non
 @torch.no_grad()
 def log_probabilities(model, tokenizer, sources: Sequence[str], texts: Sequence[str]) -> list[float]:
     """
-    Log-probability of each text for its source (sequence-to-sequence model) or its prompt (causal model).
+    Return the log-probability of each text, given its source (sequence-to-sequence model) or prompt (causal model).
 
-    A length-controlled model gives the end its probability from the length alone. A plain model gives it from the
-    text, so it finds the candidate that ends like a sentence.
+    With a length, a length-controlled model computes the probability of the end from the length alone. A plain model
+    computes it from the text, so it finds the candidate that ends like a sentence.
 
     Args:
         model (`PreTrainedModel`): A plain model of the task, such as the one that length control was added to, or
-            one with `length_optional`, which is then given no length.
+            one with `length_optional`, which then gets no length.
         tokenizer (`PreTrainedTokenizerBase`): The model's.
         sources (`Sequence[str]`): One for each text; a causal model's prompts, texts or chats.
         texts (`Sequence[str]`): Candidates.
@@ -79,23 +83,23 @@ def log_probabilities(model, tokenizer, sources: Sequence[str], texts: Sequence[
         `list[float]`: Sums over the tokens of each text and its EOS; higher is better.
 
     Raises:
-        `TypeError`: for a text in place of a list.
+        `TypeError`: for a single text instead of a list.
     """
-    return [float(chosen.sum()) for chosen, _, _ in _told(model, tokenizer, sources, texts)]
+    return [float(chosen.sum()) for chosen, _, _ in _entry_log_probabilities(model, tokenizer, sources, texts)]
 
 
 @torch.no_grad()
 def judge(model, tokenizer, sources: Sequence[str], texts: Sequence[str]) -> list[tuple[float, bool]]:
     """
-    Return `log_probabilities`, and whether the last word of each text is one that the model would not write.
+    Judge each text: return its log-probability, and whether its last word is odd, which the model would not produce.
 
-    Such a word goes on with an entry that is under `_LIKELY` times as likely as another one: "20mina." in place of
-    "20min." A constraint makes such words where a text has to fill its length. The first entry of a word says what the
-    text means, and is not looked at. Three letters or more behind digits must be a word of the source too.
+    An odd word goes on with an entry that is less than `_LIKELY` times as likely as another one: "20mina." instead of
+    "20min." A constraint leads to such words where a text has to fill its length. The first entry of a word carries
+    the meaning, so it is not checked. Three letters or more behind digits must be a word of the source too.
     """
     pieces, judged = pieces_of(tokenizer, model.get_output_embeddings().weight.shape[0]), []
-    told = _told(model, tokenizer, sources, texts)
-    for source, text, (chosen, best, ids) in zip(sources, texts, told, strict=True):
+    scored = _entry_log_probabilities(model, tokenizer, sources, texts)
+    for source, text, (chosen, best, ids) in zip(sources, texts, scored, strict=True):
         odd = (chosen < best + math.log(_LIKELY)).tolist()
         written = [pieces[i] for i in ids.tolist()]
         unit = _UNIT.search(text)
@@ -105,15 +109,17 @@ def judge(model, tokenizer, sources: Sequence[str], texts: Sequence[str]) -> lis
 
 
 def _ends_oddly(entries: list[tuple[str | None, bool]]) -> bool:
-    """Return whether an odd entry continues the last word; each entry has its text, and whether it is odd."""
+    """Return whether the last word goes on with an odd entry; `entries` are pairs of a text and whether it is odd."""
     word = dropwhile(lambda entry: entry[0] is not None and not any(map(str.isalnum, entry[0])), reversed(entries))
-    # a script without capitals may write without spaces, where an entry is a word of its own
+    # A script without capitals may have no spaces between words; then an entry is a word of its own.
     firsts = [((piece or "").lstrip("'’")[:1], odd) for piece, odd in takewhile(lambda entry: goes_on(entry[0]), word)]
     return any(odd and (first.islower() or first.isupper() or first.isdigit()) for first, odd in firsts)
 
 
-def _told(model, tokenizer, sources, texts) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Of each text, `(T,)` each: log-probabilities of its entries and of the likeliest ones there, and its ids."""
+def _entry_log_probabilities(
+    model, tokenizer, sources, texts
+) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    """Yield for each text log-probabilities of its ids and of the most likely entries, and its ids; `(T,)` each."""
     for name, given in (("sources", sources), ("texts", texts)):
         if isinstance(given, str):
             raise TypeError(f"{name} must be a list of texts, got {given!r}; pass [{name}]")
@@ -128,11 +134,11 @@ def _told(model, tokenizer, sources, texts) -> Iterator[tuple[torch.Tensor, torc
 
 
 def _of_targets(model, tokenizer, sources, texts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Logits `(B, T, V)` of a sequence-to-sequence model, ids `(B, T)`, and which are of a text or its EOS."""
+    """Return logits `(B, T, V)` of a sequence-to-sequence model, ids `(B, T)`, and a mask of texts and their EOS."""
     positions = getattr(model.config, "max_position_embeddings", None) or 10**9
     limit = min(tokenizer.model_max_length, positions)
     padded = {"padding": True, "truncation": True, "max_length": limit, "return_tensors": "pt"}
-    each = list(dict.fromkeys(sources))  # a source has many candidates
+    each = list(dict.fromkeys(sources))  # each source only once, because it has many candidates
     inputs = tokenizer(each, **padded).to(model.device)
     labels = tokenizer(text_target=list(texts), **padded).to(model.device)
     ids, kept = labels["input_ids"], labels["attention_mask"].bool()  # (B, T)
@@ -142,13 +148,13 @@ def _of_targets(model, tokenizer, sources, texts) -> tuple[torch.Tensor, torch.T
 
 
 def _no_length(model, rows: int) -> dict[str, torch.Tensor]:
-    """What switches the length of a model with `length_optional` off."""
+    """Return the arguments that disable the length of a model with `length_optional`; none for other models."""
     optional = getattr(model.config, "length_optional", False)
     return {"length": torch.zeros(rows, dtype=torch.long, device=model.device)} if optional else {}
 
 
 def _of_answers(model, tokenizer, prompts, texts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The same of a causal model, for answers behind their prompts."""
+    """Return the same as `_of_targets` for a causal model: logits, ids and mask of answers behind their prompts."""
     before = prompt_ids(tokenizer, prompts)
     answers = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
     rows = [prompt + answer + [tokenizer.eos_token_id] for prompt, answer in zip(before, answers, strict=True)]
@@ -160,7 +166,7 @@ def _of_answers(model, tokenizer, prompts, texts) -> tuple[torch.Tensor, torch.T
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": (column < ends).long()}
     inputs |= _no_length(model, len(ids))
     first = min(map(len, before))  # the first column of an answer
-    if "logits_to_keep" in inspect.signature(model.forward).parameters:  # those of a prompt may be gigabytes
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:  # the logits of a prompt may take gigabytes
         inputs["logits_to_keep"] = ids.shape[1] - first + 1
     logits = model(**inputs).logits[:, first - ids.shape[1] - 1 : -1]  # (B, T - first, V)
     return logits, ids[:, first:], ((column >= starts) & (column < ends))[:, first:]
@@ -175,7 +181,7 @@ def _stems(text: str) -> set[str]:
 
 
 def _each(value, change):
-    """A tensor, or each of an encoder's outputs, changed."""
+    """Apply `change` to a tensor, or to each tensor of an encoder's outputs."""
     if isinstance(value, torch.Tensor):
         return change(value)
     return type(value)(**{name: change(tensor) for name, tensor in value.items()})
@@ -186,27 +192,27 @@ def token_log_probabilities(
     model, table: UnitTable, ids: torch.Tensor, inputs: dict, prompt: int, *, controlled: bool
 ) -> list[float]:
     """
-    Mean log-probability of a token of each output, EOS among them, under the model that wrote it.
+    Return the mean log-probability of a token for each output, EOS included, from the model that generated it.
 
-    A length-controlled model (`controlled`) gets the output's own length, not the planned one. It expects EOS there
-    and nowhere else, so that the means of texts of different lengths can be compared.
+    A length-controlled model (`controlled`) gets the produced length of the output, not the planned length. It expects
+    EOS there and nowhere else, so that the means of texts of different lengths can be compared.
 
-    `ids (outputs, sequence_length)` are those of `generate`, whose first `prompt` positions are a causal model's
-    prompt; `inputs` is what it was given for each row, whose outputs follow each other.
+    `ids (outputs, sequence_length)` are the ids that `generate` returned; their first `prompt` positions are a causal
+    model's prompt. `inputs` are the arguments of that call for each row; the outputs of a row follow each other.
     """
     given = {name: value for name, value in inputs.items() if value is not None}
     copies, eos = len(ids) // len(inputs["attention_mask"]), torch.tensor(eos_of(model), device=ids.device)
     targets = ids[:, 1:]  # (outputs, T - 1)
     written = torch.arange(1, ids.shape[1], device=ids.device) >= prompt
     ends = torch.isin(targets, eos) & written
-    written = written & (ends.cumsum(dim=-1) - ends.int() == 0)  # up to the first EOS
+    written = written & (ends.cumsum(dim=-1) - ends.int() == 0)  # up to and including the first EOS
     given = {name: _each(value, lambda x: x.repeat_interleave(copies, dim=0)) for name, value in given.items()}
     if controlled:
         given["length"] = table.count(ids[:, prompt:]).clamp(min=1)
     if prompt:
         mask = torch.nn.functional.pad(given["attention_mask"], (0, ids.shape[1] - prompt), value=1)
         given |= {"input_ids": ids, "attention_mask": mask}
-        if "position_ids" in inspect.signature(model.forward).parameters:  # the prompts are padded on the left
+        if "position_ids" in inspect.signature(model.forward).parameters:  # because the prompts are padded on the left
             given["position_ids"] = (mask.cumsum(dim=-1) - 1).clamp(min=0)
         if controlled:
             progress = torch.nn.functional.pad(table.progress(ids[:, prompt:]), (1, 0))  # before each of the answer
@@ -226,9 +232,9 @@ def token_log_probabilities(
 
 def similarity(text: str, other: str) -> float:
     """
-    F-score of the character trigrams of `text` in those of `other`, without spaces; recall counts twice as precision.
+    Return the similarity of two texts: the F-score of their character trigrams, without spaces; recall counts twice.
 
-    That is chrF (Popović 2015) with trigrams alone.
+    This is chrF (Popović 2015) with trigrams alone.
 
     Example:
 
@@ -250,17 +256,17 @@ def _trigrams(text: str) -> Counter[str]:
 
 def rank(text: str, plain: float, natural: Mapping[str, float], odd_end: bool = False) -> tuple[int, float]:
     """
-    What a candidate of about a length is worth, greater is better.
+    Rank a candidate: return its rank as a pair; higher is better.
 
-    `plain` is its log-probability without a length (`log_probabilities`); `natural` are the best texts that the model
-    writes without one, each with its log-probability, the first one of its beam first. That text, the natural one,
-    comes before all others: where it has an allowed length, nothing needs a choice.
-    A candidate with an `odd_end` (see `judge`) comes last. Where the natural text ends a sentence, a candidate that
-    does so, with no more sentences than it has, comes before one that does not: a piece of a second sentence is what
-    fills a length. Among these the highest log-probability
-    counts, plus `SIMILARITY_WEIGHT` times the expected similarity to the natural texts: log-probability alone prefers
-    texts that leave words out. The expectation is that of minimum Bayes risk decoding (Kumar & Byrne 2004), over the
-    beam's texts.
+    `plain` is the candidate's log-probability without a length (`log_probabilities`). `natural` has the best texts
+    that the model generates without a length, each with its log-probability. The first of them, the natural text, is
+    the best candidate: if its length is allowed, no choice is needed.
+
+    A candidate with an `odd_end` (see `judge`) comes last. If the natural text ends a sentence, a candidate that also
+    ends one, and has no more sentences, comes before the others, because a piece of a second sentence only fills the
+    length. Among equal candidates the log-probability decides, plus `SIMILARITY_WEIGHT` times the expected similarity
+    to the natural texts, because log-probability alone prefers texts that leave words out. The expectation is that of
+    minimum Bayes risk decoding (Kumar & Byrne 2004), over the natural texts.
     """
     first = next(iter(natural))
     if text == first:
@@ -283,11 +289,11 @@ def choose(
     sources_at: Mapping[int, str],
 ) -> list[Pair]:
     """
-    Return the best of each pool of candidates, by `rank`; a `Pair` is the place of a source and a text.
+    Choose the best candidate of each pool, by `rank`; a `Pair` is the place of a source and a text.
 
-    `natural` has the natural texts of each source, the best first; `plain` the log-probabilities that are known, and
-    gets the others; `sources_at` the source of each place. Texts of a search come with theirs, so only the best ones
-    are judged.
+    `natural` has the natural texts of each source, the best first. `plain` has the known log-probabilities; this
+    function adds the others. `sources_at` has the source of each place. The log-probabilities of a search by length
+    are known, so only its best texts are judged.
     """
     odd: dict[Pair, bool] = {}  # whether a text ends oddly
     new = {pair for pool in pools for pair in pool} | {
@@ -295,7 +301,7 @@ def choose(
     }
     new -= plain.keys()
     while True:
-        # the texts of a source stay together, so that its encoder runs once or twice; else little padding
+        # The texts of a source stay together, so that its encoder runs once or twice. Similar sizes need less padding.
         order = sorted(new, key=lambda pair: (len(sources_at[pair[0]]), pair[0], len(pair[1]), pair[1]))
         sources, texts = [sources_at[place] for place, _ in order], [text for _, text in order]
         for pair, (score, ends_oddly) in zip(order, judge(model, tokenizer, sources, texts), strict=True):
@@ -311,7 +317,7 @@ def choose(
 
 def ends(text: str) -> bool:
     """
-    Whether a text ends as a sentence does: with one mark, and behind a whole word.
+    Return whether a text ends like a sentence: with one mark, behind a complete word.
 
     Example:
 

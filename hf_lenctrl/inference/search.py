@@ -1,4 +1,4 @@
-"""Search by length: hypotheses compete only with those that wrote as much."""
+"""Search by length: a beam search in which a hypothesis competes only with hypotheses of its own length."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,25 +12,27 @@ from ..length_constraint import LengthConstraintLogitsProcessor
 from ..length_units import UnitTable
 
 
-_BRANCHES = 8  # the most likely next entries of a hypothesis that are looked at
+_BRANCHES = 8  # most likely next entries that the search tries for each hypothesis
 
 
 class SearchByLength:
     """
-    A beam search for `generate(custom_generate=...)` in which a hypothesis competes only with those that wrote as many
-    units, whatever their number of tokens.
+    A beam search for `generate(custom_generate=...)` in which a hypothesis competes only with hypotheses of the same
+    number of units; their numbers of tokens may differ.
 
-    A beam compares hypotheses with unequal room. Here the best `beams` of each number of units live on, and as many
-    that end with a mark, because an unfinished text is likely until it must end. One search has texts of every length.
+    A usual beam compares hypotheses with unequal room. Here the best `beams` hypotheses of each number of units stay,
+    and as many that end with a mark, because an unfinished text is likely until it must end. One search produces texts
+    of every length.
 
     Args:
-        table (`UnitTable`): What each entry of the model's vocabulary writes.
+        table (`UnitTable`): Units that each entry of the model's vocabulary adds.
         beams (`int`): Hypotheses of each number of units, and texts of each length.
         marks (`Sequence[int]`, *optional*): Entries that end a sentence.
 
     Returns (of `generate`):
-        `ModelOutput` with as many texts for each example, best first, `sequences` of shape `(texts, positions)`, and
-        their log-probabilities, `sequences_scores`. An example with fewer texts repeats its last one.
+        `ModelOutput` with the same number of texts for each example, best first, `sequences` of shape
+        `(texts, positions)`, and their log-probabilities, `sequences_scores`. An example with fewer texts repeats its
+        last one.
     """
 
     def __init__(self, table: UnitTable, beams: int, marks: Sequence[int] = ()):
@@ -41,9 +43,9 @@ class SearchByLength:
         example = torch.arange(len(ids), device=ids.device)  # (rows,) of each hypothesis
         scores = torch.zeros(len(ids), device=ids.device)  # (rows,)
         count, state, mark = (torch.zeros_like(example) for _ in range(3))  # (rows,)
-        past = [scores[:0], example[:0], count[:0], mark[:0]]  # the best of each group, of all steps
+        past = [scores[:0], example[:0], count[:0], mark[:0]]  # the best hypotheses of each group in all steps so far
         marks = torch.tensor(self.marks, dtype=torch.long, device=ids.device)
-        # an example of which nothing ends has an empty text, of score -inf
+        # If no hypothesis of an example ends, the example gets an empty text with the score -inf.
         empty = torch.cat([ids, eos[:1].expand(len(ids), 1)], dim=1)
         ended: list[tuple] = [(scores - torch.inf, example, count, mark, list(empty))]
         outputs = model._prefill(ids, generation_config, model_kwargs)
@@ -52,7 +54,7 @@ class SearchByLength:
             model_kwargs = model._update_model_kwargs_for_generation(outputs, model_kwargs, **kwargs)
             own = outputs.logits[:, -1].float().log_softmax(dim=-1)  # (rows, V)
             for process in logits_processor:
-                own = _of_rows(process, example)(ids, own)
+                own = _restricted(process, example)(ids, own)
             ends, token = own[:, eos].max(dim=1)  # (rows,)
             may = ends > -torch.inf
             texts = torch.cat([ids, eos[token].unsqueeze(1)], dim=1)[may]
@@ -80,13 +82,13 @@ class SearchByLength:
         return self._result(ended, len(input_ids), model.config.pad_token_id)
 
     def _result(self, ended: list[tuple], examples: int, pad: int) -> ModelOutput:
-        """The texts of the hypotheses that ended, at each step: their scores, examples, units, marks and ids."""
+        """Build the result from the ended hypotheses of each step: scores, examples, units, marks and ids."""
         scores, example, *groups = (torch.cat([each[k] for each in ended]) for k in range(4))
         texts = [text for each in ended for text in each[4]]
         best = best_of_each(scores, example, *groups, most=self.beams)
         best = best[scores[best].argsort(descending=True, stable=True)]
         own = [best[example[best] == k] for k in range(examples)]
-        own = [each[: max(1, len(each) - 1)] for each in own]  # the empty text comes last
+        own = [each[: max(1, len(each) - 1)] for each in own]  # the empty text is the last one and is dropped
         most = max(map(len, own))
         places = torch.cat([torch.cat([each, each[-1:].expand(most - len(each))]) for each in own])
         sequences = pad_sequence([texts[k] for k in places.tolist()], batch_first=True, padding_value=pad)
@@ -95,7 +97,8 @@ class SearchByLength:
 
 def best_of_each(scores: torch.Tensor, *groups: torch.Tensor, most: int) -> torch.Tensor:
     """
-    Places of the best `most` scores with the same groups, numbers from 0 on; all `(rows,)`.
+    Return the indices of the best `most` scores of each group. Rows are in one group if all `groups` are equal there;
+    these are integers from 0. All shapes are `(rows,)`.
 
     Example:
 
@@ -116,13 +119,13 @@ def best_of_each(scores: torch.Tensor, *groups: torch.Tensor, most: int) -> torc
     return order[torch.arange(len(own), device=own.device) - torch.searchsorted(own, own) < most]
 
 
-def _of_rows(process, example: torch.Tensor):
-    """A constraint, which expects as many rows of each example, for these rows."""
+def _restricted(process, example: torch.Tensor):
+    """Restrict the processor to these rows: a constraint expects the same number of rows for each example."""
     return process.of(example) if isinstance(process, LengthConstraintLogitsProcessor) else process
 
 
 def _select(value: Any, rows: torch.Tensor) -> Any:
-    """What `generate` keeps of each hypothesis, for those that live on."""
+    """Select the rows of the surviving hypotheses in an argument of the model."""
     if hasattr(value, "reorder_cache"):
         value.reorder_cache(rows)
     elif isinstance(value, ModelOutput):

@@ -1,4 +1,4 @@
-"""Where requested lengths come from: a number, a range, a list, a ratio, `"predict"`, `"source"` or `"reference"`."""
+"""Sources of requested lengths: a number, a range, a list, a ratio, `"predict"`, `"source"` or `"reference"`."""
 
 import logging
 import math
@@ -18,7 +18,7 @@ LENGTH_SOURCES = ("predict", "source", "reference")
 
 
 def is_ranged(lengths) -> bool:
-    """Whether a length is a range, a tuple, or a list that holds one."""
+    """Return whether a length is a range, which is a tuple, or a list that holds a range."""
     return isinstance(lengths, tuple) or (isinstance(lengths, list) and any(map(is_ranged, lengths)))
 
 
@@ -34,8 +34,8 @@ def check_range(length) -> None:
 
 def length_or_range(value) -> int | tuple[int, int]:
     """
-    A length or a range as a column of rows holds it: `40`, `40.0`, `"40"`, `[30, 42]` or `"30-42"`; `TypeError`,
-    `ValueError` or `OverflowError` for others.
+    Parse a length or a range from a column of rows: `40`, `40.0`, `"40"`, `[30, 42]` or `"30-42"`. Raises `TypeError`,
+    `ValueError` or `OverflowError` for other values.
     """
     ends = value.split("-") if isinstance(value, str) and value.count("-") == 1 and value[0] != "-" else value
     if isinstance(ends, list):
@@ -50,10 +50,10 @@ def length_or_range(value) -> int | tuple[int, int]:
 
 def ratio_ranges(counts: Sequence[int], ratio: tuple[float, float]) -> list[tuple[int, int]]:
     """
-    The range of each source, given its units: the whole numbers from the lowest to the highest ratio times these.
+    Return the range of each source, from its units: the integers between the lowest and the highest ratio times these.
 
-    No range goes beyond its ratios. Where no whole number of at least 1 lies between them, the range is the one that
-    is nearest to their middle, which is logged.
+    No range goes beyond its ratios. If no integer of at least 1 lies between them, the range is the single length
+    nearest to their middle, and a warning is logged.
 
     Example:
 
@@ -82,7 +82,7 @@ def ratio_ranges(counts: Sequence[int], ratio: tuple[float, float]) -> list[tupl
 
 def plans_of(low: int, high: int, most: int) -> list[int]:
     """
-    At most so many lengths of a range, evenly spread, both ends among them; the middle where it is one.
+    Return the planned lengths of a range: at most `most`, evenly spread, with both ends; a single one is the middle.
 
     Example:
 
@@ -110,7 +110,7 @@ def requested_lengths(
     predict: Callable[[Sequence[str]], list[int]] | None = None,
 ) -> list:
     """
-    A length for each text, or a range of lengths, `(lowest, highest)`.
+    Return the requested length of each text, or its range of lengths, `(lowest, highest)`.
 
     Args:
         length (`int`, `tuple`, `list`, `torch.LongTensor` or `str`): In units; one for all, an `int` or a range, a
@@ -153,15 +153,16 @@ def requested_lengths(
     lengths = list(lengths) if isinstance(lengths, list) else [lengths] * len(texts)
     if len(lengths) != len(texts):
         raise ValueError(f"length must be one integer or one for each of the {len(texts)} texts, got {lengths}")
-    for item in lengths:  # a list that holds a range holds ranges alone
+    for item in lengths:  # if a list holds one range, all its items must be ranges
         (check_range if is_ranged(lengths) else check_length)(item)
-    return [tuple(map(int, item)) if isinstance(item, tuple) else int(item) for item in lengths]  # NumPy's are no JSON
+    return [tuple(map(int, item)) if isinstance(item, tuple) else int(item) for item in lengths]  # not NumPy's
 
 
 class Predictors:
     """
-    The length predictors of a generator, each loaded once. Its configuration names the default one, `"./folder"` for
-    one inside its own folder or repository; `hub_options` are those that the generator was loaded with.
+    The length predictors of a generator, each loaded once. The generator's configuration names the default predictor;
+    `"./folder"` is a folder inside the generator's own folder or repository. The generator was loaded with
+    `hub_options`.
     """
 
     def __init__(self, model, hub_options: dict[str, Any]):
@@ -169,7 +170,7 @@ class Predictors:
         self.loaded: dict[tuple, tuple] = {}
 
     def find(self, predictor=None) -> tuple:
-        """The predictor of a call, a pair or a name, or else of the configuration; with its tokenizer."""
+        """Find the predictor and its tokenizer: the argument, a pair or a name, otherwise the configured predictor."""
         if isinstance(predictor, tuple):
             return predictor
         config, options = self.model.config, dict(self.hub_options)
@@ -180,17 +181,17 @@ class Predictors:
             where, options["subfolder"] = config.name_or_path, name[2:]
         else:
             where = name
-            options.pop("revision", None)  # the generator's
+            options.pop("revision", None)  # the revision of the generator
         key = (str(where), options.get("subfolder"))
         if key not in self.loaded:
-            from ..length_predictor import load_predictor  # few calls predict, and the others need not wait for it
+            from ..length_predictor import load_predictor  # a late import, because few calls predict
 
             model, tokenizer = load_predictor(where, **options)
             self.loaded[key] = model.to(self.model.device), tokenizer
         return self.loaded[key]
 
     def predict(self, texts: Sequence[str], unit: str, predictor=None, **options) -> list[int]:
-        """Predicted lengths in `unit`; `options` are those of `LengthPredictor.predict_lengths`."""
+        """Predict the lengths in `unit`; `options` are those of `LengthPredictor.predict_lengths`."""
         model, tokenizer = self.find(predictor)
         if model.config.length_unit != unit:
             predicts = model.config.length_unit

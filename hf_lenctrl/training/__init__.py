@@ -1,3 +1,3 @@
-"""What a training run needs: initial weights, collator, Trainer, tokenizer, model card, upload."""
+"""The parts of a training run: initial weights, collator, Trainer, tokenizer, model card, upload."""
 
 from .initial_weights import initialize_weights as initialize_weights

@@ -18,20 +18,20 @@ logger = logging.getLogger(__name__)
 
 
 class DrawsByExample:
-    """Mixin of a collator that draws numbers from its `seed`, the epoch and the example's ids alone."""
+    """Mixin of a collator whose random numbers depend only on its `seed`, the epoch and the example's ids."""
 
     seed: int
 
     def __post_init__(self):
-        # in shared memory, so that dataloader workers that outlive an epoch see it change
-        self._epoch = torch.full((), -1).share_memory_()  # none has begun
+        # the epoch is in shared memory, so that persistent dataloader workers see it change
+        self._epoch = torch.full((), -1).share_memory_()  # no epoch has begun
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin an epoch of training: numbers are drawn anew. `LengthControlTrainer` calls it."""
+        """Set the epoch of training, so that other numbers are drawn. `LengthControlTrainer` calls it."""
         self._epoch.fill_(epoch)
 
     def _draw(self, feature) -> list[float]:
-        """Three numbers from [0, 1) that look random."""
+        """Draw three pseudo-random numbers from [0, 1)."""
         ids = [torch.as_tensor(feature[name]).tolist() for name in ("input_ids", "labels")]
         key = repr((self.seed, int(self._epoch), *ids)).encode()
         digest = hashlib.blake2b(key, digest_size=24).digest()
@@ -44,35 +44,35 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
     `DataCollatorForSeq2Seq` that adds `length`, counted from each example's labels.
 
     Args:
-        length_unit (`str`, *optional*): `"character"`, `"word"`, `"byte"`, `"width"` or `"token"`; by default that of
-            `model.config`.
-        length (`int` or `str`, *optional*): Ask every example for this length instead, to evaluate at one length; or
-            `"column"`, each for the length in the column `length` of its row.
+        length_unit (`str`, *optional*): `"character"`, `"word"`, `"byte"`, `"width"` or `"token"`; by default the
+            unit of `model.config`.
+        length (`int` or `str`, *optional*): Request this length for every example instead, to evaluate at one
+            length; or `"column"`, which requests the length in the column `length` of each row.
         length_noise (`int`, *optional*, defaults to 0): Add an integer drawn uniformly from [-w, w] to each length,
-            kept at 1 or more (Oka et al. 2020, section 3.1), so that the model does not trust a predicted length too
-            much. For training alone: with `LengthControlTrainer`, or in a loop of your own with `model` in training
-            mode.
+            with a minimum of 1 (Oka et al. 2020, section 3.1), so that the model does not trust a predicted length
+            too much. It is only for training: with `LengthControlTrainer`, or in a loop of your own with `model` in
+            training mode.
         overshoot_share (`float`, *optional*, defaults to 0.0): Share of the examples, drawn anew each epoch, that
-            teach how a text ends: they are given a length shorter than their target's (uniform from half of it), and
-            have labels only where the target has reached or passed it. There EOS follows a whole text alone, so the
-            model learns that an unfinished text does not end well because nothing is left. For training alone, as
-            `length_noise`; needs `model`.
+            teach how a text ends: their requested length is shorter than their target's (uniform from half of it),
+            and they have labels only where the target has reached or passed it. There EOS follows only a complete
+            text, so the model learns not to end an unfinished text just because no length is left. It is only for
+            training, like `length_noise`, and needs `model`.
         no_length_share (`float`, *optional*, defaults to 0.0): Share of the examples, drawn anew each epoch, that are
-            given no length, 0: the model learns to be a plain one where a call has none. For training alone; needs a
-            `model` with `length_optional`.
+            trained without a length, 0: the model learns to work like a plain model if a call has no length. It is
+            only for training and needs a `model` with `length_optional`.
         seed (`int`, *optional*, defaults to 0): Once `set_epoch` is called (`LengthControlTrainer` calls it) a draw
             depends on the seed, the epoch and the example's ids alone, so it is the same in any batch, worker or
             process, and after resuming. Without an epoch PyTorch's generator draws.
 
     Returns (when called):
         The parent's batch and `length (torch.LongTensor of shape (batch_size,))`. A model with
-        `length_encoding="none"`, or a stock model, gets none, since it could not use it.
+        `length_encoding="none"`, or a stock model, gets no `length`, since it could not use it.
 
-    Without `length="column"` a column `length` of the rows is left out, with a warning.
+    Without `length="column"` a column `length` of the rows is dropped, with a warning.
 
     Raises:
-        `TypeError`, `ValueError`: for an example whose labels count zero, a row without the length asked for, and for
-            noise or overshoot examples without an epoch and without a model in training mode.
+        `TypeError`, `ValueError`: for an example whose labels count zero, for a row without its requested length, and
+            for noise or overshoot examples without an epoch and without a model in training mode.
 
     Example:
 
@@ -110,14 +110,14 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
         shares = {name: getattr(self, name) for name in ("overshoot_share", "no_length_share")}
         if not all(0 <= share < 1 for share in shares.values()) or sum(shares.values()) > 1:
             raise ValueError(f"shares must be at least 0, under 1, and at most 1 together, got {shares}")
-        # a stock model's `forward` has no length
+        # a stock model's `forward` takes no length
         self.controlled = getattr(config, "length_controlled", config is None)
         self.unit_table = UnitTable.from_tokenizer(self.tokenizer, self.length_unit)
-        self._told = False
+        self._warned = False
 
     @property
     def draws(self) -> bool:
-        """Whether batches are changed for training."""
+        """Return whether batches are changed for training."""
         return bool(self.length_noise or self.overshoot_share or self.no_length_share)
 
     def __call__(self, features, return_tensors=None):
@@ -127,9 +127,9 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
             for length in column:
                 check_length(length)
         if self.controlled and "length" in features[0]:
-            if column is None and not self._told:
+            if column is None and not self._warned:
                 logger.warning("the column `length` of the rows is not used: lengths are counted from the labels")
-                self._told = True
+                self._warned = True
             features = [{name: value for name, value in row.items() if name != "length"} for row in features]
         draws = None
         if self.controlled and self.draws:
@@ -161,13 +161,13 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
         return self._overshoot(batch, length, draws[:, 1], draws[:, 2])
 
     def _overshoot(self, batch, length, sort, where):
-        """The batch with the examples of two sorts that `sort (batch_size,)` draws."""
+        """Change the examples that `sort (batch_size,)` selects: overshoot examples, and examples without a length."""
         over = (sort < self.overshoot_share) & (length > 1)  # (B,)
         without = (sort >= self.overshoot_share) & (sort < self.overshoot_share + self.no_length_share)
         half = (length // 2).clamp(min=1)
         shorter = half + (where * (length - half)).long()  # (B,), half ... length - 1
-        told = torch.where(over, shorter, batch["length"])
-        batch["length"] = told.masked_fill(without, 0)
+        requested = torch.where(over, shorter, batch["length"])
+        batch["length"] = requested.masked_fill(without, 0)
         if bool(over.any()):
             early = self.unit_table.progress(batch["decoder_input_ids"]) < shorter.unsqueeze(1)  # (B, T)
             batch["labels"] = batch["labels"].masked_fill(over.unsqueeze(1) & early, self.label_pad_token_id)
@@ -177,14 +177,14 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
 @dataclass
 class DataCollatorForAnswers(DrawsByExample, DataCollatorForSeq2Seq):
     """
-    Batches to train a causal model on: the parent's batch with `progress` and `length` of each answer.
+    A collator for training a causal model: the parent's batch with `progress` and `length` of each answer.
 
-    A share of the rows, `overshoot_share`, is given a length shorter than the answer's, and has labels only where the
-    answer has reached it. A share of them, `no_length_share`, is given no length. See `DataCollatorForLengthControl`.
-    What is drawn depends on `seed`, the epoch and the row alone, so a resumed run has the same batches.
+    A share of the rows, `overshoot_share`, has a requested length shorter than the answer's, and labels only where the
+    answer has reached it. Another share, `no_length_share`, has no length. See `DataCollatorForLengthControl`. The
+    draws depend only on `seed`, the epoch and the row, so a resumed run has the same batches.
 
-    With `length_from`, `"</think>"` or ids, the answer of a row that has this marker begins behind it: its thoughts
-    are learned as before, but they do not count and are given no length.
+    With `length_from`, `"</think>"` or ids, the answer of a row with this marker begins after the marker: the model
+    still learns its thoughts, but they do not count and have no length.
     """
 
     table: Any = None

@@ -1,4 +1,4 @@
-"""Initial weights of a new encoder-decoder, with which it reads its source early in training."""
+"""Initial weights of a new encoder-decoder, with which it learns early to read its source."""
 
 import torch
 from torch import nn
@@ -12,17 +12,17 @@ TARGET_SCALE = 0.5
 @torch.no_grad()
 def initialize_weights(model: PreTrainedModel) -> None:
     """
-    Draw the weights of a new BART- or Marian-style model anew, in place, before it is trained from nothing.
+    Initialize the weights of a new BART- or Marian-style model, in place, before training from scratch.
 
-    The stock classes draw every weight from N(0, 0.02), made for pretrained models of width 1,024. In a small model
-    the layers then pass on almost nothing of the source, and a length-controlled decoder learns to count long before
-    it reads: all its outputs are alike. The values here depend on the width:
+    The stock classes draw every weight from N(0, 0.02), which suits pretrained models of width 1,024. In a small model
+    the layers then pass on almost nothing of the source. A length-controlled decoder then learns to count long before
+    it reads, and all its outputs are alike. The values here depend on the width:
 
     - linear layers: Xavier (Glorot & Bengio 2010); queries, keys and values as one matrix, so their standard deviation
       is `1 / sqrt(2 * d_model)`, as in the code of Vaswani et al. (2017) and of Takase & Okazaki (2019);
     - source embeddings: N(0, 1 / sqrt(d_model)), 1 after `scale_embedding` (Vaswani et al. 2017, section 3.4);
-    - target embeddings: half of that where the decoder has a vocabulary of its own, so that they do not drown the
-      length encoding, whose root mean square is 0.7;
+    - target embeddings: half of that if the decoder has its own vocabulary, so that the length encoding, whose root
+      mean square is 0.7, is not too small beside them;
     - learned lengths (`length_encoding="learned"`): as large as the target embeddings after `scale_embedding`.
 
     Biases and layer norms keep their zeros and ones, `length_projection` and `length_out` their zeros. A T5-style

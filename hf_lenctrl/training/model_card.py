@@ -1,4 +1,4 @@
-"""A model card from the run that made the model: what it does, how to ask it for a length, how well it meets it."""
+"""A model card from the run that made the model: its use, how to request a length, how well it keeps the length."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,10 +14,10 @@ from ..evaluation.report import escape, length_report
 from ..length_units import count_units
 
 
-TEMPLATE = Path(__file__).with_name("model_card.md")  # what follows the use of a model
+TEMPLATE = Path(__file__).with_name("model_card.md")  # the sections after the use of the model
 _TASKS = {"summarization": "writes texts", "translation": "translates into texts"}
-TASKS = tuple(_TASKS)  # of the Hub
-_TASKS["text-generation"] = "writes answers"  # of causal models
+TASKS = tuple(_TASKS)  # these are tasks of the Hub
+_TASKS["text-generation"] = "writes answers"  # this task is for causal models
 _LENGTHS, _TEXTS = ("mae", "variance", "exact", "distinct", "within", "over"), ("repeated", "filled_end")
 _SHARES = ("exact", "distinct", "within", "over", *_TEXTS)
 _BASELINES = ("lead_rouge1_f1", "base_bleu", "base_chrf")
@@ -26,28 +26,28 @@ _QUALITY = ("rouge1_f1", "rouge2_f1", "rougeL_f1", "bleu", "chrf")
 
 @dataclass
 class TrainingRun:
-    """What a card says of a run, apart from what the model knows itself."""
+    """The facts about a run for its model card, apart from those in the model's configuration."""
 
     tests: dict[str, dict[str, Any]]  # length, "reference" or "40" -> figures of `build_compute_metrics`
-    outputs: dict[int, list[str]]  # length -> what was written for each test row
-    sources: Sequence[str]  # of the test rows, as references
+    outputs: dict[int, list[str]]  # length -> output for each test row
+    sources: Sequence[str]  # sources of the test rows; `references` are theirs, too
     references: Sequence[str]
-    data: str  # name on the Hub or of a file
+    data: str  # name of a data set on the Hub, or of a file
     on_hub: bool = False
-    rows: Mapping[str, int] = field(default_factory=dict)  # of each split
-    settings: Mapping[str, Any] = field(default_factory=dict)  # hyper-parameters, the noise on lengths among them
+    rows: Mapping[str, int] = field(default_factory=dict)  # split -> number of rows
+    settings: Mapping[str, Any] = field(default_factory=dict)  # hyper-parameters, with the noise on lengths
     task: str = "summarization"  # one of TASKS, or "text-generation"
-    adapter: str | None = None  # what the model is, if it is no whole one: "LoRA of rank 16"
-    base_model: str | None = None  # that the run started from
+    adapter: str | None = None  # kind of adapter, if the model is one: "LoRA of rank 16"
+    base_model: str | None = None  # the run started from this model
     language: str | None = None  # "en"
-    license: str | None = None  # "apache-2.0"; by default that of the base model's card
+    license: str | None = None  # "apache-2.0"; by default the licence in the base model's card
     length_unit: str = "character"
     examples: int = 0  # test rows to publish: their references and outputs, and the first source
-    history: Sequence[str] = ()  # sentences on what was trained, why it ended, which weights were kept
+    history: Sequence[str] = ()  # sentences: the training, why it ended, which weights were kept
 
     def save_picture(self, path: str | Path, unit: str, tokenizer=None) -> bool:
         """
-        Draw requested against produced lengths of `outputs`. Returns whether there are any; raises `ImportError`
+        Plot requested against produced lengths of `outputs`. Return whether there are any outputs; raise `ImportError`
         without matplotlib.
         """
         texts = [text for written in self.outputs.values() for text in written]
@@ -60,8 +60,8 @@ class TrainingRun:
 
 def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, revision: str | None = None):
     """
-    The `huggingface_hub.ModelCard` of a run; `.data.eval_results` hold its figures. For `name` and `revision` see
-    `hf_lenctrl.card.usage`; `picture` says whether `report.png` is beside the card.
+    Build the `huggingface_hub.ModelCard` of a run; `.data.eval_results` holds its figures. For `name` and `revision`
+    see `hf_lenctrl.card.usage`; `picture` says whether `report.png` is beside the card.
     """
     from huggingface_hub import EvalResult, ModelCardData
 
@@ -69,7 +69,7 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
     unit, encoding = getattr(config, "length_unit", run.length_unit), getattr(config, "length_encoding", "none")
     methods, base_is_local = methods_of(config), run.base_model is not None and Path(run.base_model).exists()
     first = next(iter(run.tests.values()), {})
-    lengths = [name for name in _LENGTHS if name in first]  # within: of runs with a window
+    lengths = [name for name in _LENGTHS if name in first]  # only runs with a window have `within`
     own = [*lengths, *(metric for metric in first if metric in _QUALITY)]
     shown = [*own, *(metric for metric in first if metric in (*_BASELINES, *_TEXTS))]
     results = [
@@ -101,11 +101,11 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
     text, length = TEXT, next(iter(run.outputs), None) if run.task != "translation" else None
     if run.examples and run.sources:
         text = run.sources[0]
-        if run.task == "translation" and unit != "token":  # which has a length of its own
+        if run.task == "translation" and unit != "token":  # a translation has a length of its own
             length = count_units(run.references[0], unit)
     use = usage(config, name, text=text, length=length, revision=revision)
     if methods and not methods[0].startswith("a token"):
-        alone = type(config)._auto_class and not run.adapter  # the code is beside the weights
+        alone = type(config)._auto_class and not run.adapter  # the model's code is beside the weights
         elsewhere = ", or with `trust_remote_code=True` where the package is not installed" if alone else ""
         use += (
             f"\n\n**A plain {kind_of(config)} class loads this checkpoint with only a warning, and ignores the "
@@ -124,7 +124,7 @@ def model_card(model, run: TrainingRun, name: str, *, picture: bool = False, rev
 
 
 def _about(model, run: TrainingRun, methods: list[str], unit: str) -> str:
-    """What the model is, and how it is given the length."""
+    """Describe the model, and how it reads the length."""
     size, config = f"{model.num_parameters() / 1e6:.1f}M parameters", model.config
     kind = kind_of(config)
     if not methods:
@@ -139,7 +139,7 @@ def _about(model, run: TrainingRun, methods: list[str], unit: str) -> str:
 
 
 def _sections(run: TrainingRun, config, unit: str, shown: list[str], base: str | None, picture: bool) -> str:
-    """The figures of the tests and what they mean, examples, and the training."""
+    """Render the sections on the tests' figures, the examples, and the training."""
     bound, data = getattr(config, "length_constraint", None), escape(run.data)
     versions = (f"{package} {version(package)}" for package in ("hf_lenctrl", "transformers", "torch"))
     template = Template(TEMPLATE.read_text("utf-8"), trim_blocks=True)
@@ -156,7 +156,7 @@ def _sections(run: TrainingRun, config, unit: str, shown: list[str], base: str |
 
 
 def _license_of(base_model: str | None) -> str | None:
-    """The licence that the base model's card names, if it can be read."""
+    """Return the licence in the base model's card, or `None` if the card cannot be read."""
     from huggingface_hub import ModelCard
 
     if base_model is None:
@@ -164,5 +164,5 @@ def _license_of(base_model: str | None) -> str | None:
     local = Path(base_model).exists()
     try:
         return ModelCard.load(Path(base_model, "README.md") if local else base_model).data.license
-    except Exception:  # no card, or no network: not known
+    except Exception:  # there is no card or no network, so the licence is unknown
         return None

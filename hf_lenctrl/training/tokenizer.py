@@ -1,4 +1,4 @@
-"""Trains a `MarianTokenizer` on the user's own text."""
+"""Training of a `MarianTokenizer` on the user's own text."""
 
 import io
 import itertools
@@ -30,20 +30,20 @@ def train_marian_tokenizer(
     model_max_length: int = 512,
 ) -> MarianTokenizer:
     """
-    Train SentencePiece on source and target texts and save the tokenizer they make.
+    Train a SentencePiece tokenizer on source and target texts, and save it.
 
     Args:
         sources (`Iterable[str]`), targets (`Iterable[str]`): Training texts.
-        save_directory (`str` or `Path`): Where the tokenizer is saved; `AutoTokenizer.from_pretrained` loads it.
-        vocab_size (`int`, *optional*, defaults to 16,000): Subwords, fewer where the text does not hold as many.
+        save_directory (`str` or `Path`): Folder for the tokenizer; `AutoTokenizer.from_pretrained` loads it.
+        vocab_size (`int`, *optional*, defaults to 16,000): Subwords; fewer if the text does not have as many.
         target_vocabulary (`str`, *optional*, defaults to `"character"`): `"character"` gives the setting of Takase &
-            Okazaki 2019, section 3.1: subwords on the source side, characters on the target side, a vocabulary each.
-            `"joined"` gives the same, but one vocabulary, with which a model shares its embeddings, as the authors'
-            code trains it. `"shared"` gives one subword model for both.
+            Okazaki 2019, section 3.1: subwords on the source side, characters on the target side, each with its own
+            vocabulary. `"joined"` gives the same units in one vocabulary, so that a model can share its embeddings;
+            the authors' code does so. `"shared"` gives one subword model for both sides.
         character_coverage (`float`, *optional*, defaults to 1.0): Share of the text's characters that the vocabulary
             covers; 0.9995 suits Japanese and Chinese.
-        byte_fallback (`bool`, *optional*, defaults to `False`): Whether a subword model writes characters that the
-            text lacks as UTF-8 bytes, 256 entries of the vocabulary, instead of `<unk>`.
+        byte_fallback (`bool`, *optional*, defaults to `False`): Whether a subword model encodes characters that the
+            training text lacks as UTF-8 bytes, 256 entries of the vocabulary, instead of `<unk>`.
         model_max_length (`int`, *optional*, defaults to 512): Longest source in tokens.
 
     Returns:
@@ -81,7 +81,7 @@ def train_marian_tokenizer(
             target_vocab_file=str(files["target_vocab"]) if separate else None,
             separate_vocabs=separate,
             model_max_length=model_max_length,
-            clean_up_tokenization_spaces=False,  # the text must have the length that was counted
+            clean_up_tokenization_spaces=False,  # the decoded text must have the counted length
         ).save_pretrained(save_directory)
     return MarianTokenizer.from_pretrained(save_directory)
 
@@ -108,8 +108,8 @@ def _train(texts: Iterable[str], **options) -> bytes:
 
 
 def _vocabulary(*spms: bytes) -> dict[str, int]:
-    """The special tokens and the pieces of the models, each piece once."""
+    """Build a vocabulary from the special tokens and the pieces of the models, each piece once."""
     models = [sentencepiece.SentencePieceProcessor(model_proto=spm) for spm in spms]
-    numbered = ((model, i) for model in models for i in range(1, model.get_piece_size()))  # 0 is <unk>
+    numbered = ((model, i) for model in models for i in range(1, model.get_piece_size()))  # piece 0 is <unk>
     pieces = dict.fromkeys(model.id_to_piece(i) for model, i in numbered)
     return SPECIAL_TOKENS | {piece: i for i, piece in enumerate(pieces, start=len(SPECIAL_TOKENS))}

@@ -1,4 +1,4 @@
-"""`Seq2SeqTrainer` with a collator for training alone, and what a run of it needs."""
+"""Trainers with a collator that is only for training, and with runs that can be resumed."""
 
 import logging
 import math
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 def range_of(lengths: Sequence[int]) -> dict[str, int]:
     """
-    What the configuration's `trained_lengths` holds of the lengths of targets.
+    Return the percentiles of targets' lengths for the configuration's `trained_lengths`.
 
     Example:
 
@@ -41,13 +41,13 @@ def range_of(lengths: Sequence[int]) -> dict[str, int]:
 
 class ResumableTrainer(HubTrainer):
     """
-    `Trainer` whose training batches come from `train_collator` (by default `data_collator`, which evaluation takes),
-    and are the same after the run is resumed. The length projection, the one new layer of a pretrained model, learns
-    at `projection_lr_factor` times the rate.
+    `Trainer` whose training batches come from `train_collator` (by default `data_collator`, which evaluation uses).
+    The batches are the same after the run is resumed. The length projection, the one new layer of a pretrained model,
+    learns at `projection_lr_factor` times the rate.
 
-    Once `run` (`hf_lenctrl.training.model_card.TrainingRun`) is set, the model card is written from it. With
-    `weights_dtype` (`"float16"`, `"bfloat16"`) the final weights that were trained are rounded and saved so, though
-    computed with as before. An adapter is saved with the length control that it belongs to.
+    If `run` (`hf_lenctrl.training.model_card.TrainingRun`) is set, the model card is written from it. With
+    `weights_dtype` (`"float16"`, `"bfloat16"`) the final trained weights are rounded and saved in this type; the model
+    still computes in its own type. An adapter is saved together with its length control.
     """
 
     def __init__(
@@ -67,7 +67,8 @@ class ResumableTrainer(HubTrainer):
             self.add_callback(_SetEpoch(self.train_collator))
 
     def _issue_warnings_after_load(self, load_result):
-        # private (transformers 5.23): Trainer warns of tied weights and computed positions, which no checkpoint has
+        # private method of transformers 5.23: Trainer warns of tied weights and constant positions, which no
+        # checkpoint has
         left_out = {*(self.model._keys_to_ignore_on_save or ()), *getattr(self.model, "all_tied_weights_keys", ())}
         load_result.missing_keys[:] = [name for name in load_result.missing_keys if name not in left_out]
         super()._issue_warnings_after_load(load_result)
@@ -76,20 +77,20 @@ class ResumableTrainer(HubTrainer):
         rows: Any = self.train_dataset if train_dataset is None else train_dataset
         columns, by_length = getattr(rows, "column_names", []), self.args.train_sampling_strategy == "group_by_length"
         if by_length and {"input_ids", "labels"} <= {*columns} and self.args.length_column_name not in columns:
-            # Trainer's looks at the source alone, which leaves twice the padding, and reads row by row
+            # Trainer's sampler only uses the source, which leaves twice the padding, and it reads row by row
             pairs = zip(rows["input_ids"], rows["labels"], strict=True)
             lengths = [max(len(source), len(target)) for source, target in pairs]
             batch_size = self.args.train_batch_size * self.args.gradient_accumulation_steps
             sampler = LengthGroupedSampler(batch_size, lengths=lengths)
         else:
             sampler = super()._get_train_sampler(train_dataset)
-        # private (transformers 5.23): Trainer's draws from the global generator, so that a resumed epoch would have
-        # other batches than a whole one
+        # private method of transformers 5.23: Trainer's sampler draws from the global generator, so a resumed epoch
+        # would have other batches than a whole one
         return _Seeded(sampler, self.args.seed) if isinstance(sampler, LengthGroupedSampler) else sampler
 
     def _get_eval_sampler(self, eval_dataset):
-        # private (transformers 5.23): Trainer's orders these rows by length, too, with `group_by_length`, so that
-        # outputs would not be in the rows' order
+        # private method of transformers 5.23: with `group_by_length` Trainer's sampler also orders these rows by
+        # length, so outputs would not be in the order of the rows
         sampler = super()._get_eval_sampler(eval_dataset)
         return SequentialSampler(eval_dataset) if isinstance(sampler, LengthGroupedSampler) else sampler
 
@@ -119,7 +120,8 @@ class ResumableTrainer(HubTrainer):
         return optimizer
 
     def save_model(self, output_dir=None, _internal_call=False):
-        if output_dir is not None or self.weights_dtype is None:  # checkpoints, to go on from, stay as they are
+        # checkpoints, from which a run continues, are not rounded
+        if output_dir is not None or self.weights_dtype is None:
             super().save_model(output_dir, _internal_call)
             return self._settle_adapter(output_dir or self.args.output_dir)
         model = self.accelerator.unwrap_model(self.model)
@@ -127,7 +129,7 @@ class ResumableTrainer(HubTrainer):
         with torch.no_grad():
             for weight in model.parameters():
                 if weight.requires_grad or not adapter:  # an adapter's base is not saved
-                    weight.copy_(weight.to(self.weights_dtype))  # what is tested is what is saved
+                    weight.copy_(weight.to(self.weights_dtype))  # the tested weights are the saved ones
         super().save_model(output_dir, _internal_call)
         if self.args.should_save:
             weights: dict[int, torch.Tensor] = {}  # tied weights stay one tensor
@@ -146,7 +148,9 @@ class ResumableTrainer(HubTrainer):
             save_control(model, folder)
 
     def create_model_card(self, language=None, license=None, tags=None, model_name=None, **kwargs):
-        """Write `README.md`, and `report.png` where matplotlib is there, from `run`; without a run as Trainer does."""
+        """
+        Write `README.md` from `run`, and `report.png` if matplotlib is installed; without a run, Trainer's own card.
+        """
         if self.run is None:
             return super().create_model_card(language, license, tags, model_name, **kwargs)
         if not self.is_world_process_zero():
@@ -167,14 +171,13 @@ class ResumableTrainer(HubTrainer):
 
 class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
     """
-    `ResumableTrainer` and `Seq2SeqTrainer` whose noise on lengths is that of training batches alone, drawn anew in
-    each epoch.
+    `ResumableTrainer` and `Seq2SeqTrainer` with noise on lengths only in training batches, drawn anew in each epoch.
 
-    `data_collator` makes the batches (by default a `DataCollatorForLengthControl`); where it has `length_noise`, an
-    `overshoot_share` or a `no_length_share`, evaluation takes it without these. `train_collator`, if given, makes the
-    training batches.
+    `data_collator` builds the batches (by default a `DataCollatorForLengthControl`). If it has `length_noise`, an
+    `overshoot_share` or a `no_length_share`, evaluation uses a copy without these. An optional `train_collator` builds
+    the training batches.
 
-    Each target token weighs the same in an optimizer step, whichever process or accumulated batch it is in.
+    Each target token has the same weight in an optimizer step, in any process or accumulated batch.
     """
 
     def __init__(
@@ -191,13 +194,13 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         train_collator = train_collator or data_collator
         for collator in (data_collator, train_collator):
             if isinstance(collator, DataCollatorForLengthControl) and collator.model is None:
-                collator.model = model  # which makes the decoder's input of the labels
+                collator.model = model  # the model builds the decoder's input from the labels
         if getattr(train_collator, "no_length_share", 0.0):
             model.make_length_optional()
         if getattr(data_collator, "draws", False):
             data_collator = replace(data_collator, length_noise=0, overshoot_share=0.0, no_length_share=0.0)
         super().__init__(model, args, data_collator, *others, train_collator=train_collator, **kwargs)
-        if self.args.torch_compile:  # one graph for batches of every size, instead of one for each new length
+        if self.args.torch_compile:  # one graph serves batches of every size, instead of one for each new length
             self.accelerator.state.dynamo_plugin.dynamic = True
         self.compute_loss_func = self.compute_loss_func or self._token_mean
 
@@ -210,7 +213,7 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         self.remember_lengths()
 
     def remember_lengths(self) -> None:
-        """Write into the model's configuration which lengths the training targets have: `trained_lengths`."""
+        """Set `trained_lengths` in the model's configuration to the percentiles of the training targets' lengths."""
         model: Any = self.model
         rows: Any = self.train_dataset
         config, table = self.accelerator.unwrap_model(model).config, getattr(self.train_collator, "unit_table", None)
@@ -218,35 +221,36 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
             padding = model.config.pad_token_id
             lengths: list[int] = []
             for start in range(0, len(rows), 1000):
-                part = [torch.as_tensor(rows[i]["labels"]) for i in range(start, min(start + 1000, len(rows)))]  # type: ignore[index]
+                own = range(start, min(start + 1000, len(rows)))
+                part = [torch.as_tensor(rows[i]["labels"]) for i in own]  # type: ignore[index]
                 ids = torch.nn.utils.rnn.pad_sequence(part, batch_first=True, padding_value=padding)
                 lengths += table.count(ids.masked_fill(ids == -100, padding)).tolist()
             config.trained_lengths = range_of(lengths)
 
     def _token_mean(self, outputs, labels, num_items_in_batch=None):
-        # averaging the batch means of the model's own loss would weight short batches too much
-        # auxiliary loss, as in mixture-of-experts models
+        # an average over the batch means of the model's own loss would give short batches too much weight;
+        # mixture-of-experts models also have an auxiliary loss
         more = outputs.get("aux_loss") if isinstance(outputs, dict) else None
         more = 0.0 if more is None else more
         logits = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
-        # Trainer's own label smoother takes more time and memory, and half precision
+        # Trainer's own label smoother takes more time and memory, and computes in half precision
         options: Any = {"reduction": "sum", "label_smoothing": self.args.label_smoothing_factor}
         total = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), **options)
         return total / ((labels != -100).sum() if num_items_in_batch is None else num_items_in_batch) + more
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        # nothing is generated here, but a model that sees no labels keeps a cache
+        # there is no generation here, but a model without labels would keep a cache
         inputs = {"use_cache": False, **inputs}
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def evaluation_loop(self, *args, **kwargs):
-        # Seq2SeqTrainer's keeps the rows that fill up the last batch of several processes, and they would count twice
+        # Seq2SeqTrainer's function keeps the rows that fill the last batch of several processes, and counts them twice
         self.gather_function = self.accelerator.gather_for_metrics
         return super().evaluation_loop(*args, **kwargs)
 
 
 class _Seeded(Sampler):
-    """A sampler whose order is a function of seed and epoch."""
+    """A sampler whose order depends only on seed and epoch."""
 
     def __init__(self, sampler: LengthGroupedSampler, seed: int):
         self.sampler, self.seed, self.epoch = sampler, seed, 0
@@ -264,7 +268,7 @@ class _Seeded(Sampler):
 
 
 class _SetEpoch(TrainerCallback):
-    """Tells a collator the epoch, before dataloader workers start."""
+    """A callback that sets a collator's epoch before dataloader workers start."""
 
     def __init__(self, collator):
         self.collator = collator

@@ -1,4 +1,4 @@
-"""What a `Trainer` uploads: the model alone, never a token, rows of text, or a pickle of its arguments."""
+"""Upload of only the model by a `Trainer`, never of a token, rows of text, or a pickle of its arguments."""
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
@@ -10,23 +10,23 @@ from transformers import Trainer
 from transformers.trainer_utils import HubStrategy
 
 
-_LOADED = (  # what `from_pretrained` reads
+_LOADED = (  # `from_pretrained` reads these files
     *("config.json", "generation_config.json", "adapter_config.json", "adapter_model.safetensors"),
     *("model.safetensors", "model.safetensors.index.json", "model-?????-of-?????.safetensors"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "*.spm", "*.model"),
     *("vocab.json", "vocab.txt", "merges.txt", "target_vocab.json", "bpe.codes", "chat_template.jinja"),
-    *(path.name for path in Path(__file__).parents[1].glob("*.py")),  # for `trust_remote_code`
+    *(path.name for path in Path(__file__).parents[1].glob("*.py")),  # `trust_remote_code` needs the code
 )
 MODEL = (*_LOADED, *(f"length_predictor/{name}" for name in _LOADED))
 FIGURES = tuple(f"{name}_results.json" for name in ("all", "train", "eval", "validation", "test", "test_[0-9]*"))
 CARD = ("README.md", "report.png", "predictor_table.json", *FIGURES)
-HUB_TIMEOUT = 300.0  # seconds without an answer; by itself the Hub's client waits for ever
-# what the public Hub leaves out when somebody uploads the folder by hand
+HUB_TIMEOUT = 300.0  # seconds without an answer; by default the Hub's client waits for ever
+# the public Hub ignores these files if somebody uploads the folder by hand
 NOT_UPLOADED = b"_run/\ncheckpoint-*/\n*.jsonl\n/runs/\ntraining_args.bin\n"
 
 
 def uploaded(folder: str | Path, names: Iterable[str]) -> list[str]:
-    """The paths inside a model's folder, in order, that patterns allow an upload to hold; each at its own depth."""
+    """Return the sorted paths inside a model's folder that match the patterns of an upload, each at its own depth."""
     paths = [path.relative_to(folder).as_posix() for path in sorted(Path(folder).rglob("*")) if path.is_file()]
     return [p for p in paths if any(p.count("/") == name.count("/") and fnmatchcase(p, name) for name in names)]
 
@@ -42,15 +42,15 @@ class _Token(str):
 
 
 def hide_token(args) -> None:
-    """Keep the token of `TrainingArguments` out of `training_args.bin`, which Trainer writes into each checkpoint."""
+    """Hide the token of `TrainingArguments` from `training_args.bin`, which Trainer writes into each checkpoint."""
     if args.hub_token is not None:
         args.hub_token = _Token(args.hub_token)
 
 
 def check_upload(args) -> None:
     """
-    Check upload permission before training, by a commit: `create_repo` accepts a repository of somebody else. Raises
-    `OSError` when the upload is refused.
+    Check before training that an upload is allowed, by a commit, because `create_repo` also accepts a repository of
+    somebody else. Raise `OSError` if the Hub refuses the upload.
     """
     if not args.push_to_hub or args.process_index != 0:
         return
@@ -67,21 +67,21 @@ def check_upload(args) -> None:
             revision=args.hub_revision,
             commit_message="Leave out data and arguments",
         )
-    except Exception as error:  # the Hub's refusals, and those of the HTTP library below it
+    except Exception as error:  # errors of the Hub and of the HTTP library
         raise OSError(f"cannot upload to {name}, so nothing was trained: {error}; sign in by hf auth login") from error
 
 
 def only_at_the_end(args) -> None:
-    """Upload once, at the end. Raises `ValueError` for strategies that keep checkpoints on the Hub."""
+    """Set the upload to once, at the end; raise `ValueError` for strategies that keep checkpoints on the Hub."""
     if args.push_to_hub and args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
         raise ValueError(f"hub_strategy={args.hub_strategy.value} uploads checkpoints; use hub_strategy=end")
-    args.hub_strategy = HubStrategy.END  # `every_save` is Trainer's default, so nobody may have asked for it
+    args.hub_strategy = HubStrategy.END  # `every_save` is Trainer's default, so it is perhaps not the user's choice
 
 
 class HubTrainer(Trainer):
     """
-    `Trainer` that uploads once, at the end: model, tokenizer, code, card and figures. Stock uploads hold all that is
-    in `output_dir`. The files are chosen here, by name: only the public Hub honours a `.gitignore`.
+    `Trainer` that uploads once, at the end: model, tokenizer, code, card and figures. A stock upload holds all files
+    of `output_dir`. The files are chosen by name, because only the public Hub respects a `.gitignore`.
     """
 
     def __init__(self, *args, **kwargs):
@@ -90,14 +90,14 @@ class HubTrainer(Trainer):
         hide_token(self.args)
 
     def load_trained(self, checkpoint: str | Path) -> None:
-        """Take the weights of a checkpoint of this run, instead of training."""
-        # private (transformers 5.23), but no public method knows adapters, shards and whole models
+        """Load the weights of a checkpoint of this run, instead of training."""
+        # this method of transformers 5.23 is private, but no public method loads adapters, shards and whole models
         self._load_from_checkpoint(str(checkpoint))
 
     def push_to_hub(
         self, commit_message="End of training", blocking=True, token=None, revision=None, private=None, **kwargs
     ):
-        """As `Trainer.push_to_hub`; raises `OSError` when the Hub refuses."""
+        """Upload the model and its card, see `Trainer.push_to_hub`; raise `OSError` if the Hub refuses."""
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         if self.hub_model_id is None:
             self.init_hf_repo(token=token, private=private)
@@ -116,7 +116,7 @@ class HubTrainer(Trainer):
                 revision=revision or self.args.hub_revision,
                 run_as_future=not blocking,
             )
-        except Exception as error:  # the Hub's refusals, and those of the HTTP library below it
+        except Exception as error:  # errors of the Hub and of the HTTP library
             raise OSError(f"{folder} holds the model, which was not uploaded: {error}; repeat the command") from error
 
     def save_model(self, output_dir=None, _internal_call=False):

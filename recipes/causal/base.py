@@ -27,7 +27,7 @@ SEPARATOR = "\nTitle:\n"  # a new line before the title, so that its first word 
 
 
 def read_rows(path: str, split: str) -> list[dict]:
-    """The rows of one split."""
+    """Read the rows of one split."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         return [row for row in map(json.loads, lines) if row["split"] == split]
 
@@ -48,7 +48,7 @@ def train_tokenizer(rows: list[dict], folder: Path) -> PreTrainedTokenizerFast:
 
 
 def pairs_of(tokenizer, rows: list[dict], abstract_tokens: int) -> list[dict]:
-    """Prompts, the first tokens of an abstract and the separator, and their completions."""
+    """Return prompts (the first tokens of an abstract, and the separator) and their completions."""
     ids = tokenizer([row["abstract"] for row in rows], add_special_tokens=False)["input_ids"]
     texts = tokenizer.batch_decode([abstract[:abstract_tokens] for abstract in ids])
     return [
@@ -58,7 +58,7 @@ def pairs_of(tokenizer, rows: list[dict], abstract_tokens: int) -> list[dict]:
 
 
 def tokenize(tokenizer, pairs: list[dict]) -> list[dict]:
-    """Token ids of whole texts."""
+    """Tokenize whole texts."""
     prompts = tokenizer([pair["prompt"] for pair in pairs])["input_ids"]
     titles = tokenizer([pair["completion"] for pair in pairs], add_special_tokens=False)["input_ids"]
     end = [tokenizer.eos_token_id]
@@ -85,7 +85,7 @@ def main(argv=None) -> None:
     tokenizer = train_tokenizer(rows["train"], args.output_dir)
     pairs = {split: pairs_of(tokenizer, these, args.abstract_tokens) for split, these in rows.items()}
     (args.output_dir / "data").mkdir(exist_ok=True)
-    for split, these in pairs.items():  # for `lenctrl train` and measure.py
+    for split, these in pairs.items():  # `lenctrl train` and measure.py read these files
         lines = [json.dumps(pair, ensure_ascii=False) + "\n" for pair in these]
         (args.output_dir / "data" / f"{split}.jsonl").write_text("".join(lines), encoding="utf-8")
     config = LlamaConfig(
@@ -99,7 +99,7 @@ def main(argv=None) -> None:
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
-        attn_implementation="eager",  # type: ignore[call-arg]  # the fastest for short rows on a CPU
+        attn_implementation="eager",  # type: ignore[call-arg]  # this is the fastest for short rows on a CPU
     )
     model = LlamaForCausalLM(config)
     print(f"{model.num_parameters():,} parameters")

@@ -1,11 +1,11 @@
-"""How well causal models keep requested lengths: a Markdown table of several models on the same prompts.
+"""Measure how well causal models keep requested lengths: a Markdown table of several models on the same prompts.
 
     python recipes/causal/measure.py runs/causal/base/data/test.jsonl runs/causal/base runs/causal/ldpe
 
-The test file has the columns `prompt` and `completion`. A plain model writes without a length, with a prompt that
-names the length ({length} in --named_prompt), and with constraints; a length-controlled one without and with them, and
-if it also writes without a length (`length_optional`), its texts are chosen among candidates too. "Whole" is the share
-of outputs whose last word is also in the test file or in --words_file.
+The test file has the columns `prompt` and `completion`. A plain model generates without a length, with a prompt that
+names the length ({length} in --named_prompt), and with constraints. A length-controlled model generates without and
+with constraints; if it also works without a length (`length_optional`), its texts are also chosen among candidates.
+"Whole" is the share of outputs whose last word is also in the test file or in --words_file.
 """
 
 import argparse
@@ -23,19 +23,19 @@ from hf_lenctrl.evaluation.metrics import rouge_metrics
 from hf_lenctrl.length_units import LENGTH_UNITS, count_texts
 
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # benchmarks/ is no package that is installed
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # benchmarks/ is not an installed package
 
 from benchmarks.reading import WORD, words_of  # noqa: E402
 
 
 def load(folder: str):
-    """A model, or an adapter over its base, and the tokenizer."""
+    """Load a model, or an adapter over its base, and the tokenizer."""
     model = auto_class(folder).from_pretrained(folder)
     return model.eval(), AutoTokenizer.from_pretrained(folder)
 
 
 def ways(config, named: str) -> list[tuple[str, dict]]:
-    """How a model is asked: a name, and options of the pipeline."""
+    """Return the ways to request a length from a model: names, and options of the pipeline."""
     controlled, optional = (getattr(config, name, False) for name in ("length_controlled", "length_optional"))
     choose: dict = {"choose": False} if optional else {}
     bounds = [(name, {"length_constraint": name, **choose}) for name in ("max", "exact")]
@@ -46,13 +46,13 @@ def ways(config, named: str) -> list[tuple[str, dict]]:
 
 
 def whole(texts: list[str], known: set[str]) -> float:
-    """Share of the texts whose last word is known, in percent."""
+    """Return the share of the texts whose last word is known, in percent."""
     last = [WORD.findall(text)[-1:] for text in texts]
     return 100 * sum(bool(word) and word[0].lower() in known for word in last) / len(texts)
 
 
 def write(model, tokenizer, prompts: list[str], lengths: list[int], options: dict, args) -> list[str]:
-    """What a model writes."""
+    """Generate the outputs of a model."""
     options = dict(options)
     named, free = options.pop("named", None), "length" in options
     if named is not None:
@@ -97,7 +97,7 @@ def main(argv=None) -> None:
             same = None
             for label, lengths in requests.items():
                 texts = same or write(model, tokenizer, prompts, lengths, options, args)
-                same = texts if name == "no length" else None  # the same for every length
+                same = texts if name == "no length" else None  # these texts are the same for every length
                 figures = length_metrics(count_texts(tokenizer, texts, args.unit, target=True), lengths)
                 rouge = rouge_metrics(texts, references)["rouge1_f1"]
                 cells = [Path(folder).name, name, label, f"{figures['variance']:.3f}", f"{figures['mae']:.2f}"]

@@ -31,15 +31,15 @@ import written  # noqa: E402
 
 
 REWRITE, HEADLINE, TITLE = "Rewrite the text.", "Write a headline.", "Write a title."
-SHORTEST, LONGEST = 0.45, 1.7  # of a pair's lengths
-HELD_OUT = 2  # percent of the groups
+SHORTEST, LONGEST = 0.45, 1.7  # ratio of a pair's lengths
+HELD_OUT = 2  # percent of the groups that are held out
 MEN = "Tom John Jim Bill Bob Jack Ken Mike Tony Paul Max Lukas Peter".split()
 WOMEN = "Mary Alice Jane Nancy Emily Kate Lucy Linda Anna Julia Marie Lena".split()
 _NUMBER = re.compile(r"(?<![\w.,:])\d{2,4}(?![\w.,:]*\w)")
 
 
 def is_held_out(text: str) -> bool:
-    """Return whether the group that begins with this text is kept apart."""
+    """Return whether the group that begins with this text is held out."""
     return int(hashlib.sha256(text.encode()).hexdigest(), 16) % 100 < HELD_OUT
 
 
@@ -96,7 +96,7 @@ def translation_groups(paths: Sequence[str]) -> list[list[str]]:
 
 
 def paragraphs(groups: list[list[str]], draw: random.Random) -> Iterator[tuple[str, str]]:
-    """Yield pairs of two to four neighbouring sentences, as short, as long or as mixed as they come."""
+    """Yield pairs of two to four neighbouring sentences, of any mix of lengths."""
     ways = [lambda texts: min(texts, key=len), lambda texts: max(texts, key=len), draw.choice]
     i = 0
     while i < len(groups):
@@ -125,7 +125,7 @@ def make(args: argparse.Namespace) -> tuple[list[dict], list[dict], list[list[st
     for group in translation_groups(args.files):
         if apart.isdisjoint(group) and not is_held_out(group[0]):
             some = with_other_names(draw.sample(group, min(4, len(group))), draw)
-            # two sentences without a common word are seldom of one meaning; those of one length teach little
+            # two sentences without a common word seldom have one meaning, and sentences of one length teach little
             pairs += [(a, b) for a, b in pairs_of(some, 1, draw) if abs(len(a) - len(b)) > 2 and _share_a_word(a, b)]
     rows = [chat(REWRITE, source, target) for source, target in pairs]
     for path, task, columns, most in (
@@ -135,7 +135,7 @@ def make(args: argparse.Namespace) -> tuple[list[dict], list[dict], list[list[st
         found = [] if path is None else list(rows_of(path))
         draw.shuffle(found)
         source, target = columns
-        # families of packages are alike, so a whole family is held out
+        # the packages of a family are similar, so a whole family is held out
         found = [row for row in found if not is_held_out(str(row.get("package", row[source])).partition("-")[0])]
         rows += [chat(task, " ".join(row[source].split()[:80]), row[target]) for row in found[:most]]
     draw.shuffle(rows)

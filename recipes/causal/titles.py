@@ -2,8 +2,8 @@
 
     python recipes/causal/titles.py runs/causal/base
 
-The plain base model writes six titles for the first words of each of 9,600 abstracts, so an abstract is seen with
-several lengths, and a length with many texts. The real pairs are added, with their whole prompts. The new file is
+The plain base model generates six titles for the first words of each of 9,600 abstracts, so an abstract has several
+lengths, and a length many texts. The real pairs are added, with their whole prompts. The new file is
 `data/titles.jsonl` in the base's folder. To resume, repeat the command: `data/written.jsonl` holds a line for each
 batch of abstracts, with the state of the random numbers after it.
 """
@@ -20,7 +20,7 @@ from hf_lenctrl.commands.identity import identity
 from hf_lenctrl.commands.output_file import OutputFile
 
 
-SEPARATOR = "\nTitle:\n"  # as in base.py
+SEPARATOR = "\nTitle:\n"  # base.py has the same separator
 
 
 def main(argv=None) -> None:
@@ -59,7 +59,7 @@ def main(argv=None) -> None:
         rows = []
         for i, answer in enumerate(out[:, batch["input_ids"].shape[1] :]):
             title = tokenizer.decode(answer, skip_special_tokens=True)
-            if tokenizer.eos_token_id in answer and len(title) > 8:  # it came to its end, and is one
+            if tokenizer.eos_token_id in answer and len(title) > 8:  # the title is complete, and long enough to be one
                 rows.append({"prompt": these[i // args.titles], "completion": title})
         random_state = torch.get_rng_state().numpy().tobytes().hex()
         file.append([json.dumps({"first": these[0], "rows": rows, "random": random_state}, ensure_ascii=False)])

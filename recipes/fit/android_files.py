@@ -1,4 +1,4 @@
-"""Android string resources, strings.xml: read by lxml, escapes undone and written again as aapt2 reads them."""
+"""Android string resources, strings.xml: read by lxml; escapes are decoded, and encoded again for aapt2."""
 
 import copy
 import re
@@ -10,7 +10,7 @@ from lxml import etree
 
 
 FUZZY = " fuzzy "  # the comment before a string of a strings.xml
-TEXTS = {"string", "plurals", "string-array"}  # not style, array, item
+TEXTS = {"string", "plurals", "string-array"}  # other elements, such as style, array and item, stay
 REFERENCE = re.compile(r"\s*[@?][+*]?(?:[\w.]+:)?(?:\w+/)?[\w.]+\s*")  # @string/ok, ?attr/title, @null
 QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.S)
 TOKEN = re.compile(
@@ -21,12 +21,12 @@ TOKEN = re.compile(
 )
 ESCAPES = {character: f"\\{character}" for character in "\\'\""} | {"\n": r"\n", "\t": r"\t"}
 ESCAPES |= {character: f"\\u{ord(character):04x}" for character in " \r\v\f"}
-SPACE = "\0"  # white space that collapses; no XML has this character
+SPACE = "\0"  # it stands for white space that collapses; no XML contains this character
 
 
 def unescape(markup: str) -> str:
     """
-    Return the text of a string resource, with its tags: escapes undone, white space outside of quotes collapsed.
+    Return the text of a string resource, with its tags: escapes are decoded, white space outside of quotes collapses.
 
     Raises:
         `ValueError`: for an escape that Android does not know, and half a surrogate pair.
@@ -52,7 +52,7 @@ def unescape(markup: str) -> str:
             value = SPACE
         found.append("" if kind == "quote" else value)
     text, again = "".join(found), ""
-    while text != again:  # also where tags are between
+    while text != again:  # white space collapses across tags, too
         text, again = re.sub(rf"{SPACE}((?:<[^>]*>)*){SPACE}", rf"{SPACE}\1", text), text
     text = re.sub(rf"\A((?:<[^>]*>)*){SPACE}|{SPACE}((?:<[^>]*>)*)\Z", r"\1\2", text)
     return text.replace(SPACE, " ")
@@ -60,21 +60,21 @@ def unescape(markup: str) -> str:
 
 def escape(text: str, quoted: bool = False) -> str:
     """
-    Return a text with tags as a string resource; `quoted` says that quotation marks go around it.
+    Return a text with tags as a string resource; `quoted` says that quotation marks surround it.
 
     Raises:
-        `ValueError`: where Android would read another text.
+        `ValueError`: if Android would read another text.
 
     >>> escape("Don't! \\n?"), escape(" @ home")
     ("Don\\\\'t! \\\\n?", '\\\\u0020@ home')
     """
     found, may_collapse, last = [], True, None
     for token in re.findall(r"<[^>]+>|.", text, re.S):
-        if len(token) > 1:  # a tag
+        if len(token) > 1:  # this is a tag
             found.append(token)
             continue
         is_space = token == " " and not quoted and not may_collapse
-        last = len(found) if is_space else None  # a space at the end would be cut
+        last = len(found) if is_space else None  # Android would cut a space at the end
         found.append(token if is_space or (token == " " and quoted) else ESCAPES.get(token, token))
         may_collapse = is_space
     if last is not None:
@@ -93,7 +93,7 @@ class Android(Catalogue):
     `fuzzy` before it. Quotation marks around a whole string, which keep its white space, stay around it.
     """
 
-    # what may stand before and after the root
+    # XML allows these before and after the root
     OUTSIDE = r"(?:\s|<\?.*?\?>|<!--(?:(?!-->).)*-->|<!DOCTYPE(?:\[.*?\]|[^\[>])*>)*"
 
     def __init__(self, path: str, sources: str | None = None):
@@ -176,7 +176,7 @@ class Android(Catalogue):
     def parts(self) -> dict[str, Any]:
         self.entries()
         found: dict[str, Any] = {key: inner(node) for key, node in self._nodes.items()}
-        for node in self._nodes.values():  # the rest is compared without the texts
+        for node in self._nodes.values():  # the texts are removed to compare the rest
             node.text, node[:] = None, []
         for comment in list(self.tree.getroot().iter(etree.Comment)):
             if comment.text == FUZZY:
@@ -214,7 +214,7 @@ def _comments(node) -> list[str]:
 
 
 def inner(node) -> str:
-    """Return what is between the tags of an element, as XML."""
+    """Return the content of an element as XML."""
     text = etree.tostring(node, encoding="unicode", with_tail=False)
     body = re.sub(r"^<[^>]*?/>$|^<[^>]*>|</[^<>]*>$", "", text)
     return re.sub(r' xmlns:\w+="[^"]*"', "", body)

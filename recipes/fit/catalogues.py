@@ -15,7 +15,7 @@ KINDS: dict[str, Any] = {".po": Gettext, ".pot": Gettext, ".xml": Android, ".jso
 
 
 def read(path: str, sources: str | None = None, json_keys: list[str] | None = None):
-    """Return the file of a path, by its suffix."""
+    """Read the file of a path, by its suffix."""
     kind = KINDS.get(Path(path).suffix.lower())
     if kind is None:
         raise ValueError(f"strings must be {', '.join(KINDS)}, got {path!r}")
@@ -27,7 +27,7 @@ def read(path: str, sources: str | None = None, json_keys: list[str] | None = No
 
 
 def limits(path: str | None) -> dict[str, int]:
-    """Return limits by key, from a CSV with the columns `key` and `max`, or a JSON object."""
+    """Read limits by key, from a CSV with the columns `key` and `max`, or a JSON object."""
     if path is None:
         return {}
     text = Path(path).read_text(encoding="utf-8-sig")

@@ -1,4 +1,4 @@
-"""Where each cue of a SubRip or WebVTT file begins and ends, and the file with other texts."""
+"""Find the cues of a SubRip or WebVTT file, and replace their texts."""
 
 import re
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ LINE_END = {"srt": re.compile(r"\r{0,2}\n|\r"), "vtt": re.compile(r"\r\n|\n|\r")
 
 @dataclass
 class Line:
-    """A line of a file: its text, and where it begins, where its line end begins, and where that ends."""
+    """A line of a file: its text, its first position, the position of its line end, and the end of that."""
 
     text: str
     start: int
@@ -31,7 +31,7 @@ class Line:
 
 def read(path: str, encoding: str) -> tuple[str, list[Cue]]:
     """
-    Return a file's text and its cues.
+    Read a file; return its text and its cues.
 
     Raises:
         `ValueError`: for another kind of file, another encoding, and a file without cues.
@@ -111,8 +111,8 @@ def webvtt(lines: Sequence[Line]) -> list[tuple[int, int, int]]:
     Return the timing line, the first line, and the end of each cue.
 
     Only an empty line or a line with `-->` ends a text, as in the parser of the W3C's recommendation. Two differences
-    keep what an author means: a `NOTE` goes to the next empty line, also over a timing; and a number right above a
-    timing is its identifier, also without an empty line before it.
+    keep the meaning of the author: a `NOTE` goes to the next empty line, also over a timing; and a number right above
+    a timing is its identifier, also without an empty line before it.
     """
 
     def skip(i: int, arrows: bool = False) -> int:
@@ -128,7 +128,7 @@ def webvtt(lines: Sequence[Line]) -> list[tuple[int, int, int]]:
         elif NOTE.match(lines[i].text):
             i = skip(i, arrows=True)
         elif (timing := skip(i)) == len(lines) or timing > i + 1 or not lines[timing].text:
-            i = timing  # STYLE, REGION, or what players leave out
+            i = timing  # STYLE, REGION, or a block that players ignore
         else:
             i = skip(timing + 1)
             if i < len(lines) and lines[i].text and i > timing + 1 and NUMBER.fullmatch(lines[i - 1].text):
@@ -151,7 +151,7 @@ def milliseconds(sign: str, hours: str | None, minutes: str, seconds: str, fract
 
 
 def left_out(content: str, cues: Sequence[Cue], kind: str) -> list[int]:
-    """Return the numbers of the lines that have `-->`, but are neither the timing of a cue nor inside its text."""
+    """Return the numbers of the lines with `-->` that are neither the timing of a cue nor inside its text."""
     timings = {cue.line for cue in cues}
     found = [(n, line.start) for n, line in enumerate(split(content, kind), 1) if "-->" in line.text]
     spans = [cue.span for cue in cues if "-->" in cue.text]
@@ -165,7 +165,7 @@ def replace(content: str, cues: Sequence[Cue], texts: Sequence[str]) -> str:
 
 
 def splice(content: str, parts: Sequence[tuple[tuple[int, int], str]]) -> str:
-    """Return a text with other characters at these places."""
+    """Replace the characters of a text at these places."""
     pieces, last = [], 0
     for (start, end), text in parts:
         pieces += [content[last:start], text]
@@ -178,7 +178,7 @@ def difference(content: str, cues: Sequence[Cue], texts: Sequence[str]) -> tuple
     Read the file with new texts again.
 
     Returns:
-        The index of the first cue that is not read as it was written, and what is different; or `None`. All
+        The index of the first cue that reads differently from its written form, and the difference; or `None`. All
         characters that belong to no text are compared.
     """
     result = replace(content, cues, texts)

@@ -10,31 +10,31 @@ from typing import NamedTuple
 from fitting import MARKS, columns, control_fault
 
 
-SIGNS = "♩♪♫♬"  # of a song
+SIGNS = "♩♪♫♬"  # signs of a song
 # Tags, {b}, overrides such as {\an8}, and codes of MicroDVD such as {y:i}; other braces are text.
 MARKUP = re.compile(r"<[^<>]*>|\{(?:(?:\\|[A-Za-z]:)[^{}]*|/?[biu])\}")
 EDGE = rf"(?:{MARKUP.pattern}|\\[Nh]|&(?:nbsp|lrm|rlm);|[{SIGNS}\s])*"
 ENTITY = re.compile(r"&#?\w+;")
-BACKSLASH = re.compile(r"(?<!\w)[A-Za-z]:\\|\\(?![Nh])")  # a path, or an escape other than \N and \h
-TIMES = re.compile(r"\d:\d\d.*-->|-->.*\d:\d\d|\d:\d\d:\d\d.*\d:\d\d:\d\d")  # a timing that is written wrongly
-LEAD = re.compile(rf"(?:(?:[-‐‑–—―]|>>+)\s*)?(?:[{SIGNS}]\s*)*")  # a dash, signs of a song
+BACKSLASH = re.compile(r"(?<!\w)[A-Za-z]:\\|\\(?![Nh])")  # it matches a path, or an escape other than \N and \h
+TIMES = re.compile(r"\d:\d\d.*-->|-->.*\d:\d\d|\d:\d\d:\d\d.*\d:\d\d:\d\d")  # it matches an invalid timing
+LEAD = re.compile(rf"(?:(?:[-‐‑–—―]|>>+)\s*)?(?:[{SIGNS}]\s*)*")  # it matches a dash and signs of a song
 NAME = re.compile(r"([^\W\d_](?:\w|[\s.'’&/()#-]|[\u0300-\u036f])+)[:：](?![\d/])\s*")
 TAIL = re.compile(rf"[{SIGNS}\s]*\Z")
-LONGEST = 2000  # characters of a text; a longer one is no subtitle, and the patterns above are slow on it
+LONGEST = 2000  # characters of a text; a longer text is not a subtitle, and the patterns above are slow on it
 SMALL = set(
     "a an the my your his her its our their this that these those I you he she it we they who to of in on at for with"
     " by from into about as not is are was were be been am have has had do does did will would can could should must"
     " may might and or but if than very so no don't doesn't didn't can't won't isn't wasn't I'm I'll I've".split()
-)  # after which a line should not end
+)  # a line should not end after these words
 START = set(
     "and but or because if when while before after until although though that which who where why how so than in at"
     " for with from to of by about into without over under".split()
-)  # before which it may
-PARTICLE = set("off up out down back away on".split())  # of a verb, which a break would part
+)  # a line may end before these words
+PARTICLE = set("off up out down back away on".split())  # a break before these would split a verb
 
 
 class Turn(NamedTuple):
-    """What one speaker says in a cue: a dash, a name or a sign of a song; the text; and signs behind it."""
+    """The text of one speaker in a cue: a dash, a name or a sign of a song; the text; and signs after it."""
 
     lead: str
     text: str
@@ -76,15 +76,15 @@ class Cue:
             return
         joined = re.sub(r"</(\w+)>\s*\n\s*<\1>", "\n", self.text)  # tags of each line become tags of the cue
         match = re.fullmatch(f"({EDGE})(.*?)({EDGE})", joined, flags=re.S)
-        assert match is not None  # Every part may be empty.
+        assert match is not None  # every part may be empty, so the pattern always matches
         self.before, body, self.after = match.groups()
-        if round_ := re.fullmatch(r"([\[(])([^\])]*)([\])])", body):  # a sound
+        if round_ := re.fullmatch(r"([\[(])([^\])]*)([\])])", body):  # brackets around the whole text mean a sound
             self.before, body, self.after = self.before + round_[1], round_[2], round_[3] + self.after
         self.fault = self._fault(body)
         self._take_turns(self._decoded(body))
 
     def _fault(self, body: str) -> str:
-        """Return why a text cannot be translated, else an empty text."""
+        """Return the reason why a text cannot be translated, or an empty text."""
         entities = ENTITY.findall(body)
         if "\n\n" in body:
             return "an empty line inside the text"
@@ -99,7 +99,7 @@ class Cue:
         return control_fault(self._decoded(body))
 
     def _decoded(self, text: str) -> str:
-        """Return a text without the escapes of its format."""
+        """Decode the escapes of a text's format."""
         text = text.replace("\\N", "\n").replace("\\h", " ").replace("\t", " ")
         return html.unescape(text) if self.kind == "vtt" else text
 
@@ -111,7 +111,7 @@ class Cue:
             tail = TAIL.search(said)[0]  # type: ignore[index]  # It matches the empty text.
             said = said.removesuffix(tail)
             last = self.turns[-1] if self.turns else None
-            if last and not last.text and last.lead.endswith(": "):  # a name on a line of its own
+            if last and not last.text and last.lead.endswith(": "):  # the name is on its own line
                 self.turns[-1] = Turn(last.lead + lead, said, tail)
             elif last and not lead and not last.tail and not song:
                 self.turns[-1] = Turn(last.lead, f"{last.text} {said}".strip(), tail)
@@ -121,7 +121,7 @@ class Cue:
             self.fault = "a name without a text"
         self.turns = [turn for turn in self.turns if turn.text]
         if self.turns and not any(re.search(r"\w", turn.text) for turn in self.turns):
-            self.turns = []  # nothing to translate
+            self.turns = []  # there is nothing to translate
 
     @property
     def seconds(self) -> float:
@@ -129,7 +129,7 @@ class Cue:
 
     @property
     def edge(self) -> int:
-        """Columns of the brackets and signs around the text."""
+        """Return the number of columns of the brackets and signs around the text."""
         return columns(self._decoded(MARKUP.sub("", self.before + self.after)).replace("\n", " ").strip())
 
     def written(self, lines: list[str]) -> str:
@@ -139,7 +139,7 @@ class Cue:
         return f"{self.before}{newline.join(escaped)}{self.after}"
 
     def shown(self, lines: list[str] | None = None) -> list[str]:
-        """Return what a viewer sees: of the cue as it is, or with these lines."""
+        """Return the visible text of the cue, or of these lines in its place."""
         text = self._decoded(MARKUP.sub("", self.text if lines is None else self.written(lines)))
         return [line.strip() for line in text.split("\n") if line.strip()]
 
@@ -159,10 +159,11 @@ def lead_of(line: str) -> str:
 
 def break_lines(text: str, most_columns: int, most_lines: int) -> list[str] | None:
     """
-    The best lines: as few as possible, after punctuation, before a conjunction or a preposition, and balanced.
+    Break a text into lines by exhaustive search: as few lines as possible, balanced, and broken after punctuation or
+    before a conjunction or a preposition.
 
     Returns:
-        `list[str]`, or `None` where the text does not fit.
+        `list[str]`, or `None` if the text does not fit.
 
     >>> break_lines("She waited for an hour, but nobody came.", 30, 2)
     ['She waited for an hour,', 'but nobody came.']
@@ -182,7 +183,7 @@ def break_lines(text: str, most_columns: int, most_lines: int) -> list[str] | No
 
 
 def break_cost(words: list[str], i: int) -> int:
-    """How bad a break before word `i` is, in columns of imbalance."""
+    """Return the cost of a break before word `i`, in columns of imbalance."""
     if words[i - 1][-1] in f"{MARKS},;:":
         return -12
     if words[i - 1] in SMALL or words[i - 1].lower() in SMALL:
@@ -193,5 +194,5 @@ def break_cost(words: list[str], i: int) -> int:
 
 
 def whole(text: str, most_columns: int) -> list[str]:
-    """As many lines as the text needs."""
+    """Break a text into as many lines as it needs."""
     return textwrap.wrap(text, most_columns, break_long_words=False, break_on_hyphens=False)

@@ -1,4 +1,4 @@
-"""A string of a file, and what every file of strings can do."""
+"""An entry, one string of a file, and the base class of all files of strings."""
 
 import re
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 
-NUMBER = r"(?P<number>\d{1,3}(?:[.,'’ \u00a0\u202f_]\d{3})+|\d+)"  # with thousands separators
+NUMBER = r"(?P<number>\d{1,3}(?:[.,'’ \u00a0\u202f_]\d{3})+|\d+)"  # the number may have thousands separators
 UNIT = (
     r"(?:(?:unicode|utf-?8|ascii|display|printable|visible|text)[ -])?"
     r"(?:characters?|chars?|chrs?|letters?|glyphs?|graphemes?|code ?points?|columns?|cols?"
     r"|Zeichen|Buchstaben?|Spalten?|Anschläge|caractères?|lettres?)\b"
 )
-# nothing that could be another unit follows: the comment ends, or its sentence, or its line
+# no other unit may follow: the comment ends, or its sentence, or its line
 END = (
     r"(?=\s*(?:\Z|[)\]};|\"”»]|,(?!\d)(?!\s*\d+\s*(?:,|or|and|und|oder)\b)|[.!](?:\s|\Z)|\s[-–—]\s+(?!\d)"
     r"|\n[ \t]*(?:\n|(?-i:(?![A-Z]{1,3}\b)[A-ZÄÖÜ\"\[(#@]))))"
@@ -51,9 +51,9 @@ LIMITS = [
 
 def limit_of(comment: str) -> int | None:
     """
-    Return the smallest maximum length that a comment states, else `None`.
+    Return the smallest maximum length that a comment states, or `None`.
 
-    A number counts with a unit of text behind it, or with nothing behind it.
+    A number counts if a unit of text follows it, or if nothing follows it.
 
     >>> limit_of("Max. length: 1,000"), limit_of("at most 12 characters"), limit_of("[CHAR LIMIT=30]")
     (1000, 12, 30)
@@ -66,7 +66,7 @@ def limit_of(comment: str) -> int | None:
     for part in (comment, *alone):
         for match in (match for pattern in LIMITS for match in pattern.finditer(part)):
             groups = match.groupdict()
-            # a line that has the limit alone may stand above anything but a unit
+            # below a line that only has the limit, anything but a unit may follow
             if part is comment or match[0] == part.strip():
                 number = int(re.sub(r"\D", "", groups["number"] or groups["bare"]))
                 found.append(number - bool(groups.get("less")))
@@ -100,12 +100,12 @@ class Entry:
 
     @property
     def limit(self) -> int | None:
-        """The maximum length that the comment states."""
+        """Return the maximum length that the comment states."""
         return limit_of(self.comment)
 
 
 def unique(key: str, taken) -> str:
-    """Return a key, numbered where another string has it too."""
+    """Return a key, with a number if another string has the same key."""
     number, name = 1, key
     while name in taken:
         number += 1
@@ -128,23 +128,23 @@ class Catalogue:
         raise NotImplementedError
 
     def set(self, row: Entry, text: str) -> None:
-        """Fill in a translation, and mark it as fuzzy; raise `ValueError` where the file cannot hold it."""
+        """Fill in a translation, and mark it as fuzzy; raise `ValueError` if the file cannot hold it."""
         raise NotImplementedError
 
     def copy(self, row: Entry, other: "Catalogue", key: str) -> None:
-        """Fill in a string as another file has it."""
+        """Copy a string from another file."""
         raise NotImplementedError
 
     def parts(self) -> dict[str, Any]:
-        """Return what the file says, by name, of a file that was just read."""
+        """Return the parts of the file by name, right after it was read."""
         raise NotImplementedError
 
     def content(self) -> bytes:
-        """Return the file with what was filled."""
+        """Return the content of the file with the filled translations."""
         raise NotImplementedError
 
     def opened(self, path: str) -> "Catalogue":
-        """Return another file, read as this one."""
+        """Read another file with the options of this one."""
         return type(self)(path)
 
     def differences(self) -> list[str]:
@@ -154,7 +154,7 @@ class Catalogue:
             again.write_bytes(self.content())
             try:
                 written = self.opened(str(again)).parts()
-            except (OSError, ValueError, SyntaxError) as error:  # the readers raise these for a broken file
+            except (OSError, ValueError, SyntaxError) as error:  # the readers raise these errors for a broken file
                 return [f"the whole file: {error}"]
         expected = self.opened(self.path).parts() | self.filled
         return [name for name in {**expected, **written} if expected.get(name) != written.get(name)]

@@ -1,7 +1,8 @@
-"""The natural translation where it fits, else the best one within the limit: what both recipes share.
+"""Take the natural translation if it fits, otherwise the best one within the limit; both recipes share this.
 
-A plain model translates, or the length-controlled one without a length. What does not fit is written again, at several
-shorter lengths, by the length-controlled model, and by the plain one under a maximum. The plain one scores all.
+A plain model translates, or the length-controlled one without a length. A text that does not fit is generated again,
+at several shorter lengths, by the length-controlled model, and by the plain one under a maximum. The plain one scores
+all.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from hf_lenctrl.inference.ranking import log_probabilities
 from hf_lenctrl.length_units import count_texts
 
 
-LENGTHS = 8  # that a sentence is written at, beside its natural one
+LENGTHS = 8  # number of lengths of a sentence, beside its natural one
 BEAMS = 4  # outputs for each length
 CHOICES = 500  # most combinations of candidates for a text of several sentences
 MARKS = ".!?…"
@@ -39,7 +40,7 @@ NUMBER = re.compile(
     r"|twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety|hundred|thousand|million|half|quarter)\b",
     re.I,
 )
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # but tab and newline
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # control characters except tab and newline
 NEGATION = re.compile(r"\b(?:not|no|never|none|nobody|nothing|nowhere|neither|nor|cannot|without)\b|n't\b", re.I)
 
 
@@ -95,7 +96,7 @@ class Fitter:
     def __init__(
         self, plain_model=None, model=None, *, length_unit=None, min_score=-1.0, shorten=False, batch_size=16
     ):
-        task: Any = "length-controlled-generation"  # the stubs of Transformers know its own tasks alone
+        task: Any = "length-controlled-generation"  # the stubs of Transformers only know its own tasks
         options: dict[str, Any] = {"batch_size": batch_size, "progress_bar": False}
         if plain_model is None and model is None:
             raise ValueError("a model must be named, got none; pass --model, --plain_model or both")
@@ -107,26 +108,26 @@ class Fitter:
         self.unit = length_unit or own or "character"
         self.min_score, self.shorten = min_score, shorten
         self._chrf = CHRF()
-        self._natural: dict[str, list[str]] = {}  # of each sentence: the plain model's n best
+        self._natural: dict[str, list[str]] = {}  # sentence -> the plain model's n best translations
         self._shorter: dict[str, set[str]] = {}
         self._scores: dict[tuple[str, str], float] = {}
         self._agreement: dict[str, float] = {}
 
     def fit(self, requests: Sequence[Request]) -> list[Fitted]:
-        """Translate; a sentence that several requests share is translated once."""
+        """Translate the requests within their limits; a sentence that several requests share is translated once."""
         self._translate(requests)
         open_ = [request for request in requests if not self._fits(request)]
         self._write_shorter(open_)
         return [self._choose(request) for request in requests]
 
     def count(self, text: str) -> int:
-        """Units of a text."""
+        """Count the units of a text."""
         return count_texts(self.plain.tokenizer, [text], self.unit)[0]
 
     def agreement(self, requests: Sequence[Request]) -> list[float]:
         """
-        How alike the natural translation and those of other paths are: chrF from 0 to 100, of the least alike
-        sentence. Other paths: the sentence with another final mark, and the length-controlled model.
+        Measure how similar the natural translation and those of other paths are: chrF from 0 to 100, of the least
+        similar sentence. The other paths are the sentence with another final mark, and the length-controlled model.
         """
         new = {sentence for request in requests for sentence in request.sentences} - self._agreement.keys()
         said = [] if self.shorten else sorted(sentence for sentence in new if re.search(r"\w", sentence))
@@ -152,7 +153,7 @@ class Fitter:
     def _translate(self, requests: Sequence[Request]) -> None:
         new = list(dict.fromkeys(s for request in requests for s in request.sentences if s not in self._natural))
         said = [] if self.shorten else [sentence for sentence in new if re.search(r"\w", sentence)]
-        self._natural |= {sentence: [sentence] for sentence in new if sentence not in said}  # "..." stays as it is
+        self._natural |= {sentence: [sentence] for sentence in new if sentence not in said}  # "..." does not change
         if said:
             outputs = self.plain(said, num_beams=2 * BEAMS, num_return_sequences=2 * BEAMS, length_unit=self.unit)
             for sentence, best in zip(said, outputs, strict=True):
@@ -160,14 +161,14 @@ class Fitter:
         self._score({sentence: self._natural[sentence] for sentence in new})
 
     def _write_shorter(self, requests: Sequence[Request]) -> None:
-        """Candidates for each sentence, from the length at which it alone makes the text fit."""
+        """Generate candidates for each sentence, from the length at which this sentence alone makes the text fit."""
         wanted: dict[str, set[int]] = {}
         for request in requests:
             counts = [self.count(self._best(sentence)) for sentence in request.sentences]
             total = sum(counts) + len(counts) - 1
             excess = max(0, total - (total if request.limit is None else request.limit))
             for sentence, count in zip(request.sentences, counts, strict=True):
-                # a single sentence gives all of the excess, of several each may give a part
+                # a single sentence must save the whole excess; each of several sentences may save a part
                 last = count - 1 if len(counts) > 1 else min(count - excess, count - 1)
                 first = count - excess if len(counts) > 1 else last - LENGTHS + 1
                 steps = range(last, min(first, last) - 1, -max(1, (last - first + 1) // LENGTHS))
@@ -199,20 +200,21 @@ class Fitter:
             batch = pairs[start : start + 64]
             sources, outputs = zip(*batch, strict=True)
             sums = log_probabilities(self.plain.model, self.plain.tokenizer, sources, outputs)
-            tokens = [len(ids) for ids in self.plain.tokenizer(text_target=list(outputs))["input_ids"]]  # with EOS
+            # the count includes EOS
+            tokens = [len(ids) for ids in self.plain.tokenizer(text_target=list(outputs))["input_ids"]]
             self._scores |= {pair: total / n for pair, total, n in zip(batch, sums, tokens, strict=True)}
 
     def _candidates(self, sentence: str, several: bool) -> list[tuple[float, float, str]]:
-        """Value, score and text; the natural text first, then the most probable that keeps most of its letters."""
+        """Return value, score and text of candidates: the natural text, then the most probable and similar ones."""
         natural = self._natural[sentence]
         texts = {*natural, *self._shorter.get(sentence, ())}
         scores = {text: self._scores[sentence, text] for text in texts}
         kept = [text for text in texts if text == natural[0] or scores[text] >= self.min_score]
-        # as in MBR decoding: a text like the model's natural one probably has its meaning
+        # minimum Bayes risk decoding: a text similar to the model's natural one probably has its meaning
         value = {text: scores[text] + self._chrf.sentence_score(text, [natural[0]]).score / 100 for text in kept}
         rows = [(value[text], scores[text], like(sentence, text)) for text in kept]
         rows.sort(key=lambda row: (-row[0], row[2]))
-        if several:  # those that no shorter one is better than, spread over the lengths
+        if several:  # the Pareto front of length and value, spread over the lengths
             best: list[tuple[float, float, str]] = []
             for row in sorted(rows, key=lambda row: (self.count(row[2]), -row[0])):
                 best += [row] if not best or row[0] > best[-1][0] else []
@@ -259,7 +261,7 @@ def sentences(text: str) -> list[str]:
 
 def like(source: str, text: str) -> str:
     """
-    With the final mark of the source in place of a final dot, and without a dot that the source does not have.
+    Copy the final mark of the source in place of a final dot, and remove a dot that the source does not have.
 
     >>> like("Alle Bilder", "All pictures."), like("Wählen Sie:", "Choose."), like("Los!", "Go.")
     ('All pictures', 'Choose:', 'Go!')
@@ -272,7 +274,7 @@ def like(source: str, text: str) -> str:
 
 def keeps(natural: str, text: str) -> bool:
     """
-    Whether a shorter text keeps the natural one's numbers and negation (English words) and its final mark.
+    Return whether a shorter text keeps the natural one's numbers and negation (English words) and its final mark.
 
     >>> keeps("I didn't leave the door open.", "I left the door open.")
     False
@@ -285,7 +287,7 @@ def keeps(natural: str, text: str) -> bool:
 @lru_cache(maxsize=100_000)
 def columns(text: str) -> int:
     """
-    Display columns of one line, as terminals count them; a control character has none.
+    Return the display columns of one line, by the rules of terminals; a control character has no column.
 
     >>> columns("日本"), columns("a\\x07b")
     (4, 2)
@@ -294,13 +296,13 @@ def columns(text: str) -> int:
 
 
 def control_fault(text: str) -> str:
-    """Why a text with a control character is not translated, else an empty text."""
+    """Return the reason if a text has a control character and is not translated, or an empty text."""
     found = CONTROL.search(text)
     return "" if found is None else f"a control character, U+{ord(found[0]):04X}"
 
 
 def add_options(parser: argparse.ArgumentParser, min_score: float) -> None:
-    """The options of both recipes."""
+    """Add the options of both recipes."""
     add = parser.add_argument
     add("--input_file", required=True, help="the file with the texts to translate")
     add("--output_file", required=True, help="where the translated file goes")
@@ -313,7 +315,7 @@ def add_options(parser: argparse.ArgumentParser, min_score: float) -> None:
 
 
 def check_files(args: argparse.Namespace, *names: str) -> None:
-    """Stop where a file that an option names is missing."""
+    """Stop if a file that an option names is missing."""
     for name in names:
         path = getattr(args, name)
         if path is not None and not Path(path).is_file():
@@ -321,7 +323,7 @@ def check_files(args: argparse.Namespace, *names: str) -> None:
 
 
 def fitter(args: argparse.Namespace) -> Fitter:
-    """The `Fitter` that the options name."""
+    """Build the `Fitter` of the options."""
     if Path(args.output_file).resolve() == Path(args.input_file).resolve():
         raise ValueError(f"output_file must be another file than input_file, got {args.output_file!r} for both")
     options = {"length_unit": args.length_unit, "min_score": args.min_score, "shorten": args.shorten}
@@ -329,7 +331,7 @@ def fitter(args: argparse.Namespace) -> Fitter:
 
 
 def write_report(folder: str, lines: list[str], report: dict) -> None:
-    """`report.md` and `report.json`."""
+    """Write `report.md` and `report.json`."""
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     (path / "report.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -337,7 +339,7 @@ def write_report(folder: str, lines: list[str], report: dict) -> None:
 
 
 def cell(text: str) -> str:
-    """A text in a Markdown table."""
+    """Escape a text for a Markdown table."""
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " / ")
 
 
@@ -349,15 +351,16 @@ def run(main: Callable[[], None], name: str) -> None:
     except Exception as error:
         last = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
         ours = {Path(__file__).resolve().parent, Path(hf_lenctrl.__file__).resolve().parent} & set(last.parents)
-        of_a_file = isinstance(error, (OSError, SyntaxError, UnicodeError, json.JSONDecodeError))  # XML's is of syntax
+        # the XML error is a SyntaxError
+        of_a_file = isinstance(error, (OSError, SyntaxError, UnicodeError, json.JSONDecodeError))
         if not of_a_file and not (isinstance(error, ValueError) and ours):
             raise
         sys.exit(f"{name}: {' '.join(str(error).split())}")
 
 
 def quiet() -> None:
-    """Leave out what a reader of the report does not need."""
+    """Hide log messages that a reader of the report does not need."""
     warnings.filterwarnings("ignore", message="Recommended: pip install sacremoses")
-    logging.getLogger("hf_lenctrl").setLevel(logging.ERROR)  # candidates at lengths that are rare in training
+    logging.getLogger("hf_lenctrl").setLevel(logging.ERROR)  # some candidates have lengths that are rare in training
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()

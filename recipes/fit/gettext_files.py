@@ -15,9 +15,9 @@ class Gettext(Catalogue):
     A filled entry is marked fuzzy. Only the lines of its msgstr and of its flags change.
     """
 
-    # in a line of a text: an escape that polib does not read, such as \a
+    # polib does not read such an escape in a line of a text, for example \a
     ESCAPE = re.compile(r'(?<!\\)(?:\\\\)*\\[^\\ntrvbf"]')
-    # msgids that a translator replaces by names and addresses
+    # a translator replaces these msgids by names and addresses
     CREDITS = re.compile(r"translators?[-_]credits?|your (?:names|emails)", re.I)
 
     def __init__(self, path: str, sources: str | None = None):
@@ -31,7 +31,7 @@ class Gettext(Catalogue):
         other = None if sources is None else polib.pofile(sources, **options)
         self._sources = None if other is None else {_id(entry): entry for entry in other if not entry.obsolete}
         self._entries: dict[str, tuple[int, Any, int | None]] = {}
-        self._new: dict[int, dict[int | None, str]] = {}  # texts of each entry, by their form
+        self._new: dict[int, dict[int | None, str]] = {}  # entry -> form -> text
 
     def entries(self) -> list[Entry]:
         rows = []
@@ -39,7 +39,7 @@ class Gettext(Catalogue):
             if entry.obsolete:
                 continue
             source = entry if self._sources is None else self._sources.get(_id(entry))
-            comment = "\n\n".join([entry.comment, entry.tcomment, *entry.flags])  # max-length:30 is a flag of Weblate
+            comment = "\n\n".join([entry.comment, entry.tcomment, *entry.flags])  # Weblate has a flag max-length:30
             strange = any(self.ESCAPE.search(self.lines[n]) for own in self._places(entry).values() for n in own)
             for form in (0, 1) if entry.msgid_plural else (None,):
                 key = f"{number}: {entry.msgid}" + ("" if form is None else f" [{form}]")
@@ -92,7 +92,7 @@ class Gettext(Catalogue):
                 continue
             places = self._places(entry)
             last = max(own.stop for own in places.values())
-            # the last line first, so that the places of the others stay
+            # the last line is changed first, so that the places of the others stay valid
             for form, text in sorted(self._new[number].items(), key=lambda item: -(item[0] or 0)):
                 name = "msgstr" if form is None else f"msgstr[{form}]"
                 own = places.get(name, range(last, last))
@@ -107,14 +107,14 @@ class Gettext(Catalogue):
         return (content if ended else content.removesuffix(self.newline)).encode(self.file.encoding)
 
     def _places(self, entry) -> dict[str, range]:
-        """The lines of each text of an entry, of its flags (`"#,"`) and of its former texts (`"#|"`)."""
+        """Return the lines of each text of an entry, of its flags (`"#,"`) and of its former texts (`"#|"`)."""
         places: dict[str, range] = {}
         name = ""
         for number in range(max(entry.linenum, 1) - 1, len(self.lines)):
             line = self.lines[number].lstrip("\ufeff \t")
             match = re.match(r"msgctxt|msgid_plural|msgid|msgstr(?:\[\d\])?|#[,|]", line)
             if name.startswith("msgstr") and (line.startswith("#") or match and not match[0].startswith("msgstr")):
-                break  # the next entry
+                break  # the next entry begins here
             if match:
                 name = match[0]
                 places.setdefault(name, range(number, number + 1))

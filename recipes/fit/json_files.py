@@ -1,4 +1,4 @@
-"""JSON and ARB: which of its texts a program shows, by the shapes of known formats; nothing else changes."""
+"""JSON and ARB: find the texts that a program shows, by the shapes of known formats; nothing else changes."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from entries import Catalogue, Entry, unique
 
 PLURALS = frozenset({"zero", "one", "two", "few", "many", "other"})
 PLURAL = re.compile(r"(.+)_(?:zero|one|two|few|many|other|plural)", re.S)  # keys of i18next
-META = re.compile(r"@|\$schema$|_+comments?$|//$|smartling$")  # keys about other keys, settings
+META = re.compile(r"@|\$schema$|_+comments?$|//$|smartling$")  # keys that describe other keys, and settings
 ABOUT = ("description", "comment", "developer_comment", "notes", "context")
 LIMIT = "character_limit"
 
@@ -80,7 +80,7 @@ class Json(Catalogue):
         self.encoding = "utf-8-sig" if raw.startswith(b"\xef\xbb\xbf") else "utf-8"
         self.text, self.keys = raw.decode(self.encoding), keys
         try:
-            self.data = json.loads(self.text)  # raises for invalid JSON
+            self.data = json.loads(self.text)  # this raises an error for invalid JSON
         except RecursionError as error:
             raise ValueError(f"{path} is nested too deeply to be read") from error
         self.fuzzy: dict[str, str] = json.loads(marks.read_text(encoding="utf-8")) if marks.exists() else {}
@@ -154,7 +154,7 @@ class Json(Catalogue):
             self._marked[row.key] = self.filled[row.key]
 
     def parts(self) -> dict[str, Any]:
-        """Return each string; of this file its entries alone have names."""
+        """Return each string by its path; only the entries of this file have names."""
         found: list[tuple[tuple, str, tuple[int, int]]] = []
         find_strings(self.text, 0, (), found)
         rest = [(path, value) for path, value, _ in found if not self._is_text(path)]
@@ -182,7 +182,7 @@ def _at(value: Any, path: tuple) -> Any:
 
 
 def _comment(message: Any) -> str:
-    """Return what a message says about itself."""
+    """Return the comment of a message."""
     if not isinstance(message, dict):
         return ""
     notes = [note for name in ABOUT for note in _listed(message.get(name)) if isinstance(note, str)]
@@ -196,7 +196,7 @@ def _listed(value: Any) -> list:
 
 def _plural(path: tuple, paths: set[tuple]) -> str:
     """
-    Return the plural that a text is a form of, else an empty text.
+    Return the plural that a text is a form of, or an empty text.
 
     >>> paths = {("cat_one",), ("cat_other",), ("dog",), ("dog_plural",), ("hat", "one"), ("hat", "other")}
     >>> [_plural(path, paths) for path in sorted(paths)]
@@ -213,16 +213,16 @@ def _plural(path: tuple, paths: set[tuple]) -> str:
 
 
 def whole(text: str) -> str:
-    """Return a text with each half of a surrogate pair written as its escape."""
+    """Replace each half of a surrogate pair in a text by its escape."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def find_strings(content: str, start: int, path: tuple, found: list) -> int:
     """
-    Add the path, the value and the place of each text of a JSON value that begins at `start`.
+    Find the path, the value and the place of each text of a JSON value that begins at `start`; add them to `found`.
 
     Returns:
-        `int`: Where the value ends.
+        `int`: The position where the value ends.
 
     >>> found = []
     >>> find_strings('{"a": ["x", 1]}', 0, (), found), found
@@ -230,7 +230,7 @@ def find_strings(content: str, start: int, path: tuple, found: list) -> int:
     """
 
     def skip(at: int) -> int:
-        return re.compile(r"[\s,:]*").match(content, at).end()  # type: ignore[union-attr]  # it matches nothing too
+        return re.compile(r"[\s,:]*").match(content, at).end()  # type: ignore[union-attr]  # it also matches the empty text
 
     start = skip(start)
     if content[start] == '"':

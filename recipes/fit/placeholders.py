@@ -1,7 +1,7 @@
-"""Keep what a model must not touch: placeholders, tags, entities, escapes, accelerators.
+"""Protect the parts that a model must not change: placeholders, tags, entities, escapes, accelerators.
 
 A string is cut into pieces. Placeholders at an edge of a piece stay outside of it. Inside, stand-ins that the model
-copies take their place: names and numbers. What comes back is counted.
+copies take their place: names and numbers. The script counts them in the output.
 """
 
 import re
@@ -19,43 +19,44 @@ ARGUMENT = (
     r"|\$[A-Za-z_]\w*\$"  # web extensions
 )
 PLACEHOLDER = re.compile(
-    r"<xliff:g\b[^<>]*>[^<>]*</xliff:g>"  # Android: not to be translated
-    rf"|<\w[^<>]*>(?:{ARGUMENT})</\w+>|{ARGUMENT}"  # with tags around it too
+    r"<xliff:g\b[^<>]*>[^<>]*</xliff:g>"  # Android marks text that must not be translated
+    rf"|<\w[^<>]*>(?:{ARGUMENT})</\w+>|{ARGUMENT}"  # an argument may have tags around it
     r"|<[^<>]+>|&#?\w+;"  # tags, entities
     r"|https?://[^\s<>]+|[^\s<>]+@[^\s<>]+\.\w+"  # addresses
 )
 COUNT = re.compile(r"%(?:\(\w+\)|\d+\$)?[-+#0]*\d*(?:\.\d+)?[hlzjt]*[diuf]|\{n\}|\{count\}|\{num\w*\}")
 ACCELERATOR = re.compile(r"&(?=\w)|(?<!\w)_(?=\w)|(?<=\w)_(?=[A-Za-zÄÖÜäöü])")
 LINE = re.compile(r"((?:\r?\n|\t)+)")
-# signs that look like an argument of a syntax that `ARGUMENT` does not have
+# signs that look like an argument in a syntax that `ARGUMENT` lacks
 UNKNOWN = re.compile(
     r"[%#$@!:~^&](?=[^\W\d]|[{(\[<])|([~*^+=`])\w[\w.-]*\1|\$\d|%['+#*-]|% +[-+#\d.]*[diouxXeEfFgGcrsap](?![\w'’])"
     r"|\[\[|\]\]|\[\w[^\]]*\]|''|__(?=[^\W_])|(?<=[^\W_])__|\||\\"
 )
-# one word with signs inside: the format of a date, a language, a file, an address of a page
+# one word with signs inside: the format of a date, a language, a file, or the address of a page
 NAME = re.compile(
     r"[a-z]{2,3}[-_][A-Z]{2}|[dDmMyYhHsSEa]{1,4}(?:[-/.: ]+[dDmMyYhHsSEa]{1,4})+|\S*[\w}][.=/]+[^\W\d_A-ZÄÖÜ]\S*"
 )
-# signs and numbers that a translation keeps; punctuation differs between languages
+# a translation keeps these signs and numbers; punctuation differs between languages
 SIGNS = re.compile(r"[^\w\s.,;:!?…'\"„“”‚‘’«»‹›–—¿¡-]+|_+")
-# what stays outside a piece: tags, punctuation, an argument that a colon parts from the text
+# these stay outside a piece: tags, punctuation, an argument before or after a colon
 BEFORE = rf"(?:{ARGUMENT})(?=[\W_]*:)|[^\w%{{<&$»«„“”\"'‚‘’›‹]"
 AFTER = rf":[^\w%{{<&$]*(?:{PLACEHOLDER.pattern})|[^\w%{{}}<>&$;.!?…:,»«„“”\"'‚‘’›‹]"
 QUOTES = "„“”»«\"'‚‘’›‹"
-QUOTED = re.compile(rf"[{QUOTES}](?:{PLACEHOLDER.pattern})[{QUOTES}]|{PLACEHOLDER.pattern}")  # the quotes go along
-# German or French as the model reads it, English as it writes it; tried in this order
+# the quotes belong to the placeholder
+QUOTED = re.compile(rf"[{QUOTES}](?:{PLACEHOLDER.pattern})[{QUOTES}]|{PLACEHOLDER.pattern}")
+# stand-in in the German or French source, and in the English output; they are tried in this order
 NAMES = [("Tom", "Maria", "Paris"), ("Maria", "Tom", "Boston"), ("Paris", "Boston", "Tom")]
 NUMBERS = [("50", "100", "30"), ("100", "50", "20"), ("30", "20", "100")]
 WRITTEN = {"Maria": "Mary"}
 
 
 class Unprotectable(ValueError):
-    """A string that cannot be taken apart and put together again."""
+    """The error for a string that cannot be split into pieces and restored."""
 
 
 @dataclass
 class Piece:
-    """Text between two things that stay: edges, its sentences, and the stand-in of each placeholder inside."""
+    """A piece of text: the edges that stay, its sentences, and the stand-in of each placeholder inside."""
 
     before: str
     texts: list[str]
@@ -65,7 +66,7 @@ class Piece:
 
 def everything(text: str) -> Counter:
     """
-    Count what a translation has as often as its source: placeholders, tags, entities, line ends, signs, numbers.
+    Count the parts that a translation must have as often as its source: placeholders, tags, line ends, numbers, ...
 
     >>> dict(everything("100 % of {name}"))
     {'{name}': 1, '%': 1, '{': 1, '}': 1, '100': 1}
@@ -75,14 +76,14 @@ def everything(text: str) -> Counter:
 
 
 def mark_of(text: str) -> str:
-    """Return the accelerator's mark of a text, `""` without one."""
+    """Return the mark of a text's accelerator, `""` without one."""
     found = [m for m in ACCELERATOR.finditer(text) if not any(a <= m.start() < b for a, b in spans(text))]
     return found[0][0] if len(found) == 1 and text.count(found[0][0]) == 1 else ""
 
 
 def protect(text: str, variant: int = 0, marked: bool = True) -> tuple[list[Piece | str], str]:
     """
-    Take a string apart.
+    Protect a string: split it into pieces with stand-ins.
 
     Args:
         variant (`int`): Which stand-ins, below `len(NAMES)`.
@@ -125,10 +126,10 @@ def spans(text: str) -> list[tuple[int, int]]:
 
 
 def piece(line: str, variant: int) -> Piece | str:
-    """A line without line ends; as it is where it has no word."""
+    """Build the piece of a line without line ends; a line without a word does not change."""
     before, core, after = edges(line, "|<[^<>]+>")
     if re.findall(r"<(\w+)[^<>/]*>", before) != re.findall(r"</(\w+)>", after)[::-1]:
-        before, core, after = edges(line, "")  # the tags are about a part of the sentence
+        before, core, after = edges(line, "")  # the tags surround a part of the sentence
     if not re.search(r"[^\W\d_]{2}", without(core)):
         return line
     names, numbers = list(NAMES[variant]), list(NUMBERS[variant])
@@ -152,28 +153,28 @@ def piece(line: str, variant: int) -> Piece | str:
 
 
 def edges(line: str, tags: str) -> tuple[str, str, str]:
-    """What stays before a piece, the piece, and what stays after it."""
+    """Return the edge before a piece, the piece, and the edge after it."""
     first, last = re.compile(rf"(?:{BEFORE}{tags})*"), re.compile(rf"(?:{AFTER}{tags})*\Z")
-    start = max(match.end() for match in [first.match(line)] if match)  # both match the empty string
+    start = max(match.end() for match in [first.match(line)] if match)  # both patterns match the empty string
     end = start + max(match.start() for match in [last.search(line[start:])] if match)
     return line[:start], line[start:end], line[end:]
 
 
 def without(text: str) -> str:
-    """The text with placeholders blanked, at the same positions."""
+    """Return the text with blanks in place of placeholders, at the same positions."""
     return PLACEHOLDER.sub(lambda match: " " * len(match[0]), text)
 
 
 def restore(parts: list[Piece | str], outputs: list[str], mark: str, source: str) -> str | None:
     """
-    Put a string together.
+    Restore a string from its pieces and outputs.
 
     Args:
         outputs (`list[str]`): One for each sentence of the pieces.
         source (`str`): The string that was taken apart.
 
     Returns:
-        `None` where the output does not have everything of the source as often.
+        The string, or `None` if the output does not have every part of the source as often.
     """
     rest, written = list(outputs), []
     for part in parts:
@@ -193,7 +194,7 @@ def restore(parts: list[Piece | str], outputs: list[str], mark: str, source: str
 
 
 def accelerate(text: str, source: str, mark: str) -> str | None:
-    """The mark before the source's letter, or else before the first letter that is no placeholder's."""
+    """Put the accelerator's mark before the source's letter, or else before the first letter outside placeholders."""
     key = source[source.index(mark) + 1]
     free = [m.start() for m in re.finditer(r"[^\W\d_]", without(text))]
     places = [i for i in free if text[i].lower() == key.lower()] or free

@@ -23,13 +23,13 @@ from gettext_files import Gettext
 from placeholders import NAMES, Piece, Unprotectable, mark_of, protect, restore
 
 
-SURE = -0.2  # a score from which on a text is not doubtful
-ALIKE = 80  # chrF to the translation by another path under which it is
-BELOW = 0.25  # of a score under the median of the file
+SURE = -0.2  # a text with at least this score is not doubtful
+ALIKE = 80  # a text whose chrF to the translation by another path is lower is doubtful
+BELOW = 0.25  # a score so far under the median of the file is doubtful
 
 
 def width(text: str) -> int:
-    """Return the columns of the widest line; placeholders count as they are written, tags do not."""
+    """Return the columns of the widest line; placeholders count with all their characters, tags do not count."""
     lines = re.sub(r"</?[a-zA-Z][^<>]*>", "", text).replace("\t", " ").replace("\r", "").split("\n")
     return max(columns(line) for line in lines)
 
@@ -41,7 +41,7 @@ def too_long(row: Entry, limit: int | None) -> bool:
 
 
 def lay_out(source: str, parts: list[Piece | str], mark: str, limit: int | None, outputs: list[str]) -> str | None:
-    """The string, or `None` where a placeholder is lost or it is too long."""
+    """Restore the string; return `None` if a placeholder is lost or the string is too long."""
     text = restore(parts, outputs, mark, source)
     if text is None or (limit is not None and width(text) - len(mark) > limit):
         return None
@@ -49,23 +49,23 @@ def lay_out(source: str, parts: list[Piece | str], mark: str, limit: int | None,
 
 
 def request(row: Entry, limit: int | None, variant: int) -> Request:
-    """A string with one set of stand-ins; raises `Unprotectable`."""
+    """Build the request of a string with one set of stand-ins; raise `Unprotectable` if this is impossible."""
     parts, mark = protect(row.source, variant, row.marked)
     pieces = [part for part in parts if isinstance(part, Piece)]
     texts = [text for part in pieces for text in part.texts]
     if not texts:
         raise Unprotectable("nothing to translate")
     room = limit
-    if limit is not None:  # of the sentences, with the stand-ins
+    if limit is not None:  # the room of the sentences, with the stand-ins
         placed = [item for part in pieces for item in part.inside.items()]
         outside = max(width(part.before) + width(part.after) for part in pieces)
         room = max(1, limit - outside - sum(width(held) - len(name) for name, held in placed))
-        room += limit * (len(pieces) - 1)  # a line each
+        room += limit * (len(pieces) - 1)  # each piece has its own line
     return Request(texts, room, partial(lay_out, row.source, parts, mark, limit))
 
 
 def best(choices: list[tuple[Fitted, Request]], least: float) -> tuple[Fitted, Request, str]:
-    """The most probable of several stand-ins' translations, and why none is good enough, else an empty text."""
+    """Return the most probable translation of all sets of stand-ins, and the reason if none is good enough."""
     fits = [choice for choice in choices if choice[0].layout is not None]
     chosen, own = max(fits or choices, key=lambda choice: choice[0].score)
     if not fits:
@@ -75,7 +75,7 @@ def best(choices: list[tuple[Fitted, Request]], least: float) -> tuple[Fitted, R
 
 def doubt(score: float, agreement: float, middle: float) -> str:
     """
-    Why a text that fits is doubtful, else an empty text.
+    Return the reason why a text that fits is doubtful, or an empty text.
 
     Args:
         score (`float`): Its mean log-probability of a token.
@@ -115,7 +115,7 @@ def to_do(
 
 
 def translate(todo: list[tuple[Entry, int | None]], fit, least: float) -> list[dict]:
-    """Return a row of the report for each entry: what it becomes, or why it stays."""
+    """Translate the entries; return a row of the report for each: its new text, or the reason why it stays."""
     asked: list[tuple[int, Request]] = []
     rows: list[dict] = []
     for i, (row, limit) in enumerate(todo):
@@ -170,7 +170,7 @@ def fill(done: list[dict], build: Callable[[], tuple[Catalogue, dict[str, Entry]
     for entry in entries.values():
         plurals.setdefault(entry.plural or f"key {entry.key}", []).append(entry)
     by_key = {row["key"]: row for row in done}
-    filled(written(done))  # for the texts that the file cannot hold
+    filled(written(done))  # this finds the texts that the file cannot hold
     for forms in plurals.values():
         own = written([by_key[form.key] for form in forms if form.key in by_key])
         kept = {row["key"] for row in own} | {
@@ -179,7 +179,7 @@ def fill(done: list[dict], build: Callable[[], tuple[Catalogue, dict[str, Entry]
         if own and not {form.key for form in forms} <= kept:
             leave(own, "another form of the plural has no translation")
     catalogue = filled(written(done))
-    if catalogue.differences():  # find the texts that change other parts
+    if catalogue.differences():  # find the texts that would change other parts
         for forms in plurals.values():
             own = written([by_key[form.key] for form in forms if form.key in by_key])
             if own and (names := filled(own).differences()):
@@ -189,12 +189,12 @@ def fill(done: list[dict], build: Callable[[], tuple[Catalogue, dict[str, Entry]
 
 
 def written(rows: list[dict]) -> list[dict]:
-    """Return the rows that have an output."""
+    """Return the rows with an output."""
     return [row for row in rows if row["output"] is not None]
 
 
 def leave(rows: list[dict], fault: str) -> None:
-    """Make the outputs of rows suggestions."""
+    """Turn the outputs of rows into suggestions."""
     for row in rows:
         row |= {"suggestion": row["output"], "output": None, "fault": fault, "shortened": False}
 
@@ -219,7 +219,7 @@ def summary(entries: list[Entry], rows: list[dict], most: dict[str, int], values
 
 
 def markdown(figures: dict, rows: list[dict]) -> list[str]:
-    """The lines of report.md."""
+    """Return the lines of report.md."""
     lines = ["# Strings within their limits", "", "| | strings |", "|---|---|"]
     lines += [f"| {name.replace('_', ' ')} | {value} |" for name, value in figures.items()]
     parts = [("Written: read them", [row for row in rows if row["output"] is not None], "output", "score")]
@@ -259,7 +259,7 @@ def main(argv=None) -> None:
 
 
 def open_files(args: argparse.Namespace) -> tuple[list[Entry], dict[str, int], Callable[[], Any]]:
-    """Return the entries with the translations so far, the limits by key, and what `fill` builds."""
+    """Open the files; return the entries with the translations so far, the limits by key, and `build` of `fill`."""
     most = limits(args.limits_file)
     other = None if args.existing_file is None else read(args.existing_file, json_keys=args.json_keys)
     theirs = [] if other is None else other.entries()
@@ -289,14 +289,14 @@ def open_files(args: argparse.Namespace) -> tuple[list[Entry], dict[str, int], C
 
 
 def check_output(args: argparse.Namespace, entries: list[Entry]) -> None:
-    """Raise where output_file exists and has finished translations that would be lost."""
+    """Raise `ValueError` if output_file exists and has finished translations that would be lost."""
     path = Path(args.output_file)
     if not path.exists() or (args.existing_file and path.resolve() == Path(args.existing_file).resolve()):
         return
     try:
         there = read(str(path), json_keys=args.json_keys)
     except (OSError, ValueError, SyntaxError):
-        return  # no file of strings
+        return  # the output is not a file of strings
     known = {(row.key, text) for row in entries for text in (row.source, row.target, "")}
     of_po = isinstance(there, Gettext)
     texts = [(row.key, row.target if of_po else row.source) for row in there.entries() if not row.fuzzy]

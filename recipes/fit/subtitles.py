@@ -3,8 +3,8 @@
     python recipes/fit/subtitles.py --input_file docs/samples/film.de.srt --output_file film.en.srt \\
         --report_dir film_report --model models/translate_to_english
 
-Times, number and order of the cues stay. A text that cannot fit is written whole, and the report lists it. A sentence
-that goes over several cues is translated as one and divided again.
+Times, number and order of the cues stay. A text that cannot fit is written completely, and the report lists it. A
+sentence over several cues is translated as one and divided again.
 """
 
 import argparse
@@ -38,8 +38,8 @@ GUIDES: dict[str, tuple[float, float, int]] = {
 }
 NETFLIX = {language: guide for languages, guide in GUIDES.items() for language in languages.split()}
 TED = 21.0, 42  # TED Translators Cheat-sheet, for all languages
-LINES = 2  # of a cue, in all of these guides
-CONTINUED = re.compile(r"[^.!?…。！？؟।۔:\"“”«»)\]♪]$")  # a cue that does not end its sentence
+LINES = 2  # lines of a cue in all of these guides
+CONTINUED = re.compile(r"[^.!?…。！？؟।۔:\"“”«»)\]♪]$")  # it matches a cue that does not end its sentence
 # Arrows, addresses and signs that have no other form in another language.
 SIGN = re.compile(r"[-=]+>|<[-=]+|\w+://\S*\w|www\.\S*\w|\S+@\S*\w|[@#]\w+|[*=+_|~^#@{}\[\]]")
 
@@ -53,11 +53,11 @@ class Limits:
     lines: int
 
     def budget(self, cue: Cue) -> int:
-        """Columns of the text of a cue, a line break counting as a space."""
+        """Return the columns that the text of a cue may have; a line break counts as a space."""
         return max(0, int(min(self.speed * cue.seconds + 1e-6, self.columns * self.lines + self.lines - 1)))
 
     def faults(self, cue: Cue, lines: Sequence[str]) -> list[str]:
-        """Return the limits that a cue breaks in which a viewer sees these lines."""
+        """Return the limits that a cue with these visible lines breaks."""
         found = [] if fill(lines) <= self.speed * cue.seconds + 1e-6 else ["speed"]
         found += ["columns"] if any(columns(line) > self.columns for line in lines) else []
         return found + (["lines"] if len(lines) > self.lines else [])
@@ -81,12 +81,12 @@ class Passage:
 
 
 def fill(lines: Sequence[str]) -> int:
-    """Columns of a cue, a line break counting as a space."""
+    """Return the columns of a cue; a line break counts as a space."""
     return columns(" ".join(lines))
 
 
 def passages(cues: Sequence[Cue], most_gap: float, most_cues: int) -> list[Passage]:
-    """Join neighbours where the first does not end its sentence; `most_gap` milliseconds apart."""
+    """Join neighbouring cues into a passage if the first does not end its sentence, at most `most_gap` ms apart."""
     groups: list[list[Cue]] = []
     for cue in cues:
         last = groups[-1][-1] if groups else None
@@ -109,14 +109,14 @@ def continues(last: Cue, cue: Cue, most_gap: float) -> bool:
 
 def lay_out(passage: Passage, limits: Limits, outputs: list[str], loose: bool = False) -> list[list[str]] | None:
     """
-    The lines of each cue of a passage.
+    Lay out the lines of each cue of a passage.
 
     Args:
         outputs (`list[str]`): One for each sentence.
         loose (`bool`): Keep the whole text, over the limits.
 
     Returns:
-        `None` where the text does not fit.
+        The lines, or `None` if the text does not fit.
     """
     text = " ".join(outputs)
     if len(passage.cues) > 1:
@@ -133,7 +133,7 @@ def lay_out(passage: Passage, limits: Limits, outputs: list[str], loose: bool = 
 
 
 def divide(cues: Sequence[Cue], limits: Limits, text: str, loose: bool) -> list[list[str]] | None:
-    """A text over several cues: near the share that each has of the source, at a good place."""
+    """Divide a text over several cues: near each cue's share of the source, at a good place."""
     words, spoken = text.split(), [len(cue.turns[0].text) for cue in cues]
     best: tuple[float, list[list[str]]] | None = None
     for breaks in combinations(range(1, len(words)), len(cues) - 1):
@@ -148,7 +148,7 @@ def divide(cues: Sequence[Cue], limits: Limits, text: str, loose: bool) -> list[
         kept = [own for cue, own in zip(cues, lines, strict=True) if own and (loose or not limits.faults(cue, own))]
         if len(kept) == len(cues):
             best = cost, kept
-    if best is None and loose:  # fewer words than cues: the first one has them all
+    if best is None and loose:  # there are fewer words than cues, so the first cue gets all of them
         return [whole(text, limits.columns), *([] for _ in cues[1:])]
     return None if best is None else best[1]
 
@@ -165,7 +165,7 @@ def rows_of(cues: Sequence[Cue], done: list[tuple[Passage, Fitted]], limits: Lim
     """
     Return a row of the report for each cue: source, natural and fitted text, and the limits that they break.
 
-    `lines` is what is written, `None` where the cue stays.
+    `lines` are the written lines, `None` if the cue does not change.
     """
     rows: list[dict] = []
     for number, cue in enumerate(cues, 1):
@@ -225,7 +225,7 @@ def summary(rows: list[dict], not_cues: Sequence[int] = ()) -> dict:
 
 
 def markdown(rows: list[dict], figures: dict, limits: Limits) -> list[str]:
-    """The lines of report.md."""
+    """Return the lines of report.md."""
     lines = ["# Subtitles within their limits", ""]
     lines += [
         f"{limits.speed:g} characters a second, {limits.columns} columns a line, {limits.lines} lines a cue.",
@@ -260,7 +260,7 @@ def markdown(rows: list[dict], figures: dict, limits: Limits) -> list[str]:
 
 
 def plot(rows: list[dict], limits: Limits, path: Path) -> None:
-    """Characters a second of each cue, of the natural translation and of the output."""
+    """Plot the characters a second of each cue, of the natural translation and of the output."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -285,9 +285,9 @@ def plot(rows: list[dict], limits: Limits, path: Path) -> None:
 
 
 def write(path: str, content: bytes) -> None:
-    """Write a file aside and rename it, so that no other program sees a part of it."""
+    """Write a file under another name and rename it, so that no other program sees a part of it."""
     target = Path(path).resolve()
-    aside = target.with_name(f"{target.name}.{os.getpid()}.part")  # a name that no file of the user has
+    aside = target.with_name(f"{target.name}.{os.getpid()}.part")  # no file of the user has this name
     try:
         aside.write_bytes(content)
         aside.replace(target)
@@ -352,9 +352,9 @@ def main(argv=None) -> None:
     content, cues = read(args.input_file, args.encoding)
     if output.suffix.lower() != kind or output.is_dir():
         raise ValueError(f"output_file must be a {kind} file as input_file is, got {args.output_file!r}")
-    output.parent.mkdir(parents=True, exist_ok=True)  # Nothing is translated that cannot be written.
+    output.parent.mkdir(parents=True, exist_ok=True)  # The folder is made first, so that no translation is lost.
     spoken = passages(cues, 1000 * args.join_gap, args.join_cues)
-    if args.shorten:  # a cue that fits stays as it is
+    if args.shorten:  # a cue that fits does not change
         spoken = [p for p in spoken if any(limits.faults(cue, cue.shown()) for cue in p.cues)]
     done = list(zip(spoken, fitter(args).fit([request(p, limits) for p in spoken]), strict=True))
     rows = rows_of(cues, done, limits)

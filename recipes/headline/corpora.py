@@ -30,23 +30,24 @@ from typing import Any
 
 
 Row = dict[str, Any]
-JAMUL_COLUMN, JAMUL_LEAST = {26: 2, 13: 3, 10: 4}, {26: 24, 13: 11, 10: 8}  # characters of the shortest headline
-SHORT_SENTENCE = 130  # characters; DUC's first sentence takes the second one with it where it is shorter
+# the column, and the characters of the shortest headline, by length
+JAMUL_COLUMN, JAMUL_LEAST = {26: 2, 13: 3, 10: 4}, {26: 24, 13: 11, 10: 8}
+SHORT_SENTENCE = 130  # characters; if DUC's first sentence is shorter, the second one is added
 
 
 def row_of(source: str, headlines: Sequence[str]) -> Row:
-    """A row with one headline as `target`, and all of several as `references`."""
+    """Build a row with one headline as `target`, and all of several headlines as `references`."""
     row: Row = {"source": source, "target": headlines[0]}
     return row | ({"references": list(headlines)} if len(headlines) > 1 else {})
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of a file. U+2028 and other line ends of Unicode are part of a line."""
+    """Read the lines of a file; U+2028 and other line ends of Unicode are part of a line."""
     return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
 
 def read_lines(args: argparse.Namespace) -> Iterator[Row]:
-    """Rows of files with as many lines each: texts, then headlines."""
+    """Yield the rows of files with equally many lines: texts, then headlines."""
     columns = [lines_of(path) for path in args.files]
     counts = {str(path): len(column) for path, column in zip(args.files, columns, strict=True)}
     if len(columns) < 2 or len(set(counts.values())) > 1:
@@ -57,7 +58,7 @@ def read_lines(args: argparse.Namespace) -> Iterator[Row]:
 
 
 def read_pairs(args: argparse.Namespace) -> Iterator[Row]:
-    """Rows of files with a tab in each line."""
+    """Yield the rows of files with a tab in each line."""
     for path in args.files:
         for i, line in enumerate(lines_of(path), start=1):
             source, tab, target = line.partition("\t")
@@ -67,21 +68,21 @@ def read_pairs(args: argparse.Namespace) -> Iterator[Row]:
 
 
 def document_text(path: Path) -> str:
-    """What stands in `<TEXT>` of a document of DUC, without entities such as `&amp;`."""
+    """Return the content of `<TEXT>` in a document of DUC, without entities such as `&amp;`."""
     found = re.search(r"<TEXT>(.*?)(?:</TEXT>|\Z)", path.read_text(encoding="latin-1"), flags=re.S)
     words = re.sub(r"</?P>", " ", found[1] if found else "").split()
     return " ".join(word for word in words if not word.startswith("&"))
 
 
 def first_sentence(sentences: Sequence[str]) -> str:
-    """The input of Rush et al. 2015: a document's first sentence, in lower case and in tokens of the Penn Treebank."""
+    """Return a document's first sentence, the input of Rush et al. 2015: in lower case, in Penn Treebank tokens."""
     from nltk.tokenize.treebank import TreebankWordTokenizer
 
     first, *others = [sentence.strip() for sentence in sentences]
     if len(first) < SHORT_SENTENCE and others:
         first = f"{first[:-1]} , {others[0]}"
     text = " ".join(TreebankWordTokenizer().tokenize(first.lower()))
-    if ")" in text:  # "algiers , algeria ( ap ) _ "
+    if ")" in text:  # the dateline is removed: "algiers , algeria ( ap ) _ "
         text = re.split(r" (?:--|-|_) ", text, maxsplit=1)[-1]
     for mark, name in (("(", "-lrb-"), (")", "-rrb-"), ("_", ",")):
         text = text.replace(mark, name)
@@ -90,10 +91,11 @@ def first_sentence(sentences: Sequence[str]) -> str:
 
 def read_duc(args: argparse.Namespace) -> Iterator[Row]:
     """
-    Rows of DUC-2004: `docs/d30001t/APW19981016.0240` and its references `D30001.P.10.T.A.APW19981016.0240`, ...
+    Yield the rows of DUC-2004: `docs/d30001t/APW19981016.0240` and its references `D30001.P.10.T.A.APW19981016.0240`,
+    ...
 
-    Sentences end where Punkt of NLTK says that they do. It learns the abbreviations from these documents; Rush et al.
-    take a model that NLTK downloads.
+    NLTK's Punkt splits the sentences. It learns the abbreviations from these documents; Rush et al. use a model that
+    NLTK downloads.
     """
     from nltk.tokenize.punkt import PunktSentenceTokenizer
 
@@ -111,10 +113,10 @@ def read_duc(args: argparse.Namespace) -> Iterator[Row]:
 
 def read_jnc(args: argparse.Namespace) -> Iterator[Row]:
     """
-    Rows of `JNC-corpus.json`, a line for each article: the lead sentences `kiji` and the headline `midashi`.
+    Yield the rows of `JNC-corpus.json`, a line for each article: the lead sentences `kiji` and the headline `midashi`.
 
-    Articles with a text or a headline that stands there twice, or with "=", are left out. The others are in the order
-    of `kijiid`; 98 % of them are for training, and half of the rest each for validation and test.
+    Articles with a repeated text or headline, or with "=", are dropped. The others are in the order of `kijiid`; 98 %
+    of them are for training, and half of the rest each for validation and test.
     """
     (path,) = args.files
     articles = sorted((json.loads(line) for line in lines_of(path)), key=lambda article: article["kijiid"])
@@ -128,16 +130,17 @@ def read_jnc(args: argparse.Namespace) -> Iterator[Row]:
 
 
 def lead(article: str, count: int = 3) -> str:
-    """The first sentences of a Japanese article; a mark within brackets ends none."""
+    """Return the first sentences of a Japanese article; a full stop inside brackets does not end a sentence."""
     return "".join(re.findall(r"(?:「[^」]*」|（[^）]*）|[^。])*。|(?:「[^」]*」|（[^）]*）|[^。])+", article)[:count])
 
 
 def read_jamul(args: argparse.Namespace) -> Iterator[Row]:
     """
-    Rows of `JAMUL.csv`: article, headline of the paper, and headlines of 26, 13 and 10 characters, below a header.
+    Yield the rows of `JAMUL.csv`: article, headline of the paper, and headlines of 26, 13 and 10 characters, below a
+    header.
 
     The source is the lead, three sentences. Articles with a headline that is much shorter than its length, with "=",
-    or with a headline that shares no word of two characters with the lead are left out.
+    or with a headline that shares no word of two characters with the lead, are dropped.
     """
     from sacrebleu.tokenizers.tokenizer_ja_mecab import TokenizerJaMecab
 
@@ -157,7 +160,9 @@ def read_jamul(args: argparse.Namespace) -> Iterator[Row]:
 
 
 def read_stories(args: argparse.Namespace) -> Iterator[Row]:
-    """Rows of folders of `.story` files; the highlights become the sentences of the summary, as in other work."""
+    """
+    Yield the rows of folders of `.story` files; the highlights are the sentences of the summary, as in other work.
+    """
     for path in sorted(path for folder in args.files for path in folder.glob("*.story")):
         article, *highlights = path.read_text(encoding="utf-8").split("@highlight")
         sentences = [" ".join(highlight.split()) for highlight in highlights]
@@ -175,7 +180,7 @@ READERS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
 
 
 def as_namas(rows: Iterable[Row]) -> Iterator[Row]:
-    """Change sources and targets to lower case, and digits to `#`, as Rush et al. 2015; references stay."""
+    """Yield rows in lower case, with `#` for digits, like Rush et al. 2015; references do not change."""
     for row in rows:
         yield row | {name: re.sub(r"\d", "#", row[name].lower()) for name in ("source", "target")}
 

@@ -3,8 +3,8 @@
     sudo apt-get -o Acquire::Languages=en update
     python recipes/headline/debian.py --output_file debian_headlines.jsonl.gz
 
-On any Debian or Ubuntu machine. The lists change from release to release, so the corpus does too. Split it by package
-family (`group_column: package`, `group_separator: "-"`), since sibling packages share much of their text.
+This works on any Debian or Ubuntu machine. The lists change from release to release, and so does the corpus. Split it
+by package family (`group_column: package`, `group_separator: "-"`), since sibling packages share much of their text.
 """
 
 import argparse
@@ -24,11 +24,11 @@ LIST_ITEM = re.compile(r"([-*+•·o]|\(?\w{1,2}[.)]) ")
 
 
 def records_of(text: str) -> Iterator[dict[str, str]]:
-    """The records of a control file: field -> value, with the lines that continue it."""
+    """Yield the records of a control file: field -> value, with the lines that continue it."""
     for record in text.split("\n\n"):
         fields: dict[str, str] = {}
         name = ""
-        for line in record.split("\n"):  # a text may hold other line ends, such as U+2028
+        for line in record.split("\n"):  # a text may contain other line ends, such as U+2028
             if line[:1].isspace():
                 fields[name] = f"{fields.get(name, '')}\n{line}"
             elif ":" in line:
@@ -39,11 +39,11 @@ def records_of(text: str) -> Iterator[dict[str, str]]:
 
 
 def paragraphs_of(description: str) -> Iterator[str]:
-    """The prose of a long description by paragraph, without lists, lines shown as they are, and what leads to them."""
+    """Yield the paragraphs of a long description, without lists and preformatted lines and their introductions."""
     for paragraph in re.split(r"\n \.(?=\n|$)", description):
         lines = paragraph.strip("\n").split("\n")
         text = " ".join(paragraph.split())
-        # Debian Policy 5.6.13: a line that starts with two spaces is shown as it is
+        # Debian Policy 5.6.13: a line that starts with two spaces is preformatted
         listed = any(line.startswith("  ") or LIST_ITEM.match(line.strip()) for line in lines)
         if text and not text.endswith(":") and not listed:
             yield text
@@ -54,14 +54,15 @@ def mine(texts: Iterable[str]) -> list[Row]:
     Return the pairs in the `Translation-en` files `texts`, sorted by package, each source and each target once.
 
     Raises:
-        `ValueError`: where they hold no pair.
+        `ValueError`: if the files hold no pair.
     """
     rows: list[Row] = []
     seen: set[str] = set()
     records = sorted((r for text in texts for r in records_of(text)), key=lambda record: record.get("Package", ""))
     descriptions = [record.get("Description-en", "").partition("\n") for record in records]
     prose = [list(dict.fromkeys(paragraphs_of(long))) for _, _, long in descriptions]
-    shared = Counter(chain.from_iterable(prose))  # what the packages of a family all say tells none from the next
+    # paragraphs that all packages of a family share do not distinguish them
+    shared = Counter(chain.from_iterable(prose))
     for record, (target, _, _), paragraphs in zip(records, descriptions, prose, strict=True):
         source = " ".join(text for text in paragraphs if shared[text] <= MOST_SHARED)
         if (
@@ -82,12 +83,12 @@ def mine(texts: Iterable[str]) -> list[Row]:
 
 def package_lists() -> list[str]:
     """
-    The `Translation-en` files that apt has fetched, read by apt itself, whatever they are compressed with.
+    Read the `Translation-en` files that apt has fetched, by apt itself, in any compression.
 
     Raises:
         `RuntimeError`: on a machine without apt.
     """
-    # many containers configure apt to fetch no language, and to list none
+    # in many containers apt is configured to fetch and list no language
     where = ["apt-get", "-o", "Acquire::Languages=en", "indextargets", "--format", "$(FILENAME)"]
     try:
         files = subprocess.run([*where, "Created-By: Translations"], check=True, capture_output=True, text=True).stdout

@@ -2,7 +2,7 @@
 
     python recipes/headline/docstrings.py --output_dir DIR
 
-Writes `DIR/train.jsonl` and `DIR/test.jsonl`, with no package in both. Files are parsed, never imported.
+The script writes `DIR/train.jsonl` and `DIR/test.jsonl`, with no package in both. It parses files and imports none.
 """
 
 import argparse
@@ -24,21 +24,21 @@ from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
 Row = dict[str, str]
 TARGET_CHARS, JOINED_CHARS, BODY_WORDS = (10, 80), 100, (15, 120)
-# Site-packages lies inside the standard library when there is no virtual environment; vendored copies repeat packages.
+# Site-packages is inside the standard library if there is no virtual environment; vendored copies repeat packages.
 SKIPPED_DIRS = {"__pycache__", "test", "tests", "idle_test", "site-packages", "dist-packages", "_vendor", "vendored"}
 HEADER = re.compile(
     r"(?i:args|arguments|parameters?|params|attributes|returns?|yields?|raises|warns|warnings?|examples?|usages?|notes?"
     r"|references?|see also|keyword arg\w*|inputs?|outputs?|methods|properties|shape|todo|tips?|important|version\w*"
     r"|expected \w+|explanation|doctests?|tests?|options|copyright|authors?|licen[sc]e)( ?\([^)]*\))?( ?:.*)?"
 )
-# Indented lines, doctests, underlines, fields, directives, fences, tables, markup and list items: the prose has ended.
+# Indented lines, doctests, underlines, fields, directives, fences, tables, markup and list items end the prose.
 NOT_PROSE = re.compile(r"\s|>>>|([-=~^*#+_.`])\1{2,}|[:@]\w+[^:`]*:(?!`)|\.\. |[|+<\[{$#%]|([-*•]|\(?\w\d?[.)]) ")
 CODE = re.compile(r"[=|<>{}\[\]\\^$#@]|~~|---|\*\*\*|\w\((?!s\))\w|::|https?:|(?i:copyright|licen[sc]e\b|todo|fixme)")
 WORD = re.compile(r"[\W_]*[A-Za-z]+([-'’][A-Za-z]+)*[\W_]*")
 
 
 def is_prose(text: str, min_share: float) -> bool:
-    """Whether at least `min_share` of the words are plain words and nothing in `text` looks like code."""
+    """Return whether at least `min_share` of the words are plain words and nothing in `text` looks like code."""
     words = text.split()
     plain = sum(WORD.fullmatch(word) is not None for word in words)
     return plain >= max(3, min_share * len(words)) and CODE.search(text) is None
@@ -50,7 +50,7 @@ def body_of(lines: Sequence[str]) -> str:
     body: list[str] = []
     for paragraph in filter(None, map(str.strip, "\n".join(prose).split("\n\n"))):
         words = paragraph.split()
-        # A paragraph that does not end like a sentence is a heading, or leads to the list or the code left out.
+        # A paragraph that does not end like a sentence is a heading, or introduces a list or code that is dropped.
         sentence = paragraph.rstrip(")\"'`*").endswith((".", "!", "?"))
         if not sentence or len(body) + len(words) > BODY_WORDS[1] or not is_prose(paragraph, 0.8):
             break
@@ -72,7 +72,7 @@ def pair_of(docstring: str) -> tuple[str, str] | None:
 
 
 def docstrings_in(node: ast.AST) -> Iterator[str]:
-    """Yield the docstrings of `node` and of what is defined in it."""
+    """Yield the docstrings of `node` and of the definitions in it."""
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         yield ast.get_docstring(node, clean=False) or ""
     # Definitions are statements, so expressions (nearly all of the tree) need no visit.
@@ -94,16 +94,16 @@ def mine(paths: Iterable[str | Path] | None = None, progress: bool = True) -> li
     files = [file for root in dict.fromkeys(Path(path).resolve() for path in folders) for file in python_files(root)]
     rows: dict[str, Row] = {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # parsing warns about the invalid escapes in other people's strings
+        warnings.simplefilter("ignore")  # parsing warns about invalid escapes in other people's strings
         for package, path in tqdm(files, desc="Mining docstrings", unit="file", disable=None if progress else True):
             try:
-                # Larger files are generated tables: slow to parse, nothing to read.
+                # Larger files are generated tables: they are slow to parse and hold no prose.
                 text = path.read_text(encoding="utf-8-sig") if path.stat().st_size < 1_000_000 else ""
-                # Parsing is most of the time, so a file whose raw strings hold no pair is not parsed.
+                # Parsing takes most of the time, so a file whose raw strings hold no pair is not parsed.
                 promising = any(map(pair_of, re.split("\"\"\"|'''", text)[1::2]))
                 found = list(docstrings_in(ast.parse(text))) if promising else []
             except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-                continue  # templates, other encodings, code for other versions of Python
+                continue  # these are templates, other encodings, or code for other versions of Python
             for source, target in filter(None, map(pair_of, found)):
                 folded = re.sub(r"[\W\d_]+", " ", f"{target} {source}".lower())
                 rows.setdefault(folded, {"source": source, "target": target, "package": package})
@@ -121,7 +121,7 @@ def split_by_package(rows: Sequence[Row], test_share: float = 0.1) -> tuple[list
         raise ValueError(f"Splitting needs rows from 2 packages: got {len(counts)}. Mine more folders.")
     held_out, size = set(), 0
     for package in sorted(counts, key=lambda name: (zlib.crc32(name.encode()), name)):
-        # One giant package must neither be most of the test rows nor carry them far over the share.
+        # One giant package must not fill most of the test rows, nor lift them far over the share.
         most = min(0.05 * len(rows), 1.2 * test_share * len(rows) - size)
         if size < test_share * len(rows) and counts[package] <= most:
             held_out.add(package)

@@ -6,9 +6,9 @@
 With `--runs`, folders of run.py, it first writes the figures of their `results.jsonl` to methods_en.csv and
 methods_ja.csv, and to the tables of methods.md. It prints each claim whose verdict has changed: read its `why` again.
 
-A claim of claims.csv names a `source`. Of a CSV file it compares a `measure` of rows, `ldpe > transformer at 75;
+A claim of claims.csv names a `source`. For a CSV file it compares a `measure` of rows, `ldpe > transformer at 75;
 ldpe <= 0.02`, at each length or at some of them; `figures` and `verdict` follow. A row or measure that is not there
-makes it untested. Of another page, a person writes `figures` and `verdict`, and each figure must be on that page.
+makes it untested. For another page, a person writes `figures` and `verdict`, and each figure must be on that page.
 """
 
 import argparse
@@ -27,7 +27,7 @@ COLUMNS = ["paper", "table", "claim", "source", "measure", "comparison", "figure
 VERDICTS = ("reproduced", "in part", "not reproduced", "untested")
 COMPARISON = re.compile(r"(\w+) ([<>]=?) (\w*[a-z]\w*|[\d.]+)(?: ([+-]) ([\d.]+))?(?: at ([\d ]+))?")
 OPERATORS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
-Figures = dict[str, dict[str, dict[int, str]]]  # row -> measure -> length -> figure, of several seeds mean ±deviation
+Figures = dict[str, dict[str, dict[int, str]]]  # row -> measure -> length -> figure; for several seeds mean ±deviation
 
 
 def read(path: Path) -> list[dict[str, str]]:

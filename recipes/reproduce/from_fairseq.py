@@ -31,14 +31,15 @@ from hf_lenctrl import LenCtrlMarianConfig, LenCtrlMarianMTModel
 SPECIAL = ["<Lua heritage>", "<pad>", "</s>", "<unk>"]  # the first entries of every dictionary of fairseq 0.6
 PAD, EOS, UNK = 1, 2, 3
 SPACE = "@@@@"
-# options that would make another network
+# these options would make another network
 UNKNOWN = [f"{side}_{name}" for side in ("encoder", "decoder") for name in ("normalize_before", "learned_pos")]
 UNKNOWN += ["no_token_positional_embeddings", "adaptive_softmax_cutoff"]
-_SKIPPED = re.compile(r"version|_float_tensor|embed_positions\w*\.weights")  # computed, or of no use
+# these tensors are constant, or not needed
+_SKIPPED = re.compile(r"version|_float_tensor|embed_positions\w*\.weights")
 
 
 class _Meter:
-    """Stands in for fairseq's statistics of training, which are not used."""
+    """A substitute for fairseq's statistics of training, which are not used."""
 
 
 def read_checkpoint(path: str | Path) -> tuple[dict[str, torch.Tensor], dict]:
@@ -82,7 +83,7 @@ def read_dictionary(path: str | Path) -> list[str]:
 
 
 def make_tokenizer(symbols: Sequence[str], max_length: int = 1024) -> PreTrainedTokenizerFast:
-    """Return a tokenizer that splits at white space, as fairseq does, and writes `@@@@` as a space."""
+    """Build a tokenizer that splits at white space, like fairseq, and decodes `@@@@` to a space."""
     tokenizer = Tokenizer(models.WordLevel({symbol: i for i, symbol in enumerate(symbols)}, unk_token=SPECIAL[UNK]))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[(SPECIAL[EOS], EOS)])
@@ -95,7 +96,9 @@ def make_tokenizer(symbols: Sequence[str], max_length: int = 1024) -> PreTrained
 
 
 def make_config(state: Mapping[str, torch.Tensor], args: Mapping, length_unit: str) -> LenCtrlMarianConfig:
-    """Return the configuration for the weights of `rename`; raise `ValueError` for a network that Marian's is not."""
+    """
+    Build the configuration for the weights of `rename`; raise `ValueError` for a network that differs from Marian's.
+    """
     for name in UNKNOWN:
         if args.get(name):
             raise ValueError(f"only checkpoints without {name} can be converted, got {args[name]!r}")
@@ -144,7 +147,7 @@ def rename(state: Mapping[str, torch.Tensor], shared: bool) -> dict[str, torch.T
         name = re.sub(r"^(encoder.*)\.layer_norms\.1\.", r"\1.final_layer_norm.", name)
         if _SKIPPED.search(name):
             continue
-        if ".in_proj_" in name:  # one matrix in fairseq
+        if ".in_proj_" in name:  # fairseq has one matrix for these
             for part, chunk in zip("qkv", value.float().chunk(3), strict=True):
                 renamed["model." + name.replace("in_proj_", f"{part}_proj.")] = chunk
         else:
@@ -160,16 +163,16 @@ def make_model(
     state: Mapping[str, torch.Tensor], args: Mapping, *, shared: bool, length_unit: str = "token"
 ) -> LenCtrlMarianMTModel:
     """
-    Return the model of a checkpoint.
+    Build the model of a checkpoint.
 
     Args:
-        state (`Mapping[str, torch.Tensor]`), args (`Mapping`): As `read_checkpoint` returns them.
+        state (`Mapping[str, torch.Tensor]`), args (`Mapping`): The results of `read_checkpoint`.
         shared (`bool`): Whether encoder, decoder and output have one table of embeddings.
         length_unit (`str`, *optional*, defaults to `"token"`): What the authors' code counts, where each of their
             tokens is one unit.
 
     Raises:
-        `ValueError`: for a network that Marian's is not.
+        `ValueError`: for a network that differs from Marian's.
     """
     weights = rename(state, shared)
     model = LenCtrlMarianMTModel(make_config(weights, args, length_unit))

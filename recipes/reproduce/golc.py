@@ -56,7 +56,7 @@ def penalised_rouge(
     outputs: list[str], references: list[str], limits: list[int], unit: str, tokenizer, rouge_unit: str = "word"
 ) -> list[float]:
     """
-    D(y, y') of each output; lower is better. `rouge_unit` is that of `rouge_metrics`.
+    Compute D(y, y') of each output; lower is better. `rouge_unit` is the `unit` of `rouge_metrics`.
     """
     scorer = rouge_scorer(["rougeL"], rouge_unit)
     found = []
@@ -72,7 +72,7 @@ def penalised_rouge(
 
 def expected_risk(log_probabilities: torch.Tensor, losses: torch.Tensor, alpha: float) -> torch.Tensor:
     """
-    Mean over the batch of the risk.
+    Compute the risk, averaged over the batch.
 
     Args:
         log_probabilities (`torch.Tensor` of shape `(batch_size, samples)`): log p(y' | x), sums over tokens.
@@ -107,13 +107,13 @@ class GolcTrainer(LengthControlTrainer):
         return (loss, outputs) if return_outputs else loss
 
     def sample(self, model, inputs) -> torch.Tensor:
-        """Outputs of the model as it is: `(batch_size * samples, positions)`."""
+        """Sample outputs of the current model: `(batch_size * samples, positions)`."""
         model = self.accelerator.unwrap_model(model)
         controlled = getattr(model.config, "length_controlled", False)
         names = ("input_ids", "attention_mask", *(["length"] if controlled else []))
         limit = {} if controlled else {"max_new_tokens": 2 * inputs["labels"].shape[1]}
         how = {"do_sample": True, "top_k": 0, "temperature": self.golc.golc_temperature, "num_beams": 1}
-        model.eval()  # samples without dropout, as outputs are written
+        model.eval()  # samples have no dropout, like generated outputs
         try:
             given = {name: inputs[name] for name in names}
             return model.generate(**given, **limit, **how, num_return_sequences=self.golc.golc_samples)
@@ -121,7 +121,7 @@ class GolcTrainer(LengthControlTrainer):
             model.train()
 
     def risk(self, model, inputs) -> torch.Tensor:
-        """The risk of new samples, with its gradient."""
+        """Compute the risk of new samples, with its gradient."""
         n, tokenizer, table = self.golc.golc_samples, self.processing_class, self.train_collator.unit_table
         samples = self.sample(model, inputs)
         padding, config = tokenizer.pad_token_id, self.accelerator.unwrap_model(model).config
@@ -141,7 +141,7 @@ class GolcTrainer(LengthControlTrainer):
             repeated["length"] = limits.repeat_interleave(n)
         ids, written = samples[:, :-1], samples[:, 1:]
         ended = (written == config.eos_token_id).long()
-        own = (ended.cumsum(1) - ended) == 0  # (B * n, T), up to EOS
+        own = (ended.cumsum(1) - ended) == 0  # (B * n, T), the tokens up to EOS
         logits = model(**repeated, decoder_input_ids=ids, use_cache=False).logits
         chosen = logits.float().log_softmax(-1).gather(-1, written.unsqueeze(-1)).squeeze(-1)  # (B * n, T)
         total = chosen.masked_fill(~own, 0.0).sum(-1).view(-1, n)  # (B, n)
@@ -149,7 +149,7 @@ class GolcTrainer(LengthControlTrainer):
 
 
 def main(argv=None) -> dict:
-    """Run the recipe; returns the metrics, as `lenctrl train`."""
+    """Run the recipe and return the metrics, like `lenctrl train`."""
     classes = (ModelArguments, DataArguments, GolcArguments, Seq2SeqTrainingArguments)
     model_args, data_args, run_args, args = parse_arguments(classes, argv, __doc__)
     return train.run(model_args, data_args, run_args, args, partial(GolcTrainer, options=run_args))

@@ -1,4 +1,4 @@
-"""Draw the lengths that each system wrote, where one was requested, and print its ROUGE F1.
+"""Plot the produced lengths of each system at each requested length, and print its ROUGE F1.
 
     python recipes/reproduce/lengths.py runs/reproduce/headline_en --lengths 30 50 70 --output_file lengths.png
     python recipes/reproduce/lengths.py runs/reproduce/headline_en --rows lstm lenemb_lstm --output_file lengths.png
@@ -35,7 +35,7 @@ PLAIN = ["lstm", "transformer"]
 
 
 def outputs_of(folder: Path, length: int) -> list[dict]:
-    """What a row wrote at a requested length; its model writes now where it was not tested so."""
+    """Return the outputs of a row at a requested length; its model generates now if the row was not tested there."""
     file = folder / f"test_{length}_outputs.jsonl"
     if not (folder / "model.safetensors").is_file() and not file.is_file():
         raise FileNotFoundError(
@@ -51,12 +51,12 @@ def outputs_of(folder: Path, length: int) -> list[dict]:
         lines = [json.dumps(row | output, ensure_ascii=False) + "\n" for row, output in pairs]
         part = file.with_suffix(".part")
         part.write_text("".join(lines), encoding="utf-8")
-        part.replace(file)  # never half of it
+        part.replace(file)  # the rename is atomic, so the file is never half written
     return [row for row in Rows(str(file)).values if row["length"] is not None]
 
 
 def rouge_of(outputs: list[dict], folder: Path) -> str:
-    """ROUGE-1, 2 and L, F1, of a row's outputs."""
+    """Return ROUGE-1, 2 and L, F1, of a row's outputs, as text."""
     options = yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))
     references = [row["reference"] if "reference" in row else row["target"] for row in outputs]
     unit = options.get("rouge_unit", "word")
@@ -65,7 +65,7 @@ def rouge_of(outputs: list[dict], folder: Path) -> str:
 
 
 def differences_of(folder: Path) -> list[int]:
-    """Units of each output less those of its reference; raises `FileNotFoundError` where it was not tested."""
+    """Return produced minus reference length for each output; raise `FileNotFoundError` if the row was not tested."""
     file = folder / "test_outputs.jsonl"
     if not file.is_file():
         raise FileNotFoundError(f"there is no {file}; run the row: python recipes/reproduce/run.py ...")
@@ -73,13 +73,13 @@ def differences_of(folder: Path) -> list[int]:
 
 
 def requested_in(folder: Path) -> list[int]:
-    """The lengths that a row was tested at."""
+    """Return the requested lengths at which a row was tested."""
     names = [path.name.split("_")[1] for path in folder.glob("test_*_outputs.jsonl")]
     return sorted(int(name) for name in names if name.isdecimal())
 
 
 def panels(rows: int, columns: int, width: float) -> tuple[Any, Any]:
-    """An empty figure, and its axes `(rows, columns)`."""
+    """Make an empty figure, and its axes `(rows, columns)`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, 1.2 * rows + 0.6), layout="constrained")
@@ -98,9 +98,9 @@ def draw(rows: dict[str, dict[int, list[int]]], path: Path) -> None:
     figure, axes = panels(len(rows), len(requested), width=3 * len(requested))
     for row, (name, found) in zip(axes, rows.items(), strict=True):
         for axis, length in zip(row, requested, strict=True):
-            last = 2 * length  # what is longer counts as this long
+            last = 2 * length  # a longer output counts in the last bar
             axis.hist([min(n, last) for n in found[length]], bins=range(0, last + 2), color="#4c72b0")
-            axis.axvline(length + 0.5, color="#c44e52", linewidth=0.8)  # the middle of its bar
+            axis.axvline(length + 0.5, color="#c44e52", linewidth=0.8)  # the line is at the middle of the bar
             axis.set_yticks([])
         row[0].set_ylabel(name, rotation=0, ha="right", va="center")
     for axis, length in zip(axes[0], requested, strict=True):

@@ -10,8 +10,8 @@ def rerank_as_published(source: str, candidates: Sequence[str]) -> list[int]:
     """
     Order candidates by how many of their words stand in the source, repeated words included.
 
-    This is the score of Takase & Okazaki 2019, section 3.3, as their code has it. `hf_lenctrl.rerank` is ours: there a
-    stem counts once, and numbers count. Words are separated by white space and compared by their Porter stems.
+    This is the score of Takase & Okazaki 2019, section 3.3, in the version of their code. `hf_lenctrl.rerank` is ours:
+    there a stem counts once, and numbers count. Words are separated by white space and compared by their Porter stems.
     Only words of the source with a letter from a to z count, so a word in capitals does not; the data of the paper are
     in lower case. The length of a candidate is not considered, and ties keep the order of the beam.
 

@@ -39,7 +39,7 @@ from hf_lenctrl.inference.pipeline import LengthControlledGenerationPipeline
 from hf_lenctrl.length_units import count_texts
 
 
-FORMAT = 2  # of a line of results.jsonl
+FORMAT = 2  # the format of a line of results.jsonl
 RECALL, F1 = ([f"rouge{n}_{part}" for n in "12L"] for part in ("recall", "f1"))
 MEASURES = ("variance", *RECALL, "rows", "variance_all", "mae", "exact", "over", "distinct", *F1)
 # Tables 1, 2 and 4 of Takase & Okazaki 2019 have recall and variance, Nguyen et al. 2023 have F1
@@ -58,7 +58,7 @@ TRANSLATION_MEASURES = ["bleu", "length_ratio", "variance", "distinct"]
 
 def load_table(path: Path) -> dict:
     """
-    A table of recipes/reproduce/, with the options that its `base:` YAMLs give.
+    Load a table of recipes/reproduce/, with the options of its `base:` YAMLs.
 
     Returns:
         `dict` with `title`, `lengths`, `rows`, `options`, the `paper`'s figures and, for translations, `predictor`.
@@ -70,7 +70,7 @@ def load_table(path: Path) -> dict:
     ):
         if base is not None:
             spec[name] = {**yaml.safe_load((path.parent / base).read_text(encoding="utf-8")), **spec.get(name, {})}
-    if isinstance(spec.get("seeds"), int):  # of every row
+    if isinstance(spec.get("seeds"), int):  # the number of seeds of every row
         spec["seeds"] = dict.fromkeys(spec["rows"], spec["seeds"])
     return spec
 
@@ -135,7 +135,7 @@ def figures_table(title: str, measures: list[str], found: dict[str, list[dict]],
         cells = []
         for i, column in enumerate(columns):
             figures = [row["figures"][column] for row in seeds if column in row["figures"]]
-            if not figures:  # a plain model is free, the others are not
+            if not figures:  # a plain model has figures only in the column `free`, which the others lack
                 cells.append("")
                 continue
             ours = " / ".join(figure([each[m] for each in figures]) for m in measures)
@@ -160,7 +160,7 @@ def validation_table(best: dict[str, str], found: dict[str, list[dict]]) -> list
 
 
 def render(spec: dict, results: dict[str, dict], out: Path) -> str:
-    """Markdown of what is known so far, with the paper's figures in brackets."""
+    """Render the results so far as Markdown, with the paper's figures in brackets."""
     lines = [f"# {spec['title']}", "", "In brackets: the paper's figure, on its own data."]
     lines += ["After ±: the standard deviation over the seeds of a row, of which the table then has the mean.", ""]
     rows = rows_of(spec)
@@ -171,7 +171,7 @@ def render(spec: dict, results: dict[str, dict], out: Path) -> str:
         best = {name: best_seed(spec, results, name) for name in known}
         one, several = ({name: [results[seed]] for name, seed in best.items()}, {name: found[name] for name in known})
         lines += figures_table(TRANSLATION, TRANSLATION_MEASURES, one, spec)
-        if "seeds" in spec:  # the paper has the best alone
+        if "seeds" in spec:  # the paper only has the best seed
             title = f"Mean of all seeds: {TRANSLATION}"
             lines += figures_table(title, TRANSLATION_MEASURES, several, {**spec, "paper": {}})
         lines += validation_table(best, found)
@@ -192,7 +192,7 @@ def render(spec: dict, results: dict[str, dict], out: Path) -> str:
 
 
 def load_results(path: Path) -> dict[str, dict]:
-    """Row -> what `results.jsonl` says of it. A last line that was cut off is removed: its row runs again."""
+    """Load `results.jsonl`, row -> results; remove an incomplete last line, whose row runs again."""
     results = {}
     lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else [""]
     if lines.pop():
@@ -209,14 +209,14 @@ def load_results(path: Path) -> dict[str, dict]:
 
 
 def write_run(folder: Path, options: dict) -> Path:
-    """The YAML of one training."""
+    """Write the YAML of one training."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.yaml").write_text(yaml.safe_dump(options), encoding="utf-8")
     return folder / "run.yaml"
 
 
 def train(folder: Path, options: dict, lengths: list[int]) -> dict[str, float]:
-    """Train a row and let it write at each length; returns what the training measured."""
+    """Train a row and generate at each length; return the figures of the training."""
     run = {name: value for name, value in options.items() if name != "start"}
     run |= {"output_dir": str(folder), "test_lengths": lengths}
     if "start" in options:
@@ -226,7 +226,9 @@ def train(folder: Path, options: dict, lengths: list[int]) -> dict[str, float]:
 
 
 def written_at(folder: Path, length: int | None) -> list[dict]:
-    """Return what a row wrote at a length, or at its references', for each test row that was not dropped."""
+    """
+    Return the outputs of a row at a length, or at its references' lengths, for each test row that was not dropped.
+    """
     file = folder / ("test_outputs.jsonl" if length is None else f"test_{length}_outputs.jsonl")
     return [row for row in Rows(str(file)).values if row["length"] is not None]
 
@@ -247,8 +249,8 @@ def rows_for(length: int, spec: dict, references: list[int]) -> list[int]:
 
 def measure(folder: Path, length: int, spec: dict, options: dict, tokenizer) -> dict[str, float | None]:
     """
-    Return the figures of what a row wrote at a length: those of the paper by its protocol, without which `None`, and
-    those of all test rows.
+    Measure a row's outputs at a length: return the figures by the paper's protocol, `None` without a protocol, and the
+    figures of all test rows.
     """
     written = written_at(folder, length)
     outputs, references, produced = ([row[name] for row in written] for name in ("output", "reference", "length"))
@@ -269,7 +271,7 @@ def measure(folder: Path, length: int, spec: dict, options: dict, tokenizer) -> 
 
 
 def cost(folder: Path) -> dict[str, float]:
-    """Weights that a trained row saved, and the minutes of its steps, those of interrupted runs too."""
+    """Return the number of saved weights of a trained row, and the minutes of its steps, with interrupted runs."""
     weights = load_file(folder / "model.safetensors").values()
     known = json.loads((folder / "train_results.json").read_text(encoding="utf-8"))
     steps = trained_steps(checkpoints_of(folder)[-1])
@@ -278,7 +280,9 @@ def cost(folder: Path) -> dict[str, float]:
 
 
 def sources_of(row: dict) -> list[str]:
-    """The trained rows that a row needs: those that it decodes with, or the one that its training starts from."""
+    """
+    Return the trained rows that a row needs: those that it decodes with, or the one that its training starts from.
+    """
     of = row.get("of", row.get("start", []))
     return [of] if isinstance(of, str) else list(of)
 
@@ -287,15 +291,15 @@ def search_options(options: dict) -> dict[str, Any]:
     """Return the pipeline's options with which the tests of a row were written."""
     how = {"num_beams": options["generation_num_beams"], "batch_size": options["per_device_eval_batch_size"]}
     how |= {"early_stopping": True} if options.get("generation_early_stopping") else {}
-    return how | {"length_unit": options.get("length_unit", "character")}  # a plain model knows none
+    return how | {"length_unit": options.get("length_unit", "character")}  # a plain model has no unit
 
 
 def decode(folders: list[Path], row: dict, options: dict, lengths: list[int], out: Path) -> None:
     """
-    Let trained models write in another way, to `test_<length>_outputs.jsonl` in a folder `out`.
+    Generate with trained models in another way, into `test_<length>_outputs.jsonl` in a folder `out`.
 
     Args:
-        folders (`list[Path]`): Of the trained rows; several are an ensemble.
+        folders (`list[Path]`): Folders of the trained rows; several are an ensemble.
         row (`dict`): `constraint`, `"max"` or `"exact"` (with `length_tolerance`, the window around the length) while
             it writes, or `"cut"` for the text afterwards; `rerank`, candidates to choose among by words of the source.
     """
@@ -329,7 +333,7 @@ def validation_of(folder: Path) -> dict[str, float] | None:
 
 
 def check_validated(options: dict) -> None:
-    """Raise `ValueError` where a training keeps no checkpoint for its BLEU on the validation rows."""
+    """Raise `ValueError` if a training keeps no checkpoint for its BLEU on the validation rows."""
     steps, every = (options.get(name) or 0 for name in ("max_steps", "eval_steps"))
     best = options.get("load_best_model_at_end") and options.get("metric_for_best_model") == "bleu"
     if not best or 0 < steps < every:
@@ -342,7 +346,7 @@ def check_validated(options: dict) -> None:
 
 
 def translate(out: Path, name: str, options: dict, spec: dict) -> dict[str, Any]:
-    """Train a row of a translation table, let it write with each way of giving the length; returns what is known."""
+    """Train a row of a translation table, and generate with each source of the length; return the results."""
     if "seeds" in spec:
         check_validated(options)
     folder = out / name
@@ -374,7 +378,7 @@ def translate(out: Path, name: str, options: dict, spec: dict) -> dict[str, Any]
 
 
 def parse(argv=None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", help="YAML of a table, or the name of one that `lenctrl recipes` lists")
     parser.add_argument("--train_file", required=True, help="rows of all splits; see the table's options")
@@ -389,7 +393,7 @@ def parse(argv=None) -> argparse.Namespace:
 
 
 def override(spec: dict, items: list[str]) -> None:
-    """Write `--set`'s options into a table."""
+    """Set the options of `--set` in a table."""
     for item in items:
         name, equals, value = item.partition("=")
         part, _, name = name.rpartition(".")
@@ -399,7 +403,7 @@ def override(spec: dict, items: list[str]) -> None:
 
 
 def in_order(rows: dict[str, dict], chosen: list[str]) -> list[str]:
-    """The chosen rows, each after those that it needs."""
+    """Return the chosen rows, each after those that it needs."""
     found: list[str] = []
     for name in chosen:
         for other in [*in_order(rows, sources_of(rows[name])), name]:
@@ -426,7 +430,7 @@ def rows_to_run(spec: dict, chosen: list[str] | None, seeds: list[int] | None) -
 
 
 def run_row(name: str, spec: dict, options: dict, out: Path) -> dict[str, Any]:
-    """Train a row, or let it decode, and return what is known of it then."""
+    """Train a row, or decode with it, and return its results."""
     lengths, costs = spec["lengths"], {}
     if "predictor" in spec:
         return translate(out, name, options, spec)
@@ -453,7 +457,7 @@ def main(argv=None) -> None:
     for name in names:
         results = load_results(out / "results.jsonl")
         options = {**spec["options"], **rows[name]}
-        # where data lie may change, not what they are
+        # the paths of data may change, but not their content
         recorded = {k: identity(v) if v and k.endswith("_file") else v for k, v in options.items()}
         recorded |= {"protocol": spec["protocol"]} if "protocol" in spec else {}
         if name in results:

@@ -18,34 +18,34 @@ from hf_lenctrl.commands.rows import Rows
 from hf_lenctrl.conversion import tokenizer_of
 from hf_lenctrl.evaluation.metrics import (
     bleu_metric,
+    distinct_share,
     length_metrics,
     predictor_figures,
-    text_quality,
     translation_metrics,
 )
 from hf_lenctrl.inference.sources import LENGTH_SOURCES
 from hf_lenctrl.length_units import LENGTH_UNITS, count_texts
 
 
-# units of the reference, first and last of each group; Table 3 has tokens and leaves out longer references
+# first and last length of each group, in units of the reference; Table 3 has tokens and drops longer references
 LENGTH_GROUPS = {unit: ((1, 10), (11, 20), (21, 40), (41, 80)) for unit in ("token", "word")}
 LENGTH_GROUPS |= {unit: ((1, 50), (51, 100), (101, 200), (201, 400)) for unit in ("character", "byte", "width")}
 SIGNIFICANT = 0.05
-FEW = 30  # sentences; resampling fewer repeats them, which makes chance look significant: one sentence has p = 0.001
+FEW = 30  # sentences; resamples of fewer are so alike that chance looks significant: one sentence has p = 0.001
 FIGURES = ("BLEU", "chrF", "LR", "VAR", "distinct")
 
 
 @dataclass
 class System:
     """
-    Outputs of one system, its lengths given in one way.
+    The outputs of one system with one source of its lengths.
 
     Args:
         name (`str`): `"ldpe"`.
         how (`str` or `None`): `"predict"`, `"source"` or `"reference"`; `None` for a plain model.
         outputs (`list[str]`): Texts.
         produced (`list[int]`): Their units.
-        requested (`list[int]`, *optional*): Units asked for.
+        requested (`list[int]`, *optional*): Requested units.
     """
 
     name: str
@@ -99,13 +99,13 @@ def _lengths_in(
     unit: str, rows: Rows, outputs: list[str], tokenizer, were_given: bool
 ) -> tuple[list[int], list[int] | None]:
     """
-    Produced and requested units of a file. The unit of its `length` and `requested` is inferred: `length` counts
-    characters if it is the number of characters of the text in every row. Tokens may differ from those of the text,
-    because the model may have split a word in another way.
+    Return produced and requested units of a file. The unit of its `length` and `requested` is inferred: `length`
+    counts characters if it is the number of characters of the text in every row. Tokens may differ from those of the
+    text, because the model may have split a word in another way.
     """
     produced = count_texts(tokenizer, outputs, unit, target=True)
     requested = rows.lengths("requested") if were_given and "requested" in rows.columns else None
-    if not {"length", "requested"} <= set(rows.columns):  # a file of `lenctrl generate` has both
+    if not {"length", "requested"} <= set(rows.columns):  # only a file of `lenctrl generate` has both columns
         return produced, requested
     stated = [int(n) if str(n).isdecimal() else -1 for n in rows.column("length")]
     others = [other for other in LENGTH_UNITS if other != "token"]
@@ -116,10 +116,10 @@ def _lengths_in(
 
 def length_figures(produced: Sequence[int], reference: Sequence[int]) -> dict[str, Any]:
     """
-    `length_ratio` and `variance` (eq. 4) of outputs against their references, in one unit.
+    Compute `length_ratio` and `variance` (eq. 4) of outputs against their references, in one unit.
 
     Oka et al. 2020, section 4.1, write `tgt_len / ref_len` and leave the mean open; here each is summed over the set,
-    as in BLEU's brevity penalty. The ratio is `None` where all references are empty.
+    as in BLEU's brevity penalty. The ratio is `None` if all references are empty.
     """
     figures = length_metrics(produced, reference)
     ratio = sum(produced) / sum(reference) if sum(reference) else None
@@ -135,11 +135,11 @@ def paired_bootstrap(
     samples: int = 1000,
 ) -> list[float]:
     """
-    Probability that a system's difference in BLEU from the baseline is chance, by sacrebleu's paired bootstrap
-    resampling (its seed is `SACREBLEU_SEED`, 12345 by default).
+    Compute the probability that a system's difference in BLEU from the baseline is chance, by sacrebleu's paired
+    bootstrap resampling (its seed is `SACREBLEU_SEED`, 12345 by default).
 
     Returns:
-        `list[float]`: p, one for each of `systems`.
+        `list[float]`: the p-value of each of `systems`.
     """
     bleu = bleu_metric(bleu_tokenizer)
     from sacrebleu.significance import PairedTest
@@ -147,14 +147,14 @@ def paired_bootstrap(
     named: Any = [("baseline", list(baseline)), *((str(i), list(system)) for i, system in enumerate(systems))]
     test = PairedTest(named, {"BLEU": bleu}, [list(references)], test_type="bs", n_samples=samples)
     results: Any = test()[1]["BLEU"]
-    # where all resampled differences are 0, none exceeds the 0 of the whole, which the test takes for the rarest event
+    # if all resampled differences are 0, none exceeds that of the whole set, and the test would report a rare event
     first, *others = results
     return [1.0 if result.score == first.score else result.p_value for result in others]
 
 
 @dataclass
 class TranslationTables:
-    """What `translation_tables` measured; `markdown()` renders it, `to_dict()` is for JSON."""
+    """The results of `translation_tables`; `markdown()` renders them, `to_dict()` is for JSON."""
 
     unit: str
     systems: list[System]
@@ -166,7 +166,7 @@ class TranslationTables:
     signatures: dict[str, str]
 
     def to_dict(self) -> dict:
-        """Everything but the texts."""
+        """Return everything except the texts."""
         return {
             "unit": self.unit,
             "baseline": self.baseline,
@@ -205,7 +205,7 @@ class TranslationTables:
         for name in dict.fromkeys(s.name for s in self.systems):
             cells: list[str] = []
             for way in columns:
-                # a plain model has one result, which stands in the first columns
+                # a plain model has one result, in the first columns
                 found = [s for s in self.systems if s.name == name and s.how in (way, None)]
                 found = [s for s in found if s.how is not None or way == columns[0]]
                 cells += _cells(found[0].figures) if found else [""] * len(FIGURES)
@@ -220,7 +220,7 @@ class TranslationTables:
             heads += [f"{low} to {high} ({n} sentences{few})"] if n else []
         lines = [_row(["BLEU (LR)", *heads]), _row(["---"] * (1 + len(heads)))]
         for system in self.systems:
-            values = [  # without a unit in the references there is nothing to compare
+            values = [  # references without any unit cannot be compared
                 "" if group["length_ratio"] is None else f"{_starred(group)} ({group['length_ratio']:.3f})"
                 for group in system.figures["groups"]
                 if group
@@ -258,25 +258,25 @@ def translation_tables(
     samples: int = 1000,
 ) -> TranslationTables:
     """
-    Tables 1 to 3 of Oka et al. 2020 for any systems: BLEU, length ratio and variance for each way of giving the
-    length, and the share of outputs that are distinct; the error of the lengths themselves; BLEU by the reference's
-    length. The whole set and each group with at least 30 sentences are tested against the baseline.
+    Build Tables 1 to 3 of Oka et al. 2020 for any systems: BLEU, length ratio and variance for each source of the
+    length, and the share of distinct outputs; the error of the lengths themselves; BLEU by the reference's length. The
+    whole set and each group with at least 30 sentences are tested against the baseline.
 
     Args:
         systems (`Sequence[System]`): Outputs for the same sources.
         references (`Sequence[str]`): Texts.
         reference_lengths (`Sequence[int]`): Their units.
         baseline (`str`, *optional*): System that the others are tested against; by its name, `"transformer"`, or with
-            its way of giving the length, `"ldpe:source"`.
+            the source of its length, `"ldpe:source"`.
         samples (`int`, *optional*, defaults to 1000): Resampled sets of the test.
 
     Raises:
-        `ValueError`: for a system with another number of outputs, two of one name, or a baseline that is not there.
+        `ValueError`: for a system with another number of outputs, two of one name, or a missing baseline.
     """
     systems = list(systems)
     _check(systems, references, baseline)
     ranges = LENGTH_GROUPS[unit]
-    groups = [  # an empty reference is in the first
+    groups = [  # an empty reference is in the first group
         [i for i, n in enumerate(reference_lengths) if low <= max(1, n) <= high] for low, high in ranges
     ]
     signatures = {}
@@ -284,7 +284,7 @@ def translation_tables(
         figures = translation_metrics(system.outputs, references, bleu_tokenizer=bleu_tokenizer)
         signatures = {name: figures.pop(f"{name.lower()}_signature") for name in ("BLEU", "chrF")}
         figures |= length_figures(system.produced, reference_lengths)
-        figures["distinct"] = text_quality(system.outputs)["distinct"]
+        figures["distinct"] = distinct_share(system.outputs)
         figures["groups"] = [_group(system, references, reference_lengths, rows, bleu_tokenizer) for rows in groups]
         system.figures = figures
     if baseline is not None and len(systems) > 1:
@@ -302,7 +302,7 @@ def translation_tables(
 
 
 def _check(systems: list[System], references: Sequence[str], baseline: str | None) -> None:
-    """Raise `ValueError` for what `translation_tables` cannot compare."""
+    """Raise `ValueError` for systems that `translation_tables` cannot compare."""
     names = [str(system) for system in systems]
     for name in names:
         if names.count(name) > 1:

@@ -1,4 +1,4 @@
-"""Training rows of one GPU run: for each epoch a draw of its own, tokenised, with lengths, in blocks of a fixed size.
+"""Make the training rows of one GPU run: for each epoch its own draw, tokenized, with lengths, in blocks of one size.
 
     python recipes/translation/epochs.py tatoeba_de_en.jsonl.gz interface_de_en.jsonl.gz everyday_de_en.jsonl.gz \\
         --model models/translate_to_english --epochs 26 --output_dir runs/epochs
@@ -30,20 +30,22 @@ from hf_lenctrl.length_units import UnitTable
 
 SOURCE, TARGET = 96, 80  # tokens of a block; longer pairs are left out
 NO_TOKEN, NO_LENGTH = -1, -(2**15)  # a label that does not count; the remaining length of a row without a length
-SHARES = {"tatoeba": 0.6, "interface": 0.7, "everyday": 1.0}  # of a corpus, by the beginning of its file's name
-KINDS = {"developer_tools": 0.3, "voice_assistants": 0.4}  # of these kinds of text, beside the share of the corpus
+# shares of each corpus, by the beginning of its file's name
+SHARES = {"tatoeba": 0.6, "interface": 0.7, "everyday": 1.0}
+# shares of these kinds of text, multiplied by the share of the corpus
+KINDS = {"developer_tools": 0.3, "voice_assistants": 0.4}
 VARIANTS = argparse.Namespace(replace_share=0.15, typed_share=0.04, glue_share=0.03)
-REWORDED = 0.12  # share of the pairs that have a reworded English text too
+REWORDED = 0.12  # share of the pairs that also have a reworded English text
 OTHER_LENGTHS = 0.6  # share of the written shorter and longer English texts
 TEMPLATES = 30_000  # sentences of slots.py, for each language
 SAMPLED, ALPHA = 0.4, 0.3  # share of the sources with sampled pieces; smoothing of their probabilities
 WITHOUT, OVERSHOOT = 0.3, 0.03  # shares of the pairs without a length, and of those that teach how a text ends
 
-Row = tuple[str, str, bool]  # source, target, and whether the pair always has its length
+Row = tuple[str, str, bool]  # source, target, and True for a pair that always has its length
 
 
 def draw_rows(files: list[tuple[str, str, list[dict]]], seed: int, folder: Path | None = None) -> list[Row]:
-    """Return the pairs of an epoch, of the files' names, languages and rows and of a folder's written sentences."""
+    """Draw the pairs of an epoch from the files (name, language, rows) and from the written sentences of a folder."""
     draw = random.Random(seed)
     rows: list[Row] = []
     tested = {row[code] for _, code, read in files for row in read if row["split"] != "train"}
@@ -75,7 +77,7 @@ def draw_rows(files: list[tuple[str, str, list[dict]]], seed: int, folder: Path 
 
 
 class Packer:
-    """The tokenizer and the table of units of a checkpoint."""
+    """A packer of pairs into blocks, with the tokenizer and the unit table of a checkpoint."""
 
     def __init__(self, model: str | Path):
         self.pieces = sentencepiece.SentencePieceProcessor(str(Path(model, "source.spm")))
@@ -89,27 +91,27 @@ class Packer:
             self.table = UnitTable(config["length_unit"], *map(torch.from_numpy, parts))
 
     def encode(self, texts: list[str], sampled: np.ndarray | None = None) -> list[np.ndarray]:
-        """Ids of each text with the end token."""
+        """Encode each text as ids with the end token."""
         found = self.pieces.encode(texts)
         for i in () if sampled is None else np.flatnonzero(sampled):
             found[i] = self.pieces.encode(texts[i], enable_sampling=True, alpha=ALPHA, nbest_size=-1)
         return [np.append(self.ids[pieces], self.end) for pieces in found]
 
     def progress(self, ids: np.ndarray) -> np.ndarray:
-        """Units before each token of a text, and after the last: `(tokens + 1,)`."""
+        """Return the units before each token of a text, and after the last one: `(tokens + 1,)`."""
         return self.table.progress(torch.from_numpy(np.append(self.pad, ids))[None])[0].numpy()
 
     def pack(self, rows: list[Row], seed: int, natural: bool = False) -> dict[str, np.ndarray]:
         """
-        Blocks of int16, `(blocks, 96)` for source `s` and `(blocks, 80)` for target `t`: ids, positions (`s_at`,
-        `t_at`), the number of the pair in its block from 1 (`s_pair`, `t_pair`; 0 for padding), the remaining
-        length, and the labels. With `natural` no row has a length.
+        Pack pairs into blocks of int16, `(blocks, 96)` for source `s` and `(blocks, 80)` for target `t`: ids,
+        positions (`s_at`, `t_at`), the number of the pair in its block from 1 (`s_pair`, `t_pair`; 0 for padding), the
+        remaining length, and the labels. With `natural` no row has a length.
         """
         rng = np.random.default_rng(seed)
         sources = self.encode([row[0] for row in rows], None if natural else rng.random(len(rows)) < SAMPLED)
         targets = self.encode([row[1] for row in rows])
         kind, share = rng.random(len(rows)), rng.random(len(rows))
-        blocks: list[list[int]] = []  # of the open ones: number, source tokens, target tokens, pairs
+        blocks: list[list[int]] = []  # the open blocks: number, source tokens, target tokens, pairs
         places, count = [], 0
         for i, (source, target) in enumerate(zip(sources, targets, strict=True)):
             if max(len(source) / SOURCE, len(target) / TARGET) > 1 or min(len(source), len(target)) < 2:
@@ -154,7 +156,7 @@ class Packer:
 
 
 def make_epoch(paths: list[str], model: str, seed: int, folder: str) -> str:
-    """Write `{seed}.npz`, and with seed 0 two files of validation rows: of the corpora, and of written lines."""
+    """Write `{seed}.npz`, and with seed 0 two files of validation rows: from the corpora, and from written lines."""
     files = [(Path(path).name, *everyday.read(path)) for path in paths]
     packer = Packer(model)
     if seed == 0:

@@ -1,4 +1,4 @@
-"""Pairs of several corpora, and variants of them, into the files that the translation recipes read.
+"""Convert pairs of several corpora, and variants of them, to the files that the translation recipes read.
 
     python recipes/translation/everyday.py tatoeba_de_en.jsonl.gz interface_de_en.jsonl.gz everyday_de_en.jsonl.gz \\
         --output_dir data/everyday --weights developer_tools=0.4 voice_assistants=0.4
@@ -8,7 +8,7 @@ where it has kinds of text, `kind`. The folder receives `train.jsonl`, `validati
 `test_<corpus>.jsonl` for each input with test rows, with the columns `source` and `target`; the source language is not
 marked. Training rows are of six sorts:
 
-- the pairs as they are; of a kind with a weight, that share
+- the unchanged pairs; of a kind with a weight, that share
 - a share of them again with other names, places and numbers on both sides (slots.py)
 - sentences with names, places, times, dates, amounts and words of daily life from the templates of slots.py
 - the sentences of data/everyday_en_de_fr, several times, because each is there for a word that the others lack
@@ -33,7 +33,7 @@ Pair = dict[str, str]
 
 
 def read(path: str) -> tuple[str, list[dict]]:
-    """The language of a file and its rows."""
+    """Read a file; return its language and its rows."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]
     codes = set(rows[0]) - {"split", "en", "group", "kind"}
@@ -43,7 +43,7 @@ def read(path: str) -> tuple[str, list[dict]]:
 
 
 def pairs(rows: list[dict], code: str, split: str) -> list[dict]:
-    """Rows of a split with the columns source, target and kind."""
+    """Return the rows of a split with the columns source, target and kind."""
     kept = [row for row in rows if row["split"] == split]
     return [{"source": row[code], "target": row["en"], "kind": row.get("kind", "")} for row in kept]
 
@@ -54,7 +54,7 @@ def has_held_out(row: Pair) -> bool:
 
 
 def as_typed(row: Pair, draw: random.Random) -> Pair:
-    """The pair with a source as people type: in lower case, without its final mark, or both."""
+    """Return the pair with a source as people type it: in lower case, without its final mark, or both."""
     source, way = row["source"], draw.randrange(3)
     if way != 1:
         source = source.lower()
@@ -64,7 +64,7 @@ def as_typed(row: Pair, draw: random.Random) -> Pair:
 
 
 def variants(rows: list[Pair], code: str, args: argparse.Namespace, draw: random.Random) -> list[Pair]:
-    """What a corpus adds beside its own pairs."""
+    """Return the variants that a corpus adds to its own pairs."""
     added = []
     for row in rows:
         if draw.random() < args.replace_share and (other := replace(row["source"], row["target"], code, draw)):
@@ -104,7 +104,7 @@ def main(argv=None) -> None:
     train: list[Pair] = []
     validation: list[Pair] = []
     files = [(path, *read(path)) for path in args.files]
-    # sources of validation and test rows; another file may have them too
+    # sources of validation and test rows, which another file may also have
     tested = {row[code] for _, code, rows in files for row in rows if row["split"] != "train"}
     for path, code, rows in files:
         own = [row for row in pairs(rows, code, "train") if draw.random() < weights.get(row["kind"], 1)]
@@ -123,7 +123,7 @@ def main(argv=None) -> None:
     draw.shuffle(validation)  # the recipes evaluate on the first rows, which should hold every corpus
     write(train, folder / "train.jsonl")
     write(validation, folder / "validation.jsonl")
-    draw = random.Random(f"names {args.seed}")  # the same test whatever the training rows are
+    draw = random.Random(f"names {args.seed}")  # the test does not depend on the training rows
     held = [(code, *sentence(code, draw, held_out=True)) for code in codes for _ in range(200 // len(codes))]
     names = [{"source": s, "target": t, "names": n, "language": code} for code, s, t, n in held]
     (folder / "names.jsonl").write_text(

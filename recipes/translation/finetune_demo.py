@@ -19,7 +19,7 @@ from hf_lenctrl.commands import train
 
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE)]  # the recipes are scripts, not a package
+sys.path[:0] = [str(HERE)]  # the recipes are scripts and not a package
 
 import translate_demo as demo  # noqa: E402
 import written  # noqa: E402
@@ -28,7 +28,8 @@ import written  # noqa: E402
 LONGEST = 45  # characters of the first English text
 SOURCES, HELD_OUT = 8000, 60
 STEPS, EVERY = 300, 50
-# chosen by hand, as in `make demo`: not in the training data, with lengths at which English has a good sentence
+# We chose these by hand, as for `make demo`: they are not in the training data, and English has a good sentence at
+# each length.
 SHOWN = {
     "Sie wartete eine Stunde, aber niemand kam.": [36, 40],
     "Je suis désolé d'être arrivé en retard.": [22, 26, 30],
@@ -38,7 +39,7 @@ SHOWN = {
 
 
 def pairs() -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """Training and validation rows with the columns `source` and `target`; no source is in both."""
+    """Return training and validation rows with the columns `source` and `target`; no source is in both."""
     short = [(source, texts) for source, texts in written.several() if len(texts[0]) <= LONGEST]
     chosen = random.Random(1).sample(short, SOURCES + HELD_OUT)
     held = {source for source, _ in chosen[:HELD_OUT]}
@@ -49,14 +50,14 @@ def pairs() -> tuple[list[dict[str, str]], list[dict[str, str]]]:
 
 
 def errors(folder: Path) -> list[tuple[int, float]]:
-    """Steps and mean length error on the held-out sentences, as the Trainer has logged them."""
+    """Return steps and mean length error on the held-out sentences from the Trainer's log."""
     last = max(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
     log = json.loads((last / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
     return [(row["step"], row["eval_mae"]) for row in log if "eval_mae" in row]
 
 
 def plot(points: list[tuple[int, float]], path: Path) -> None:
-    """Error against steps."""
+    """Plot the length error against the steps."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -88,7 +89,7 @@ def main(argv=None) -> None:
     options |= {"max_steps": args.steps, "eval_steps": EVERY, "save_steps": EVERY, "logging_steps": EVERY}
     options |= {"per_device_train_batch_size": 64, "warmup_steps": 20, "generation_num_beams": 1, "use_cpu": True}
     options |= {"learning_rate": 3e-4, "projection_lr_factor": 20, "eval_on_start": True}
-    options |= {"no_length_share": 0.1}  # the same model then knows which of several texts of a length is the best
+    options |= {"no_length_share": 0.1}  # so the model can also score which of several texts of a length is the best
     train.main([str(HERE / "controlled.yaml"), *(f"--{name}={value}" for name, value in options.items())])
 
     print("2/2 Sentences and lengths chosen by hand; natural: the plain model's text", flush=True)

@@ -1,4 +1,4 @@
-"""Gives a trained plain translator a new vocabulary and a deeper encoder, to train it further.
+"""Give a trained plain translator a new vocabulary and a deeper encoder, to train it further.
 
     python recipes/translation/grow.py runs/translation/base --rows data/everyday/train.jsonl \\
         --output_dir runs/translation/grown
@@ -28,7 +28,7 @@ BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 def with_vocabulary(model: Any, old, new) -> None:
     """Give `model` the vocabulary of the tokenizer `new`, its weights from those of the tokenizer `old`."""
     before = model.get_input_embeddings().weight.clone()  # (V_old, d)
-    after = torch.empty(len(new), before.shape[1]).normal_(std=before.std().item())  # (V_new, d), for bytes
+    after = torch.empty(len(new), before.shape[1]).normal_(std=before.std().item())  # (V_new, d), random for bytes
     known = old.get_vocab()
     for entry, place in new.get_vocab().items():
         if entry in known:

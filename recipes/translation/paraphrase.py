@@ -1,4 +1,4 @@
-"""Translations of other lengths for the training of controlled.yaml: the plain model's own n-best lists.
+"""Make translations of other lengths for the training of controlled.yaml from the plain model's own n-best lists.
 
     python recipes/translation/paraphrase.py --model runs/translation/base --train_file data/train.jsonl \
         --output_file data/train_lengths.jsonl
@@ -27,7 +27,7 @@ from hf_lenctrl.commands.export import export_ctranslate2
 from hf_lenctrl.commands.rows import Rows
 
 
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # benchmarks/ is no package that is installed
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # benchmarks/ is not an installed package
 
 from benchmarks.reading import WORD, faults, words_of  # noqa: E402
 from recipes.translation import written  # noqa: E402
@@ -35,18 +35,18 @@ from recipes.translation.rewordings import reword  # noqa: E402
 
 
 NUM_BEAMS = 20
-GAP, FLOOR = 0.45, -0.75  # log-probability per token: at most so far under the best one, and at least so high
-NEAR = 40  # chrF, in percent: at least so near a reference is the best one
+GAP, FLOOR = 0.45, -0.75  # log-probability per token: largest distance to the best one, and the minimum
+NEAR = 40  # the smallest chrF, in percent, of the best translation to its reference
 BATCH = 1000
 
 
 def n_best(model_folder: str, sources: list[str]) -> Iterator[tuple[str, list[str], list[float]]]:
-    """Each source with its translations, the best first, and their log-probabilities per token."""
+    """Yield each source with its translations, the best first, and their log-probabilities per token."""
     import ctranslate2
 
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
     model = AutoModelForSeq2SeqLM.from_pretrained(model_folder, dtype="float32")
-    model.config.normalize_before = model.config.normalize_embedding = False  # Marian's, not written in its config
+    model.config.normalize_before = model.config.normalize_embedding = False  # Marian's values, which its config lacks
     eos = tokenizer.eos_token
     options = {"beam_size": NUM_BEAMS, "num_hypotheses": NUM_BEAMS, "return_scores": True, "end_token": eos}
     options |= {"max_batch_size": 4096, "batch_type": "tokens", "max_decoding_length": 80}
@@ -65,8 +65,8 @@ def n_best(model_folder: str, sources: list[str]) -> Iterator[tuple[str, list[st
 
 def select(source: str, texts: list[str], scores: list[float], known: set[str]) -> list[str]:
     """
-    The translations to train on: near the best in score, without a fault that the best does not have, one of each
-    length.
+    Select the translations to train on: near the best in score, without a fault that the best does not have, one of
+    each length.
     """
     best, lowest, kept = texts[0], max(scores[0] - GAP, FLOOR), dict[int, str]()
     for text, score in zip(texts, scores, strict=True):
@@ -103,7 +103,8 @@ def main(argv=None) -> None:
     new = [(pair["source"], reword(pair["target"], draw)) for pair in pairs if draw.random() < args.rewordings]
     rows += [{"source": source, "target": text} for source, text in new if text is not None]
     lengths = [row for code in ("de", "fr") for row in written.lengths(code)]
-    rows += [row for row in lengths if row["source"] in references] * args.written  # others are test rows, or held out
+    # the other rows are test rows, or held out
+    rows += [row for row in lengths if row["source"] in references] * args.written
     part = Path(args.output_file + ".part")
     part.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     part.rename(args.output_file)

@@ -1,8 +1,9 @@
-"""The plain model in a translator that also works without a length: the same weights, and no length layer.
+"""Extract the plain model from a translator that also works without a length: the same weights, and no length layer.
 
     python recipes/translation/plain.py models/translate_to_english runs/plain
 
-A stock `MarianMTModel`, which writes what the translator writes without a length. The benchmarks compare with it.
+The result is a stock `MarianMTModel`, which generates the same texts as the translator without a length. The
+benchmarks compare with it.
 """
 
 import argparse

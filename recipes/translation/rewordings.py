@@ -2,7 +2,7 @@
 Other ways to say the same in English, shorter or longer: "I'm" and "I am", "ten minutes" and "10 minutes".
 
 A model that must meet a length learns here which words it may exchange. A rule is a group of phrases that replace each
-other in a context, two regular expressions: what stands before and what follows. We chose phrases that keep meaning
+other in a context, two regular expressions: the text before and the text after. We chose phrases that keep meaning
 and grammar where their context fits; two sentences in three have none.
 """
 
@@ -101,7 +101,7 @@ _RULES: list[tuple[str, str, str]] = [
     *((f"{hour}|{hour} o'clock", r"(?<=at )", r"(?=[.!?])") for hour in
       ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven")),
     ("percent|%", r"(?<=\d )", r"\b"),
-    # texts of programs
+    # rules for texts of programs
     ("unable to|could not|couldn't|cannot|can't|failed to", r"^", WORD),
     ("select|choose", r"^", r"(?= (?:a|an|the|your|one|all|which|how)\b)"),
     ("show|display", r"^", r"(?= (?:a|all|the|only|more|your)\b)"),
@@ -131,7 +131,7 @@ RULES = _compiled()
 
 
 def _exchanged(text: str, rule: tuple[re.Pattern, list[str]], draw: random.Random) -> str:
-    """The text with each place of a rule in another of its phrases."""
+    """Replace each match of a rule by another phrase of the rule."""
 
     def other(found: re.Match) -> str:
         new = draw.choice([option for option in rule[1] if option.lower() != found[1].lower()])
@@ -142,7 +142,7 @@ def _exchanged(text: str, rule: tuple[re.Pattern, list[str]], draw: random.Rando
 
 def reword(text: str, draw: random.Random, most: int = 3) -> str | None:
     """
-    The text with one to `most` of its phrases exchanged, or `None` where no rule fits.
+    Exchange one to `most` phrases of the text; return `None` if no rule fits.
 
     Args:
         text (`str`): English.

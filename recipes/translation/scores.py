@@ -1,8 +1,9 @@
-"""How well each length suits a sentence: the score of its text at every length, as a picture and a table.
+"""Show how well each length suits a sentence: the score of its text at every length, as a picture and a table.
 
     python recipes/translation/scores.py --text "Ich habe meine Schlüssel im Büro vergessen." --output_file scores.png
 
-The score is the log-probability of the text without a length. Where it falls, the model had to add or leave out words.
+The score is the log-probability of the text without a length. It falls at lengths at which the model must add or omit
+words.
 """
 
 import argparse

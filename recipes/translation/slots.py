@@ -26,7 +26,7 @@ MEN, WOMEN, SURNAMES = ([name[0] for name in _of_kind(kind)] for kind in ("men",
 CITIES: list[tuple[str, ...]] = [*_of_kind("cities")]
 COUNTRIES: list[tuple[str, ...]] = [
     *_of_kind("countries")
-]  # without an article in German; feminine in French ("en France")
+]  # these have no article in German and are feminine in French ("en France")
 HELD_OUT = {
     "men": "Florian Hannes Rüdiger Till Baptiste Gaspard Loïc Tariq Bogdan Enzo Rodrigo "
     "Takeshi Ravi Callum Duncan".split(),
@@ -61,7 +61,7 @@ HOURS = [
 ]
 SIDE = {"de": 0, "fr": 1, "en": 2}
 
-# the name in a pair -> whom it may become: German and English, French and English
+# the name in a pair -> kinds of its new name: German and English, French and English
 _KNOWN = {
     "de": {"Tom": ("Tom", MEN), "Maria": ("Mary", WOMEN), "Mary": ("Mary", WOMEN), "Johannes": ("John", MEN)},
     "fr": {"Tom": ("Tom", MEN), "Marie": ("Mary", WOMEN), "Mary": ("Mary", WOMEN), "Jean": ("John", MEN)},
@@ -75,13 +75,15 @@ _NUMBER = re.compile(r"(?<![\w.,:])\d{1,4}(?![\w.,:]*\w)")
 
 
 def _elide(text: str) -> str:
-    """French "de" and "que" before a name or a place, with a vowel or without."""
+    """Return French "de" or "que" before a name or a place, elided before a vowel."""
     text = re.sub(rf"\b([dD]|[qQ]u)e (?=[{_VOWELS}]\w*)", r"\1'", text)
     return re.sub(rf"\b([dD]|[qQ]u)['’](?=[A-ZÀ-Ü])(?![{_VOWELS}H])", r"\1e ", text)
 
 
 def _followers(names: Sequence[str]) -> dict[str, list[str]]:
-    """Of each two letters of the names (a space is the start), those that come next; a space is the end."""
+    """
+    Return a Markov chain: two letters of the names (a space is the start) -> the next letters; a space is the end.
+    """
     table: dict[str, list[str]] = {}
     for name in names:
         padded = f"  {name} "
@@ -107,7 +109,7 @@ _CODAS = (
 
 
 def _letters(draw: random.Random) -> str:
-    """A name of a Markov chain, or one of syllables, which has letters together that no list has."""
+    """Make a name from the Markov chain, or from syllables, which give pairs of letters that no list has."""
     if draw.randrange(2):
         syllables = [draw.choice(_ONSETS) + draw.choice(_VOWELS_WITHIN) for _ in range(draw.randrange(1, 4))]
         return ("".join(syllables) + draw.choice(_CODAS)).capitalize()
@@ -118,7 +120,7 @@ def _letters(draw: random.Random) -> str:
 
 
 def _new_name(names: Sequence[str], draw: random.Random) -> str:
-    """One of the names, or two times in three one that is made."""
+    """Return one of the names or, two times in three, an invented name."""
     if draw.randrange(3) == 0:
         return draw.choice(names)
     while True:
@@ -128,30 +130,31 @@ def _new_name(names: Sequence[str], draw: random.Random) -> str:
 
 
 def _whole_name(name: str, code: str, woman: bool, draw: random.Random) -> tuple[str, str]:
-    """A first name in source and target; half of the time with a surname, or with a title and a surname alone."""
+    """Return a name in source and target: a first name, half of the time with a surname, or a title and a surname."""
     if draw.randrange(2) == 0:
         return name, name
     surname = _new_name(SURNAMES, draw)
     title = {"de": "Frau", "fr": "Mme"}[code] if woman else "M."
-    if draw.randrange(4) == 3 and (woman or code == "fr"):  # "Herr" has cases
+    # German has no title for a man here, because "Herr" changes with the case
+    if draw.randrange(4) == 3 and (woman or code == "fr"):
         return f"{title} {surname}", f"{'Ms.' if woman else 'Mr.'} {surname}"
     return f"{name} {surname}", f"{name} {surname}"
 
 
 def _city(cities: Sequence[tuple[str, ...]], draw: random.Random) -> tuple[str, ...]:
-    """The same for a city; one that is made is the same in the three languages."""
+    """Return a city in the three languages; an invented city has one name in all of them."""
     city = draw.choice([city for city in cities if not city[1].startswith("Le ")])
     name = _new_name([city[2]], draw)
     return city if name == city[2] else (name,) * 3
 
 
 def _swap(text: str, old: str, new: str) -> tuple[str, int]:
-    """The text with one word for another, which keeps a genitive's s, and how often it stood there."""
+    """Replace a word by another one, which keeps a genitive's s; return the text and the number of replacements."""
     return re.subn(rf"(?<!\w){re.escape(old)}(?=(?:s|'s|’s)?(?!\w))", new, text)
 
 
 def _both(source: str, target: str, old: tuple[str, str], new: tuple[str, str]) -> tuple[str, str] | None:
-    """The pair with a word exchanged, if it stands equally often on both sides."""
+    """Replace a word in a pair; return `None` unless both sides have it equally often."""
     source, first = _swap(source, old[0], new[0])
     target, second = _swap(target, old[1], new[1])
     return (source, target) if first == second > 0 else None
@@ -159,7 +162,7 @@ def _both(source: str, target: str, old: tuple[str, str], new: tuple[str, str]) 
 
 def replace(source: str, target: str, code: str, draw: random.Random) -> tuple[str, str] | None:
     """
-    A pair with other names, places and numbers.
+    Replace the names, places and numbers of a pair.
 
     Args:
         source (`str`), target (`str`): The pair.
@@ -167,7 +170,7 @@ def replace(source: str, target: str, code: str, draw: random.Random) -> tuple[s
         draw (`random.Random`): Chooses the new words.
 
     Returns:
-        `tuple[str, str]`, or `None` where nothing was exchanged.
+        `tuple[str, str]`: the pair, or `None` if nothing was replaced.
     """
     pair, side = (source, target), SIDE[code]
     taken = {word.strip(".,!?\"'") for word in target.split()}
@@ -196,7 +199,7 @@ def replace(source: str, target: str, code: str, draw: random.Random) -> tuple[s
 
 
 def clock(draw: random.Random) -> tuple[str, str, str]:
-    """A time of day in the three languages, behind "um", "à" and "at"."""
+    """Draw a time of day in the three languages, after "um", "à" and "at"."""
     hour, kind = draw.randrange(11), draw.randrange(6)
     word, later = HOURS[hour], HOURS[hour + 1]
     if kind == 0:
@@ -218,7 +221,7 @@ def clock(draw: random.Random) -> tuple[str, str, str]:
 
 
 def date(draw: random.Random) -> tuple[str, str, str]:
-    """A day in the three languages, behind "am", "le" and "on"."""
+    """Draw a day in the three languages, after "am", "le" and "on"."""
     day, month = draw.randrange(1, 29), draw.choice(MONTHS)
     first = "1er" if day == 1 else str(day)
     if draw.random() < 0.3:
@@ -228,7 +231,7 @@ def date(draw: random.Random) -> tuple[str, str, str]:
 
 
 def amount(draw: random.Random) -> tuple[str, str, str]:
-    """A sum of money in the three languages."""
+    """Draw a sum of money in the three languages."""
     euros, cents = draw.randrange(2, 100), draw.choice([5, 10, 20, 49, 50, 80, 90, 95, 99])
     kind = draw.randrange(4)
     if kind == 0:
@@ -251,7 +254,7 @@ def _fill(template: str, words: Mapping[str, tuple[str, ...]], side: int) -> str
 
 def sentence(code: str, draw: random.Random, held_out: bool = False) -> tuple[str, str, list[str]]:
     """
-    A pair with names, places, numbers or times.
+    Draw a pair with names, places, numbers or times.
 
     Args:
         code (`str`): Language of the source, `"de"` or `"fr"`.
@@ -273,11 +276,11 @@ def sentence(code: str, draw: random.Random, held_out: bool = False) -> tuple[st
     else:
         city, city2 = _city(cities, draw), _city(cities, draw)
         man, woman, surname = _new_name(men, draw), _new_name(women, draw), _new_name(SURNAMES, draw)
-    if not held_out and "surname" not in template[2] and draw.randrange(3) == 0:  # a name of two parts
+    if not held_out and "surname" not in template[2] and draw.randrange(3) == 0:  # the name gets a second part
         man, woman = f"{man} {surname}", f"{woman} {surname}"
     anyone = draw.choice([man, woman])
     if "né le" in template[1] and code == "fr":
-        anyone = man  # the participle agrees
+        anyone = man  # the participle "né" is masculine
     words = {
         "man": (man,) * 3, "woman": (woman,) * 3, "name": (anyone,) * 3, "surname": (surname,) * 3,
         "city": city, "city2": city2, "country": country, "month": draw.choice(MONTHS), "day": draw.choice(DAYS),

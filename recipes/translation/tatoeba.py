@@ -1,4 +1,4 @@
-"""Sentence pairs of Tatoeba into the files that the translation recipes read.
+"""Convert sentence pairs of Tatoeba to the files that the translation recipes read.
 
     python recipes/translation/tatoeba.py tatoeba_de_en.jsonl.gz tatoeba_fr_en.jsonl.gz --output_dir data/tatoeba
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 
 def read(path: str) -> tuple[str, dict[str, list[dict]]]:
-    """The language of a file and its pairs by split."""
+    """Read a file; return its language and its pairs by split."""
     splits: dict[str, list[dict]] = {"train": [], "validation": [], "test": []}
     with gzip.open(path, "rt", encoding="utf-8") as file:
         rows = [json.loads(line) for line in file]

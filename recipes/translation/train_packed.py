@@ -1,4 +1,4 @@
-"""Trains the shipped translator from nothing, on one GPU in nine minutes, on the blocks of epochs.py.
+"""Train the shipped translator from scratch, on one GPU in nine minutes, on the blocks of epochs.py.
 
     python recipes/translation/train_packed.py runs/epochs --model models/translate_to_english --output_dir runs/packed
 
@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from hf_lenctrl.length_encoding import sinusoidal
 
 
-NO_LENGTH = -(2**15)  # as epochs.py writes it
+NO_LENGTH = -(2**15)  # the value in the blocks of epochs.py
 NAMES = ("s", "s_at", "s_pair", "t", "t_at", "t_pair", "remaining", "labels")
 START = time.monotonic()
 
@@ -38,7 +38,7 @@ def say(*words: object) -> None:
 
 
 class Attention(nn.Module):
-    """Of Marian, with the projections of one input in one product."""
+    """Marian's attention, with the projections of one input in one product."""
 
     def __init__(self, dim: int, heads: int):
         super().__init__()
@@ -61,7 +61,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Of Marian's encoder, or with `cross` of its decoder: a norm behind each part."""
+    """A layer of Marian's encoder, or with `cross` of its decoder: a norm after each part."""
 
     def __init__(self, args: argparse.Namespace, width: int, cross: bool):
         super().__init__()
@@ -92,13 +92,13 @@ class Part(nn.Module):
 
 
 def positions(count: int, dim: int) -> torch.Tensor:
-    """Marian's positions: sines in the first half of the columns, cosines in the second."""
+    """Return Marian's positions: sines in the first half of the columns, cosines in the second."""
     angles = torch.arange(count)[:, None] / 10_000 ** (torch.arange(0, dim, 2)[None].double() / dim)
     return torch.cat([angles.sin(), angles.cos()], 1).float()
 
 
 class Translator(nn.Module):
-    """From the tensors of blocks to the decoder's last states."""
+    """The model from the tensors of blocks to the decoder's last states."""
 
     def __init__(self, args: argparse.Namespace, vocabulary: int):
         super().__init__()
@@ -127,7 +127,7 @@ class Translator(nn.Module):
         x = self._embed(blocks["s"], blocks["s_at"])
         for layer in self.encoder.layers:
             x = layer(x, within)
-        with torch.autocast(remaining.device.type, enabled=False):  # bfloat16 cannot tell neighbouring lengths apart
+        with torch.autocast(remaining.device.type, enabled=False):  # bfloat16 cannot distinguish neighbouring lengths
             length = self.decoder.length_projection(sinusoidal(remaining, x.shape[2]))  # ldpe
         y = self._embed(blocks["t"], blocks["t_at"], length * (remaining != NO_LENGTH).unsqueeze(2))
         for layer in self.decoder.layers:
@@ -145,8 +145,9 @@ class Translator(nn.Module):
 
 def gradient_of(logits: torch.Tensor, labels: torch.Tensor, smoothing: float, weight: float):
     """
-    Of two passes, `(2 * tokens, vocabulary)`, and labels, `(tokens,)`, -1 for none: the gradient of the smoothed
-    cross entropy plus `weight` times the mean of both divergences, per token; then the cross entropy, the divergence.
+    Compute the gradient of the loss from two passes, `(2 * tokens, vocabulary)`, and labels, `(tokens,)`, -1 for none:
+    the smoothed cross entropy plus `weight` times the mean of both divergences, per token. Return the gradient, the
+    cross entropy and the divergence.
     """
     counts = (labels >= 0).float()
     total = 2 * counts.sum()
@@ -164,7 +165,7 @@ def gradient_of(logits: torch.Tensor, labels: torch.Tensor, smoothing: float, we
 
 
 class Loss(torch.autograd.Function):
-    """The loss over the vocabulary, whose gradient is found with its value: the logits are kept once."""
+    """The loss over the vocabulary, which computes its gradient with its value, so that the logits are stored once."""
 
     @staticmethod
     def forward(ctx, states, embedding, labels, function, args):
@@ -181,7 +182,7 @@ class Loss(torch.autograd.Function):
 
 
 def trained_lengths(epoch: dict[str, torch.Tensor]) -> dict[str, int]:
-    """Percentiles of the lengths in the rows of an epoch, in units, as `config.trained_lengths` has them."""
+    """Return the percentiles of the lengths in the rows of an epoch, in units, for `config.trained_lengths`."""
     told = epoch["remaining"][(epoch["t_at"] == 0) & (epoch["t_pair"] > 0)]
     lengths = told[told != NO_LENGTH].cpu().numpy()
     return {**{f"{q}%": int(np.percentile(lengths, q)) for q in (1, 50, 99)}, "max": int(lengths.max())}
@@ -210,7 +211,7 @@ class Trainer:
             return {name: torch.from_numpy(arrays[name]).to(self.device) for name in NAMES}
 
     def blocks(self):
-        """Steps' blocks: of the epochs that are there, each in turn, in a new order."""
+        """Yield the blocks of each step, epoch after epoch, each in a new order."""
         used: dict[Path, int] = {}
         while True:
             there = sorted(path for path in Path(self.args.epochs).glob("[0-9]*.npz") if path.stem.isdigit())
@@ -234,7 +235,7 @@ class Trainer:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda")
 
     def rate(self) -> float:
-        """The learning rate: up to its highest, then in a line to zero."""
+        """Return the learning rate: a linear warm-up, then a linear decay to zero."""
         warm = self.args.warmup_steps
         if self.step < warm or not self.steps:
             return self.args.learning_rate * min(1, (self.step + 1) / warm)
@@ -281,7 +282,7 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self) -> None:
-        """Cross entropy of a token, without a length."""
+        """Measure the cross entropy per token, without a length."""
         self.model.eval()
         for path in sorted(Path(self.args.epochs).glob("validation_*.npz")):
             rows, total, count = self.load(path), 0.0, 0
@@ -296,7 +297,7 @@ class Trainer:
         self.model.train()
 
     def save(self) -> None:
-        """A checkpoint folder of float16 weights."""
+        """Save a checkpoint folder with float16 weights."""
         args, out = self.args, Path(self.args.output_dir)
         weights = {f"model.{name}": value.half().cpu() for name, value in self.model.state_dict().items()}
         with safe_open(Path(args.model, "model.safetensors"), "pt") as file:
@@ -304,7 +305,7 @@ class Trainer:
             weights |= {name: file.get_tensor(name) for name in kept}
         weights["final_logits_bias"] = torch.zeros(1, len(weights["model.shared.weight"]), dtype=torch.float16)
         others = [path for path in Path(args.model).rglob("*") if path.is_file() and path.suffix != ".md"]
-        for path in others:  # the predictor's too
+        for path in others:  # also the predictor's files
             target = out / path.relative_to(args.model)
             target.parent.mkdir(parents=True, exist_ok=True)
             if path != Path(args.model, "model.safetensors"):

@@ -1,9 +1,9 @@
-"""`make demo`: ten sentences translated at several lengths, and a picture of 100 lengths.
+"""`make demo`: translate ten sentences at several lengths, and plot 100 lengths.
 
     python recipes/translation/translate_demo.py --output_dir demo
 
-Nothing is trained. The German and French sentences were written for this project, apart from the training data; by
-chance some 20 of the 300 stand there too.
+The demo trains nothing. The German and French sentences were written for this project, separately from the training
+data; by chance some 20 of the 300 are also there.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from hf_lenctrl.inference.ranking import ends
 
 HERE = Path(__file__).resolve().parent
 MODELS = HERE.parents[1] / "models"
-# sentences of the table, chosen by hand, and lengths in characters near which English has a good sentence
+# We chose the sentences of the table by hand, with lengths in characters near which English has a good sentence.
 SHOWN = {
     "Sie wartete eine Stunde, aber niemand kam.": [32, 42, 45],
     "Je suis désolé d'être arrivé en retard.": [20, 30],
@@ -37,25 +37,25 @@ SHOWN = {
     "Vergiss nicht, das Licht auszumachen, wenn du gehst.": [45, 56, 62],
     "Peux-tu marcher un peu plus lentement, s'il te plaît ?": [33, 44],
 }
-DRAWN = 100  # sentences of the picture
-SHARES = (0.8, 1.2)  # of the natural length, for the picture
+DRAWN = 100  # number of sentences in the picture
+SHARES = (0.8, 1.2)  # the picture's requested lengths as shares of the natural length
 
 
 def load(name: str):
-    """The pipeline of a model of this repository."""
-    task: Any = "length-controlled-generation"  # the stubs of Transformers know its own tasks alone
+    """Load the pipeline of a model of this repository."""
+    task: Any = "length-controlled-generation"  # the stubs of Transformers only know its own tasks
     options: dict[str, Any] = {"num_beams": 4, "batch_size": 50, "length_unit": "character", "progress_bar": False}
     return pipeline(task, model=str(MODELS / name), device="cpu", **options)
 
 
 def sentences() -> list[str]:
-    """German and French in turn."""
+    """Return the sentences, German and French in turn."""
     files = [(HERE / name).read_text(encoding="utf-8").splitlines() for name in ("german.txt", "french.txt")]
     return [sentence for pair in zip(*files, strict=True) for sentence in pair]
 
 
 def show(translate, requests: dict[str, list[int]], plain=None, **options) -> None:
-    """Each sentence, the text that `plain` (by default the same model) writes without a length, and others."""
+    """Print each sentence, the output of `plain` (by default the same model) without a length, and other outputs."""
     sources = list(requests)
     outputs = translate(sources, length=list(requests.values()), **options)
     for source, natural, rows in zip(sources, (plain or translate)(sources), outputs, strict=True):
@@ -67,7 +67,7 @@ def show(translate, requests: dict[str, list[int]], plain=None, **options) -> No
 
 
 def measure(translate, sources: list[str]) -> list[dict]:
-    """A row for each sentence: a length drawn around the natural one, and the texts without and with it."""
+    """Return a row for each sentence: a length drawn around the natural one, and the texts without and with it."""
     draw, natural = random.Random(1), translate(sources)
     requested = [round(draw.uniform(*SHARES) * out["length"]) for out in natural]
     outputs = translate(sources, length=requested)
@@ -78,7 +78,7 @@ def measure(translate, sources: list[str]) -> list[dict]:
 
 
 def plot(rows: list[dict], path: Path) -> None:
-    """Produced against requested length, without and with the length, for `measure`'s rows."""
+    """Plot produced against requested length, without and with the length, for the rows of `measure`."""
     import matplotlib
 
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
@@ -97,9 +97,9 @@ def plot(rows: list[dict], path: Path) -> None:
 
 
 def quiet() -> None:
-    """Leave out what a reader of the demo does not need."""
+    """Hide log messages that a reader of the demo does not need."""
     warnings.filterwarnings("ignore", message="Recommended: pip install sacremoses")
-    logging.getLogger("hf_lenctrl").setLevel(logging.ERROR)  # lengths of the picture that are rare in training
+    logging.getLogger("hf_lenctrl").setLevel(logging.ERROR)  # some lengths of the picture are rare in training
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
 

@@ -20,7 +20,8 @@ PREFIXES = (
     "rein|runter|sauber|stand|statt|teil|trocken|um|unter|vorbei|vor|warm|weg|weiter|wieder|zurecht|zurück|zusammen|"
     "zu|über|durch"
 )
-ASPIRATED = "ach|aï|arce|ausse|eurt|iss|och|ors|url|ur"  # French verbs with an h that keeps "de" whole
+# French verbs with an aspirated h, before which "de" is not elided
+ASPIRATED = "ach|aï|arce|ausse|eurt|iss|och|ors|url|ur"
 IN = {"der": "im", "das": "im", "die": "in der"}
 
 
@@ -36,7 +37,7 @@ WORDS = _read()
 
 def forms(german: str, french: str, english: str) -> dict[str, tuple[str, str, str]]:
     """
-    A word in the forms of the slots, in the three languages.
+    Return a word in the forms of the slots, in the three languages.
 
     `the`: der/le/the; `acc`: den/le/the; `dat`: dem/du (with "de")/the; `to`: zum/au/the; `in`: im/dans le/the;
     `a`: ein/un/a; `one`: einen/un/a; `ofa`: einen/d'un/a; `my`: mein/mon/my; `mine`: meinen/mon/my; `no`: keinen/de
@@ -76,7 +77,7 @@ def forms(german: str, french: str, english: str) -> dict[str, tuple[str, str, s
 
 
 def _infinitive(german: str, done: str) -> str | None:
-    """A phrase that ends with an infinitive with "zu" before it: "aufhängen" has "aufzuhängen". `None` if unsure."""
+    """Put "zu" into the infinitive at the end of a phrase: "aufhängen", "aufzuhängen". Return `None` if unsure."""
     *others, verb = german.split()
     participle = done.split()[-1] if done else ""
     if not participle:
@@ -87,7 +88,8 @@ def _infinitive(german: str, done: str) -> str | None:
         verb = f"{prefix[1]}zu{verb[len(prefix[1]) :]}"
     elif participle.startswith("ge") or re.match("be|ver|ent|er|zer", verb) or verb.endswith("ieren"):
         verb = "zu " + verb
-    elif "ge" not in participle and re.match("über|unter|wieder", verb):  # of a participle without "ge" no part goes
+    elif "ge" not in participle and re.match("über|unter|wieder", verb):
+        # such a verb has no separable part, because its participle has no "ge"
         verb = "zu " + verb
     else:
         return None
@@ -96,7 +98,7 @@ def _infinitive(german: str, done: str) -> str | None:
 
 def _phrases() -> dict[str, list[tuple[str, str, str]]]:
     """
-    The phrases in the forms of the slots, in the three languages.
+    Return the phrases in the forms of the slots, in the three languages.
 
     `do`: aufhängen/étendre/hang up; `zu`: aufzuhängen/d'étendre/hang up; `zua`: aufzuhängen/étendre/hang up; `done`:
     aufgehängt/étendu/hung up; `did`: aufgehängt/étendu/hang up.
@@ -121,7 +123,9 @@ PHRASES = _phrases()
 
 
 def draw_words(draw: random.Random) -> dict[str, tuple[str, str, str]]:
-    """Two words of each kind in all their forms (`place.acc`, `place2.acc`, ...), a phrase in each (`do`, ...)."""
+    """
+    Draw two words of each kind in all forms (`place.acc`, `place2.acc`, ...), and a phrase in all forms (`do`, ...).
+    """
     words = {form: draw.choice(phrases) for form, phrases in PHRASES.items()}
     for kind, entries in WORDS.items():
         for name, entry in zip((kind, kind + "2"), draw.sample(entries, 2), strict=True):

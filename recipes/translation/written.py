@@ -14,7 +14,8 @@ import pyarrow.parquet
 
 FOLDER = Path(__file__).resolve().parents[2] / "data" / "everyday_en_de_fr"
 TEXTS = ("de", "fr", "en", "shorter", "longer")
-SHORTEST, LONGEST = 0.6, 1.45  # of the English text's characters; a text beyond says less, or is wordy
+# shares of the English text's characters; a shorter text says less, a longer one is wordy
+SHORTEST, LONGEST = 0.6, 1.45
 
 
 def read(name: str, folder: Path | None = None) -> list[dict[str, str]]:
@@ -26,7 +27,7 @@ def read(name: str, folder: Path | None = None) -> list[dict[str, str]]:
 def save(rows: list[dict[str, str]], path: Path) -> None:
     """Write a file of the data set; the same rows and version of pyarrow make the same bytes."""
     table = pyarrow.Table.from_pylist(rows)
-    # one page for each column, because a page is compressed alone
+    # each column is one page, because each page is compressed separately
     options = {"row_group_size": len(rows), "data_page_size": 2**27, "use_dictionary": ["kind", "subject"]}
     pyarrow.parquet.write_table(table, path, compression="zstd", compression_level=19, **options)
 

@@ -17,8 +17,8 @@ ROWS = [
     {"output": "the cat sat", "requested": 11, "words": 3, "gold": "the cat sat on the mat"},
     {"output": "a dog", "requested": 6, "words": 2, "gold": "a dog"},
 ]
-CHARACTERS = ["character", "2", "0.50", "0.50", "50.0 %", "0.0 %", "50.0 %"]
-TOKENS = ["token", "2", "0.00", "0.00", "100.0 %", "0.0 %", "100.0 %"]
+CHARACTERS = ["character", "2", "0.50", "0.50", "50.0 %", "100.0 %", "0.0 %", "50.0 %"]
+TOKENS = ["token", "2", "0.00", "0.00", "100.0 %", "100.0 %", "0.0 %", "100.0 %"]
 
 
 def write(path: Path, rows=ROWS) -> str:
@@ -42,7 +42,7 @@ def test_a_csv_of_another_system_is_measured_against_one_length(tmp_path, capsys
         csv.writer(file).writerows([["summary"], ["the cat sat"], ["NA"]])
     options = ("--output_column", "summary", "--length", "10", "--bucket_width", "10", "--worst", "1")
     rows = printed(capsys, "--input_file", str(tmp_path / "theirs.csv"), *options)
-    assert rows[1] == ["character", "2", "4.50", "32.50", "0.0 %", "50.0 %", "50.0 %"]
+    assert rows[1] == ["character", "2", "4.50", "32.50", "0.0 %", "100.0 %", "50.0 %", "50.0 %"]
     assert rows[3][0] == "10–19"
     assert rows[5:] == [["1", "10", "2", "-8", "NA"]]
 

@@ -21,7 +21,7 @@ for _name, _config_class, _model_class in (
     ("convs2s", ConvS2SConfig, ConvS2S),
     ("lpas", LpasConfig, Lpas),
 ):
-    # a configuration has the fields of LenCtrlMarianConfig, and the names of `length_encoding` that it knows
+    # a configuration has the fields of LenCtrlMarianConfig, and its own names of `length_encoding`
     CLASSES[_name, False] = _config_class, _model_class
     FAMILIES.append(_name)
     ENCODINGS.extend(encoding for encoding in _config_class.encodings if encoding not in ENCODINGS)

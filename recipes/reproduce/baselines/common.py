@@ -1,4 +1,4 @@
-"""What the baselines share: a configuration, an encoder-decoder with `generate`, and the state of a decoder."""
+"""The shared parts of the baselines: a configuration, an encoder-decoder with `generate`, and a decoder's state."""
 
 from typing import Any, ClassVar, cast
 
@@ -29,10 +29,10 @@ class BaselineConfig(LenCtrlMarianConfig):
 
 
 class State:
-    """What a decoder keeps from step to step: `tensors`, `(batch_size, ...)` each. Beam search reorders them."""
+    """The state of a decoder between steps: `tensors`, `(batch_size, ...)` each. Beam search reorders them."""
 
     is_compileable = False
-    is_linear = (False,)  # transformers 5.24 asks for each layer
+    is_linear = (False,)  # transformers 5.24 reads one value for each layer
 
     def __init__(self):
         self.tensors: dict[str, torch.Tensor] = {}
@@ -46,7 +46,7 @@ class State:
 
 
 class Encoder(nn.Module):
-    """What `generate` calls: source ids to states, with the embedding of the source in `embed_tokens`."""
+    """The encoder that `generate` calls: source ids to states; the source embedding is `embed_tokens`."""
 
     main_input_name = "input_ids"
 
@@ -67,7 +67,7 @@ class Baseline(StoresUnitTable, LengthControlledGeneration, PreTrainedModel, Gen
 
     config_class: Any = BaselineConfig
     main_input_name = "input_ids"
-    accepts_loss_kwargs = False  # the loss is a mean
+    accepts_loss_kwargs = False  # the loss is already a mean
     encoder: Any
 
     def __init__(self, config):
@@ -76,7 +76,7 @@ class Baseline(StoresUnitTable, LengthControlledGeneration, PreTrainedModel, Gen
         self.units = UnitTable.from_config(config, config.decoder_vocab_size)
 
     def decode(self, ids, progress, length, encoder_outputs, mask, state: State | None) -> torch.Tensor:
-        """Scores of the next tokens; shapes as in `forward`."""
+        """Compute the scores of the next tokens; `forward` describes the shapes."""
         raise NotImplementedError
 
     @property
@@ -88,7 +88,7 @@ class Baseline(StoresUnitTable, LengthControlledGeneration, PreTrainedModel, Gen
         return None
 
     def set_unit_table(self, tokenizer) -> None:  # type: ignore[override]
-        """Fill the table of units for the decoder's vocabulary."""
+        """Fill the unit table for the decoder's vocabulary."""
         table = UnitTable.from_tokenizer(tokenizer, self.config.length_unit)
         self.units = table.padded(self.config.decoder_vocab_size).to(self.units.weights.device)
         self.config.unit_states = table.states
@@ -101,7 +101,9 @@ class Baseline(StoresUnitTable, LengthControlledGeneration, PreTrainedModel, Gen
 
     @torch.no_grad()
     def _init_weights(self, module):
-        """PyTorch's own initial values; the embeddings are quieter, so that no saturated gate starts the training."""
+        """
+        Keep PyTorch's own initial weights; draw smaller embeddings, so that training starts without saturated gates.
+        """
         if isinstance(module, nn.Embedding):
             nn.init.normal_(module.weight, std=0.1)
             if module.padding_idx is not None:
@@ -122,6 +124,8 @@ class Baseline(StoresUnitTable, LengthControlledGeneration, PreTrainedModel, Gen
         return_dict: bool | None = None,
     ):
         """
+        Compute the logits of the next tokens.
+
         Args:
             input_ids (`torch.LongTensor` of shape `(batch_size, source_length)`), attention_mask: The source.
             decoder_input_ids (`torch.LongTensor` of shape `(batch_size, target_length)`): With a state the last ids.
@@ -149,20 +153,21 @@ class Baseline(StoresUnitTable, LengthControlledGeneration, PreTrainedModel, Gen
         loss = None
         if labels is not None:
             loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
-        return Seq2SeqLMOutput(loss=loss, logits=logits, **cast(Any, {CACHE: cache}))  # no `Cache` of the library's
+        # the state is not a `Cache` of transformers
+        return Seq2SeqLMOutput(loss=loss, logits=logits, **cast(Any, {CACHE: cache}))
 
     def encode(self, input_ids, attention_mask, length, decoder_input_ids):
-        """The encoder's outputs; `length` and the target's ids are for an encoder that reads them."""
+        """Run the encoder; `length` and the target's ids are for an encoder that reads them."""
         return self.encoder(input_ids, attention_mask=attention_mask)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Any) -> Any:
-        """The labels, shifted to the right."""
+        """Shift the labels to the right."""
         start = labels.new_full((len(labels), 1), self.config.decoder_start_token_id)
         return torch.cat([start, labels[:, :-1].masked_fill(labels[:, :-1] == -100, self.config.pad_token_id)], dim=1)
 
     @takes_cache
     def prepare_inputs_for_generation(self, input_ids, cache=None, **kwargs):
-        """Progress of the whole sequence; with a state the ids that it has not read."""
+        """Add the progress of the whole sequence; with a state keep only the new ids."""
         progress, seen = self.units.progress(input_ids), 0
         if cache is not None:
             seen = cache.get_seq_length()
@@ -177,11 +182,11 @@ class Baseline(StoresUnitTable, LengthControlledGeneration, PreTrainedModel, Gen
 
 def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """
-    Attention by dot products.
+    Compute dot-product attention.
 
     Args:
         query (`torch.Tensor` of shape `(batch_size, target_length, d)`), keys, values (`(batch_size, source_length,
-            d)`), mask (`(batch_size, source_length)`): 1 for the positions that there are.
+            d)`), mask (`(batch_size, source_length)`): 1 for real positions.
 
     Returns:
         `torch.Tensor` of shape `(batch_size, target_length, d)`.

