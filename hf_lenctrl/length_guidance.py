@@ -45,7 +45,7 @@ class LengthGuidanceLogitsProcessor(LogitsProcessor):
         return torch.where(odd, torch.minimum(guided, own), guided).log_softmax(dim=-1)
 
     def _without_length(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the logits without a length, `(rows, vocab_size)`; reads only the ids that the cache does not have."""
+        """Return the logits without a length, `(rows, vocab_size)`; reads the ids that are not in the cache."""
         origin = self._origin(ids)
         if origin is None:
             self.cache, begin = None, 0
