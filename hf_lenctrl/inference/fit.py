@@ -48,10 +48,13 @@ class Candidate:
         kinds = {"lost": self.lost, "added": self.added}
         return [f"{kind}: {', '.join(words)}" for kind, words in kinds.items() if words]
 
-    @property
-    def broken(self) -> bool:
-        """Whether the model would hardly ever end the text here."""
-        return self.ending is not None and self.ending < LIKELY_END
+    def finishes(self, source: str) -> bool:
+        """Return whether the text ends as a sentence where its source does, and the model would end it there."""
+        return (ends(self.text) or not ends(source)) and (self.ending is None or self.ending >= LIKELY_END)
+
+    def value(self, source: str) -> float:
+        """Return how good the text is: its similarity to the source, and how likely it and its end are."""
+        return SIMILARITY_WEIGHT * similarity(self.text, source) + (self.score or 0.0) + (self.ending or 0.0)
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,18 @@ class _Request:
 
     def fits(self, candidate: Candidate) -> bool:
         return self.low <= candidate.length <= self.high
+
+    def others(self) -> list[int]:
+        """Return the indices of the candidates that fit, without the source."""
+        return [k for k, candidate in enumerate(self.considered) if k and self.fits(candidate)]
+
+    def rows(self, plans: bool) -> list[tuple[int, int, int]]:
+        """Return the planned lengths, each with its window; a model that does not plan stops at a limit's share."""
+        low, high = max(1, self.low), self.high
+        if low > 1:
+            return [(length, low, high) for length in {round(low + place * (high - low)): 0 for place in PLACES}]
+        lengths = {max(1, round(share * high)): 0 for share in SHARES}
+        return [(length, low, high if plans else length) for length in lengths]
 
     @property
     def open(self) -> bool:
@@ -215,8 +230,7 @@ class _Job:
         texts = [texts] if isinstance(texts, str) else list(texts)
         check_sources(texts)
         known = {candidate.text for candidate in request.considered}
-        counts = count_texts(getattr(self.pipe, "tokenizer", None), texts, self.unit)
-        for text, count in zip(texts, counts, strict=True):
+        for text, count in zip(texts, self._count(texts), strict=True):
             if text not in known:
                 changed = lost(request.source, text), lost(text, request.source)
                 request.considered.append(Candidate(text, count, origin, *changed))
@@ -238,14 +252,48 @@ class _Job:
         """Let the model reword the sources without a text that fits, and score the texts that fit."""
         if self.pipe is None:
             return
-        needed = [request for request in self.requests if request.open]
+        for request, texts in self._by_sentences([request for request in self.requests if request.open]):
+            self.add(request, texts, "model")
+        self._generate([one for one in self.requests if one.open and not any(map(one.fits, one.considered))])
+        self._score([(one, k) for one in self.requests if not one.fits(one.considered[0]) for k in one.others()])
+
+    def _by_sentences(self, requests: list[_Request]) -> list[tuple[_Request, list[str]]]:
+        """
+        Return texts for the requests with several sentences: the model rewords each sentence, and the best combination
+        of sentences and their rewordings that fits is a text.
+        """
+        several = [(one, sentences) for one in requests if (sentences := _sentences(one.source))]
+        counts = iter(self._count([text for _, sentences in several for text, _ in sentences]))
+        parts = [[self._part(one, text, next(counts)) for text, _ in sentences] for one, sentences in several]
+        every = [part for own in parts for part in own]
+        self._generate(every)
+        self._score([(part, k) for part in every for k in (0, *part.others())])
+        return [
+            (one, self._combined(one, own, [gap for _, gap in sentences]))
+            for (one, sentences), own in zip(several, parts, strict=True)
+        ]
+
+    @staticmethod
+    def _part(request: _Request, sentence: str, n: int) -> _Request:
+        """
+        Return the request for a sentence of `n` units. It may become shorter or longer than the whole text, in
+        proportion, because another sentence may stay as it is.
+        """
+        share = request.requested / request.considered[0].length
+        low, high = 0, max(1, round(min(0.95, share + 0.15) * n))
+        if share > 1:
+            low, high = n + 1, max(n + 1, round((2 * share - 1) * n))
+        return _Request(sentence, high, low, high, [Candidate(sentence, n, "source")])
+
+    def _generate(self, requests: list[_Request]) -> None:
+        """Add the model's rewordings to the requests."""
         config = self.pipe.model.config
         plans = getattr(config, "length_controlled", False)
         options: dict[str, Any] = {"length_constraint": "exact", "length_unit": self.unit, "choose": False}
         options |= {"num_beams": BEAMS, "num_return_sequences": BEAMS}
         if plans and config.length_optional:
             options["guidance_scale"] = GUIDANCE
-        rows = [(request, *row) for request in needed for row in self._rows(request, plans)]
+        rows = [(request, *row) for request in requests for row in request.rows(plans)]
         if rows:
             options["length"] = [length for _, length, *_ in rows]
             options["length_tolerance"] = [(length - low, high - length) for _, length, low, high in rows]
@@ -253,29 +301,33 @@ class _Job:
             for (request, *_), outputs in zip(rows, self.pipe(prompts, **options), strict=True):
                 texts = [out["generated_text"].strip() for out in outputs]
                 self.add(request, [text for text in texts if text], "model")
-        self._score()
 
-    def _rows(self, request: _Request, plans: bool) -> list[tuple[int, int, int]]:
-        """Return the planned lengths of a request, each with its window; a model that does not plan stops there."""
-        low, high = max(1, request.low), request.high
-        if self.constraint == "max":
-            lengths = [max(1, round(share * high)) for share in SHARES]
-        else:
-            lengths = [round(low + place * (high - low)) for place in PLACES]
-        stops = self.constraint == "max" and not plans
-        return [(length, low, length if stops else high) for length in dict.fromkeys(lengths)]
+    def _combined(self, request: _Request, parts: list[_Request], gaps: list[str]) -> list[str]:
+        """Return the most valuable combination that fits of the sentences and their rewordings, if there is one."""
+        best: dict[int, tuple[float, str]] = {0: (0.0, "")}  # by length
+        for part, gap in zip(parts, gaps, strict=True):
+            grown: dict[int, tuple[float, str]] = {}
+            chosen = [one for one in part.considered if not one.faults and one.finishes(part.source)]
+            for total, (value, text) in best.items():
+                for one in chosen:
+                    length, more = total + one.length, value + one.value(part.source)
+                    if length <= request.high and (length not in grown or grown[length][0] < more):
+                        grown[length] = more, text + gap + one.text
+            best = grown
+        texts = [text for _, text in sorted(best.values(), reverse=True)]
+        # the white space has a length too, and counts of parts need not add up
+        fitting = [text for text, n in zip(texts, self._count(texts), strict=True) if request.low <= n <= request.high]
+        return fitting[:1]
 
-    def _score(self) -> None:
-        """Score the texts that may be returned, if the model can generate without a length."""
+    def _count(self, texts: list[str]) -> list[int]:
+        """Count the units of texts."""
+        return count_texts(getattr(self.pipe, "tokenizer", None), texts, self.unit)
+
+    def _score(self, pairs: list[tuple[_Request, int]]) -> None:
+        """Score the candidates with these indices, if the model can generate without a length."""
         config = self.pipe.model.config
         if getattr(config, "length_controlled", False) and not getattr(config, "length_optional", False):
             return
-        pairs = [
-            (request, k)
-            for request in self.requests
-            for k, candidate in enumerate(request.considered)
-            if request.fits(candidate) and candidate.origin != "source" and not request.fits(request.considered[0])
-        ]
         prompts = as_prompts([self._prompt(request.source) for request, _ in pairs], self.pipe.tokenizer)
         texts = [request.considered[k].text for request, k in pairs]
         scores = endings(self.pipe.model, self.pipe.tokenizer, prompts, texts)
@@ -307,16 +359,22 @@ def _best(request: _Request, unit: str) -> Fitted:
     else:
 
         def worth(candidate: Candidate) -> tuple[bool, bool, float]:
-            value = SIMILARITY_WEIGHT * similarity(candidate.text, source.text)
-            value += (candidate.score or 0.0) + (candidate.ending or 0.0)
-            finished = (ends(candidate.text) or not ends(source.text)) and not candidate.broken
-            return not candidate.faults, finished, value
+            return not candidate.faults, candidate.finishes(source.text), candidate.value(source.text)
 
         best = max(fitting, key=worth)
-        half = best.origin == "model" and (best.broken or ends(source.text) and not ends(best.text))
+        half = best.origin == "model" and not best.finishes(source.text)
         fault = "; ".join([*best.faults, *(["unfinished"] if half else [])]) or None
     considered = tuple(request.considered)
     return Fitted(best.text, best.length, request.requested, best.origin, best.score, fault, considered)
+
+
+def _sentences(text: str) -> list[tuple[str, str]]:
+    """Return the sentences of a text with several, each with the white space before it; an empty list for one."""
+    bounds = [0, *(end for end in sentence_ends(text) if text[end:].strip()), len(text)]
+    pieces = [text[begin:end].rstrip() for begin, end in zip(bounds, bounds[1:], strict=False)]
+    starts = [len(piece) - len(piece.lstrip()) for piece in pieces]
+    found = [(piece[start:], piece[:start]) for piece, start in zip(pieces, starts, strict=True)]
+    return found if len(found) > 1 else []
 
 
 def lost(source: str, text: str) -> tuple[str, ...]:
