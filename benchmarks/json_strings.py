@@ -1,6 +1,6 @@
 """JSON with strings of a length: xgrammar alone beside `JsonStringsLogitsProcessor`.
 
-    python benchmarks/json_strings.py models/write_titles_base [--rows 1000] [--bounds 40 400 4000] [--entries 8000]
+    python benchmarks/json_strings.py runs/causal/base [--rows 1000] [--bounds 40 400 4000] [--entries 8000]
 
 First the outputs: the model continues a prompt by sampling, in JSON with two strings. Prints for each way the outputs
 that are valid, the strings that are too long, the words that are cut, and the mean length. A word is cut where a

@@ -20,6 +20,7 @@ from transformers.utils import ModelOutput
 
 from .cache import CACHE, takes_cache
 from .length_constraint import LengthConstraintLogitsProcessor
+from .length_guidance import LengthGuidanceLogitsProcessor
 from .length_pair import PairConstraintLogitsProcessor, check_pair, other_limit, units_apart
 from .length_units import UnitTable
 from .lengths import OPTIONS, Target, as_target, defaults_of, refuse_length, refuse_none
@@ -347,6 +348,8 @@ class LengthControlledGeneration:
                 space follows it. Needs `tokenizer=`. If it never comes, nothing keeps the length, and a warning says
                 so.
             thinking_budget (`int`, *optional*): New tokens after which the marker is added, if it has not come.
+            guidance_scale (`float`, *optional*): For a model with `length_optional`, guidance towards the length, see
+                `LengthGuidanceLogitsProcessor`; 1.5 to 3 are of use. Each step then runs the model twice.
 
         Defaults come from the call's `generation_config`, then the model's, then `config`.
 
@@ -395,8 +398,7 @@ class LengthControlledGeneration:
         target = as_target(length, length_constraint, length_tolerance, batch_size, table.weights.device)
         if other is not None:
             target = replace(target, other=other_limit(other, kwargs.get("tokenizer"), table, batch_size))
-        if controlled:
-            self._refuse_guidance(kwargs)
+        guidance = self._guidance(kwargs) if controlled else 1.0
         warn_of_range(target.length, getattr(self.config, "trained_lengths", None), table.unit)
         kwargs |= {"inputs": inputs, **({"length": target.length} if controlled else {})}
         if controlled and self.config.is_encoder_decoder:
@@ -406,6 +408,14 @@ class LengthControlledGeneration:
             prompts = self._rows(inputs, kwargs)
             closed = torch.zeros(1) if prompts is None else thoughts.closed(prompts.to(table.weights.device))
             kwargs["prompt"] = (*kwargs["prompt"], thoughts, closed)
+        if guidance != 1:
+            if self.config.is_encoder_decoder and kwargs.get("encoder_outputs") is None:
+                texts: Any = {"input_ids": kwargs.pop("inputs"), "attention_mask": kwargs.pop("attention_mask", None)}
+                if texts["input_ids"] is None:
+                    texts["input_ids"] = kwargs.pop("input_ids")
+                kwargs |= encode_once(self, texts, torch.arange(batch_size))
+            guide = LengthGuidanceLogitsProcessor(self, guidance, batch_size, kwargs)
+            kwargs["logits_processor"] = [guide, *(kwargs.get("logits_processor") or [])]
         own: Any = {"positions": self._positions, "thoughts": thoughts}
         return generate_within(generate, self, table, target, length_constraint, kwargs, **own)
 
@@ -419,14 +429,19 @@ class LengthControlledGeneration:
         if without:
             raise ValueError(f"{given} goes with a length, got none; pass length=75, or leave it out")
 
-    def _refuse_guidance(self, kwargs: dict) -> None:
-        """Raise `ValueError` for `guidance_scale`, which calls the model a second time without length and progress."""
+    def _guidance(self, kwargs: dict) -> float:
+        """Return the scale of the length guidance. Raises `ValueError` where there is no model without a length."""
         config = kwargs.get("generation_config") or self.generation_config
         scale = kwargs.get("guidance_scale", getattr(config, "guidance_scale", None))
-        if scale not in (None, 1):
+        if scale in (None, 1):
+            return 1.0
+        if not self.config.length_optional or kwargs.get("negative_prompt_ids") is not None:
             raise ValueError(
-                f"guidance_scale={scale} calls the model a second time, without length and progress; leave it out"
+                f"guidance_scale={scale} compares the model with itself without a length, so it needs a model with "
+                "length_optional=True, and no negative prompt; leave it out"
             )
+        kwargs["guidance_scale"] = None  # the base class would call the model without length and progress
+        return float(scale)
 
     def save_pretrained(self, *args, **kwargs):
         """Save the model, without the default `max_length` that `Seq2SeqTrainer` stores."""

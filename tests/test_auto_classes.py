@@ -154,7 +154,15 @@ def test_a_checkpoint_runs_with_its_own_code_where_the_package_is_not_installed(
 
 def test_a_checkpoint_ships_the_code_it_needs_and_no_more(checkpoints, family):
     modules = ["cache", "card", "character_costs", "configuration_lenctrl", "controlled_parts", "generation"]
-    modules += ["length_constraint", "length_encoding", "length_head", "length_pair", "length_rules", "length_signal"]
+    modules += [
+        "length_constraint",
+        "length_encoding",
+        "length_guidance",
+        "length_head",
+        "length_pair",
+        "length_rules",
+        "length_signal",
+    ]
     modules += [
         "length_tokens",
         "length_units",

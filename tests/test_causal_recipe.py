@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from conftest import save_in
 from hub_server import Hub, Worker
 from recipe_runs import ROOT, as_options, files_of, load_script, read_rows, write_rows
 from test_causal import make_tokenizer
@@ -239,12 +240,13 @@ def test_no_file_holds_the_token_and_no_upload_rows_or_arguments(runs, tmp_path)
             worker.end()
 
 
-def test_the_base_writes_titles_of_several_lengths_for_an_abstract(tmp_path):
-    shipped = ROOT / "models" / "write_titles_base"
-    for file in shipped.iterdir():
-        (tmp_path / file.name).symlink_to(file)
+def test_the_base_writes_titles_of_several_lengths_for_an_abstract(tmp_path, runs):
+    model, tokenizer = (cls.from_pretrained(runs / "base") for cls in (AutoModelForCausalLM, AutoTokenizer))
+    # random weights seldom end a text: this makes the end more probable with each token
+    model.generation_config.exponential_decay_length_penalty = (4, 2.0)
+    save_in(tmp_path, model, tokenizer)
     (tmp_path / "data").mkdir()
-    abstract = "We train a neural network to detect hate speech in tweets. " * 4
+    abstract = "We write about editors and what they are for. " * 4
     real = [{"prompt": f"{abstract}{i}\nTitle:\n", "completion": f"Title {i}"} for i in range(3)]
     write_rows(tmp_path / "data" / "train.jsonl", real)
     command = [str(tmp_path), "--prompts", "3", "--titles", "4", "--prompt_tokens", "9", "--batch_size", "1"]
@@ -252,7 +254,7 @@ def test_the_base_writes_titles_of_several_lengths_for_an_abstract(tmp_path):
     rows = read_rows(tmp_path / "data" / "titles.jsonl")
     written = [row for row in rows if row not in real]
     assert len(rows) == 3 + len(written) > 6
-    assert {row["prompt"] for row in written} == {"We train a neural network to detect hate speech\nTitle:\n"}
+    assert {row["prompt"] for row in written} == {"We write about editors and what they are\nTitle:\n"}
     assert len({len(row["completion"]) for row in written}) > 3 and all(len(row["completion"]) > 8 for row in written)
 
     # a run that was killed in its last line, and the command again

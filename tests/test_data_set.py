@@ -20,10 +20,11 @@ LISTS = {name: set(columns.split()) for name, columns in (KINDS | {"templates": 
 MOST = 105  # MB of tracked files: the weights are 86 of them
 LARGE = {  # the only files of more than 1 MB
     "data/everyday_en_de_fr/train-00000-of-00001.parquet",
+    "models/rewrite_english/adapter_model.safetensors",
+    "models/rewrite_english/tokenizer.json",
     "models/translate_to_english/model.safetensors",
     "models/translate_to_english/predictor/model.safetensors",
     "models/translate_to_english_base/model.safetensors",
-    "models/write_titles_base/model.safetensors",
 }
 
 

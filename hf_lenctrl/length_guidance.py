@@ -1,0 +1,90 @@
+"""Guide generation towards the length: classifier-free guidance with the model without its length."""
+
+from typing import Any
+
+import torch
+from transformers.generation import LogitsProcessor
+
+from .cache import CACHE
+
+
+PLAUSIBLE = 4.0  # nats; an entry that is this much less likely than the best one gains nothing by the guidance
+
+
+class LengthGuidanceLogitsProcessor(LogitsProcessor):
+    """
+    Guide a model with `length_optional` towards the length, by classifier-free guidance (Ho & Salimans 2022; Sanchez
+    et al. 2023).
+
+    The guided scores are `log p0 + scale * (log p - log p0)`, where `p` is the model's distribution with the length,
+    and `p0` without it. A model that has learned little of the length plans better with it, in about twice the time.
+    An entry with a probability far below the best one keeps `log p` if this is less, as contrastive decoding (Li et
+    al. 2023) does.
+
+    Args:
+        model (`PreTrainedModel`): The length-controlled model.
+        scale (`float`): 1 for no guidance; 1.5 to 3 are of use.
+        batch_size (`int`): Texts of the batch; beams and samples of a text stand together.
+        inputs (`dict`): `attention_mask (batch_size, n)` of the call, if it has one, and `encoder_outputs` of a model
+            with an encoder.
+    """
+
+    def __init__(self, model: Any, scale: float, batch_size: int, inputs: dict[str, Any]):
+        self.model, self.scale, self.batch_size = model, scale, batch_size
+        self.mask, encoded = inputs.get("attention_mask"), inputs.get("encoder_outputs")
+        self.states = None if encoded is None else encoded[0]  # `generate` changes `encoder_outputs` in place
+        self.ids: torch.Tensor | None = None
+        self.cache: Any = None
+
+    def __call__(self, input_ids, scores):
+        """Return the guided scores `(rows, vocab_size)`, normalized, for ids `(rows, sequence_length)`."""
+        own = scores.float().log_softmax(dim=-1)
+        without = self._without_length(input_ids).float().log_softmax(dim=-1)  # (rows, V)
+        guided = without + self.scale * (own - without)
+        odd = own < own.amax(dim=-1, keepdim=True) - PLAUSIBLE
+        return torch.where(odd, torch.minimum(guided, own), guided).log_softmax(dim=-1)
+
+    def _without_length(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the logits without a length, `(rows, vocab_size)`; reads the ids that are not in the cache."""
+        origin = self._origin(ids)
+        if origin is None:
+            self.cache, begin = None, 0
+        else:
+            self.cache.reorder_cache(origin)
+            begin = ids.shape[1] - 1
+        copies = len(ids) // self.batch_size
+        options: dict[str, Any] = {CACHE: self.cache, "use_cache": True}
+        if self.model.config.is_encoder_decoder:
+            if self.mask is not None:
+                options["attention_mask"] = self.mask.repeat_interleave(copies, dim=0)
+            assert self.states is not None
+            states = self.states.repeat_interleave(copies, dim=0)
+            options |= {"encoder_outputs": (states,), "decoder_input_ids": ids[:, begin:]}
+            none = ids.new_zeros(ids.shape[0], ids.shape[1] - begin)
+            outputs = self.model(**options, length=none[:, 0], progress=none)
+        else:
+            mask = torch.ones_like(ids)
+            if self.mask is not None:
+                mask[:, : self.mask.shape[1]] = self.mask.repeat_interleave(copies, dim=0)
+            # the prompt is padded on the left
+            places = (mask.cumsum(dim=1) - 1).clamp(min=0)
+            options |= {"attention_mask": mask, "position_ids": places[:, begin:], "logits_to_keep": 1}
+            outputs = self.model.language_model(input_ids=ids[:, begin:], **options)
+        self.ids, self.cache = ids, getattr(outputs, CACHE, None)
+        return outputs.logits[:, -1]
+
+    def _origin(self, ids: torch.Tensor) -> torch.Tensor | None:
+        """
+        Return the row of the last call that each row continues, `(rows,)`; `None` if there is none for a row, or no
+        cache that can be reordered. Beam search reorders its rows, but does not say so to a processor.
+        """
+        last = self.ids
+        if last is None or not hasattr(self.cache, "reorder_cache") or ids.shape != (len(last), last.shape[1] + 1):
+            return None
+        copies = len(ids) // self.batch_size
+        now, before = (x.view(self.batch_size, copies, -1) for x in (ids[:, :-1], last))
+        same = (now.unsqueeze(2) == before.unsqueeze(1)).all(dim=3)  # (texts, rows of now, rows of before)
+        if not bool(same.any(dim=2).all()):
+            return None
+        first = torch.arange(self.batch_size, device=ids.device).unsqueeze(1) * copies
+        return (same.int().argmax(dim=2) + first).flatten()
