@@ -280,7 +280,7 @@ class _Job:
         proportion, because another sentence may stay as it is.
         """
         share = request.requested / request.considered[0].length
-        low, high = 0, max(1, round(min(0.95, share + 0.15) * n))
+        low, high = 0, max(1, round(min(0.95, share + 0.05) * n))
         if share > 1:
             low, high = n + 1, max(n + 1, round((2 * share - 1) * n))
         return _Request(sentence, high, low, high, [Candidate(sentence, n, "source")])
