@@ -33,7 +33,7 @@ from .run import trained_tokenizer
 
 logger = logging.getLogger(__name__)
 
-# (family, plain) -> classes of a new model's configuration and model; recipes/reproduce/baselines adds to it
+# (family, plain) -> classes of a new model's configuration and model; lab/reproduce/baselines adds to it
 CLASSES: dict[tuple[str, bool], tuple[type, type]] = {
     ("bart", False): (LenCtrlBartConfig, LenCtrlBartForConditionalGeneration),
     ("bart", True): (BartConfig, BartForConditionalGeneration),
