@@ -88,7 +88,7 @@ def test_a_misspelt_word_is_answered_with_the_right_one(run, words, message):
         (["train", "missing.yaml"], "No such file or directory: 'missing.yaml'"),
         (["train", "headline/small", "--train_file", "gone.jsonl", "--use_cpu"], "there is no data file gone.jsonl"),
         (["train", "headline/pretrained", "--train_file", "gone.jsonl"], "base_model is required; give --base_model"),
-        (["export", "models/gone", "--length", "5", "--output_dir", "z"], "there is no folder models/gone (did you m"),
+        (["export", "models/gone", "--output_dir", "z"], "there is no folder models/gone (did you m"),
         # the next two come from transformers
         (["train", "--output_dir", "x", "--load_best_model_at_end"], "requires the save and eval strategy to match"),
         (["generate", "--model", "gone", "--input_file", "texts.txt", "--output_file", "o"], "We couldn't connect to"),

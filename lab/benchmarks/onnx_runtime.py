@@ -13,6 +13,7 @@ import argparse
 import json
 import logging
 import statistics
+import sys
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -22,8 +23,13 @@ import torch
 from timing import alternate
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_lenctrl.commands.export import export, export_ctranslate2
+from hf_lenctrl.commands.export import export
 from hf_lenctrl.engines.onnx_runner import OnnxModel
+
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # lab/ is not an installed package
+
+from lab.translation.to_ctranslate2 import export_ctranslate2  # noqa: E402
 
 
 def generate(model, tokenizer, texts: list[str], lengths: list[int], batch_size: int, **options) -> list[str]:
@@ -57,7 +63,7 @@ def main(argv=None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         models = {"PyTorch": AutoModelForSeq2SeqLM.from_pretrained(args.model).float().eval()}
         for kind in ("float32", "int8"):
-            where = export(args.model, None, Path(folder, kind), kind, format="onnx")
+            where = export(args.model, Path(folder, kind), kind)
             models[kind] = OnnxModel(where, threads=args.threads)
             size = sum(path.stat().st_size for path in (where / "onnx").iterdir())
             print(json.dumps({"size_mb": round(size / 1e6, 1), "of": kind}), flush=True)

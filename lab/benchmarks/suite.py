@@ -41,10 +41,6 @@ PARTS: dict[str, tuple[str, dict[str, Any]]] = {
         | {"vocab_size": 50_000, "batch_size": 4},
     ),
     "unit tables": ("unit_tables", {"rounds": 5, "vocab_size": 50_000, "batch_size": 64, "tokens": 100}),
-    "fixed length": (
-        "fixed_length",
-        {"shapes": ["3x256", "6x512"], "rounds": 5, "vocab_size": 8000, "tokens": 20, "batch_size": 8},
-    ),
     "batching": ("batching", {"shape": "3x256", "rounds": 3, "source_tokens": 400, "file_rows": 96}),
     "growth": ("growth", {"rounds": 5, **GROWTH}),
     "precision": ("precision", {"shape": "2x128", "rounds": 7, "vocab_size": 8000, "backend": "inductor"}),

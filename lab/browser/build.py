@@ -39,7 +39,7 @@ def build(model: str, output_dir: Path, exported: Path | None = None) -> int:
         target.parent.mkdir(exist_ok=True)
         shutil.copy(HERE / "node_modules" / name, target)
     with tempfile.TemporaryDirectory() as folder:
-        exported = exported or export(model, None, Path(folder, "model"), "int8", format="onnx")
+        exported = exported or export(model, Path(folder, "model"), "int8")
         if not (exported / "tokenizer.json").is_file():
             raise SystemExit(f"{model} has no tokenizer.json; the page takes a model of one vocabulary")
         for path in (exported / "onnx").glob("*.onnx"):
@@ -64,7 +64,7 @@ def main(argv=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=str(HERE.parents[1] / "models" / "translate_to_english"))
     parser.add_argument("--output_dir", type=Path, default=HERE / "dist")
-    parser.add_argument("--exported", type=Path, help="what `lenctrl export --format onnx` made of the model already")
+    parser.add_argument("--exported", type=Path, help="what `lenctrl export` made of the model already")
     args = parser.parse_args(argv)
     size = build(args.model, args.output_dir, args.exported)
     print(f"{args.output_dir}: {size / 1e6:.1f} MB")

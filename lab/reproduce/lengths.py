@@ -44,7 +44,7 @@ def outputs_of(folder: Path, length: int) -> list[dict]:
     if not file.is_file():
         file = folder / f"lengths_{length}_outputs.jsonl"
         options = yaml.safe_load((folder / "run.yaml").read_text(encoding="utf-8"))
-        rows, (model, tokenizer) = Rows(str(folder / "test.jsonl")), generate.load([str(folder)])
+        rows, (model, tokenizer) = Rows(str(folder / "test.jsonl")), generate.load(str(folder))
         sources = rows.texts("source")
         written = generate.generate(model, tokenizer, sources, [length] * len(sources), **search_options(options))
         pairs = zip(rows.values, written, strict=True)

@@ -23,6 +23,7 @@ from typing import Any
 import baselines  # noqa: F401  registers the families of the papers' baselines
 import golc
 import yaml
+from ensemble import LengthControlEnsemble
 from safetensors.torch import load_file
 from translations import TranslationTables, load_systems, number, translation_tables
 
@@ -40,7 +41,6 @@ from hf_lenctrl.length_units import count_texts
 
 
 HERE = Path(__file__).resolve().parent
-FORMAT = 2  # the format of a line of results.jsonl
 RECALL, F1 = ([f"rouge{n}_{part}" for n in "12L"] for part in ("recall", "f1"))
 MEASURES = ("variance", *RECALL, "rows", "variance_all", "mae", "exact", "over", "distinct", *F1)
 # Tables 1, 2 and 4 of Takase & Okazaki 2019 have recall and variance, Nguyen et al. 2023 have F1
@@ -204,19 +204,10 @@ def render(spec: dict, results: dict[str, dict], out: Path) -> str:
 
 def load_results(path: Path) -> dict[str, dict]:
     """Load `results.jsonl`, row -> results; remove an incomplete last line, whose row runs again."""
-    results = {}
     lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else [""]
     if lines.pop():
         path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    for i, line in enumerate(lines, start=1):
-        result = json.loads(line)
-        if result.get("format") != FORMAT:
-            raise ValueError(
-                f"line {i} of {path} has format {result.get('format')!r}, this version writes {FORMAT}; name another "
-                "--output_dir"
-            )
-        results[result["row"]] = result
-    return results
+    return {result["row"]: result for result in map(json.loads, lines)}
 
 
 def write_run(folder: Path, options: dict) -> Path:
@@ -316,7 +307,9 @@ def decode(folders: list[Path], row: dict, options: dict, lengths: list[int], ou
     """
     rows = written_at(folders[0], None)
     sources = [written["source"] for written in rows]
-    model, tokenizer = generate.load([str(folder) for folder in folders])
+    loaded = [generate.load(str(folder)) for folder in folders]
+    model = loaded[0][0] if len(loaded) == 1 else LengthControlEnsemble([model for model, _ in loaded])
+    tokenizer = loaded[0][1]
     write: Any = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device=model.device)
     given, how = search_options(options), row.get("constraint")
     unit = given["length_unit"]
@@ -365,7 +358,7 @@ def translate(out: Path, name: str, options: dict, spec: dict) -> dict[str, Any]
     rows = Rows(str(folder / "test.jsonl"))
     sources, references = rows.texts("source"), rows.texts("target")
     how = search_options(options) | spec.get("protocol", {}).get("search", {})
-    model, tokenizer = generate.load([str(folder)])
+    model, tokenizer = generate.load(str(folder))
     controlled = options["length_encoding"] != "none" or "length_tokens" in options
     ways = [way for way in spec["lengths"] if (way != "free") == controlled]
     if "predict" in ways and not (out / "predictor" / "predictor_table.json").is_file():
@@ -478,7 +471,7 @@ def main(argv=None) -> None:
                     "or take the line out to run it again"
                 )
             continue
-        line = {"format": FORMAT, "row": name, "config": recorded, **run_row(name, spec, options, out)}
+        line = {"row": name, "config": recorded, **run_row(name, spec, options, out)}
         with (out / "results.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
         (out / "tables.md").write_text(render(spec, load_results(out / "results.jsonl"), out), encoding="utf-8")

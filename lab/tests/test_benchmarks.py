@@ -27,7 +27,6 @@ TINY = {
     "length head": {"shapes": ["1x64"], "families": ["bart"], "rounds": 1, "vocab_size": 60},
     "constraints": {"shapes": ["1x64"], "units": ["token"], "rounds": 1, "vocab_size": 400, "batch_size": 1},
     "unit tables": {"rounds": 1, "vocab_size": 400, "batch_size": 2, "tokens": 5},
-    "fixed length": {"shapes": ["1x64"], "rounds": 1, "vocab_size": 60, "tokens": 3, "batch_size": 1},
     "batching": {"shape": "1x64", "rounds": 1, "source_tokens": 5, "file_rows": 17},
     "growth": {"shape": "1x64", "rounds": 1, "vocab_size": 60, "lengths": [10, 20], "batches": [1, 2], "repeats": 1},
     "precision": {"shape": "1x64", "rounds": 1, "vocab_size": 60, "backend": "eager"},
@@ -53,8 +52,6 @@ def test_a_part_has_rows(part, monkeypatch):
             exec(command[-1], {})
 
     monkeypatch.setattr(startup.subprocess, "run", run)
-    if part == "fixed length":
-        pytest.importorskip("ctranslate2", reason="the extra 'fast' is not installed")
     torch.compiler.reset()
     rows = suite.measure(part, settings(part))
     assert rows and len({(row.name, row.what) for row in rows}) == len(rows)

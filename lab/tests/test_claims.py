@@ -63,7 +63,6 @@ def test_figures_of_a_run_are_written_with_the_spread_of_its_seeds(tmp_path, mon
             ("mae", "exact", "over", "distinct", "rouge1_recall", "rouge2_recall", "rouge1_f1"), 0.5
         )
         return {
-            "format": 2,
             "row": row,
             "figures": {n: {**measures, "variance": variance} for n in ("30", "50", "75")},
         } | more

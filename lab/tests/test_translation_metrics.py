@@ -253,7 +253,7 @@ def test_a_table_of_the_papers_leaves_a_ratio_that_is_not_there_empty(tmp_path, 
 
 def test_no_script_has_the_name_of_a_library():
     # Python looks first in the folder of the script that it runs
-    folders = (ROOT / "recipes", ROOT / "recipes" / "reproduce", ROOT / "recipes" / "fit")
+    folders = (ROOT / "recipes", ROOT / "lab" / "reproduce", ROOT / "recipes" / "fit")
     names = [path.stem for folder in folders for path in folder.glob("*.py")]
     code = "import importlib.util, sys; print([n for n in sys.argv[1:] if importlib.util.find_spec(n)])"
     done = subprocess.run([sys.executable, "-I", "-c", code, *names], capture_output=True, text=True, check=True)

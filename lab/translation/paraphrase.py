@@ -23,7 +23,6 @@ from typing import Any
 from sacrebleu import sentence_chrf
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from hf_lenctrl.commands.export import export_ctranslate2
 from hf_lenctrl.commands.rows import Rows
 
 
@@ -43,6 +42,8 @@ BATCH = 1000
 def n_best(model_folder: str, sources: list[str]) -> Iterator[tuple[str, list[str], list[float]]]:
     """Yield each source with its translations, the best first, and their log-probabilities per token."""
     import ctranslate2
+
+    from lab.translation.to_ctranslate2 import export_ctranslate2
 
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
     model = AutoModelForSeq2SeqLM.from_pretrained(model_folder, dtype="float32")

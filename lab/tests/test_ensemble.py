@@ -3,12 +3,13 @@
 import pytest
 import torch
 from conftest import build_model, controlled_marian, plain_marian
+from ensemble import LengthControlEnsemble
 from family_models import SOURCE
 from test_causal import build
 from transformers import MarianMTModel
 
 import hf_lenctrl
-from hf_lenctrl import LengthControlEnsemble
+from hf_lenctrl.cache import CACHE
 
 
 def members():
@@ -99,3 +100,16 @@ def test_an_ensemble_gives_each_encoder_the_length():
     several = ensemble.generate(SOURCE[:1], length=[3, 9, 40], **options)
     alone = [ensemble.generate(SOURCE[:1], length=n, **options)[0].tolist() for n in (3, 9, 40)]
     assert several.tolist() == alone
+
+
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+def test_a_cached_step_of_an_ensemble_is_a_step_of_the_whole(name):
+    ids, progress = torch.tensor([[2, 31, 32], [2, 41, 33], [2, 8, 9]]), torch.tensor([[0, 1, 2]] * 3)
+    ensemble = LengthControlEnsemble([build_model("bart", seed=seed, init_std=0.3) for seed in (1, 2)])
+    whole = ensemble(SOURCE, decoder_input_ids=ids, length=9, progress=progress).logits
+    caches = {}
+    ensemble._prepare_cache_for_generation(ensemble.generation_config, caches)
+    given = {"length": 9, name: caches[CACHE]}
+    ensemble(SOURCE, decoder_input_ids=ids[:, :2], progress=progress[:, :2], **given)
+    last = ensemble(SOURCE, decoder_input_ids=ids[:, 2:], progress=progress[:, 2:], **given).logits
+    torch.testing.assert_close(last, whole[:, 2:], atol=1e-5, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""Several checkpoints as one model."""
+"""Several checkpoints as one model, for the row of the ensemble in Takase & Okazaki 2019, Table 3."""
 
 import math
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ from transformers import GenerationMixin, PreTrainedModel
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
-from ..cache import CACHE, takes_cache
-from ..generation import LengthControlledGeneration
-from ..length_units import UnitTable
+from hf_lenctrl.cache import CACHE, takes_cache
+from hf_lenctrl.generation import LengthControlledGeneration
+from hf_lenctrl.length_units import UnitTable
 
 
 class _Encoders(nn.Module):
