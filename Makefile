@@ -61,7 +61,7 @@ quality: .venv/ready
 	$(BIN)/mypy
 
 bench: .venv/ready
-	$(BIN)/python benchmarks/suite.py
+	$(BIN)/python lab/benchmarks/suite.py
 
 docs: .venv/ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
@@ -71,10 +71,10 @@ docs: .venv/ready
 	$(INSTALL) '.[onnx]'
 	touch $@
 
-# the page without a server, into browser/dist/; needs Node.js for npm
+# the page without a server, into lab/browser/dist/; needs Node.js for npm
 browser: .venv/onnx
-	cd browser && npm ci --ignore-scripts --no-fund --no-audit
-	$(BIN)/python browser/build.py
+	cd lab/browser && npm ci --ignore-scripts --no-fund --no-audit
+	$(BIN)/python lab/browser/build.py
 
 clean:
-	rm -rf .venv .venv-newest .venv-lowest demo runs build dist site browser/dist browser/node_modules *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-newest .venv-lowest demo runs build dist site lab/browser/dist lab/browser/node_modules *.egg-info .pytest_cache .mypy_cache .ruff_cache

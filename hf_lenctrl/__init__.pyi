@@ -15,9 +15,6 @@ from .configuration_lenctrl import (
 from .conversion import add_length_control as add_length_control
 from .evaluation.metrics import length_metrics as length_metrics
 from .evaluation.report import length_report as length_report
-from .fixed_length.ctranslate2 import FixedLengthTranslator as FixedLengthTranslator
-from .fixed_length.freezing import freeze_length as freeze_length
-from .inference.ensemble import LengthControlEnsemble as LengthControlEnsemble
 from .inference.fit import Fitted as Fitted, fit as fit, fit_async as fit_async
 from .inference.loading import pipeline as pipeline
 from .inference.options import GeneratedText as GeneratedText

@@ -299,7 +299,7 @@ def _rows_of(encoded, rows: torch.Tensor) -> ModelOutput:
 
 
 class LengthControlledGeneration:
-    """`generate` with a length, for a single model and for an ensemble."""
+    """`generate` with a length, for every model of this package."""
 
     config: Any
     device: Any

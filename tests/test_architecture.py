@@ -85,6 +85,6 @@ def test_the_page_names_every_file_above_those_it_imports():
 @pytest.mark.slow
 def test_pytest_alone_collects_tests_that_import_folders_of_the_repository():
     # -P: without the current folder, as the program `pytest` starts
-    command = [sys.executable, "-P", "-m", "pytest", "--collect-only", "-q", "tests/test_benchmarks.py"]
+    command = [sys.executable, "-P", "-m", "pytest", "--collect-only", "-q", "lab/tests/test_benchmarks.py"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stdout[-2000:]

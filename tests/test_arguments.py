@@ -15,8 +15,7 @@ from hf_lenctrl.commands.arguments import DataArguments, ModelArguments, RunArgu
 CLASSES = (ModelArguments, DataArguments, RunArguments)
 ROOT = Path(__file__).resolve().parents[1]
 RECIPES = sorted(path for group in ("headline", "translation") for path in (ROOT / "recipes" / group).glob("*.yaml"))
-RECIPES.remove(ROOT / "recipes/translation/isometric.yaml")  # trains nothing
-OTHERS = ("predictor", "golc")  # of commands with other options
+OTHERS = ("predictor",)  # of commands with other options
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from test_causal import PROMPTS, build, encode
 from transformers import DynamicCache
 from transformers.cache_utils import EncoderDecoderCache
 
-from hf_lenctrl import LengthControlEnsemble
 from hf_lenctrl.cache import CACHE
 
 
@@ -43,18 +42,6 @@ def test_a_cached_step_is_a_step_of_the_whole(any_family, name):
         model.get_decoder()(IDS[:, 2:], length=9, **{name: out[CACHE]})
     with pytest.raises(ValueError, match="two names of one argument, got both; pass one of them"):
         model(SOURCE, decoder_input_ids=IDS, length=9, cache=new_cache(), past_key_values=new_cache())
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_cached_step_of_an_ensemble_is_a_step_of_the_whole(name):
-    ensemble = LengthControlEnsemble([build_model_of("bart", seed=seed, init_std=0.3) for seed in (1, 2)])
-    whole = ensemble(SOURCE, decoder_input_ids=IDS, length=9, progress=PROGRESS).logits
-    caches = {}
-    ensemble._prepare_cache_for_generation(ensemble.generation_config, caches)
-    given = {"length": 9, name: caches[CACHE]}
-    ensemble(SOURCE, decoder_input_ids=IDS[:, :2], progress=PROGRESS[:, :2], **given)
-    last = ensemble(SOURCE, decoder_input_ids=IDS[:, 2:], progress=PROGRESS[:, 2:], **given).logits
-    torch.testing.assert_close(last, whole[:, 2:], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", NAMES)

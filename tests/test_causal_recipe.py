@@ -22,7 +22,8 @@ from hf_lenctrl.training.collator import DataCollatorForAnswers
 
 
 RECIPES = ROOT / "recipes"
-base, evaluate_causal, titles = (load_script(f"recipes/causal/{name}.py") for name in ("base", "measure", "titles"))
+base, titles = (load_script(f"recipes/causal/{name}.py") for name in ("base", "titles"))
+evaluate_causal = load_script("lab/causal/measure.py")
 ROWS = [
     {"split": split, "abstract": f"We write about {word}s and what they are for.", "title": f"The {word}"}
     for split in ("train", "validation", "test")

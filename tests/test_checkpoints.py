@@ -158,7 +158,7 @@ def test_a_model_without_a_tokenizer_is_refused(family, tmp_path):
     args = ModelArguments(model_name_or_path=str(tmp_path))
     for load in (
         lambda: transformers.pipeline("length-controlled-generation", model=str(tmp_path)),
-        lambda: generate.load([str(tmp_path)]),
+        lambda: generate.load(str(tmp_path)),
         lambda: commands_models.load_tokenizer(args, {}, str(tmp_path)),
     ):
         with pytest.raises(ValueError, match="has no tokenizer with a vocabulary; save one there"):

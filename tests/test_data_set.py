@@ -31,7 +31,7 @@ LARGE = {  # the only files of more than 1 MB
 @pytest.fixture(scope="module")
 def written():
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "recipes" / "translation")
+        patch.syspath_prepend(ROOT / "lab" / "translation")
         yield importlib.import_module("written")
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 
+import pyarrow.parquet
 import pytest
 from recipe_runs import ROOT, load_script
 
@@ -34,16 +35,6 @@ def test_the_demo_prints_and_draws_what_the_docs_show(tmp_path, capsys, monkeypa
     assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
 
 
-def test_the_score_of_each_length_is_printed_and_drawn(tmp_path, capsys, monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "recipes" / "translation"))
-    scores = load_script("recipes/translation/scores.py")
-    scores.main(["--shares", "0.95", "1.1", "--output_file", str(tmp_path / "scores.png")])
-    rows = re.findall(r"^ (\d+) +(-\d+\.\d)  (.+)$", capsys.readouterr().out, flags=re.M)
-    assert [int(length) for length, _, _ in rows] == [len(text) for _, _, text in rows] == [28, 29, 30, 31, 32]
-    assert max(rows, key=lambda row: float(row[1]))[0] == "29"  # the natural length
-    assert (tmp_path / "scores.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_the_finetune_demo_is_measured_and_shown_on_sentences_that_are_not_trained_on(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "recipes" / "translation"))
     script = load_script("recipes/translation/finetune_demo.py")
@@ -52,3 +43,14 @@ def test_the_finetune_demo_is_measured_and_shown_on_sentences_that_are_not_train
     sources = {row["source"] for row in train}
     assert len(sources) > 5000 and len({row["source"] for row in validation}) == script.HELD_OUT
     assert not sources & {*script.SHOWN, *(row["source"] for row in validation)}
+
+
+def test_the_finetune_demo_takes_german_and_french_in_turn_with_each_english_text_once(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "recipes" / "translation"))
+    where = ("Wo ist er?", "Où est-il ?", "Where is he?", "Where's he?", "Where is he at the moment?")  # twice as long
+    rows = [where, where, ("Ja", "Oui", "Yes", "", ""), ("Danke", "Merci", "Thank you", "Thanks", "")]
+    columns = ("de", "fr", "en", "shorter", "longer")
+    table = pyarrow.Table.from_pylist([dict(zip(columns, row, strict=True)) for row in rows])
+    pyarrow.parquet.write_table(table, tmp_path / "train.parquet")
+    found = load_script("recipes/translation/finetune_demo.py").several(tmp_path)
+    assert found == [("Où est-il ?", ["Where is he?", "Where's he?"]), ("Merci", ["Thank you", "Thanks"])]

@@ -137,9 +137,9 @@ def run_command(command: str, monkeypatch) -> None:
             assert "training is finished" in log  # the command of a run that has ended, as the page says
             assert {"README.md", "model.safetensors", "modeling_lenctrl.py"} <= hub.files("user/name").keys()
             assert b'model="user/name"' in hub.files("user/name")["README.md"]
-    elif words[:2] == ["python", "recipes/reproduce/translations.py"]:
+    elif words[:2] == ["python", "lab/reproduce/translations.py"]:
         translations.main(words[2:])
-    elif words[:2] == ["python", "recipes/reproduce/from_fairseq.py"]:
+    elif words[:2] == ["python", "lab/reproduce/from_fairseq.py"]:
         from_fairseq.main(words[2:])
     else:
         assert words[0] == "lenctrl", command
@@ -181,7 +181,7 @@ def test_commands_and_examples_of_the_pages_run(reader, monkeypatch):
 def test_every_option_in_the_pages_exists():
     recipes = "".join(
         path.read_text(encoding="utf-8")
-        for folder in ("recipes", "hf_lenctrl", "benchmarks", "tests/tools")
+        for folder in ("recipes", "hf_lenctrl", "lab", "tests/tools")
         for path in (ROOT / folder).rglob("*.py")
     )
     known = OPTIONS | set(re.findall(r"^    (\w+): .*field\(", recipes, flags=re.M))
@@ -202,11 +202,13 @@ def test_every_command_and_recipe_in_the_pages_exists():
     for name, text in PAGES.items():
         named = re.findall(r"\blenctrl ([a-z-]+)(?: ([\w./]+)(?!\S))?", text)
         assert {command for command, _ in named} <= lenctrl.COMMANDS.keys(), name
-        named += re.findall(r"python (recipes/reproduce/(?:run|golc))\.py ([\w./]+)", text)
+        tables = re.findall(r"python lab/reproduce/run\.py ([\w./]+)", text)
+        assert [table for table in tables if not (ROOT / f"lab/reproduce/{table}.yaml").is_file()] == [], name
+        found |= {*tables}
         for command, recipe in named:
             if recipe and command not in ("generate", "evaluate", "export") and f'title="{recipe}"' not in text:
                 found.add(recipe)
-                assert recipe == "run.yaml" or find_recipe(recipe, "reproduce").is_file(), f"{name}: {recipe}"
+                assert recipe == "run.yaml" or find_recipe(recipe).is_file(), f"{name}: {recipe}"
     assert len(found) > 8
 
 
@@ -219,7 +221,7 @@ def test_the_reference_has_every_public_name_where_it_is_defined():
 
 def test_figures_of_the_pages_are_those_of_the_results():
     measured = set()
-    files = [*(DOCS / "results").glob("*.*"), ROOT / "recipes/reproduce/headline_en.yaml"]
+    files = [*(DOCS / "results").glob("*.*"), ROOT / "lab/reproduce/headline_en.yaml"]
     for path in files:
         measured |= set(FIGURE.findall(path.read_text(encoding="utf-8")))
     pages = ["quickstart", "finetune", "generate", "predict", "serve", "methods", "which"]

@@ -9,7 +9,6 @@ from test_causal import PROMPTS, answers, build, encode
 from transformers import AutoModelForSeq2SeqLM, GenerationConfig
 
 from hf_lenctrl import LengthControlledGenerationPipeline
-from hf_lenctrl.fixed_length.freezing import freeze_length
 from hf_lenctrl.generation import defaults_for
 
 
@@ -150,9 +149,3 @@ def test_a_length_without_effect_is_refused_or_told(own, tokenizer, caplog):
     own.config.length, own.generation_config.length = 40, 12
     own.generate(IDS)
     assert "generation_config.length=12 holds, not config.length=40" in caplog.text
-
-
-def test_a_frozen_model_keeps_none_of_them():
-    model = build_model_of("marian", absolute_positions=True)
-    set_on(model.generation_config, **EXACT)
-    assert not {*EXACT} & vars(freeze_length(model, 9).generation_config).keys()

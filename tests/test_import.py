@@ -116,8 +116,7 @@ def test_the_core_install_generates_evaluates_and_names_the_extra_that_a_command
     for words, extra in {
         ("train", "--help"): "train",
         ("evaluate", "--input_file", out, "--reference_column", "source"): "train",
-        ("export", model, "--length", "30", "--output_dir", str(tmp_path / "fast")): "fast",
-        ("export", model, "--format", "onnx", "--output_dir", str(tmp_path / "onnx")): "onnx",
+        ("export", model, "--output_dir", str(tmp_path / "onnx")): "onnx",
     }.items():
         said = python(command, *words).splitlines()
         assert len(said) == 1 and f'pip install "hf_lenctrl[{extra}]"' in said[0], said

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from conftest import build_model
+from conftest import build_model, save_in
 from family_models import controlled_model, stock_model, tokenizer_of
 from huggingface_hub import ModelCard
 from recipe_runs import ROOT
@@ -33,7 +33,7 @@ def runner(folder):
 def everyday(tmp_path_factory):
     """The shipped translator, exported by the command."""
     output = tmp_path_factory.mktemp("onnx") / "everyday"
-    export.main([str(EVERYDAY), "--format", "onnx", "--output_dir", str(output)])
+    export.main([str(EVERYDAY), "--output_dir", str(output)])
     return output
 
 
@@ -190,7 +190,19 @@ def test_what_the_export_does_not_take_is_told(tmp_path):
         export_onnx(build_model("marian", length_head=True), tokenizer, tmp_path)
     with pytest.raises(ValueError, match="must be one of float32, int8, got 'int4'"):
         export_onnx(controlled_model("marian"), tokenizer, tmp_path, "int4")
-    for options in (["--format", "onnx", "--length", "5"], []):
-        with pytest.raises(ValueError, match="--length is for CTranslate2, of onnx it is an input"):
-            export.main([str(EVERYDAY), "--output_dir", str(tmp_path / "out"), *options])
-    assert not (tmp_path / "out").exists()
+    (tmp_path / "out").mkdir()
+    with pytest.raises(ValueError, match="out exists; remove it or name another folder: --output_dir"):
+        export.main([str(EVERYDAY), "--output_dir", str(tmp_path / "out")])
+
+
+def test_a_killed_or_failed_export_leaves_nothing_in_the_way(tmp_path, monkeypatch):
+    save_in(tmp_path / "model", controlled_model("marian"), tokenizer_of("marian"))
+    half = tmp_path / "_run" / "out.part" / "model.safetensors"  # of a command that was killed
+    half.parent.mkdir(parents=True)
+    half.write_text("half")
+    with pytest.raises(ValueError, match="must be one of float32, int8, got 'int3'"):
+        export.export(tmp_path / "model", tmp_path / "out", "int3")
+    assert not half.parent.exists() and not (tmp_path / "out").exists()
+    monkeypatch.setattr(export, "export_onnx", lambda *args: (args[2].mkdir(), (args[2] / "new").touch()))
+    export.export(tmp_path / "model", tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["README.md", "new"]

@@ -1,4 +1,4 @@
-"""The pipeline: text and a length in, text of that length out, from a checkpoint, a plain model or an ensemble."""
+"""The pipeline: text and a length in, text of that length out, from a checkpoint or a plain model."""
 
 import pytest
 import torch

@@ -23,7 +23,8 @@ SENTENCES = [
     "Wir haben gestern im Garten gearbeitet.",
 ]
 UP = 180  # seconds to load, on busy cores
-sys.path.append(str(ROOT / "app"))
+FOLDER = ROOT / "recipes" / "serve"
+sys.path.append(str(FOLDER))
 import serve  # noqa: E402
 
 
@@ -33,7 +34,7 @@ def address():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "LENCTRL_SECONDS": "900"}  # busy cores
-    command = [sys.executable, "-m", "uvicorn", "--app-dir", str(ROOT / "app"), "serve:app", "--port", port]
+    command = [sys.executable, "-m", "uvicorn", "--app-dir", str(FOLDER), "serve:app", "--port", port]
     server = subprocess.Popen([*command, "--log-level", "warning"], env=environment)
     address = f"http://127.0.0.1:{port}"
     end = time.monotonic() + UP

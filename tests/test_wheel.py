@@ -43,7 +43,6 @@ def test_the_wheel_holds_the_package_the_command_the_recipes_and_nothing_else(wh
     own = [path for path in (ROOT / "hf_lenctrl").rglob("*") if path.suffix in (".py", ".pyi", ".typed", ".md")]
     files = [path.relative_to(ROOT).as_posix() for path in own]
     recipes = [path for pattern in ("*.py", "*/*.yaml") for path in (ROOT / "recipes").glob(pattern)]
-    recipes = [path for path in recipes if path.parent.name != "reproduce" and path.stem != "golc"]
     files += [f"hf_lenctrl/{path.relative_to(ROOT).as_posix()}" for path in recipes]
     assert sorted(names) == sorted(files) and {name.split("/")[0] for name in names} == {"hf_lenctrl"}
     assert "hf_lenctrl/recipes/headline/small.yaml" in names
@@ -93,7 +92,7 @@ def test_the_installed_command_lists_its_recipes_and_trains_by_one(installed):
 
 def test_hints_to_install_name_extras_and_no_package_of_an_index():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    folders = ("hf_lenctrl", "recipes", "app", "benchmarks", "docs", "hub", "models", "notebooks")
+    folders = ("hf_lenctrl", "recipes", "lab", "docs", "hub", "models", "notebooks")
     files = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     files = [path for path in files if path.suffix in (".py", ".md", ".txt", ".ipynb", ".yaml")]
     text = "".join(path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *files])
@@ -104,7 +103,7 @@ def test_hints_to_install_name_extras_and_no_package_of_an_index():
     assert re.findall(r"pip install (?:-\S+ )*[\"']?hf.lenctrl(?!\S* @|\[)\S*", text) == []
     code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "hf_lenctrl").rglob("*.py"))
     assert re.findall(r"pip install '?\.\[.*", code) == []  # an error is also read where there is no clone
-    assert "hf-lenctrl\n" not in (ROOT / "app" / "requirements.txt").read_text()
+    assert "hf-lenctrl\n" not in (ROOT / "lab" / "app" / "requirements.txt").read_text()
     needs = {extra: {re.match(r"[\w-]+", line)[0] for line in lines} for extra, lines in extras.items()}
     assert needs["plot"] == {"matplotlib"} < needs["train"]  # a run draws its report
     assert extras["plot"][0] in extras["train"]

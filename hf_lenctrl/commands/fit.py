@@ -57,7 +57,7 @@ def candidates_of(rows: Rows, column: str | None) -> list[list[str]]:
     if column is None:
         return [[] for _ in rows.values]
     lists = rows.column(column)
-    for i, value in enumerate(lists, start=rows.first):
+    for i, value in zip(rows.numbers, lists, strict=True):
         if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
             raise ValueError(f"row {i} of {rows.path}: {column!r} must hold a list of texts, got {value!r}")
     return lists

@@ -3,7 +3,7 @@
     lenctrl generate --model runs/ldpe --input_file texts.txt --length 40 60 --output_file out.jsonl
     lenctrl generate --model runs/ldpe --input_file rows.jsonl --length_column budget --output_file out.jsonl
     lenctrl generate --model runs/ldpe --length_ratio 0.9 1.1 ...
-    lenctrl generate --model runs/a runs/b --rerank 20 --length_constraint max ...
+    lenctrl generate --model runs/ldpe --rerank 20 --length_constraint max ...
     lenctrl generate --model runs/ldpe --predictor runs/predictor --length predict ...
 
 The input is a text file, one source a line, or json, jsonl, csv or parquet (.gz too). Each line of the output holds
@@ -11,21 +11,20 @@ a row of the input, in the input's order, with `source`, `requested`, `output` a
 `--num_return_sequences` it also holds `rank`, `score` (of beams: the mean log-probability of a token) and `row`, the
 number of the input row. Several lengths give a line for each. With `--min_score` a line holds the `score` of its text;
 lines with a lower score are also in a second file, `<output_file>.low.jsonl`, for a person to read.
-Several models of one tokenizer generate as an ensemble. To resume an interrupted command, repeat it.
-`accelerate launch` splits the texts over processes; `--engine ray` gives them to actors and writes a folder of parts.
+To resume an interrupted command, repeat it. `accelerate launch` splits the texts over processes.
 """
 
 import argparse
 import hashlib
 import json
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
+from transformers import PreTrainedConfig
 
 import hf_lenctrl
 
@@ -33,6 +32,7 @@ from ..inference.sources import length_or_range
 from ..length_units import LENGTH_UNITS
 from ..lengths import LENGTH_CONSTRAINTS, window_in
 from .arguments import CommandParser
+from .identity import identity
 from .locking import locked
 from .output_file import OutputFile, encoded, write_whole
 from .processes import gathered, processes
@@ -47,11 +47,9 @@ SAMPLING = (
     ("no_repeat_ngram_size", int, "no repeated n-grams of this size"),
     ("repetition_penalty", float, "over 1 against tokens that are there already"),
 )
-ENGINES = ("output_dir", "key_column", "concurrency", "ray_address", "actor_cpus", "actor_gpus")
 # these options belong to the command; the others go to the pipeline
 OWN = """model base_model input_file output_file overwrite length length_column length_ratio reference_column
-    source_column column_prefix do_sample seed dtype compile way engine output_dir key_column concurrency ray_address
-    actor_cpus actor_gpus""".split()
+    source_column column_prefix do_sample seed dtype compile way""".split()
 
 
 def length_source(value: str) -> int | tuple | str:
@@ -78,10 +76,10 @@ def make_parser() -> CommandParser:
     """Return the parser of the options."""
     parser = CommandParser(description=__doc__)
     add = parser.add_argument
-    add("--model", required=True, nargs="+", type=model_name, help="folder or Hub name; several are an ensemble")
+    add("--model", required=True, type=model_name, help="folder or Hub name")
     add("--base_model", type=model_name, help="base of a --model that is an adapter; by default the one that it names")
     add("--input_file", required=True, help="texts: txt, json, jsonl, csv, parquet (.gz too)")
-    add("--output_file", help="JSON lines; required without --engine")
+    add("--output_file", required=True, help="JSON lines")
     add("--overwrite", action="store_true", help="begin again where --output_file exists, with whatever options")
     second = "at most so many of another unit too, word=6; the constraint is then max by default"
     add("--second_limit", type=unit_and_limit, metavar="UNIT=N", help=second)
@@ -114,16 +112,6 @@ def make_parser() -> CommandParser:
     add("--batch_tokens", type=int, help="most rows times source and requested length of a batch")
     add("--dtype", choices=["float32", "bfloat16", "float16"], help="of the weights")
     add("--compile", action="store_true", help="torch.compile and a static cache, in a minute or two; not for CPUs")
-    add("--engine", choices=["ray"], help="generate in parts, by actors of Ray, on this machine or a cluster")
-    add("--output_dir", help="with --engine: folder of the parts, JSON lines; its rows are not generated again")
-    add(
-        "--key_column",
-        help="with --engine: column that tells rows apart; without it the whole row does",
-    )
-    add("--concurrency", type=int, default=1, help="with --engine: actors, each with a model")
-    add("--ray_address", help="with --engine: of a cluster; RAY_ADDRESS, or else a cluster on this machine")
-    add("--actor_cpus", type=float, default=1.0, help="with --engine: logical CPUs of an actor, and as many threads")
-    add("--actor_gpus", type=float, default=0.0, help="with --engine: GPUs of an actor")
     return parser
 
 
@@ -143,53 +131,33 @@ def parse(argv) -> argparse.Namespace:
         parser.error("--length reference and --reference_column go together")
     if args.predictor is not None and args.way != "predict":
         parser.error("--predictor goes with --length predict")
-    check_engine(parser, args)
     if args.min_score is not None and args.num_return_sequences > 1:
         parser.error("--min_score goes with one output for each text, that the model chooses")
-    if args.compile and len(args.model) > 1:
-        parser.error("--compile takes one --model: an ensemble has no static cache")
     return args
 
 
-def check_engine(parser: CommandParser, args: argparse.Namespace) -> None:
-    """Refuse options of an engine if there is no engine, and options that the engine does not use."""
-    given = [name for name in ENGINES if getattr(args, name) != parser.get_default(name)]
-    if args.engine is None:
-        if given or args.output_file is None:
-            parser.error(f"--{given[0]} goes with --engine ray" if given else "--output_file is required")
-        return
-    if find_spec("ray") is None:
-        parser.error('--engine ray needs Ray: pip install "hf_lenctrl[ray]"')
-    if args.output_file is not None or args.output_dir is None:
-        parser.error("--engine ray writes parts into a folder: give --output_dir, and no --output_file")
-    if args.concurrency < 1 or args.actor_cpus <= 0 or args.actor_gpus < 0:
-        parser.error("--concurrency is at least 1, --actor_cpus above 0 and --actor_gpus at least 0")
-    wrong = [name for name in ("do_sample", "compile", "overwrite") if getattr(args, name)]
-    wrong += ["model"] * (len(args.model) > 1) + ["num_return_sequences"] * (args.num_return_sequences > 1)
-    wrong += ["base_model"] * (args.base_model is not None)
-    wrong += [name for name in ("min_score", "second_limit") if getattr(args, name) is not None]
-    wrong += ["length"] * (args.way == "reference" or len(args.length or []) > 1)
-    if wrong:
-        parser.error(
-            f"--engine ray gives each row one output, of one model and by a search: leave out --{wrong[0]}, or give "
-            "one value, or leave out --engine"
-        )
-
-
-def load(paths: list[str], dtype: str | None = None, compiled: bool = False, base_model: str | None = None):
-    """Load the model, or an ensemble of several, and its tokenizer; `base_model` is the base of adapters."""
+def load(path: str, dtype: str | None = None, compiled: bool = False, base_model: str | None = None):
+    """Load the model and its tokenizer; `base_model` is the base of an adapter."""
     from ..adapters import is_adapter  # `--help` does not need these imports
     from ..conversion import auto_class, tokenizer_of
 
     base = {} if base_model is None else {"base_model": base_model}
-    if plain := [path for path in paths if base and not is_adapter(path)]:
-        raise ValueError(f"--base_model is for an adapter, and {plain[0]} holds a model; leave it out")
-    models: list = [auto_class(path).from_pretrained(path, dtype=dtype, **base).eval() for path in paths]
-    model: Any = models[0] if len(models) == 1 else hf_lenctrl.LengthControlEnsemble(models)
-    model = model.to(processes().device)
+    if base and not is_adapter(path):
+        raise ValueError(f"--base_model is for an adapter, and {path} holds a model; leave it out")
+    model: Any = auto_class(path).from_pretrained(path, dtype=dtype, **base).eval().to(processes().device)
     if compiled:
         model.forward = torch.compile(model.forward, dynamic=True)  # one graph for all lengths and batches
-    return model, tokenizer_of(paths[0])
+    return model, tokenizer_of(path)
+
+
+def models_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the identities (sizes and hashes) of the model and the predictor, under the names of their options."""
+    found: dict[str, Any] = {"model": identity(args.model)}
+    name = args.predictor
+    if args.way == "predict" and name is None:
+        name = PreTrainedConfig.get_config_dict(args.model)[0].get("length_predictor")
+        name = name and (Path(args.model, name) if name.startswith("./") else name)
+    return found | ({} if name is None else {"predictor": identity(name)})
 
 
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -307,10 +275,6 @@ def print_figures(requests: list[Request], lines: list[str], args: argparse.Name
 def main(argv=None) -> None:
     """Run the command: generate the outputs that the output file does not hold yet."""
     args = parse(argv)
-    from . import bulk  # this module imports the pipeline
-
-    if args.engine == "ray":
-        return bulk.write(args, generation_options(args))
     scored = args.min_score is not None
     requests = read_requests(
         args.input_file,
@@ -324,7 +288,7 @@ def main(argv=None) -> None:
     digest = hashlib.sha256("\n".join(request.columns for request in requests).encode(errors="surrogatepass"))
     others = ("input_file", "output_file", "overwrite")
     options = {name: value for name, value in vars(args).items() if name not in others}
-    options |= bulk.models_of(args) | {"min_score": scored or None}  # another `--min_score` does not change the texts
+    options |= models_of(args) | {"min_score": scored or None}  # another `--min_score` does not change the texts
     state = processes()
     Path(args.output_file).parent.mkdir(parents=True, exist_ok=True)
     with locked(args.output_file, state.is_main_process):

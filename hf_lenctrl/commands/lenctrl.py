@@ -18,7 +18,7 @@ COMMANDS = {
     "generate": ("generate", "generate texts of requested lengths"),
     "fit": ("fit", "make texts of anywhere keep a limit"),
     "evaluate": ("evaluate", "report how well lengths were met"),
-    "export": ("export", "freeze a length into a model, and export it for CTranslate2"),
+    "export": ("export", "export a model for ONNX Runtime"),
     "recipes": ("recipes", "list the recipes that come with the package"),
 }
 HELP = """usage: lenctrl [--debug] command [options]

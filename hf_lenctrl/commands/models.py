@@ -33,7 +33,7 @@ from .run import trained_tokenizer
 
 logger = logging.getLogger(__name__)
 
-# (family, plain) -> classes of a new model's configuration and model; recipes/reproduce/baselines adds to it
+# (family, plain) -> classes of a new model's configuration and model; lab/reproduce/baselines adds to it
 CLASSES: dict[tuple[str, bool], tuple[type, type]] = {
     ("bart", False): (LenCtrlBartConfig, LenCtrlBartForConditionalGeneration),
     ("bart", True): (BartConfig, BartForConditionalGeneration),
@@ -110,7 +110,7 @@ def _check_fixed(args: ModelArguments, data_args: DataArguments, config) -> None
         has |= {} if args.model_name_or_path is None else {"length_tokens": None}
     name = args.model_name_or_path or args.base_model
     record = kept(str(name), "run.json")
-    before = json.loads(record.read_text(encoding="utf-8"))["decides"] if record.is_file() else {}
+    before = json.loads(record.read_text(encoding="utf-8"))["options"] if record.is_file() else {}
     given = {option: getattr(args, option, getattr(data_args, option, None)) for option in has if option in args.given}
     wrong = {option: value for option, value in given.items() if value not in (has[option], before.get(option))}
     if wrong:

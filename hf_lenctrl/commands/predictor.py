@@ -232,7 +232,6 @@ def main(argv=None) -> dict:
         with args.main_process_first(desc="data"):
             splits = measure(load_splits(data_args), model_args, data_args)
             tokenizer = load_tokenizer(model_args, splits["train"]["source"], args.output_dir)
-        record.set_rows({name: len(split) for name, split in splits.items()})
         encoder: Any = model_args.encoder_name_or_path or new_encoder(model_args, tokenizer, data_args)
         unit, lengths = model_args.length_unit, splits["train"]["labels"][:]
         model = LengthPredictor.from_encoder(encoder, lengths, length_unit=unit, dropout=model_args.dropout)

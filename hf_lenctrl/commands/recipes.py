@@ -1,7 +1,6 @@
 """The YAML recipes that come with the package, found by name."""
 
 import difflib
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -34,34 +33,27 @@ def model_name(name: str) -> str:
 
 
 def named_recipes() -> dict[str, Path]:
-    """Return the recipes, name -> file; names are `headline/small` or `reproduce/headline_en`."""
+    """Return the recipes, name -> file; names are `headline/small` or `translation/base`."""
     files = [path for path in sorted(FOLDER.glob("*/*.yaml")) if path.parent.name != "accelerate"]
     return {f"{path.parent.name}/{path.stem}": path for path in files}
 
 
-def is_for_lenctrl(path: Path) -> bool:
-    """Return whether a YAML is for a command of `lenctrl`; the other YAMLs name a script of the clone."""
-    text = path.read_text(encoding="utf-8")
-    return bool(re.search("^output_dir:", text, flags=re.M)) and "python recipes/reproduce/" not in text
-
-
-def find_recipe(name: str, group: str | None = None) -> Path:
+def find_recipe(name: str) -> Path:
     """
-    Return the file of a recipe, by a path to a YAML or by a name that `lenctrl recipes` lists. With a `group` the name
-    may omit the group. Raise `ValueError` for an unknown name.
+    Return the file of a recipe, by a path to a YAML or by a name that `lenctrl recipes` lists. Raise `ValueError` for
+    an unknown name.
     """
     if name.endswith((".yaml", ".yml")):
         return Path(name)
     named = named_recipes()
-    full = name if group is None or "/" in name else f"{group}/{name}"
-    if full in named:
-        return named[full]
-    raise ValueError(f"there is no recipe {name!r}{did_you_mean(full, named)}; `lenctrl recipes` lists them")
+    if name in named:
+        return named[name]
+    raise ValueError(f"there is no recipe {name!r}{did_you_mean(name, named)}; `lenctrl recipes` lists them")
 
 
 def main(argv=None) -> None:
     """List the recipes of `lenctrl train` and `lenctrl train-predictor`, one line for each."""
-    named = {name: path for name, path in named_recipes().items() if is_for_lenctrl(path)}
+    named = named_recipes()
     for name, path in named.items():
         print(f"{name:<{max(map(len, named))}}  {path.read_text(encoding='utf-8').splitlines()[0].removeprefix('# ')}")
     print(f"\nThe files are in {FOLDER}, with configurations for `accelerate launch` in accelerate/.")

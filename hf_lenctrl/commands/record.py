@@ -1,4 +1,4 @@
-"""`_run/run.json`: the options that affect a run's result. They are compared on resume, and listed in the card."""
+"""`_run/run.json`: the options that affect a run's result, which are compared on resume, and a log of its sittings."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -14,6 +14,7 @@ from .checkpoints import checkpoints_of, trained_steps
 from .identity import TOKENIZER, WEIGHTS, identity, short
 from .lenctrl import POINT
 from .locking import kept, locked
+from .output_file import write_whole
 from .run import remove_tokenizer
 
 
@@ -27,9 +28,22 @@ MAY_CHANGE = """max_steps num_train_epochs eval_strategy eval_steps save_steps s
     max_test_rows test_lengths""".split()
 AFTER = """attn_implementation preprocessing_num_workers bleu_tokenizer rouge_unit rouge_max_bytes weights_dtype
     length_predictor task card_examples language license base_model_name""".split()
-FILES, DATA = ("train_file", "validation_file", "test_file"), "dataset_name"
+FILES = ("train_file", "validation_file", "test_file")
 MODEL_FILES = ("config.json", "model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
 WRITTEN = (*MODEL_FILES, "README.md", "test.jsonl", "test_predictions.jsonl", "predictor_table.json", "checkpoint-*")
+
+
+def decisive_options(own: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that decide a run's result, as JSON has them; files and models as their identities."""
+    names = [name for name in own if name not in (*MAY_CHANGE, *AFTER)]
+    found = {name: values[name] for name in (*names, *OPTIMISATION, "processes")}
+    # a generator may be trained further, so only its tokenizer counts; in a folder of data every file counts
+    kinds = {"target_tokenizer": TOKENIZER, "dataset_name": ("*", "*/*", "*/*/*")}
+    for name in (*FILES, *MODELS, "dataset_name"):
+        value = found.get(name)
+        if value is not None and (name != "dataset_name" or Path(value).is_dir()):  # otherwise it is on the Hub
+            found[name] = identity(value, kinds.get(name, WEIGHTS))
+    return json.loads(json.dumps(found, default=str))
 
 
 class RunRecord:
@@ -44,24 +58,14 @@ class RunRecord:
         own = {f.name: getattr(part, f.name) for part in others for f in fields(part) if f.init}
         values = own | args.to_dict() | {"processes": args.world_size}
         self.changeable = {name: values[name] for name in MAY_CHANGE if name in values}
-        names = [name for name in own if name not in (*MAY_CHANGE, *AFTER)]
-        decides = {name: values[name] for name in (*names, *OPTIMISATION, "processes")}
-        given = [name for name in (*FILES, *MODELS) if decides.get(name) is not None]
-        if decides.get(DATA) is not None and Path(decides[DATA]).is_dir():  # otherwise it is on the Hub
-            given.append(DATA)
-        self.files = {name: Path(decides[name]).name for name in given}
-        # a generator may be trained further, so only its tokenizer counts; in a folder of data every file counts
-        kinds = {"target_tokenizer": TOKENIZER, DATA: ("*", "*/*", "*/*/*")}
-        decides |= {name: identity(decides[name], kinds.get(name, WEIGHTS)) for name in given}
-        self.decides = json.loads(json.dumps(decides, default=str))
-        self.rows: dict[str, int] = {}
+        self.options = decisive_options(own, values)
         self.sittings: list[dict[str, Any]] = []
         saved = json.loads(self.path.read_text(encoding="utf-8")) if self.path.is_file() else None
         if saved is not None and (done := checkpoints_of(args.output_dir)):
-            self._compare(saved["decides"], trained_steps(done[-1]))
-            self.rows, self.sittings = saved["rows"], saved["sittings"]
+            self._compare(saved["options"], trained_steps(done[-1]))
+            self.sittings = saved["sittings"]
             return
-        if saved is None or saved["decides"] != self.decides:
+        if saved is None or saved["options"] != self.options:
             self._refuse_others(WRITTEN if saved is None else MODEL_FILES)
             # there is no training to resume, but perhaps a tokenizer that was trained on other text
             if self.writes:
@@ -76,7 +80,7 @@ class RunRecord:
 
     def _compare(self, saved: dict, steps: int) -> None:
         most = self.changeable["max_steps"]
-        pairs = {name: (saved.get(name), value) for name, value in self.decides.items()}
+        pairs = {name: (saved.get(name), value) for name, value in self.options.items()}
         if 0 < most < steps:  # a run cannot end before the steps that it has trained
             pairs["max_steps"] = f"{steps} (trained)", most
         differ = [(name, old, new) for name, (old, new) in pairs.items() if old != new]
@@ -86,19 +90,15 @@ class RunRecord:
                 f"change: {', '.join(self.changeable)}. Those that differ:{''.join(points)}"
             )
 
-    def set_rows(self, rows: dict[str, int]) -> None:
+    def begin(self, step: int, rows: int) -> None:
         """
-        Record the number of rows of each split; raise `ValueError` if the run was trained on another number of rows.
+        Record that a sitting of the run begins after `step` steps, on `rows` training rows. Raise `ValueError` if the
+        sitting before had another number of rows, because a data set of the Hub may change under one name.
         """
-        trained, now = self.rows.get("train"), rows.get("train")
-        if trained is not None and self.sittings and now != trained:
-            raise ValueError(f"{self.output_dir} was trained on {trained} rows, got {now}; name another --output_dir")
-        self.rows = rows
-        self.save()
-
-    def begin(self, step: int) -> None:
-        """Record that a sitting of the run begins after `step` steps."""
-        self.sittings.append({"from": step, "to": None, "hf_lenctrl": __version__, "options": self.changeable})
+        if self.sittings and rows != (before := self.sittings[-1]["rows"]):
+            raise ValueError(f"{self.output_dir} was trained on {before} rows, got {rows}; name another --output_dir")
+        sitting = {"from": step, "to": None, "rows": rows, "hf_lenctrl": __version__, "options": self.changeable}
+        self.sittings.append(sitting)
         self.save()
 
     def end(self, step: int, epoch: float, why: str) -> None:
@@ -109,11 +109,9 @@ class RunRecord:
     def save(self) -> None:
         """Write `run.json`; only one process writes."""
         if self.writes:
-            names = ("decides", "files", "rows", "sittings")
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            part = self.path.with_suffix(".part")
-            part.write_text(json.dumps({name: getattr(self, name) for name in names}, indent=1), encoding="utf-8")
-            part.replace(self.path)  # the rename is atomic, so the file is never half written
+            text = json.dumps({"options": self.options, "sittings": self.sittings}, indent=1)
+            write_whole(self.path, text, self.path.with_suffix(".part"))
 
     def history(self) -> list[str]:
         """Return the history of the training, one sentence for each sitting."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -60,20 +60,18 @@ class Rows:
     """
     The rows of a file as `values`, dictionaries, with the names of their `columns`. No type is inferred: a date stays
     the text of the file. The file is json, jsonl, csv or parquet, with `plain_text` also txt, one `source` a line;
-    each may end in `.gz`. `blocks` reads it in parts; `first` is the number of a part's first row.
+    each may end in `.gz`.
     """
 
     def __init__(self, path: str, plain_text: bool = False):
         kind = _kind_of(path, [*(["txt"] if plain_text else []), *ROW_FILES])
         with _with_file_name(path, kind):
-            self._set(path, kind, list(_READERS[kind](path)), first=1)
+            self.values: list[dict] = list(_READERS[kind](path))
         if not self.values:
             raise ValueError(f"{path} has no rows")
-
-    def _set(self, path: str, kind: str, values: list[dict], first: int) -> None:
-        self.path, self.kind, self.values, self.first = path, kind, values, first
-        self.columns: list[str] = list(dict.fromkeys(chain.from_iterable(values)))
-        self.numbers, self.read = list(range(first, first + len(values))), len(values)
+        self.path, self.kind = path, kind
+        self.columns: list[str] = list(dict.fromkeys(chain.from_iterable(self.values)))
+        self.numbers, self.read = list(range(1, len(self.values) + 1)), len(self.values)
 
     def keep(self, chosen: Callable[[dict], bool]) -> None:
         """Keep only the chosen rows; each keeps its number, and `read` stays the number of rows in the file."""
@@ -81,20 +79,6 @@ class Rows:
         if not pairs:
             raise ValueError(f"no row of {self.path} is left: none of its {self.read} rows has a text")
         self.numbers, self.values = map(list, zip(*pairs, strict=True))
-
-    @classmethod
-    def blocks(cls, path: str, size: int) -> "Iterator[Rows]":
-        """Yield blocks of `size` rows of a file, plain text too, so that memory does not grow with the file."""
-        kind = _kind_of(path, ["txt", *ROW_FILES])
-        with _with_file_name(path, kind):
-            values, first = _READERS[kind](path), 1
-            while block := list(islice(values, size)):
-                rows = cls.__new__(cls)
-                rows._set(path, kind, block, first)
-                yield rows
-                first += len(block)
-        if first == 1:
-            raise ValueError(f"{path} has no rows")
 
     def __len__(self):
         return len(self.values)
@@ -188,7 +172,7 @@ def requests_of(
     """Build the requests for rows that are already read, see `read_requests`."""
     path = rows.path
     sources = rows.texts("source" if rows.kind == "txt" else source_column)
-    if empty := [i for i, source in enumerate(sources, start=rows.first) if not source.strip()]:
+    if empty := [i for i, source in zip(rows.numbers, sources, strict=True) if not source.strip()]:
         raise ValueError(f"row {empty[0]} of {path} has no text; remove it")
     own = None if length_column is None else rows.lengths(length_column, ranges=True)
     references = None if reference_column is None else rows.texts(reference_column)
@@ -199,8 +183,8 @@ def requests_of(
     if "source" not in rows.columns:
         names["source"] = "source"
     return [
-        Request(source, length, references[i] if references else None, rows.first + i, _as_json(rows.values[i]), names)
-        for i, source in enumerate(sources)
+        Request(source, length, references[i] if references else None, number, _as_json(rows.values[i]), names)
+        for i, (number, source) in enumerate(zip(rows.numbers, sources, strict=True))
         for length in (lengths if own is None else [own[i]])
     ]
 

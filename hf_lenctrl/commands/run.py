@@ -71,7 +71,7 @@ def fit(trainer, record, on_trained: Callable[[Any], str | None] | None = None) 
     else:
         if checkpoint is not None:
             logger.info("resuming from %s", checkpoint)
-        record.begin(done)
+        record.begin(done, len(trainer.train_dataset))
         metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
         state = trainer.state
         # Trainer also counts the steps before a resumed run

@@ -253,7 +253,7 @@ def run(model_args, data_args, run_args: RunArguments, args, trainer_class: Any 
     args.predict_with_generate = True  # the lengths of generated texts are measured
     with begun(args, model_args, data_args, run_args) as record:
         data = load_data(model_args, data_args, args)
-        record.set_rows(rows := {name: len(split) for name, split in data.tokenized.items()})
+        rows = {name: len(split) for name, split in data.tokenized.items()}
         model = load_model(model_args, data_args, run_args, args, data)
         trainer = make_trainer(model, run_args, args, data, trainer_class)
         count = run_args.average_checkpoints

@@ -86,7 +86,7 @@ class OnnxModel(LengthControlledGeneration, PreTrainedModel, GenerationMixin):  
     a model.
 
     Args:
-        folder (`str` or `Path`): A folder that `lenctrl export --format onnx` made.
+        folder (`str` or `Path`): A folder that `lenctrl export` made.
         threads (`int`, *optional*, defaults to 0): Threads of a step; 0 lets ONNX Runtime choose.
 
     Raises:

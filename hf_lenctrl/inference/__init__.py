@@ -1,1 +1,1 @@
-"""Generation for users: the pipeline, requested lengths, the choice among outputs, graceful ends, ensembles."""
+"""Generation for users: the pipeline, requested lengths, the choice among outputs, and graceful ends."""

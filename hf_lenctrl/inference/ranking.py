@@ -39,7 +39,7 @@ def rerank(source: str, candidates: Sequence[str], scores: Sequence[float] | Non
     The score is our own. Words are lower-cased runs of letters and digits, compared by their Porter stems. Each
     distinct stem of a candidate that is in the source counts once, so that a repeated word gains nothing. Among equal
     candidates the better score comes first. The score of the authors counts repeated words; it is in
-    `recipes/reproduce/reranking.py`.
+    `lab/reproduce/reranking.py`.
 
     Args:
         source (`str`): The text of the candidates.

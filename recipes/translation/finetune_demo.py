@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 from transformers import pipeline
 
 from hf_lenctrl.commands import train
@@ -22,10 +23,12 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE)]  # the recipes are scripts and not a package
 
 import translate_demo as demo  # noqa: E402
-import written  # noqa: E402
 
 
+DATA = HERE.parents[1] / "data" / "everyday_en_de_fr"
 LONGEST = 45  # characters of the first English text
+# shares of the first English text's characters; a shorter text says less, a longer one is wordy
+LEAST, MOST = 0.6, 1.45
 SOURCES, HELD_OUT = 8000, 60
 STEPS, EVERY = 300, 50
 # We chose these by hand, as for `make demo`: they are not in the training data, and English has a good sentence at
@@ -38,9 +41,21 @@ SHOWN = {
 }
 
 
+def several(folder: Path = DATA) -> list[tuple[str, list[str]]]:
+    """Return sources, German and French in turn, with two or three English texts; each English text is there once."""
+    found = {}
+    (file,) = folder.glob("train*.parquet")
+    for number, row in enumerate(pyarrow.parquet.read_table(file).to_pylist()):
+        low, high = LEAST * len(row["en"]), MOST * len(row["en"])
+        texts = [text for text in (row["en"], row["shorter"], row["longer"]) if low <= len(text) <= high]
+        if len(texts) > 1:
+            found[row["en"]] = row[("de", "fr")[number % 2]], texts
+    return list(found.values())
+
+
 def pairs() -> tuple[list[dict[str, str]], list[dict[str, str]]]:
     """Return training and validation rows with the columns `source` and `target`; no source is in both."""
-    short = [(source, texts) for source, texts in written.several() if len(texts[0]) <= LONGEST]
+    short = [(source, texts) for source, texts in several() if len(texts[0]) <= LONGEST]
     chosen = random.Random(1).sample(short, SOURCES + HELD_OUT)
     held = {source for source, _ in chosen[:HELD_OUT]}
     # two lines may share a source

@@ -11,9 +11,7 @@ from pipeline_calls import spy
 from recipe_runs import save, save_stock, write_rows, write_texts
 
 import hf_lenctrl
-from hf_lenctrl.commands import bulk, generate
-from hf_lenctrl.commands.parts import Parts
-from hf_lenctrl.commands.rows import read_requests
+from hf_lenctrl.commands import generate
 
 
 def test_a_length_that_the_model_cannot_hold_is_told_before_any_is_written(monkeypatch, shared_tokenizer, tmp_path):
@@ -56,11 +54,6 @@ def test_options_reach_the_pipeline(words, given):
     args = generate.parse(["--model", "m", "--input_file", "i", "--output_file", "o", *words.split()])
     options = generate.generation_options(args)
     assert {name: options.get(name) for name in given} == given
-
-
-def test_several_models_are_an_ensemble(saved):
-    model, tokenizer = generate.load([str(saved), str(saved)])
-    assert type(model) is hf_lenctrl.LengthControlEnsemble and len(model.models) == 2 and len(tokenizer) > 60
 
 
 @pytest.fixture(scope="module")
@@ -136,40 +129,24 @@ def test_a_command_that_was_stopped_goes_on_where_its_output_ends(stub, tmp_path
     assert write_texts(Path("stub"), file, *options, "--overwrite")[-1]["id"] == 0
 
 
-@pytest.mark.parametrize(
-    "engine, changed",
-    [("", "model"), ("", "second"), ("", "predictor"), ("", "own"), ("ray", "model"), ("ray", "predictor")],
-)
-def test_other_weights_under_one_name_are_not_resumed_with(stub, tmp_path, monkeypatch, engine, changed):
-    if engine == "ray":
-        monkeypatch.setattr(generate, "find_spec", lambda name: name)
-        monkeypatch.setattr(bulk, "start", lambda args: None)
-        done = {"requested_length": 1, "generated_text": "A", "generated_length": 1, "within": True}
-        monkeypatch.setattr(bulk, "job", lambda *args: written(args, done))
-    for name in ("model", "second", "predictor", "model/own"):
+@pytest.mark.parametrize("changed", ["model", "predictor", "own"])
+def test_other_weights_under_one_name_are_not_resumed_with(stub, tmp_path, changed):
+    for name in ("model", "predictor", "model/own"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "model.safetensors").write_text("one")
     (tmp_path / "model" / "config.json").write_text('{"length_predictor": "./own"}')
     file = write_rows(tmp_path / "in.jsonl", [{"source": "a"}, {"source": "b"}])
-    words = ["--model", str(tmp_path / "model"), *([str(tmp_path / "second")] if changed == "second" else [])]
+    words = ["--model", str(tmp_path / "model"), "--output_file", str(tmp_path / "out")]
     words += ["--input_file", str(file), "--length", *(["predict"] if changed in ("predictor", "own") else ["5"])]
     words += ["--predictor", str(tmp_path / "predictor")] if changed == "predictor" else []
-    where = {"ray": ["--engine", "ray", "--output_dir"]}.get(engine, ["--output_file"])
-    generate.main([*words, *where, str(tmp_path / "out")])
-    generate.main([*words, *where, str(tmp_path / "out")])  # nothing has changed
+    generate.main(words)
+    generate.main(words)  # nothing has changed
     (tmp_path / ("model/own" if changed == "own" else changed) / "model.safetensors").write_text("two")
     with pytest.raises(
         ValueError,
-        match=r"began it; name another[^*]*\* \w+( 2)?=model.safetensors sha256 7692c3ad, now",
+        match=r"began it; name another[^*]*\* \w+=model.safetensors sha256 7692c3ad, now",
     ):
-        generate.main([*words, *where, str(tmp_path / "out")])
-
-
-def written(args, done):
-    """What an actor of Ray returns for each block."""
-    for (block,) in (block["block"] for block in bulk.read_blocks(args[0], *args[2:])):
-        columns = json.loads(block)
-        yield {"block": json.dumps(columns | {k: [v] * len(columns["text"]) for k, v in done.items()})}
+        generate.main(words)
 
 
 # what JSON readers that infer types make other values of: numbers, dates, empty texts; and columns that change
@@ -201,10 +178,6 @@ def test_half_a_character_in_another_column_passes_through(stub, tmp_path, monke
     assert generated(tmp_path / "in.jsonl", "--length", 4) == 2 * expected
     (tmp_path / "out.jsonl").write_text(expected)  # the command was stopped
     assert generated(tmp_path / "in.jsonl", "--length", 4) == 2 * expected
-    parts = Parts(tmp_path / "parts", {}, "key")
-    (request, _) = read_requests(str(tmp_path / "in.jsonl"))
-    parts.write(1, ["00"], [request.line({"requested": 4, "output": "AB", "length": 2})])
-    assert parts.files()[0].read_text() == expected
 
 
 def test_files_of_the_user_beside_the_output_stay(stub, tmp_path):

@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 
 
-os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}  # as tests/conftest.py does, before the imports
+os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}  # as conftest.py does, before the imports
 
 import pytest  # noqa: E402
 import transformers.models.marian.modeling_marian  # noqa: E402, F401
