@@ -15,6 +15,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from ..adapters import save_control
 from .collator import DataCollatorForLengthControl
 from .model_card import TrainingRun, model_card
+from .packing import PackedRows
 from .upload import HubTrainer
 
 
@@ -96,10 +97,14 @@ class ResumableTrainer(HubTrainer):
 
     def get_train_dataloader(self):
         evaluation_collator, self.data_collator = self.data_collator, self.train_collator
+        pairs, packing = self.train_dataset, getattr(self.train_collator, "packing", None)
+        if packing is not None:
+            batch_size = self.args.train_batch_size * self.args.world_size
+            self.train_dataset = PackedRows(pairs, packing, self.args.seed, batch_size)
         try:
             return super().get_train_dataloader()
         finally:
-            self.data_collator = evaluation_collator
+            self.data_collator, self.train_dataset = evaluation_collator, pairs
 
     def create_optimizer(self, model=None):
         if self.optimizer is not None or self.projection_lr_factor == 1.0:
@@ -174,8 +179,8 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
     `ResumableTrainer` and `Seq2SeqTrainer` with noise on lengths only in training batches, drawn anew in each epoch.
 
     `data_collator` builds the batches (by default a `DataCollatorForLengthControl`). If it has `length_noise`, an
-    `overshoot_share` or a `no_length_share`, evaluation uses a copy without these. An optional `train_collator` builds
-    the training batches.
+    `overshoot_share`, a `no_length_share` or `packing`, evaluation uses a copy without these. An optional
+    `train_collator` builds the training batches. With `packing` a batch is `per_device_train_batch_size` packed rows.
 
     Each target token has the same weight in an optimizer step, in any process or accumulated batch.
     """
@@ -197,10 +202,16 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
                 collator.model = model  # the model builds the decoder's input from the labels
         if getattr(train_collator, "no_length_share", 0.0):
             model.make_length_optional()
-        if getattr(data_collator, "draws", False):
-            data_collator = replace(data_collator, length_noise=0, overshoot_share=0.0, no_length_share=0.0)
+        packed = getattr(train_collator, "packing", None) is not None
+        if getattr(data_collator, "draws", False) or getattr(data_collator, "packing", None) is not None:
+            plain: Any = {"length_noise": 0, "overshoot_share": 0.0, "no_length_share": 0.0, "packing": None}
+            data_collator = replace(data_collator, **plain)
         super().__init__(model, args, data_collator, *others, train_collator=train_collator, **kwargs)
-        if self.args.torch_compile:  # one graph serves batches of every size, instead of one for each new length
+        if packed and self.args.train_sampling_strategy != "random":
+            strategy = self.args.train_sampling_strategy
+            raise ValueError(f"packing needs train_sampling_strategy=random, got {strategy}; packed rows are full")
+        # one graph serves batches of every size, instead of one for each new length; packed rows have one size
+        if self.args.torch_compile and not packed:
             self.accelerator.state.dynamo_plugin.dynamic = True
         self.compute_loss_func = self.compute_loss_func or self._token_mean
 
