@@ -126,6 +126,7 @@ def make_trainer(model, run_args: RunArguments, args, data: Data, trainer_class)
         train_dataset=data.tokenized["train"],
         eval_dataset=data.tokenized.get("validation"),
         train_collator=DataCollatorForLengthControl(data.tokenizer, model=model, length_unit=data.unit, **draws),
+        r_drop=run_args.r_drop,
         projection_lr_factor=run_args.projection_lr_factor,
         weights_dtype=run_args.weights_dtype,
         processing_class=data.tokenizer,
@@ -192,7 +193,7 @@ def card_of(model_args, data_args, run_args: RunArguments, args, rows: dict, his
     """Return the facts about a run for the model card before the tests: its arguments and the rows of each split."""
     settings = {name: getattr(run_args, name) for name in DRAWS}
     settings |= {name: args.to_dict()[name] for name in HYPERPARAMETERS} | {"processes": args.world_size}
-    settings |= {"packing": True} if run_args.packing else {}
+    settings |= {name: getattr(run_args, name) for name in ("packing", "r_drop") if getattr(run_args, name)}
     settings |= {"dropout": model_args.dropout, "average_checkpoints": run_args.average_checkpoints}
     del settings["num_train_epochs" if args.max_steps > 0 else "max_steps"]  # the other option overrides this one
     # only translations are measured by BLEU

@@ -183,6 +183,9 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
     `train_collator` builds the training batches. With `packing` a batch is `per_device_train_batch_size` packed rows.
 
     Each target token has the same weight in an optimizer step, in any process or accumulated batch.
+
+    With `r_drop` above 0 a training batch passes twice, with different dropout, and the loss has `r_drop` times the
+    mean divergence of the two distributions, in both directions (Liang et al. 2021; their alpha is twice as large).
     """
 
     def __init__(
@@ -192,8 +195,12 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         data_collator=None,
         *others,
         train_collator=None,
+        r_drop: float = 0.0,
         **kwargs,
     ):
+        if r_drop < 0 or r_drop and kwargs.get("compute_loss_func") is not None:
+            raise ValueError(f"r_drop must be at least 0, and is part of the trainer's own loss, got {r_drop}")
+        self.r_drop = r_drop
         if data_collator is None and kwargs.get("processing_class") is not None:
             data_collator = DataCollatorForLengthControl(kwargs["processing_class"], model=model)
         train_collator = train_collator or data_collator
@@ -247,11 +254,18 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         # Trainer's own label smoother takes more time and memory, and computes in half precision
         options: Any = {"reduction": "sum", "label_smoothing": self.args.label_smoothing_factor}
         total = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), **options)
+        if self.r_drop and self.model.training:
+            one, two = (part.flatten(0, 1).float().log_softmax(1) for part in logits.chunk(2))
+            divergence = ((one.exp() - two.exp()) * (one - two)).sum(1)  # (B * T,), both directions
+            total = total + self.r_drop * divergence[labels.chunk(2)[0].flatten() != -100].sum()
         return total / ((labels != -100).sum() if num_items_in_batch is None else num_items_in_batch) + more
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         # there is no generation here, but a model without labels would keep a cache
         inputs = {"use_cache": False, **inputs}
+        if self.r_drop and model.training:
+            inputs = {name: torch.cat([v, v]) if isinstance(v, torch.Tensor) else v for name, v in inputs.items()}
+            num_items_in_batch = None if num_items_in_batch is None else 2 * num_items_in_batch
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def evaluation_loop(self, *args, **kwargs):
