@@ -80,7 +80,8 @@ def check_packing(packing: tuple[int, int], model: Any, tokenizer: Any) -> None:
     """Raise `ValueError` for a model, a tokenizer or a size of rows that cannot be packed."""
     config = getattr(model, "config", None)
     if not hasattr(config, "length_encoding") or not config.is_encoder_decoder:
-        raise ValueError(f"packing needs an encoder-decoder with length control, got {type(model).__name__}; see docs")
+        rule = f"packing needs an encoder-decoder with length control, got {type(model).__name__}"
+        raise ValueError(f"{rule}; pass such a model, or leave packing out")
     if wrong := [name for name in ("length_head", "encoder_length_embedding") if getattr(config, name)]:
         raise ValueError(f"packing needs one length for each pair, but {wrong[0]} has one for a row; leave one out")
     if config.model_type.endswith("m2m_100"):
