@@ -33,6 +33,20 @@ def control(part: Any, mixin: type) -> None:
     part.add_length_control()
 
 
+def pair_mask(queries: torch.Tensor, keys: torch.Tensor, dtype: torch.dtype, causal: bool = False) -> torch.Tensor:
+    """
+    Return the mask of attention in packed rows, `(batch_size, 1, queries, keys)`, which is added to the scores: a
+    token sees the tokens of its pair alone, with `causal` only those before it and itself.
+
+    Args:
+        queries (`torch.LongTensor` of shape `(batch_size, queries)`): The number of each token's pair, 0 for padding.
+        keys (`torch.LongTensor` of shape `(batch_size, keys)`): The same of the tokens that are seen.
+    """
+    seen = (queries.unsqueeze(2) == keys.unsqueeze(1)).unsqueeze(1)
+    seen = seen.tril() if causal else seen
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill(~seen, torch.finfo(dtype).min)
+
+
 class _AddsNothing:
     """Mixin of a module of positions; its `forward` returns zero, so it adds nothing."""
 
@@ -77,6 +91,20 @@ class _Part:
     def _with_positions(self: Any, embeds, input_ids, cache=None):
         positions = getattr(self, "embed_positions", None)
         return embeds + positions.of(input_ids, embeds, cache) if isinstance(positions, PositionsOfIds) else embeds
+
+    def _with_positions_of_pairs(self: Any, embeds, pair_ids, scale: float = 1.0):
+        """
+        Add to embeddings what makes positions begin anew at each pair: the stock part adds the positions of the row,
+        so this adds the difference to those of the pairs. `scale` is what the stock part multiplies the sum by.
+        """
+        positions = getattr(self, "embed_positions", None)
+        if positions is None or isinstance(positions, _NoPositions):
+            return embeds
+        row = torch.arange(pair_ids.shape[1], device=pair_ids.device).expand_as(pair_ids)  # (B, T)
+        begins = pair_ids != torch.nn.functional.pad(pair_ids, (1, 0), value=-1)[:, :-1]
+        start = (row * begins).cummax(1).values
+        own, stock = (positions(embeds, position_ids=ids.flatten()).view_as(embeds) for ids in (row - start, row))
+        return embeds + (own - stock).to(embeds) / scale
 
     def resize_position_embeddings(self: Any, new_num_position_embeddings: int) -> None:
         """Resize the positions with the base model's method; a length encoding that replaces them stays."""
@@ -126,8 +154,23 @@ class LengthControlledEncoder(_Part):
             found["length_embedding.weight"] = self.length_table.weight.detach()
         return found
 
-    def forward(self, input_ids=None, attention_mask=None, inputs_embeds=None, length=None, progress=None, **kwargs):
-        """Run the encoder; `length` is as in `LengthControlledDecoder.forward`. Both get the same arguments."""
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        inputs_embeds=None,
+        length=None,
+        progress=None,
+        pair_ids: torch.Tensor | None = None,
+        **kwargs,
+    ):
+        """
+        Run the encoder; `length` and `pair_ids` are as in `LengthControlledDecoder.forward`. Both get the same
+        arguments.
+        """
+        if pair_ids is not None:
+            inputs_embeds = self.embed_tokens(input_ids) * getattr(self, "embed_scale", 1.0)  # (B, S, d)
+            inputs_embeds, input_ids = self._with_positions_of_pairs(inputs_embeds, pair_ids), None
         if self.config.encoder_length_embedding:
             if inputs_embeds is None:
                 # The encoders of Marian and Pegasus, unlike their decoders, scale the embeddings that they look up,
@@ -177,6 +220,7 @@ class LengthControlledDecoder(_Part, LengthSignal):
         cache=None,
         length: int | list[int] | torch.Tensor | None = None,
         progress: Any = None,
+        pair_ids: torch.Tensor | None = None,
         **kwargs,
     ):
         """
@@ -189,6 +233,8 @@ class LengthControlledDecoder(_Part, LengthSignal):
             progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): Units produced before
                 each prediction; by default counted from `input_ids`. A step with a filled cache, which sees the last
                 token alone, and a call with embeddings instead of ids need this argument.
+            pair_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): For packed rows, the
+                number of each token's pair; `length` and `progress` then have a value for each token.
 
         Raises:
             `ValueError`: without any length, and if progress is missing and cannot be counted.
@@ -201,9 +247,15 @@ class LengthControlledDecoder(_Part, LengthSignal):
             progress = self.count_progress(input_ids, cache)  # (B, T)
         if config.length_head:
             kwargs["progress"] = progress
-        if encoding == "none":
+        if encoding == "none" and pair_ids is None:
             return super().forward(input_ids, inputs_embeds=inputs_embeds, **kwargs)
         embeds: Any = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds  # (B, T, d)
-        lengths = required_length(length, config, embeds if progress is None else progress, self.training)  # (B,)
-        embeds = self.add_signal(embeds, progress, lengths)
+        if encoding != "none" and pair_ids is None:
+            lengths = required_length(length, config, embeds if progress is None else progress, self.training)  # (B,)
+            embeds = self.add_signal(embeds, progress, lengths)
+        elif encoding != "none":
+            lengths = required_length(length.flatten(), config, pair_ids.flatten(), self.training)  # (B * T,)
+            embeds = self.add_signal(embeds, progress, lengths.view_as(pair_ids))
+        if pair_ids is not None:
+            embeds = self._with_positions_of_pairs(embeds, pair_ids, getattr(self, "embed_scale", 1.0))
         return super().forward(inputs_embeds=self._with_positions(embeds, input_ids, cache), **kwargs)

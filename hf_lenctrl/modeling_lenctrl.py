@@ -29,7 +29,14 @@ from .configuration_lenctrl import (
     LenCtrlT5Config,
     LenCtrlUMT5Config,
 )
-from .controlled_parts import CONTROLLED, LengthControlledDecoder, LengthControlledEncoder, PositionsOfIds, control
+from .controlled_parts import (
+    CONTROLLED,
+    LengthControlledDecoder,
+    LengthControlledEncoder,
+    PositionsOfIds,
+    control,
+    pair_mask,
+)
 from .generation import LengthControlledGeneration
 from .length_head import LengthHeadAttention
 from .length_signal import StoresUnitTable, init_length_weights, tell_peft, warn_of_column
@@ -144,10 +151,12 @@ class LengthControlledForConditionalGeneration(CardOnPush, _LengthControlBase, L
         use_cache: bool | None = None,
         length: int | list[int] | torch.Tensor | None = None,
         progress: torch.LongTensor | None = None,
+        pair_ids: torch.LongTensor | None = None,
+        decoder_pair_ids: torch.LongTensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ):
         """
-        Run the base model's `forward` with two more arguments.
+        Run the base model's `forward` with more arguments.
 
         Args:
             length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested units.
@@ -155,6 +164,11 @@ class LengthControlledForConditionalGeneration(CardOnPush, _LengthControlBase, L
                 `config.length` holds.
             progress (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*): See
                 `LengthControlledDecoder.forward`.
+            pair_ids (`torch.LongTensor` of shape `(batch_size, source_sequence_length)`, *optional*): For rows that
+                hold several pairs, the number of each token's pair, 0 for padding. Attention and positions stay within
+                a pair. The masks are not read, and `length` has the shape of `progress`.
+            decoder_pair_ids (`torch.LongTensor` of shape `(batch_size, target_sequence_length)`, *optional*): The same
+                for the target.
 
         Raises:
             `ValueError`: without any length, for a length below 1, and for labels with nothing but padding.
@@ -164,7 +178,15 @@ class LengthControlledForConditionalGeneration(CardOnPush, _LengthControlBase, L
             whole = decoder_input_ids
             ids = self.prepare_decoder_input_ids_from_labels(labels) if whole is None else whole
             progress = self.get_decoder().units_written(ids)
-        if length is None:
+        if pair_ids is not None and decoder_pair_ids is not None:
+            if self.config.length_controlled and (length is None or self.config.counts_progress and progress is None):
+                raise ValueError("packed rows need length and progress, as DataCollatorForLengthControl makes them")
+            within = pair_mask(pair_ids, pair_ids, self.dtype)
+            encoder_outputs = self.get_encoder()(input_ids=input_ids, attention_mask=within, pair_ids=pair_ids)
+            attention_mask = pair_mask(decoder_pair_ids, pair_ids, self.dtype)
+            decoder_attention_mask = pair_mask(decoder_pair_ids, decoder_pair_ids, self.dtype, causal=True)
+            kwargs["pair_ids"] = decoder_pair_ids  # type: ignore[typeddict-unknown-key]
+        elif length is None:
             length = self._length_of_rows(labels, decoder_input_ids)
         elif self.training and self.config.length_controlled:
             self._check_lengths(length, labels if decoder_input_ids is None else decoder_input_ids)

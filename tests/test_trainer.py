@@ -7,6 +7,7 @@ import pytest
 import torch
 from conftest import SOURCES, TARGETS, build_model, controlled_marian, plain_marian
 from datasets import Dataset
+from torch.nn.functional import cross_entropy, kl_div
 from torch.utils.data import DataLoader
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
 from transformers.trainer_pt_utils import LabelSmoother
@@ -122,6 +123,28 @@ def test_the_loss_is_a_mean_over_tokens_with_smoothing(counting, pairs, shared_t
     with torch.no_grad():
         expected = LabelSmoother(smoothing)(model(**batch), batch["labels"])
         assert float(trainer.compute_loss(model, dict(batch))) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_r_drop_is_the_mean_loss_of_two_passes_and_their_divergence(counting, pairs, shared_tokenizer, tmp_path):
+    (model, _), logits = counting, []
+    collate = DataCollatorForLengthControl(shared_tokenizer, model=model)
+    args = arguments(tmp_path, label_smoothing_factor=0.1)
+    trainer = LengthControlTrainer(model.train(), args, collate, train_dataset=pairs, r_drop=0.7)
+    model.lm_head.register_forward_hook(lambda module, given, output: logits.append(output.detach()))
+    batch = collate([dict(pair) for pair in pairs])
+    counts = batch["labels"].flatten() != -100
+    loss = trainer.compute_loss(model, dict(batch), num_items_in_batch=int(counts.sum())).item()
+    assert len(logits) == 1 and len(logits[0]) == 12
+    smoothed = cross_entropy(logits[0].flatten(0, 1), batch["labels"].repeat(2, 1).flatten(), label_smoothing=0.1)
+    one, two = (part.flatten(0, 1)[counts].log_softmax(1) for part in logits[0].chunk(2))
+    assert not torch.equal(one, two)  # dropout differs
+    gaps = [kl_div(a, b, reduction="batchmean", log_target=True) for a, b in ((one, two), (two, one))]
+    assert loss == pytest.approx(float((smoothed + 0.7 * sum(gaps) / 2).detach()), rel=1e-5)
+    model.eval()
+    plain = float(LengthControlTrainer(model, args, collate).compute_loss(model, dict(batch)))
+    assert float(trainer.compute_loss(model, dict(batch))) == plain and len(logits[-1]) == 6
+    with pytest.raises(ValueError, match="r_drop must be at least 0, .* got -1"):
+        LengthControlTrainer(model, args, collate, r_drop=-1)
 
 
 def test_a_loss_of_the_users_own_and_a_collator_without_a_model_are_kept(counting, pairs, shared_tokenizer, tmp_path):

@@ -117,6 +117,8 @@ class RunArguments:
     length_noise: int = option(0, "Half width of the window of noise on training lengths, in their unit")
     overshoot_share: float = option(0.0, "Share of training pairs that teach how a text ends at a used-up length")
     no_length_share: float = option(0.0, "Share of training pairs that are given no length, for calls without one")
+    packing: bool = option(False, "Several pairs in a row of max_source_length and max_target_length tokens")
+    r_drop: float = option(0.0, "Weight of R-Drop: two passes whose outputs are drawn together (Liang et al. 2021)")
     projection_lr_factor: float = option(1.0, "A base_model's new length projection learns so many times as fast")
     average_checkpoints: int = option(1, "Average the weights of the last so many checkpoints")
     test_lengths: list[int] = option([], "Test at each of these lengths")

@@ -54,6 +54,7 @@ class Data:
     tokenizer: Any
     unit: str
     length_tokens: LengthTokens | None
+    limits: tuple[int, int]  # of sources and of targets, in tokens
 
 
 def load_data(model_args: ModelArguments, data_args: DataArguments, args) -> Data:
@@ -72,7 +73,8 @@ def load_data(model_args: ModelArguments, data_args: DataArguments, args) -> Dat
     if "test" in splits and args.should_save:
         splits["test"].to_json(Path(args.output_dir, "test.jsonl"), force_ascii=False)
     dropped = reports[list(splits).index("test")].dropped if "test" in splits else {}
-    return Data(splits, tokenized, dropped, tokenizer, unit, tokens)
+    limit = data_args.max_source_length, data_args.max_target_length
+    return Data(splits, tokenized, dropped, tokenizer, unit, tokens, limit)
 
 
 def load_model(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, args, data: Data):
@@ -117,12 +119,14 @@ def make_trainer(model, run_args: RunArguments, args, data: Data, trainer_class)
     # the metrics need them to find rows of the same source
     args.include_for_metrics = [*{*args.include_for_metrics, "inputs"}]
     draws: dict[str, Any] = {name: getattr(run_args, name) for name in DRAWS} | {"seed": args.seed}
+    draws |= {"packing": data.limits if run_args.packing else None}
     return trainer_class(
         model=model,
         args=args,
         train_dataset=data.tokenized["train"],
         eval_dataset=data.tokenized.get("validation"),
         train_collator=DataCollatorForLengthControl(data.tokenizer, model=model, length_unit=data.unit, **draws),
+        r_drop=run_args.r_drop,
         projection_lr_factor=run_args.projection_lr_factor,
         weights_dtype=run_args.weights_dtype,
         processing_class=data.tokenizer,
@@ -189,6 +193,7 @@ def card_of(model_args, data_args, run_args: RunArguments, args, rows: dict, his
     """Return the facts about a run for the model card before the tests: its arguments and the rows of each split."""
     settings = {name: getattr(run_args, name) for name in DRAWS}
     settings |= {name: args.to_dict()[name] for name in HYPERPARAMETERS} | {"processes": args.world_size}
+    settings |= {name: getattr(run_args, name) for name in ("packing", "r_drop") if getattr(run_args, name)}
     settings |= {"dropout": model_args.dropout, "average_checkpoints": run_args.average_checkpoints}
     del settings["num_train_epochs" if args.max_steps > 0 else "max_steps"]  # the other option overrides this one
     # only translations are measured by BLEU

@@ -12,6 +12,7 @@ from ..answers import answer_progress
 from ..length_units import UnitTable
 from ..lengths import check_length
 from ..thoughts import thoughts_of
+from .packing import check_packing, lay_out
 
 
 logger = logging.getLogger(__name__)
@@ -60,6 +61,10 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
         no_length_share (`float`, *optional*, defaults to 0.0): Share of the examples, drawn anew each epoch, that are
             trained without a length, 0: the model learns to work like a plain model if a call has no length. It is
             only for training and needs a `model` with `length_optional`.
+        packing (`tuple[int, int]`, *optional*): Several pairs in a row of so many source and target tokens, so that
+            all batches have one shape. The examples are then those of
+            `hf_lenctrl.training.packing.PackedRows`, which `LengthControlTrainer` makes. It needs `model`. The batch
+            has the number of each token's pair, and `length` and `progress` for each target token.
         seed (`int`, *optional*, defaults to 0): Once `set_epoch` is called (`LengthControlTrainer` calls it) a draw
             depends on the seed, the epoch and the example's ids alone, so it is the same in any batch, worker or
             process, and after resuming. Without an epoch PyTorch's generator draws.
@@ -93,6 +98,7 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
     length_noise: int = 0
     overshoot_share: float = 0.0
     no_length_share: float = 0.0
+    packing: tuple[int, int] | None = None
     seed: int = 0
     unit_table: UnitTable = field(init=False, repr=False)
 
@@ -110,6 +116,8 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
         shares = {name: getattr(self, name) for name in ("overshoot_share", "no_length_share")}
         if not all(0 <= share < 1 for share in shares.values()) or sum(shares.values()) > 1:
             raise ValueError(f"shares must be at least 0, under 1, and at most 1 together, got {shares}")
+        if self.packing is not None:
+            check_packing(self.packing, self.model, self.tokenizer)
         # a stock model's `forward` takes no length
         self.controlled = getattr(config, "length_controlled", config is None)
         self.unit_table = UnitTable.from_tokenizer(self.tokenizer, self.length_unit)
@@ -121,6 +129,19 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
         return bool(self.length_noise or self.overshoot_share or self.no_length_share)
 
     def __call__(self, features, return_tensors=None):
+        if self.packing is None:
+            return self._collate(features, return_tensors)
+        if not isinstance(features[0], list):
+            raise ValueError("packing takes rows of several pairs; wrap the dataset: PackedRows(rows, packing)")
+        pairs = [pair for row in features for pair in row]
+        batch = self._collate(pairs, return_tensors)
+        if getattr(self.model.config, "counts_progress", False):
+            batch["progress"] = self.unit_table.progress(batch["decoder_input_ids"])
+        counts, pad = torch.tensor([len(pair["labels"]) for pair in pairs]), self.tokenizer.pad_token_id
+        fill = {"input_ids": pad, "decoder_input_ids": pad, "labels": self.label_pad_token_id, "length": 1}
+        return lay_out(batch, [len(row) for row in features], counts, self.packing, fill)
+
+    def _collate(self, features, return_tensors=None):
         column = None
         if self.length == "column":
             column = [row.get("length") for row in features]

@@ -15,6 +15,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from ..adapters import save_control
 from .collator import DataCollatorForLengthControl
 from .model_card import TrainingRun, model_card
+from .packing import PackedRows
 from .upload import HubTrainer
 
 
@@ -96,10 +97,14 @@ class ResumableTrainer(HubTrainer):
 
     def get_train_dataloader(self):
         evaluation_collator, self.data_collator = self.data_collator, self.train_collator
+        pairs, packing = self.train_dataset, getattr(self.train_collator, "packing", None)
+        if packing is not None:
+            batch_size = self.args.train_batch_size * self.args.world_size
+            self.train_dataset = PackedRows(pairs, packing, self.args.seed, batch_size)
         try:
             return super().get_train_dataloader()
         finally:
-            self.data_collator = evaluation_collator
+            self.data_collator, self.train_dataset = evaluation_collator, pairs
 
     def create_optimizer(self, model=None):
         if self.optimizer is not None or self.projection_lr_factor == 1.0:
@@ -174,10 +179,13 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
     `ResumableTrainer` and `Seq2SeqTrainer` with noise on lengths only in training batches, drawn anew in each epoch.
 
     `data_collator` builds the batches (by default a `DataCollatorForLengthControl`). If it has `length_noise`, an
-    `overshoot_share` or a `no_length_share`, evaluation uses a copy without these. An optional `train_collator` builds
-    the training batches.
+    `overshoot_share`, a `no_length_share` or `packing`, evaluation uses a copy without these. An optional
+    `train_collator` builds the training batches. With `packing` a batch is `per_device_train_batch_size` packed rows.
 
     Each target token has the same weight in an optimizer step, in any process or accumulated batch.
+
+    With `r_drop` above 0 a training batch passes twice, with different dropout, and the loss has `r_drop` times the
+    mean divergence of the two distributions, in both directions (Liang et al. 2021; their alpha is twice as large).
     """
 
     def __init__(
@@ -187,8 +195,12 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         data_collator=None,
         *others,
         train_collator=None,
+        r_drop: float = 0.0,
         **kwargs,
     ):
+        if r_drop < 0 or r_drop and kwargs.get("compute_loss_func") is not None:
+            raise ValueError(f"r_drop must be at least 0, and is part of the trainer's own loss, got {r_drop}")
+        self.r_drop = r_drop
         if data_collator is None and kwargs.get("processing_class") is not None:
             data_collator = DataCollatorForLengthControl(kwargs["processing_class"], model=model)
         train_collator = train_collator or data_collator
@@ -197,10 +209,16 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
                 collator.model = model  # the model builds the decoder's input from the labels
         if getattr(train_collator, "no_length_share", 0.0):
             model.make_length_optional()
-        if getattr(data_collator, "draws", False):
-            data_collator = replace(data_collator, length_noise=0, overshoot_share=0.0, no_length_share=0.0)
+        packed = getattr(train_collator, "packing", None) is not None
+        if getattr(data_collator, "draws", False) or getattr(data_collator, "packing", None) is not None:
+            plain: Any = {"length_noise": 0, "overshoot_share": 0.0, "no_length_share": 0.0, "packing": None}
+            data_collator = replace(data_collator, **plain)
         super().__init__(model, args, data_collator, *others, train_collator=train_collator, **kwargs)
-        if self.args.torch_compile:  # one graph serves batches of every size, instead of one for each new length
+        if packed and self.args.train_sampling_strategy != "random":
+            strategy = self.args.train_sampling_strategy
+            raise ValueError(f"packing needs train_sampling_strategy=random, got {strategy}; packed rows are full")
+        # one graph serves batches of every size, instead of one for each new length; packed rows have one size
+        if self.args.torch_compile and not packed:
             self.accelerator.state.dynamo_plugin.dynamic = True
         self.compute_loss_func = self.compute_loss_func or self._token_mean
 
@@ -236,11 +254,18 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         # Trainer's own label smoother takes more time and memory, and computes in half precision
         options: Any = {"reduction": "sum", "label_smoothing": self.args.label_smoothing_factor}
         total = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), **options)
+        if self.r_drop and self.model.training:
+            one, two = (part.flatten(0, 1).float().log_softmax(1) for part in logits.chunk(2))
+            divergence = ((one.exp() - two.exp()) * (one - two)).sum(1)  # (B * T,), both directions
+            total = total + self.r_drop * divergence[labels.chunk(2)[0].flatten() != -100].sum()
         return total / ((labels != -100).sum() if num_items_in_batch is None else num_items_in_batch) + more
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         # there is no generation here, but a model without labels would keep a cache
         inputs = {"use_cache": False, **inputs}
+        if self.r_drop and model.training:
+            inputs = {name: torch.cat([v, v]) if isinstance(v, torch.Tensor) else v for name, v in inputs.items()}
+            num_items_in_batch = None if num_items_in_batch is None else 2 * num_items_in_batch
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def evaluation_loop(self, *args, **kwargs):
