@@ -307,7 +307,10 @@ class LengthControlledGenerationPipeline(Pipeline):
             thoughts = thoughts_of(call.length_from, self.tokenizer, table, call.thinking_budget)
         if thoughts is not None:
             arguments["length_from"] = thoughts
-        finish = None if call.finish is None else self._finish(call, jobs, table, prompt, thoughts, arguments)
+        finish = None
+        if call.finish is not None:
+            prompt = prompt or 1  # the decoder's start token
+            finish = self._finish(call, jobs, table, prompt, thoughts, arguments)
         target = target_of(jobs, call.length_constraint, table.weights.device, other)
         found = generate_for(self.model, table, target, call.length_constraint, arguments)
         ids = found if isinstance(found, torch.Tensor) else found.sequences
@@ -342,10 +345,8 @@ class LengthControlledGenerationPipeline(Pipeline):
     ) -> FinishLogitsProcessor:
         """Return the processor of `finish`, and add it to the arguments of `generate`; hold the text of a streamer."""
         limits = torch.tensor([job.high for job in jobs], device=table.weights.device)
-        options: dict[str, Any] = {"eos_token_id": eos_of(self.model), "prompt_length": prompt or 1}
-        process = FinishLogitsProcessor(
-            self.tokenizer, table, limits, str(call.finish), **options, thoughts=thoughts
-        )  # an encoder-decoder model has one token before the output, the decoder's start
+        options: dict[str, Any] = {"eos_token_id": eos_of(self.model), "prompt_length": prompt, "thoughts": thoughts}
+        process = FinishLogitsProcessor(self.tokenizer, table, limits, str(call.finish), **options)
         arguments["logits_processor"] = [*(arguments.get("logits_processor") or []), process]
         if arguments.get("streamer") is not None:
             enough = self._enough(jobs[0], table.unit)
