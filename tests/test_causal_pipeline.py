@@ -11,8 +11,9 @@ from transformers.generation import BaseStreamer
 
 import hf_lenctrl
 from hf_lenctrl.inference.chats import as_prompts
-from hf_lenctrl.inference.finish import FinishLogitsProcessor, HeldStreamer, finished, last_sentence_end, settled
+from hf_lenctrl.inference.finish import FinishLogitsProcessor, HeldStreamer
 from hf_lenctrl.inference.ranking import log_probabilities
+from hf_lenctrl.inference.sentences import finished, last_sentence_end, settled
 
 
 TEMPLATE = (
@@ -289,10 +290,10 @@ def test_the_scores_of_answers_are_the_stock_loss_of_prompt_and_answer(folder):
     assert log_probabilities(plain, tokenizer, PROMPTS[:1] * 4, texts) == pytest.approx(scores, rel=1e-4)
     two = [score(prompt, text) for prompt, text in zip(PROMPTS[:2], texts[:2], strict=True)]
     assert log_probabilities(plain, tokenizer, PROMPTS[:2], texts[:2]) == pytest.approx(two, rel=1e-4)
-    chat = as_prompts(CHAT, tokenizer)
-    assert log_probabilities(plain, tokenizer, [chat], texts[:1]) == pytest.approx(
-        [score(chat, texts[0], False)], rel=1e-4
-    )
+    [chat] = as_prompts(CHAT, tokenizer)
+    expected = pytest.approx([score(chat.text, texts[0], False)], rel=1e-4)
+    assert log_probabilities(plain, tokenizer, [chat], texts[:1]) == expected
+    assert log_probabilities(plain, tokenizer, [CHAT], texts[:1]) == expected
 
 
 @pytest.fixture(scope="module")

@@ -102,7 +102,7 @@ def rewrite():
 def test_a_model_rewords_what_nothing_else_fits(rewrite):
     seen = []
     inner = rewrite.preprocess
-    rewrite.preprocess = lambda texts, **options: seen.extend(texts) or inner(texts, **options)
+    rewrite.preprocess = lambda prompts, **how: seen.extend(each.text for each in prompts) or inner(prompts, **how)
     texts, lengths = ["Fits.", TEXT, "A text without any name is here."], [9, 12, 17]
     fitted = fit(texts, lengths, model=rewrite, instruction="Say it shorter.")
     assert [out.origin for out in fitted] == ["source", "model", "model"]

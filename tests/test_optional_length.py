@@ -11,7 +11,8 @@ from recipe_runs import read_rows, write_texts
 from test_causal import build_plain, make_tokenizer
 
 from hf_lenctrl import LengthControlledGenerationPipeline, add_length_control
-from hf_lenctrl.inference import pipeline_call, ranking
+from hf_lenctrl.inference import ranking
+from hf_lenctrl.inference.chats import Prompt
 from hf_lenctrl.inference.ranking import log_probabilities, rank, similarity
 from hf_lenctrl.inference.search import SearchByLength, best_of_each
 
@@ -155,7 +156,7 @@ def test_a_natural_text_that_fits_needs_no_candidates_and_no_more_positions_than
 
 
 def test_many_lengths_of_a_text_share_a_search(chooser, monkeypatch):
-    monkeypatch.setattr(pipeline_call, "FEW_LENGTHS", 3)
+    monkeypatch.setattr(chooser.model.config, "choice", {"few_lengths": 3}, raising=False)
     calls = spy(monkeypatch, chooser.model)
     lengths = [[9, 5, 12, 7], [8]]
     outputs = chooser(["one more text", "with other words"], length=lengths, length_constraint="exact")
@@ -170,7 +171,7 @@ def test_many_lengths_of_a_text_share_a_search(chooser, monkeypatch):
 def test_a_length_that_the_search_does_not_find_is_generated(chooser, monkeypatch):
     result = SearchByLength._result
     monkeypatch.setattr(SearchByLength, "_result", lambda self, ended, *of: result(self, ended[:1], *of))  # nothing
-    monkeypatch.setattr(pipeline_call, "FEW_LENGTHS", 3)
+    monkeypatch.setattr(chooser.model.config, "choice", {"few_lengths": 3}, raising=False)
     calls = spy(monkeypatch, chooser.model)
     lengths = [4, 6, 9, 12]
     outputs = chooser("one more text", length=lengths, length_constraint="exact")
@@ -179,8 +180,8 @@ def test_a_length_that_the_search_does_not_find_is_generated(chooser, monkeypatc
 
 
 def test_a_text_that_fits_a_limit_is_a_candidate_of_every_higher_limit(chooser, monkeypatch):
-    monkeypatch.setattr(pipeline_call, "FEW_LENGTHS", 3)
-    monkeypatch.setattr(ranking, "rank", lambda text, plain, natural, odd_end: -plain)  # the longer the better
+    monkeypatch.setattr(chooser.model.config, "choice", {"few_lengths": 3}, raising=False)
+    monkeypatch.setattr(ranking, "rank", lambda text, plain, natural, odd_end, config: -plain)  # the longer the better
     lengths = [5, 7, 9, 12, 14]
     outputs = chooser("one more text", length=lengths, length_constraint="max")
     assert all(out["length"] <= n for out, n in zip(outputs, lengths, strict=True))
@@ -223,7 +224,7 @@ def test_a_hypothesis_competes_only_with_those_that_wrote_as_much():
 
 def test_without_a_length_the_pipeline_writes_the_natural_text_whatever_the_models_own_constraint(chooser):
     natural = chooser("one more text")
-    inputs = chooser.preprocess(["one more text"], tokens=[None])
+    inputs = chooser.preprocess([Prompt("one more text")])
     inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}
     prompt = 0 if chooser.model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
     ids = chooser.model.generate(**inputs)[0, prompt:]

@@ -133,7 +133,7 @@ def test_rerank_picks_among_all_candidates(pipe, model, tokenizer, monkeypatch, 
         asked.append((source, texts))
         return list(range(len(texts)))[::-1]
 
-    monkeypatch.setattr("hf_lenctrl.inference.pipeline.rerank", last_first)
+    monkeypatch.setattr("hf_lenctrl.inference.candidates.rerank", last_first)
     result = pipe(SOURCES[0], length=6, length_constraint="max", **options)
     written = tokenizer.batch_decode(calls[0]["ids"], skip_special_tokens=True)
     assert calls[0]["num_return_sequences"] == len(written) == candidates

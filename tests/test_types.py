@@ -14,7 +14,7 @@ import hf_lenctrl
 from hf_lenctrl.configuration_lenctrl import LengthControlRules
 from hf_lenctrl.conversion import ConversionOptions
 from hf_lenctrl.inference.options import CallOptions, Defaults, GenerateOptions
-from hf_lenctrl.inference.pipeline_call import Call
+from hf_lenctrl.inference.request import Call
 
 
 SCRIPT = """

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers.generation import LogitsProcessor
 
-from ..inference.finish import finished, goes_on, text_of
+from ..inference.sentences import finished, goes_on, text_of
 from ..lengths import is_integer
 from ..unit_vocabulary import UnitVocabulary, entries_of
 from .json_places import PLAIN, STATES, Places, Reader, read_character

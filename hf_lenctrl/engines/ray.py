@@ -7,7 +7,7 @@ import numpy as np
 
 from ..conversion import auto_class, tokenizer_of
 from ..inference.pipeline import LengthControlledGenerationPipeline
-from ..inference.pipeline_call import Call, Row
+from ..inference.request import Call
 from ..inference.sources import length_or_range
 
 
@@ -82,10 +82,11 @@ class LengthControlledGenerator:
         if self.length_column is not None:
             options["length"] = [self._length(value) for value in self._column(batch, self.length_column)]
         outputs = self.pipeline(texts, **options)
-        call = Call.of(dict(options), self.pipeline.model)
-        call.set_constraint(self.pipeline.model.config)
         requested = [out["requested_length"] for out in outputs]
-        windows = [None if n is None else call.window(Row("", 0, 0, call.length_tolerance, 1, n)) for n in requested]
+        windows: list[Any] = [None] * len(requested)
+        if None not in requested:
+            call = Call.read(options, self.pipeline.model)
+            windows = call.windows(requested, call.length_tolerance)
         lengths = [out["length"] for out in outputs]
         return {
             **batch,

@@ -1,11 +1,16 @@
 """Prompts of causal models: a text as it is, or a chat as the tokenizer's template writes it."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 
-class Chat(str):
-    """The text of a chat, rendered by the tokenizer's template; it includes the special tokens."""
+@dataclass(frozen=True)
+class Prompt:
+    """A source: its text, and whether it is a chat, whose template has added the special tokens to the text."""
+
+    text: str
+    is_chat: bool = False
 
 
 def _is_chat(value) -> bool:
@@ -14,39 +19,48 @@ def _is_chat(value) -> bool:
     )
 
 
-def as_prompts(inputs, tokenizer) -> Any:
+def as_prompt(source, tokenizer) -> Any:
     """
-    Return the prompts for the inputs of a pipeline. A text does not change. A chat, a list of messages
-    `{"role": "user", "content": "..."}`, becomes a `Chat`: the tokenizer's template renders it, up to the start of the
-    answer. Raises `ValueError` if the tokenizer has no template.
+    Return the prompt of a text, of a chat, or of a prompt; anything else is returned unchanged. A chat is a list of
+    messages `{"role": "user", "content": "..."}`. The tokenizer's template renders it, up to the start of the answer.
+    Raises `ValueError` if the tokenizer has no template.
     """
-
-    def write(messages) -> Chat:
-        if getattr(tokenizer, "chat_template", None) is None:
-            raise ValueError(
-                f"the tokenizer ({type(tokenizer).__name__}) has no chat template; set one, or pass texts"
-            )
-        return Chat(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
-
-    if _is_chat(inputs):
-        return write(inputs)
-    if isinstance(inputs, str | Mapping) or not isinstance(inputs, Iterable):
-        return inputs
-    return [write(item) if _is_chat(item) else item for item in inputs]
+    if isinstance(source, str):
+        return Prompt(source)
+    if not _is_chat(source):
+        return source
+    if getattr(tokenizer, "chat_template", None) is None:
+        raise ValueError(f"the tokenizer ({type(tokenizer).__name__}) has no chat template; set one, or pass texts")
+    text = tokenizer.apply_chat_template(list(source), tokenize=False, add_generation_prompt=True)
+    return Prompt(text, is_chat=True)
 
 
-def prompt_ids(tokenizer, texts) -> list[list[int]]:
-    """Return the ids of texts and chats. A chat gets no more special tokens, because its template has added them."""
-    return [tokenizer(text, add_special_tokens=not isinstance(text, Chat))["input_ids"] for text in texts]
+def is_single(inputs) -> bool:
+    """Return whether the inputs of a pipeline are one source, and not a list of them."""
+    return isinstance(inputs, str | Prompt) or _is_chat(inputs)
 
 
-def encode_prompts(tokenizer, texts) -> Any:
-    """Encode texts and chats as a batch, padded on the left, so that all answers begin in the same column."""
-    return tokenizer.pad({"input_ids": prompt_ids(tokenizer, texts)}, padding_side="left", return_tensors="pt")
+def as_prompts(inputs, tokenizer) -> list[Any]:
+    """Return the prompt of each input of a pipeline. Raises `TypeError` unless they are a source or a list of them."""
+    if is_single(inputs):
+        return [as_prompt(inputs, tokenizer)]
+    if isinstance(inputs, Mapping) or not isinstance(inputs, Iterable):
+        raise TypeError(f"inputs must be a text or a list of texts, got {inputs!r}")
+    return [as_prompt(item, tokenizer) for item in inputs]
 
 
-def check_length_source(texts, length, ratio) -> None:
+def prompt_ids(tokenizer, prompts: Iterable[Prompt]) -> list[list[int]]:
+    """Return the ids of prompts. A chat gets no more special tokens, because its template has added them."""
+    return [tokenizer(prompt.text, add_special_tokens=not prompt.is_chat)["input_ids"] for prompt in prompts]
+
+
+def encode_prompts(tokenizer, prompts: Iterable[Prompt]) -> Any:
+    """Encode prompts as a batch, padded on the left, so that all answers begin in the same column."""
+    return tokenizer.pad({"input_ids": prompt_ids(tokenizer, prompts)}, padding_side="left", return_tensors="pt")
+
+
+def check_length_source(prompts: Iterable[Prompt], length, ratio) -> None:
     """Raise `ValueError` if the length would be counted from a chat, because a chat contains markup."""
-    if any(isinstance(text, Chat) for text in texts) and (ratio is not None or length in ("source", "predict")):
+    if any(prompt.is_chat for prompt in prompts) and (ratio is not None or length in ("source", "predict")):
         given = f"length_ratio={ratio}" if ratio is not None else f"length={length!r}"
         raise ValueError(f"a chat has no length of its own for {given}; pass length=75, or the text alone")

@@ -1,10 +1,7 @@
 """End outputs of a model that does not plan its length after a sentence or a word, not in the middle of a word."""
 
 import math
-import re
-import unicodedata
 from collections.abc import Callable
-from functools import lru_cache
 
 import torch
 from transformers.generation import BaseStreamer, LogitsProcessor
@@ -12,79 +9,13 @@ from transformers.generation import BaseStreamer, LogitsProcessor
 from ..length_rules import rules_of
 from ..length_units import COST, UnitTable
 from ..lengths import check_name
-from ..unit_vocabulary import UnitVocabulary, entries_of
+from .sentences import finished, goes_on, last_sentence_end, pieces_of, settled
 
 
 FINISHES = ("sentence", "word")
 # When the first choice has no room, a mark ends the sentence if its probability is at least this share of the first
 # choice's.
 _MARK_SHARE = math.log(0.05)
-_CLOSING = "\"'”’»›)]}」』）】〉》"
-# A Latin mark ends a sentence only before white space ("3.5" has none); CJK and Arabic marks always do.
-_END = re.compile(rf"(?:[.!?…]+[{re.escape(_CLOSING)}]*(?=\s|$)|[。！？｡؟۔।]+[{re.escape(_CLOSING)}]*)")
-_ABBREVIATION = re.compile(r"(?:^|[\s(\[])(?:(?:[^\W\d_]\.)*[^\W\d_]|Mr|Mrs|Ms|Dr|Prof|St|vs|cf|Fig|Eq|No)\.$")
-
-
-def last_sentence_end(text: str) -> int:
-    """
-    Return the position behind the last end of a sentence; 0 if there is none.
-
-    Example:
-
-    ```python
-    >>> from hf_lenctrl.inference.finish import last_sentence_end
-    >>> text = "Dr. A. Smith paid 3.5 dollars. Then he"
-    >>> text[: last_sentence_end(text)]
-    'Dr. A. Smith paid 3.5 dollars.'
-
-    ```
-    """
-    return max(sentence_ends(text), default=0)
-
-
-def sentence_ends(text: str) -> list[int]:
-    """Return the positions behind the ends of sentences."""
-    return [match.end() for match in _END.finditer(text) if not _ABBREVIATION.search(text[: match.end()])]
-
-
-def finished(text: str, finish: str, enough: Callable[[str], bool], *, at_word: bool) -> tuple[str, str]:
-    """
-    Return the finished text of an output that the constraint cut, and where this text ends: `"sentence"`, `"word"`, or
-    `"cut"` if neither is possible. The text is shortened to its last end for which `enough` is true; `at_word` says
-    that a word ends at the end of the text.
-    """
-    text = text.rstrip()
-    end = last_sentence_end(text)
-    if end == len(text) and end:
-        return text, "sentence"
-    if finish == "sentence" and end and enough(text[:end]):
-        return text[:end], "sentence"
-    if at_word:
-        return text, "word"
-    words = text.rsplit(maxsplit=1)
-    return (words[0], "word") if len(words) == 2 and enough(words[0]) else (text, "cut")
-
-
-def settled(text: str, finish: str, enough: Callable[[str], bool]) -> int:
-    """
-    Return the settled position of a text: `finished` keeps the text up to it, whatever the model still adds.
-
-    Example:
-
-    ```python
-    >>> from hf_lenctrl.inference.finish import settled
-    >>> text = "He left. She sta"
-    >>> [text[: settled(text, finish, lambda text: True)] for finish in ("sentence", "word")]
-    ['He left.', 'He left. She']
-
-    ```
-    """
-    # A mark at the end of the text does not end a sentence yet: "3." may become "3.5".
-    end = max((end for end in sentence_ends(text) if end < len(text)), default=0)
-    if finish == "sentence" and end and enough(text[:end]):
-        return end
-    words = text.rsplit(maxsplit=1)
-    return len(words[0]) if len(words) == 2 and enough(words[0]) else len(text.rstrip())
 
 
 def check_finish(finish: str | None, constraint: str | None, unit: str) -> None:
@@ -96,30 +27,6 @@ def check_finish(finish: str | None, constraint: str | None, unit: str) -> None:
         raise ValueError(f"finish={finish!r} goes with length_constraint='max', got {constraint!r}")
     if unit == COST:
         raise ValueError("a model that was saved with a cost cannot count a text; leave finish out")
-
-
-@lru_cache(maxsize=4)
-def pieces_of(tokenizer, entries: int) -> list[str | None]:
-    """Return the piece of text that each entry adds behind other text: `""` for nothing, `None` for inner bytes."""
-    size, special = entries_of(tokenizer)
-    vocabulary = UnitVocabulary(tokenizer, size, special)
-    pieces = ["" if i in special else text_of(data) for i, data in enumerate(vocabulary.later)]
-    return [*pieces, *[""] * (entries - size)][:entries]
-
-
-def text_of(data: bytes) -> str | None:
-    """Return the text of the complete characters at the start of `data`; `None` if the first one is incomplete."""
-    text = data.decode("utf-8", errors="replace")
-    whole = text.split("\ufffd")[0]
-    return whole if whole or not data else None
-
-
-def goes_on(piece: str | None) -> bool:
-    """Return whether a piece goes on with the word before it: "ed", "'s" and a vowel sign do, " a" and "," do not."""
-    if piece is None:
-        return True
-    first = piece.lstrip("'’")[:1]
-    return first != "" and (unicodedata.category(first)[0] in "LMN" or first in "\u200c\u200d")
 
 
 class FinishLogitsProcessor(LogitsProcessor):

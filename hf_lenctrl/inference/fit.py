@@ -12,9 +12,8 @@ from transformers import pipeline
 
 from ..length_units import check_sources, count_texts
 from ..lengths import check_constraint, check_counts, check_length, check_tolerance, window_of
-from .chats import as_prompts
-from .finish import sentence_ends
-from .ranking import endings, ends, similarity
+from .ranking import endings, similarity
+from .sentences import ends, sentence_ends
 
 
 INSTRUCTION = "Rewrite the text."  # the system message that our rewording model was trained with
@@ -328,7 +327,7 @@ class _Job:
         config = self.pipe.model.config
         if getattr(config, "length_controlled", False) and not getattr(config, "length_optional", False):
             return
-        prompts = as_prompts([self._prompt(request.source) for request, _ in pairs], self.pipe.tokenizer)
+        prompts = [self._prompt(request.source) for request, _ in pairs]
         texts = [request.considered[k].text for request, k in pairs]
         scores = endings(self.pipe.model, self.pipe.tokenizer, prompts, texts)
         for (request, k), (score, ending) in zip(pairs, scores, strict=True):

@@ -5,6 +5,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from itertools import dropwhile, takewhile
 from typing import Any
 
@@ -13,23 +14,51 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..generation import encode_once, eos_of
 from ..length_units import UnitTable
-from .chats import prompt_ids
-from .finish import goes_on, last_sentence_end, pieces_of, sentence_ends
+from ..lengths import check_name
+from .chats import Prompt, as_prompt, prompt_ids
+from .sentences import ends, goes_on, pieces_of, sentence_ends
 
 
-# These marks make the last word invalid: "now..", "now?.", "now.?", and a mark inside the word, except in "p.m." and
-# "3.5".
-_TWO_MARKS = re.compile(r"(?<!\.)\.\.(?!\.)|[?!]\.|(?<=\w\w)\.[?!]|(?<!\d)(?<!\b\w)[.!?…][^\s.!?…]+[.!?…]")
-# An unfinished word ends in an apostrophe, "it'." for "it's.", where no quotation ends; "the boys'." and "talkin'."
-# are finished.
-_HALF_WORD = re.compile(r"(?<!in)(?<=[^\W\dsSxXzZ])['’][.!?…]+$")
 _UNIT = re.compile(r"\d([^\W\d_]{3,})\W*$")  # "20min."
-_QUOTED = re.compile(r"(?:^|[\s(\[\"“«—–])['‘’]")
-SIMILARITY_WEIGHT = 40.0  # nats for full similarity to the natural texts; chosen on validation rows
-TEMPERATURE = 2.0  # softmax temperature for the natural texts' probabilities; chosen on validation rows
-_LIKELY = 0.05  # an entry is odd if its probability is below this share of the most likely entry's
 Pair = tuple[int, str]
 _AT_ONCE = 16  # outputs in one batch, because their logits take more memory than a step of generation
+
+
+@dataclass(frozen=True)
+class ChoiceConfig:
+    """
+    The constants of the choice among candidates. They are saved with a model, as the dictionary `choice` in its
+    configuration; the defaults were chosen on validation rows of `models/translate_to_english`.
+
+    Attributes:
+        planned_shares (`tuple[float, ...]`): Planned lengths for a limit, as shares of it.
+        beams (`int`): Beams and candidates, divided among the searches of a text.
+        natural_room (`int`): Limit of the natural text, as a multiple of the length.
+        few_lengths (`int`): A text with more lengths than this gets one search by length.
+        shared_beams (`int`): Beams of the search by length, in each group, and of its natural text.
+        branches (`int`): Most likely next entries that the search by length tries for each hypothesis.
+        similarity_weight (`float`): Nats for full similarity to the natural texts.
+        temperature (`float`): Softmax temperature for the probabilities of the natural texts.
+        odd_share (`float`): An entry is odd if its probability is below this share of the most likely entry's.
+    """
+
+    planned_shares: Sequence[float] = (1.0, 0.9, 0.8)
+    beams: int = 24
+    natural_room: int = 4
+    few_lengths: int = 8
+    shared_beams: int = 5
+    branches: int = 8
+    similarity_weight: float = 40.0
+    temperature: float = 2.0
+    odd_share: float = 0.05
+
+    @classmethod
+    def of(cls, config) -> "ChoiceConfig":
+        """Return the constants in a model's configuration. Raises `ValueError` for unknown names."""
+        own = getattr(config, "choice", None) or {}
+        for name in own:
+            check_name("choice of the configuration", name, [option.name for option in fields(cls)])
+        return cls(**own)
 
 
 def rerank(source: str, candidates: Sequence[str], scores: Sequence[float] | None = None) -> list[int]:
@@ -65,7 +94,7 @@ def rerank(source: str, candidates: Sequence[str], scores: Sequence[float] | Non
 
 
 @torch.no_grad()
-def log_probabilities(model, tokenizer, sources: Sequence[str], texts: Sequence[str]) -> list[float]:
+def log_probabilities(model, tokenizer, sources: Sequence, texts: Sequence[str]) -> list[float]:
     """
     Return the log-probability of each text, given its source (sequence-to-sequence model) or prompt (causal model).
 
@@ -76,7 +105,7 @@ def log_probabilities(model, tokenizer, sources: Sequence[str], texts: Sequence[
         model (`PreTrainedModel`): A plain model of the task, such as the one that length control was added to, or
             one with `length_optional`, which then gets no length.
         tokenizer (`PreTrainedTokenizerBase`): The model's.
-        sources (`Sequence[str]`): One for each text; a causal model's prompts, texts or chats.
+        sources (`Sequence`): One for each text; a causal model's prompts, texts or chats.
         texts (`Sequence[str]`): Candidates.
 
     Returns:
@@ -89,7 +118,7 @@ def log_probabilities(model, tokenizer, sources: Sequence[str], texts: Sequence[
 
 
 @torch.no_grad()
-def endings(model, tokenizer, sources: Sequence[str], texts: Sequence[str]) -> list[tuple[float, float]]:
+def endings(model, tokenizer, sources: Sequence, texts: Sequence[str]) -> list[tuple[float, float]]:
     """
     Return the log-probability of each text, and how likely its end is: the log-probability of its last mark or of the
     EOS, less that of the likeliest entry in this place. It is about 0 where a sentence may end; "I will be." has -10.
@@ -103,21 +132,24 @@ def endings(model, tokenizer, sources: Sequence[str], texts: Sequence[str]) -> l
 
 
 @torch.no_grad()
-def judge(model, tokenizer, sources: Sequence[str], texts: Sequence[str]) -> list[tuple[float, bool]]:
+def judge(
+    model, tokenizer, sources: Sequence, texts: Sequence[str], odd_share: float = ChoiceConfig.odd_share
+) -> list[tuple[float, bool]]:
     """
     Judge each text: return its log-probability, and whether its last word is odd, which the model would not produce.
 
-    An odd word goes on with an entry that is less than `_LIKELY` times as likely as another one: "20mina." instead of
-    "20min." A constraint leads to such words where a text has to fill its length. The first entry of a word carries
+    An odd word goes on with an entry that is less than `odd_share` times as likely as another one: "20mina." instead
+    of "20min." A constraint leads to such words where a text has to fill its length. The first entry of a word carries
     the meaning, so it is not checked. Three letters or more behind digits must be a word of the source too.
     """
     pieces, judged = pieces_of(tokenizer, model.get_output_embeddings().weight.shape[0]), []
     scored = _entry_log_probabilities(model, tokenizer, sources, texts)
     for source, text, (chosen, best, ids) in zip(sources, texts, scored, strict=True):
-        odd = (chosen < best + math.log(_LIKELY)).tolist()
+        known = re.findall(r"[^\W\d_]+", as_prompt(source, tokenizer).text)
+        odd = (chosen < best + math.log(odd_share)).tolist()
         written = [pieces[i] for i in ids.tolist()]
         unit = _UNIT.search(text)
-        glued = unit is not None and unit[1] not in re.findall(r"[^\W\d_]+", source)
+        glued = unit is not None and unit[1] not in known
         judged.append((float(chosen.sum()), glued or _ends_oddly(list(zip(written, odd, strict=True))[1:])))
     return judged
 
@@ -138,25 +170,28 @@ def _entry_log_probabilities(
         if isinstance(given, str):
             raise TypeError(f"{name} must be a list of texts, got {given!r}; pass [{name}]")
     logits_of = _of_targets if model.config.is_encoder_decoder else _of_answers
+    prompts = [as_prompt(source, tokenizer) for source in sources]
     for start in range(0, len(texts), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
-        logits, ids, kept = logits_of(model, tokenizer, sources[part], texts[part])
+        logits, ids, kept = logits_of(model, tokenizer, prompts[part], texts[part])
         scores = logits.float().log_softmax(dim=-1)  # (B, T, V)
         chosen, best = scores.gather(-1, ids.unsqueeze(-1)).squeeze(-1), scores.amax(dim=-1)  # (B, T)
         for row, own in enumerate(kept):
             yield chosen[row, own], best[row, own], ids[row, own]
 
 
-def _of_targets(model, tokenizer, sources, texts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _of_targets(model, tokenizer, prompts: list[Prompt], texts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return logits `(B, T, V)` of a sequence-to-sequence model, ids `(B, T)`, and a mask of texts and their EOS."""
     positions = getattr(model.config, "max_position_embeddings", None) or 10**9
     limit = min(tokenizer.model_max_length, positions)
     padded = {"padding": True, "truncation": True, "max_length": limit, "return_tensors": "pt"}
-    each = list(dict.fromkeys(sources))  # each source only once, because it has many candidates
+    each = list(
+        dict.fromkeys(prompt.text for prompt in prompts)
+    )  # each source only once, because it has many candidates
     inputs = tokenizer(each, **padded).to(model.device)
     labels = tokenizer(text_target=list(texts), **padded).to(model.device)
     ids, kept = labels["input_ids"], labels["attention_mask"].bool()  # (B, T)
-    encoded = encode_once(model, inputs, torch.tensor([each.index(source) for source in sources]))
+    encoded = encode_once(model, inputs, torch.tensor([each.index(prompt.text) for prompt in prompts]))
     encoded |= _no_length(model, len(ids))
     return model(**encoded, labels=ids.masked_fill(~kept, -100)).logits, ids, kept
 
@@ -167,7 +202,7 @@ def _no_length(model, rows: int) -> dict[str, torch.Tensor]:
     return {"length": torch.zeros(rows, dtype=torch.long, device=model.device)} if optional else {}
 
 
-def _of_answers(model, tokenizer, prompts, texts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _of_answers(model, tokenizer, prompts: list[Prompt], texts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the same as `_of_targets` for a causal model: logits, ids and mask of answers behind their prompts."""
     before = prompt_ids(tokenizer, prompts)
     answers = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
@@ -268,7 +303,13 @@ def _trigrams(text: str) -> Counter[str]:
     return Counter(text[i : i + 3] for i in range(len(text) - 2))
 
 
-def rank(text: str, plain: float, natural: Mapping[str, float], odd_end: bool = False) -> tuple[int, float]:
+def rank(
+    text: str,
+    plain: float,
+    natural: Mapping[str, float],
+    odd_end: bool = False,
+    config: ChoiceConfig = ChoiceConfig(),
+) -> tuple[int, float]:
     """
     Rank a candidate: return its rank as a pair; higher is better.
 
@@ -278,7 +319,7 @@ def rank(text: str, plain: float, natural: Mapping[str, float], odd_end: bool = 
 
     A candidate with an `odd_end` (see `judge`) comes last. If the natural text ends a sentence, a candidate that also
     ends one, and has no more sentences, comes before the others, because a piece of a second sentence only fills the
-    length. Among equal candidates the log-probability decides, plus `SIMILARITY_WEIGHT` times the expected similarity
+    length. Among equal candidates the log-probability decides, plus `similarity_weight` times the expected similarity
     to the natural texts, because log-probability alone prefers texts that leave words out. The expectation is that of
     minimum Bayes risk decoding (Kumar & Byrne 2004), over the natural texts.
     """
@@ -287,11 +328,11 @@ def rank(text: str, plain: float, natural: Mapping[str, float], odd_end: bool = 
         return 2, math.inf
     whole = ends(text) and len(sentence_ends(text)) <= max(1, len(sentence_ends(first)))
     highest = max(natural.values())
-    weights = [math.exp((score - highest) / TEMPERATURE) for score in natural.values()]
+    weights = [math.exp((score - highest) / config.temperature) for score in natural.values()]
     pairs = zip(weights, natural, strict=True)
     expected = sum(weight * similarity(text, other) for weight, other in pairs) / sum(weights)
     worth = 0 if odd_end else 1 + (whole or not ends(first))
-    return worth, plain + SIMILARITY_WEIGHT * expected
+    return worth, plain + config.similarity_weight * expected
 
 
 def choose(
@@ -299,8 +340,9 @@ def choose(
     tokenizer,
     pools: Sequence[Sequence[Pair]],
     natural: Mapping[int, list[str]],
-    plain: dict,
-    sources_at: Mapping[int, str],
+    plain: dict[Pair, float],
+    sources_at: Mapping[int, Prompt],
+    config: ChoiceConfig,
 ) -> list[Pair]:
     """
     Choose the best candidate of each pool, by `rank`; a `Pair` is the place of a source and a text.
@@ -316,35 +358,15 @@ def choose(
     new -= plain.keys()
     while True:
         # The texts of a source stay together, so that its encoder runs once or twice. Similar sizes need less padding.
-        order = sorted(new, key=lambda pair: (len(sources_at[pair[0]]), pair[0], len(pair[1]), pair[1]))
+        order = sorted(new, key=lambda pair: (len(sources_at[pair[0]].text), pair[0], len(pair[1]), pair[1]))
         sources, texts = [sources_at[place] for place, _ in order], [text for _, text in order]
-        for pair, (score, ends_oddly) in zip(order, judge(model, tokenizer, sources, texts), strict=True):
+        judged = judge(model, tokenizer, sources, texts, config.odd_share)
+        for pair, (score, ends_oddly) in zip(order, judged, strict=True):
             plain.setdefault(pair, score)
             odd[pair] = ends_oddly
         known = {source: {text: plain[source, text] for text in texts} for source, texts in natural.items()}
-        ranks = {p: rank(p[1], plain[p], known[p[0]], odd.get(p, False)) for pool in pools for p in pool}
+        ranks = {p: rank(p[1], plain[p], known[p[0]], odd.get(p, False), config) for pool in pools for p in pool}
         best = [max(pool, key=ranks.__getitem__) for pool in pools]
         new = set(best) - odd.keys()
         if not new:
             return best
-
-
-def ends(text: str) -> bool:
-    """
-    Return whether a text ends like a sentence: with one mark, behind a complete word.
-
-    Example:
-
-    ```python
-    >>> from hf_lenctrl.inference.ranking import ends
-    >>> [ends(text) for text in ("At 5 p.m.", "It costs 3.5.", "He said 'no'.", "The boys'.")]
-    [True, True, True, True]
-    >>> [ends(text) for text in ("Not now", "Not now..", "Not now.s.", "Though it'.")]
-    [False, False, False, False]
-
-    ```
-    """
-    text = text.rstrip()
-    whole = 0 < len(text) == last_sentence_end(text) or text.endswith((" a.m.", " p.m."))
-    half = _HALF_WORD.search(text) and not _QUOTED.search(text)
-    return whole and not half and not _TWO_MARKS.search(text.split()[-1])

@@ -12,9 +12,6 @@ from ..length_constraint import LengthConstraintLogitsProcessor
 from ..length_units import UnitTable
 
 
-_BRANCHES = 8  # most likely next entries that the search tries for each hypothesis
-
-
 class SearchByLength:
     """
     A beam search for `generate(custom_generate=...)` in which a hypothesis competes only with hypotheses of the same
@@ -28,6 +25,8 @@ class SearchByLength:
         table (`UnitTable`): Units that each entry of the model's vocabulary adds.
         beams (`int`): Hypotheses of each number of units, and texts of each length.
         marks (`Sequence[int]`, *optional*): Entries that end a sentence.
+        branches (`int`, *optional*, defaults to 8): Most likely next entries that the search tries for each
+            hypothesis.
 
     Returns (of `generate`):
         `ModelOutput` with the same number of texts for each example, best first, `sequences` of shape
@@ -35,8 +34,8 @@ class SearchByLength:
         last one.
     """
 
-    def __init__(self, table: UnitTable, beams: int, marks: Sequence[int] = ()):
-        self.table, self.beams, self.marks = table, beams, list(marks)
+    def __init__(self, table: UnitTable, beams: int, marks: Sequence[int] = (), branches: int = 8):
+        self.table, self.beams, self.marks, self.branches = table, beams, list(marks), branches
 
     def __call__(self, model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):
         eos, ids = torch.tensor(eos_of(model), device=input_ids.device), input_ids  # (examples, T)
@@ -60,7 +59,7 @@ class SearchByLength:
             texts = torch.cat([ids, eos[token].unsqueeze(1)], dim=1)[may]
             ended.append(((scores + ends)[may], example[may], count[may], mark[may], list(texts)))
             own[:, eos] = -torch.inf
-            top, entries = own.topk(_BRANCHES, dim=1)  # (rows, branches)
+            top, entries = own.topk(self.branches, dim=1)  # (rows, branches)
             top += scores.unsqueeze(1)
             writes = self.table.weights[state.unsqueeze(1), entries]
             counts = count.unsqueeze(1) + torch.maximum(writes, ~writes)

@@ -16,6 +16,7 @@ import gradio as gr
 from transformers import pipeline
 
 from hf_lenctrl import LengthControlledGenerationPipeline
+from hf_lenctrl.inference.candidates import Candidate
 
 
 HERE = Path(__file__).resolve().parent
@@ -58,13 +59,12 @@ CSS = """
 class Writer(LengthControlledGenerationPipeline):
     """The pipeline, with the ids of each output and its progress, `units` after each id."""
 
-    def postprocess(self, outputs, **options) -> list[dict]:  # type: ignore[override]
-        results, ids = super().postprocess(outputs, **options), outputs["ids"].cpu()
-        progress = self._unit_table(options["call"].length_unit).to("cpu").progress(ids)
-        return [
-            {**out, "ids": row.tolist(), "units": units.tolist()}
-            for out, row, units in zip(results, ids, progress, strict=True)
-        ]
+    def postprocess(self, outputs, **options) -> list[Candidate]:  # type: ignore[override]
+        candidates, ids = super().postprocess(outputs, **options), outputs["ids"].cpu()
+        progress = self._unit_table(options["call"].unit).to("cpu").progress(ids)
+        for candidate, row, units in zip(candidates, ids, progress, strict=True):
+            candidate.output |= {"ids": row.tolist(), "units": units.tolist()}
+        return candidates
 
 
 def load(model: str) -> Any:

@@ -16,7 +16,7 @@ from transformers import pipeline
 
 import hf_lenctrl  # noqa: F401  # registers the pipeline
 from hf_lenctrl.commands.rows import Rows
-from hf_lenctrl.inference.finish import last_sentence_end
+from hf_lenctrl.inference.sentences import last_sentence_end
 
 
 def measure(write, prompts: list[str], length: int, finish: str | None, batch_size: int) -> dict[str, str]:

@@ -31,7 +31,7 @@ from hf_lenctrl.commands.identity import identity
 from hf_lenctrl.commands.output_file import begin_folder
 from hf_lenctrl.engines.json_places import Places, Reader
 from hf_lenctrl.engines.json_strings import JsonStringsLogitsProcessor, StringVocabulary
-from hf_lenctrl.inference.finish import goes_on
+from hf_lenctrl.inference.sentences import goes_on
 
 
 def schema_of(title: int, sentence: int) -> dict:

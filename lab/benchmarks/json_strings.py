@@ -32,7 +32,7 @@ from transformers.generation import LogitsProcessor
 from hf_lenctrl.cache import CACHE
 from hf_lenctrl.engines.json_places import PLAIN, Places, Reader
 from hf_lenctrl.engines.json_strings import JsonStringsLogitsProcessor
-from hf_lenctrl.inference.finish import goes_on
+from hf_lenctrl.inference.sentences import goes_on
 
 
 SCHEMA = {

@@ -49,9 +49,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_lenctrl import LengthControlledGenerationPipeline, fit, load_adapter
 from hf_lenctrl.adapters import is_adapter
-from hf_lenctrl.inference.chats import as_prompts
 from hf_lenctrl.inference.fit import INSTRUCTION, lost
-from hf_lenctrl.inference.ranking import ends, log_probabilities
+from hf_lenctrl.inference.ranking import log_probabilities
+from hf_lenctrl.inference.sentences import ends
 
 
 SETTINGS = ["max0.6", "max0.8", "max1.2", "window0.6", "window0.8", "window1.2"]
@@ -211,7 +211,7 @@ def generate(args, path: Path) -> None:
     with path.open("a", encoding="utf-8") as file:
         for sample in some_texts(args.texts_file, args.texts):
             source = sample["text"]
-            prompt = as_prompts([chat(source)], ours.tokenizer)
+            prompt = [chat(source)]
             for setting in args.settings:
                 mode, share = parse(setting)
                 length = max(1, round(share * len(source)))

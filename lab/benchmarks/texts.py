@@ -34,7 +34,8 @@ from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from hf_lenctrl import LengthControlledGenerationPipeline
 from hf_lenctrl.commands.rows import Rows
-from hf_lenctrl.inference.ranking import ends, log_probabilities, rank
+from hf_lenctrl.inference.ranking import log_probabilities, rank
+from hf_lenctrl.inference.sentences import ends
 from hf_lenctrl.lengths import window_of
 
 

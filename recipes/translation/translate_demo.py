@@ -19,7 +19,7 @@ from transformers.utils import logging as transformers_logging
 
 import hf_lenctrl  # noqa: F401, registers the models and the pipeline
 from hf_lenctrl import length_metrics
-from hf_lenctrl.inference.ranking import ends
+from hf_lenctrl.inference.sentences import ends
 
 
 HERE = Path(__file__).resolve().parent

@@ -1,0 +1,303 @@
+"""Plans: which candidates the model generates for the requests of a call, and which of them are returned."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from ..length_units import UnitTable
+from .chats import Prompt
+from .ranking import ChoiceConfig, Pair, choose, rerank
+from .request import Call, Request
+from .search import SearchByLength
+
+
+@dataclass
+class Candidate:
+    """A generated text."""
+
+    output: dict[str, Any]  # the output for the user, see `GeneratedText`
+    score: float | None = None  # log-probability in the search, if the call returns it or a plan reads it
+    token_score: float | None = None  # mean log-probability of a token, see `token_log_probabilities`
+
+    @property
+    def text(self) -> str:
+        """The generated text."""
+        return self.output["generated_text"]
+
+
+@dataclass(eq=False)
+class Job:
+    """
+    A generation job: a request and a planned length.
+
+    Attributes:
+        request (`Request`): The request; for a job that all requests of a source share, the longest of them.
+        planned (`int`, *optional*): Length that the decoder is conditioned on; 0 for none, `None` for a call without
+            lengths.
+        low, high (`int`): The lowest and the highest length of the output.
+        count (`int`): Candidates that the model generates.
+        search (`SearchByLength`, *optional*): The search that takes the place of a beam search.
+        candidates (`list[Candidate]`): The generated candidates, in the order of the model.
+    """
+
+    request: Request
+    planned: int | None
+    low: int
+    high: int
+    count: int = 1
+    search: SearchByLength | None = None
+    candidates: list[Candidate] = field(default_factory=list)
+
+
+class Single:
+    """A plan with one candidate for each request, which is returned."""
+
+    scores_tokens = False  # the candidates need a `token_score`
+
+    def __init__(self, call: Call):
+        self.call = call
+
+    def jobs(self, requests: Sequence[Request]) -> list[Job]:
+        """Return the jobs of the requests; `stages` may add others."""
+        return [
+            Job(request, planned, request.low, request.high)
+            for request in requests
+            for planned in request.planned or [None]
+        ]
+
+    def stages(self, jobs: list[Job], requests: Sequence[Request]) -> Iterator[list[Job]]:
+        """Yield the jobs that are generated next; a later stage reads the candidates of the earlier ones."""
+        yield jobs
+
+    def groups(self, jobs: Sequence[Job]) -> list[list[Job]]:
+        """Return groups of neighbouring jobs; the jobs of a group share a batch, and `batch_size` counts groups."""
+        return [[job] for job in jobs]
+
+    def options(self, job: Job) -> dict[str, Any]:
+        """Return the options of `generate` for a batch of jobs like this one."""
+        return self.call.options
+
+    def select(self, requests: Sequence[Request], jobs: Sequence[Job], model, tokenizer) -> list[Any]:
+        """Return the output of each request, or a list of its best outputs."""
+        return [_with_score(job.candidates[0]) for job in jobs]
+
+
+class NBest(Single):
+    """A plan with several candidates for each request, of which the best are returned: for reranking, and ranges."""
+
+    def __init__(self, call: Call):
+        super().__init__(call)
+        self.scores_tokens = call.ranged
+
+    def jobs(self, requests: Sequence[Request]) -> list[Job]:
+        """Return the jobs of the requests. A narrow range has fewer planned lengths, so each gets more candidates."""
+        jobs = super().jobs(requests)
+        for job in jobs:
+            job.count = math.ceil(self.call.outputs / max(1, len(job.request.planned)))
+        return jobs
+
+    def options(self, job: Job) -> dict[str, Any]:
+        """Return the options of `generate`: as many beams as candidates at least, or samples."""
+        return self.call.options if job.count == 1 else _with_beams(self.call.options, self.call.defaults, job.count)
+
+    def select(self, requests: Sequence[Request], jobs: Sequence[Job], model, tokenizer) -> list[Any]:
+        """Return the best output of each request, or a list of the best ones."""
+        results: list[Any] = []
+        for request, own in zip(requests, _of_each(requests, jobs), strict=True):
+            best = self._ordered(request, [candidate for job in own for candidate in job.candidates])
+            outputs = [_with_score(candidate) for candidate in best[: self.call.num_return_sequences]]
+            results.append(outputs[0] if self.call.num_return_sequences == 1 else outputs)
+        return results
+
+    def _ordered(self, request: Request, candidates: list[Candidate]) -> list[Candidate]:
+        """Return the candidates of a request, best first."""
+        scores = [candidate.token_score for candidate in candidates if candidate.token_score is not None] or None
+        order, texts = list(range(len(candidates))), [candidate.text for candidate in candidates]
+        if self.call.rerank > 1:
+            order = rerank(request.source.text, texts, scores)
+        elif scores is not None:
+            order.sort(key=lambda k: -scores[k])
+        if self.call.ranged:  # two planned lengths may lead to the same text; texts that differ come first
+            first = {texts[k]: k for k in reversed(order)}
+            order.sort(key=lambda k: first[texts[k]] != k)
+        return [candidates[k] for k in order]
+
+
+class Choice(Single):
+    """
+    A plan that chooses the best of several candidates: with several planned lengths, without a plan, and the natural
+    text, which the model generates without a length. All requests of a source share their candidates. A source with
+    many requests gets one search by length, and its own candidates for a request only where the search finds none.
+    """
+
+    def __init__(self, call: Call, config: ChoiceConfig, search: SearchByLength):
+        super().__init__(call)
+        self.config, self.search = config, search
+        self.natural: dict[int, Job] = {}  # of each place
+
+    def jobs(self, requests: Sequence[Request]) -> list[Job]:
+        """Return the jobs of the requests; those of a source follow each other."""
+        jobs, config = [], self.config
+        for place, own in _by_place(requests).items():
+            longest = max(own, key=lambda request: request.high)
+            count = self._count(longest)
+            if len(own) > config.few_lengths:
+                count, low = config.shared_beams, min(request.low for request in own)
+                jobs.append(Job(longest, 0, max(1, low), longest.high, count, self.search))
+            else:
+                for request in own:
+                    free = Job(request, 0, request.low, request.high, self._count(request))
+                    jobs += [*self._planned(request), free]
+            self.natural[place] = Job(longest, 0, 1, config.natural_room * longest.high + 32, count)
+            jobs.append(self.natural[place])
+        return jobs
+
+    def _lengths(self, request: Request) -> list[int]:
+        """Return the planned lengths of a request."""
+        if self.call.length_constraint == "max":
+            shares = (max(1, round(share * request.high)) for share in self.config.planned_shares)
+            return list(dict.fromkeys(shares))
+        return list(request.planned)
+
+    def _count(self, request: Request) -> int:
+        """Return the candidates of each job of a request: two more jobs have no plan."""
+        return max(1, self.config.beams // (len(self._lengths(request)) + 2))
+
+    def _planned(self, request: Request) -> list[Job]:
+        """Return the jobs of a request with a planned length."""
+        count = self._count(request)
+        return [Job(request, length, request.low, request.high, count) for length in self._lengths(request)]
+
+    def stages(self, jobs: list[Job], requests: Sequence[Request]) -> Iterator[list[Job]]:
+        """
+        Yield the jobs of each stage. Under `"max"` the natural texts come first, because a natural text that fits is
+        chosen. Under the other constraints natural texts seldom fit, and one batch is faster than two.
+        """
+        if self.call.length_constraint == "max":
+            natural = list(self.natural.values())
+            yield natural
+            lengths = {job.request.place: job.candidates[0].output["length"] for job in natural}
+            others = [job for job in jobs if job is not self.natural[job.request.place]]
+            yield [job for job in others if job.search or job.request.high < lengths[job.request.place]]
+        else:
+            yield jobs
+        pools = zip(requests, self._pools(requests, jobs), strict=True)
+        missing = [job for request, pool in pools if not pool for job in self._planned(request)]
+        jobs += missing
+        yield missing
+
+    def groups(self, jobs: Sequence[Job]) -> list[list[Job]]:
+        """Return groups of jobs: those of a source."""
+        return [list(own) for _, own in groupby(jobs, key=lambda job: job.request.place)]
+
+    def options(self, job: Job) -> dict[str, Any]:
+        """Return the options of `generate`: as many beams as candidates, whatever the model's default."""
+        options = _with_beams(self.call.options, self.call.options.get("generation_config"), job.count)
+        if job.search is None:
+            return options
+        return {**options, "num_beams": 1, "num_return_sequences": 1, "custom_generate": job.search}
+
+    def _pools(self, requests: Sequence[Request], jobs: Sequence[Job]) -> list[list[Candidate]]:
+        """Return the candidates of each request: all of its source that fit, or its own if none fits."""
+        found: dict[int, list[Candidate]] = {}
+        for job in jobs:
+            found.setdefault(job.request.place, []).extend(job.candidates)
+        pools = []
+        for request, jobs_of in zip(requests, _of_each(requests, jobs), strict=True):
+            fitting = [each for each in found[request.place] if request.fits(each.output["length"])]
+            own = [job for job in jobs_of if job.search is None and job is not self.natural[request.place]]
+            pools.append(fitting or [candidate for job in own for candidate in job.candidates])
+        return pools
+
+    def select(self, requests: Sequence[Request], jobs: Sequence[Job], model, tokenizer) -> list[Any]:
+        """Return the best output of each request, with its score."""
+        natural = {
+            place: list(dict.fromkeys(candidate.text for candidate in job.candidates))
+            for place, job in self.natural.items()
+        }
+        plain: dict[Pair, float] = {}  # log-probability without a length
+        for job in jobs:
+            if job.search is not None:  # its scores are without a length; the best score of a text comes last
+                plain |= {(job.request.place, each.text): each.score or 0.0 for each in reversed(job.candidates)}
+        pools = [
+            {(request.place, each.text): each.output for each in pool}
+            for request, pool in zip(requests, self._pools(requests, jobs), strict=True)
+        ]
+        sources: dict[int, Prompt] = {request.place: request.source for request in requests}
+        best = choose(model, tokenizer, [list(pool) for pool in pools], natural, plain, sources, self.config)
+        return [
+            pool[pair] | {"requested_length": request.requested, "score": plain[pair]}
+            for request, pool, pair in zip(requests, pools, best, strict=True)
+        ]
+
+
+def _with_score(candidate: Candidate) -> dict[str, Any]:
+    """Return the output of a candidate, with the score of the search if there is one."""
+    return candidate.output if candidate.score is None else candidate.output | {"score": candidate.score}
+
+
+def _with_beams(options: dict[str, Any], defaults: Any, count: int) -> dict[str, Any]:
+    """Return options of `generate` for `count` candidates of each row: at least as many beams, or samples."""
+    beams, is_sampled = (
+        options.get(name) or (name not in options and getattr(defaults, name, None))
+        for name in ("num_beams", "do_sample")
+    )
+    options = {**options, "num_return_sequences": count}
+    return options if is_sampled and (beams or 1) == 1 else {**options, "num_beams": max(beams or 1, count)}
+
+
+def _of_each(requests: Sequence[Request], jobs: Sequence[Job]) -> list[list[Job]]:
+    """Return the jobs of each request; requests may be equal, so they are told apart by identity."""
+    found: dict[int, list[Job]] = {id(request): [] for request in requests}
+    for job in jobs:
+        found[id(job.request)].append(job)
+    return list(found.values())
+
+
+def _by_place(requests: Sequence[Request]) -> dict[int, list[Request]]:
+    """Return the requests of each place."""
+    places: dict[int, list[Request]] = {}
+    for request in requests:
+        places.setdefault(request.place, []).append(request)
+    return places
+
+
+def batches(jobs: Sequence[Job], plan: Single, call: Call, sizes: dict[int, int] | None) -> Iterator[list[Job]]:
+    """
+    Yield batches of jobs with the same number of candidates.
+
+    Jobs of similar requested and source length need the least padding. The longest come first, so that an impossible
+    length or a lack of memory fails in the first batch. The jobs of a source stay together, so that its encoder runs
+    once. `sizes` are the tokens of the source at each place, for batches of `batch_tokens`.
+    """
+    order = sorted(jobs, key=lambda job: (-job.request.high, -len(job.request.source.text)))
+    first: dict[int, int] = {}  # index of the longest job of each source
+    for k, job in enumerate(order):
+        first.setdefault(job.request.place, k)
+    order.sort(key=lambda job: first[job.request.place])
+    most = call.batch_tokens
+    for kind in dict.fromkeys((job.count, job.search) for job in order):
+        batch: list[Job] = []
+        groups = source = output = 0
+        for group in plan.groups([job for job in order if (job.count, job.search) == kind]):
+            longest = max(job.high for job in group)
+            own = 0 if sizes is None else sizes[group[0].request.place]
+            positions = (max(source, own) + max(output, longest)) * (len(batch) + len(group))
+            if batch and (groups == call.batch_size or (most is not None and positions > most)):
+                yield batch
+                batch, groups, source, output = [], 0, 0, 0
+            batch, groups = batch + group, groups + 1
+            source, output = max(source, own), max(output, longest)
+        yield batch
+
+
+def plan_of(call: Call, model, tokenizer, table: UnitTable) -> Single:
+    """Return the plan of a call, for the model and the unit table of its vocabulary."""
+    if call.choose:
+        config = ChoiceConfig.of(model.config)
+        marks = [tokenizer(text_target=text, add_special_tokens=False)["input_ids"][-1] for text in ("a.", "a?", "a!")]
+        search = SearchByLength(table, config.shared_beams, marks=marks, branches=config.branches)
+        return Choice(call, config, search)
+    return NBest(call) if call.outputs > 1 or call.plans > 1 else Single(call)

@@ -1,0 +1,353 @@
+"""The options of a call of the pipeline, checked once, and the requests that are made from them."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from transformers import GenerationConfig, PreTrainedConfig
+
+from ..generation import FROM_CONFIG, defaults_for
+from ..length_pair import check_pair, units_apart
+from ..lengths import check_constraint, check_counts, check_length, check_name, check_tolerance, window_of
+from .chats import Prompt, check_length_source
+from .finish import check_finish
+from .options import Length, Tolerance
+from .sources import is_ranged, plans_of, requested_lengths
+
+
+LOW_SCORES = ("flag", "natural", "error")
+LENGTH_PLANS = 3  # planned lengths of a range, evenly spread
+_WITH_A_LENGTH = (
+    *("length_constraint", "length_tolerance", "finish", "length_from", "thinking_budget"),
+    *("predictor", "references", "choose"),
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """
+    A source with its requested length.
+
+    Attributes:
+        source (`Prompt`): The source.
+        place (`int`): Index of the source in the call.
+        requested (`int` or `tuple[int, int]`, *optional*): The requested length, or the range; `None` for a model that
+            needs no length.
+        low, high (`int`): The lowest and the highest length that fits, in units; 0 without a length.
+        planned (`tuple[int, ...]`): Lengths that the decoder may be conditioned on; a range has several.
+        limit (`int`, *optional*): The limit in the other unit, `Call.other`.
+    """
+
+    source: Prompt
+    place: int
+    requested: int | tuple[int, int] | None = None
+    low: int = 0
+    high: int = 0
+    planned: tuple[int, ...] = ()
+    limit: int | None = None
+
+    def fits(self, length: int) -> bool:
+        """Return whether a length is in the window of the request."""
+        return self.low <= length <= self.high
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What a model can do with a length, from its configuration."""
+
+    unit: str | None  # unit in which the model was trained to count
+    is_controlled: bool  # it has a length encoding
+    needs_unit: bool  # it counts in its own unit alone
+    is_optional: bool  # it also generates without a length
+    is_causal: bool
+
+    @classmethod
+    def of(cls, config: PreTrainedConfig) -> "Abilities":
+        """Return the abilities of the model with a configuration."""
+        controlled = getattr(config, "length_controlled", False)
+        return cls(
+            unit=getattr(config, "length_unit", None),
+            is_controlled=controlled,
+            needs_unit=controlled or getattr(config, "length_tokens", None) is not None,
+            is_optional=getattr(config, "length_optional", False),
+            is_causal=not config.is_encoder_decoder,
+        )
+
+
+def switches_off(options: Mapping[str, Any]) -> bool:
+    """Return whether a call switches its length off with `length=None`."""
+    return options.get("length", 0) is None and options.get("length_ratio") is None
+
+
+def over(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a call over the defaults of its pipeline; its length, or None, replaces their length."""
+    gone = {"length", "length_ratio"} if options.keys() & {"length", "length_ratio"} else set()
+    gone |= set(_WITH_A_LENGTH) if switches_off(options) else set()
+    return {**{name: value for name, value in defaults.items() if name not in gone}, **options}
+
+
+@dataclass
+class Call:
+    """The checked options of a call; `read` makes it."""
+
+    length: Length | list[Any] = None
+    length_ratio: float | tuple[float, float] | None = None
+    length_unit: str | None = None
+    length_constraint: str | None = FROM_CONFIG
+    length_tolerance: Tolerance = None
+    finish: str | None = None
+    length_from: str | list[int] | None = None
+    thinking_budget: int | None = None
+    predictor: Any = None
+    references: Sequence[str] | None = None
+    truncation: bool = False
+    num_return_sequences: int = 1
+    rerank: bool | int = False
+    choose: bool | None = None
+    min_score: float | None = None
+    on_low_score: str = "flag"
+    batch_size: int | None = None
+    batch_tokens: int | None = None
+    progress_bar: bool | None = None
+
+    options: dict[str, Any] = field(default_factory=dict, init=False)  # the others, for `generate`
+    defaults: GenerationConfig = field(default_factory=GenerationConfig, init=False)  # those of `generate`
+    own: dict[str, Any] = field(default_factory=dict, init=False)  # the model's defaults for the length options
+    unit: str = field(default="token", init=False)  # unit of the length
+    other: tuple[str, Any] | None = field(default=None, init=False)  # another unit and its limit, for all or for each
+    ranged: bool = field(default=False, init=False)  # the lengths are ranges
+    plans: int = field(default=1, init=False)  # planned lengths of a range, at most
+
+    @classmethod
+    def read(cls, options: Mapping[str, Any], model, batch_size: int = 32) -> "Call":
+        """
+        Build a call from its options, and check them. It passes unknown ones on to `generate`, which raises for those
+        that it does not know. `batch_size` is the default.
+        """
+        names = [option.name for option in fields(cls) if option.init]
+        call, able = cls(**{name: options[name] for name in names if name in options}), Abilities.of(model.config)
+        call.options = {name: value for name, value in options.items() if name not in names}
+        own = defaults_for(model, call.options.get("generation_config"))
+        is_off = switches_off(options) or call.length_constraint is None and not able.needs_unit
+        call.own = dict.fromkeys(own) if is_off else own  # a switched off length has no options
+        call.defaults = call.options.get("generation_config") or model.generation_config
+        call._read_unit(able)
+        call._read_constraint(able)
+        if call.batch_size is None and call.batch_tokens is None:
+            call.batch_size = batch_size
+        call._read_candidates(able)
+        call._check_score(able)
+        call._check_thinking(able)
+        return call
+
+    def _read_unit(self, able: Abilities) -> None:
+        """Set the unit: the call's, else the model's, else the first of a length in two units; and the other unit."""
+        first = next(iter(self.length), None) if isinstance(self.length, Mapping) else None
+        self.unit = self.length_unit or able.unit or first or "token"
+        if isinstance(self.length, Mapping):
+            self.length, self.other = units_apart(self.length, self.unit)
+        self.ranged = is_ranged(self.length) or isinstance(self.length_ratio, tuple)
+        if self.other is not None and self.finish is not None:
+            raise ValueError(f"finish={self.finish!r} goes with one limit, got two; pass a length in one unit")
+        if able.needs_unit and self.unit != able.unit:
+            given, only = f"length_unit={self.unit!r}", "a table" if able.is_controlled else "length tokens"
+            raise ValueError(
+                f"{given}, but the model was trained to count {able.unit}s and has {only} for these alone; leave "
+                f"length_unit out, or train one: add_length_control(..., {given})"
+            )
+
+    def _read_constraint(self, able: Abilities) -> None:
+        """Set the constraint and the tolerance, from the call or the model; a range is a window."""
+        constraint, tolerance = self.length_constraint, self.length_tolerance
+        if self.other is not None and not self.ranged:
+            constraint = check_pair("max" if constraint is FROM_CONFIG else constraint)
+        if self.ranged:
+            if constraint not in (FROM_CONFIG, "exact") or tolerance is not None:
+                given = "length_tolerance" if tolerance is not None else "length_constraint"
+                raise ValueError(
+                    f"a range holds for every output and has no other window, got {given}={getattr(self, given)!r}; "
+                    f"leave {given} out"
+                )
+            constraint = "exact"
+        if constraint is FROM_CONFIG:
+            is_without = self.length is None and self.length_ratio is None and self.own["length"] is None
+            constraint = None if is_without and able.is_optional else self.own["length_constraint"]
+            if tolerance is None and constraint == "exact":
+                tolerance = self.own["length_tolerance"]
+        if self.finish is not None:
+            check_finish(self.finish, constraint, self.unit)
+        self.length_constraint, self.length_tolerance = constraint, tolerance
+
+    def _read_candidates(self, able: Abilities) -> None:
+        """Set the numbers of candidates, and whether the best of them is chosen: by default where that is possible."""
+        self.rerank = 20 if self.rerank is True else self.rerank or 1
+        names = ("num_return_sequences", "rerank", "batch_size", "batch_tokens")
+        check_counts(**{name: getattr(self, name) for name in names if getattr(self, name) is not None})
+        self.plans = LENGTH_PLANS if self.ranged and able.needs_unit else 1
+        streamer = self.options.get("streamer")
+        others = (
+            self.outputs > 1
+            or any(option is not None for option in (self.finish, self.other, self.length_from, streamer))
+            or self.options.get("do_sample", self.defaults.do_sample)
+        )
+        is_able = able.is_optional and self.length_constraint is not None and not others
+        self.choose = is_able if self.choose is None else self.choose
+        if self.choose and not is_able:
+            raise ValueError(
+                "choose=True takes a model with length_optional and a length_constraint, and no finish, sampling, "
+                "streamer, second unit, length_from, rerank or num_return_sequences; leave choose or these out"
+            )
+
+    def _check_score(self, able: Abilities) -> None:
+        """Raise `ValueError` for an invalid `min_score` or `on_low_score`, or one that has no effect."""
+        if self.on_low_score != "flag":
+            check_name("on_low_score", self.on_low_score, LOW_SCORES)
+        if self.min_score is None:
+            if self.on_low_score != "flag":
+                raise ValueError(f"on_low_score={self.on_low_score!r} needs a min_score; pass min_score=-4")
+            return
+        is_number = isinstance(self.min_score, int | float) and not isinstance(self.min_score, bool)
+        if not is_number or math.isnan(self.min_score):
+            raise ValueError(f"min_score must be a number, a log-probability as -4, got {self.min_score!r}")
+        if able.needs_unit and not able.is_optional:
+            raise ValueError(
+                f"min_score={self.min_score} takes a model that also writes without a length (a plain one, or one "
+                "with length_optional), because the score is the log-probability without a length; leave min_score out"
+            )
+
+    def _check_thinking(self, able: Abilities) -> None:
+        """Raise `ValueError` for `length_from` with options that do not know thoughts, or with an encoder."""
+        if self.length_from is None:
+            return
+        others = {
+            "an encoder-decoder model": not able.is_causal,
+            "min_score": self.min_score is not None,
+            "a range of lengths": self.ranged,
+            "a second unit": self.other is not None,
+            "a streamer and finish": self.finish is not None and self.options.get("streamer") is not None,
+        }
+        for other, is_given in others.items():
+            if is_given:
+                raise ValueError(f"length_from={self.length_from!r} goes without {other}; leave one of them out")
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs that are generated for each request; only some of them are returned."""
+        return max(int(self.rerank), self.num_return_sequences)
+
+    def check_streamer(self, requests: Sequence[Request]) -> None:
+        """Raise `ValueError` for a streamer with several outputs, or with an output that another text may replace."""
+        if self.options.get("streamer") is None:
+            return
+        if len(requests) > 1:
+            raise ValueError(f"a streamer takes one text of one length, got {len(requests)}; call once for each")
+        if self.on_low_score == "natural":
+            raise ValueError("on_low_score='natural' replaces a text that was streamed; leave it or streamer out")
+
+    def natural_options(self) -> dict[str, Any]:
+        """Return the options of a call that generates the natural texts with their scores; others have defaults."""
+        options = {option.name: option.default for option in fields(self) if option.init}
+        own = {"length_unit": self.unit, "batch_size": self.batch_size, "batch_tokens": self.batch_tokens}
+        search = {"return_dict_in_generate", "output_scores"}
+        rest = {name: value for name, value in self.options.items() if name not in search}
+        return {**options, **own, **rest, "progress_bar": False, "min_score": -math.inf}
+
+    def lengths_of(
+        self,
+        prompts: Sequence[Prompt],
+        model,
+        tokenizer,
+        predict: Callable[..., list[int]],
+        length: Length | list[Any],
+    ) -> list | None:
+        """Return the requested length or range of each prompt; `None` if the model generates without a length."""
+        texts, ratio, able = [prompt.text for prompt in prompts], self.length_ratio, Abilities.of(model.config)
+        check_length_source(prompts, length, ratio)
+        for name, source in (("predictor", "predict"), ("references", "reference")):
+            if getattr(self, name) is not None and not (isinstance(length, str) and length == source):
+                raise ValueError(f"{name} gives the lengths with length={source!r}, got length={length!r}")
+        length = self.own["length"] if length is None and ratio is None else length
+        is_without = length is None and ratio is None
+        if self.length_constraint is None and not able.needs_unit:
+            if is_without:
+                return None
+            raise ValueError(
+                f"{type(model).__name__} has no length control, so a length needs a constraint; pass "
+                "length_constraint='max' or 'exact', or use a length-controlled model"
+            )
+        if is_without and able.is_optional and self.length_constraint is None:
+            return None
+        options = {"batch_size": self.batch_size or 32, "truncation": self.truncation}
+        return requested_lengths(
+            texts,
+            length,
+            unit=self.unit,
+            tokenizer=tokenizer,
+            ratio=ratio,
+            references=self.references,
+            predict=lambda texts: predict(texts, self.unit, self.predictor, **options),
+        )
+
+    def windows(self, lengths: Sequence, tolerance: Tolerance) -> list[tuple[int, int]]:
+        """Return the lowest and the highest length that fits each requested length or range."""
+        if self.ranged:
+            return list(lengths)
+        if self.length_constraint == "max":
+            return [(0, high) for high in lengths]
+        return list(zip(*window_of(lengths, 0 if tolerance is None else tolerance), strict=True))
+
+
+def requests_of(
+    call: Call, prompts: Sequence[Prompt], is_single: bool, model, tokenizer, predict: Callable[..., list[int]]
+) -> tuple[list[Request], bool]:
+    """
+    Return the requests of a call, and whether each source has a list of lengths. There is a request for each source,
+    or for each length of each source.
+    """
+    length, count = call.length, len(prompts)
+    several = [length] if is_single and isinstance(length, list) else length
+    has_lists = isinstance(several, list) and any(isinstance(own, list) for own in several)
+    places = list(range(count))
+    if isinstance(several, list) and has_lists:
+        if len(several) != count or not all(isinstance(own, list) and own for own in several):
+            raise ValueError(
+                f"length must hold a list of lengths for each of the {count} texts or for none, got {several}"
+            )
+        length = [item for own in several for item in own]
+        places = [place for place, own in enumerate(several) for _ in own]
+    limits = _limits_of(call, count)
+    for place, prompt in enumerate(prompts):
+        if not prompt.text.strip():
+            raise ValueError(f"the text at position {place} is empty; remove it")
+    sources = [prompts[place] for place in places]
+    check_constraint(call.length_constraint)
+    check_tolerance(call.length_tolerance, call.length_constraint)
+    lengths = call.lengths_of(sources, model, tokenizer, predict, length)
+    if lengths is None:
+        return [Request(source, place) for source, place in zip(sources, places, strict=True)], has_lists
+    tolerance = call.length_tolerance
+    if isinstance(tolerance, list):
+        if len(tolerance) != count:
+            raise ValueError(f"length_tolerance needs one item for each of {count} lengths, got {tolerance}")
+        tolerance = [tolerance[place] for place in places]
+    requests = []
+    for source, place, own, (low, high) in zip(
+        sources, places, lengths, call.windows(lengths, tolerance), strict=True
+    ):
+        planned = tuple(plans_of(low, high, call.plans)) if call.ranged else (own,)
+        requests.append(Request(source, place, own, low, high, planned, limits[place]))
+    return requests, has_lists
+
+
+def _limits_of(call: Call, count: int) -> list:
+    """Return the limit in the other unit for each source."""
+    if call.other is None:
+        return [None] * count
+    unit, limit = call.other
+    limits = limit if isinstance(limit, list) else [limit] * count
+    for item in limits:
+        check_length(item)
+    if len(limits) != count:
+        raise ValueError(f"a limit in {unit}s is one for all or for each of the {count} texts, got {limit}")
+    return limits

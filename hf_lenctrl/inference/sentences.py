@@ -1,0 +1,168 @@
+"""Where sentences and words end and begin in a text."""
+
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ..unit_vocabulary import UnitVocabulary, entries_of
+
+
+@dataclass(frozen=True)
+class Language:
+    """
+    What the sentence ends of a language need beside the marks.
+
+    Attributes:
+        abbreviations (`tuple[str, ...]`): Words after whose point the sentence goes on.
+        final (`tuple[str, ...]`): Abbreviations that may end a sentence.
+        apostrophe (`str`): Letters after which a finished word may end in an apostrophe: "the boys'".
+        clipped (`tuple[str, ...]`): Ends of finished words with an apostrophe for a last letter: "talkin'".
+    """
+
+    abbreviations: tuple[str, ...] = ()
+    final: tuple[str, ...] = ()
+    apostrophe: str = ""
+    clipped: tuple[str, ...] = ()
+
+
+# The pipeline does not know the language of a text, so all languages hold at once. An abbreviation that is a word of
+# another language, as "art.", must not be here.
+LANGUAGES = {
+    "en": Language(
+        abbreviations=("Mr", "Mrs", "Ms", "Dr", "Prof", "St", "vs", "cf", "Fig", "Eq", "No"),
+        final=("a.m.", "p.m."),
+        apostrophe="sSxXzZ",
+        clipped=("in",),
+    ),
+    "de": Language(abbreviations=("Hrn", "Nr", "bzw", "vgl"), apostrophe="sSxXzZ"),
+    "fr": Language(abbreviations=("Mme", "Mlle")),
+}
+
+
+def _of_all(field: str) -> list[str]:
+    return sorted({item for language in LANGUAGES.values() for item in getattr(language, field)})
+
+
+_CLOSING = "\"'”’»›)]}」』）】〉》"
+# A Latin mark ends a sentence only before white space ("3.5" has none); CJK and Arabic marks always do.
+_END = re.compile(rf"(?:[.!?…]+[{re.escape(_CLOSING)}]*(?=\s|$)|[。！？｡؟۔।]+[{re.escape(_CLOSING)}]*)")
+_ABBREVIATION = re.compile(rf"(?:^|[\s(\[])(?:(?:[^\W\d_]\.)*[^\W\d_]|{'|'.join(_of_all('abbreviations'))})\.$")
+_FINAL = tuple(f" {word}" for word in _of_all("final"))
+# These marks make the last word invalid: "now..", "now?.", "now.?", and a mark inside the word, except in "p.m." and
+# "3.5".
+_TWO_MARKS = re.compile(r"(?<!\.)\.\.(?!\.)|[?!]\.|(?<=\w\w)\.[?!]|(?<!\d)(?<!\b\w)[.!?…][^\s.!?…]+[.!?…]")
+# An unfinished word ends in an apostrophe, "it'." for "it's.", where no quotation ends.
+_HALF_WORD = re.compile(
+    "".join(f"(?<!{end})" for end in _of_all("clipped")) + rf"(?<=[^\W\d{''.join(_of_all('apostrophe'))}])['’][.!?…]+$"
+)
+_QUOTED = re.compile(r"(?:^|[\s(\[\"“«—–])['‘’]")
+
+
+def sentence_ends(text: str) -> list[int]:
+    """Return the positions behind the ends of sentences."""
+    return [match.end() for match in _END.finditer(text) if not _ABBREVIATION.search(text[: match.end()])]
+
+
+def last_sentence_end(text: str) -> int:
+    """
+    Return the position behind the last end of a sentence; 0 if there is none.
+
+    Example:
+
+    ```python
+    >>> from hf_lenctrl.inference.sentences import last_sentence_end
+    >>> text = "Dr. A. Smith paid 3.5 dollars. Then he"
+    >>> text[: last_sentence_end(text)]
+    'Dr. A. Smith paid 3.5 dollars.'
+
+    ```
+    """
+    return max(sentence_ends(text), default=0)
+
+
+def ends(text: str) -> bool:
+    """
+    Return whether a text ends like a sentence: with one mark, behind a complete word.
+
+    Example:
+
+    ```python
+    >>> from hf_lenctrl.inference.sentences import ends
+    >>> [ends(text) for text in ("At 5 p.m.", "It costs 3.5.", "He said 'no'.", "The boys'.")]
+    [True, True, True, True]
+    >>> [ends(text) for text in ("Not now", "Not now..", "Not now.s.", "Though it'.")]
+    [False, False, False, False]
+
+    ```
+    """
+    text = text.rstrip()
+    if not text or last_sentence_end(text) < len(text) and not text.endswith(_FINAL):
+        return False
+    is_half = _HALF_WORD.search(text) and not _QUOTED.search(text)
+    return not is_half and not _TWO_MARKS.search(text.split()[-1])
+
+
+def finished(text: str, finish: str, enough: Callable[[str], bool], *, at_word: bool) -> tuple[str, str]:
+    """
+    Return the finished text of an output that the constraint cut, and where this text ends: `"sentence"`, `"word"`, or
+    `"cut"` if neither is possible. The text is shortened to its last end for which `enough` is true; `at_word` says
+    that a word ends at the end of the text.
+    """
+    text = text.rstrip()
+    end = last_sentence_end(text)
+    if end == len(text) and end:
+        return text, "sentence"
+    if finish == "sentence" and end and enough(text[:end]):
+        return text[:end], "sentence"
+    if at_word:
+        return text, "word"
+    words = text.rsplit(maxsplit=1)
+    return (words[0], "word") if len(words) == 2 and enough(words[0]) else (text, "cut")
+
+
+def settled(text: str, finish: str, enough: Callable[[str], bool]) -> int:
+    """
+    Return the settled position of a text: `finished` keeps the text up to it, whatever the model still adds.
+
+    Example:
+
+    ```python
+    >>> from hf_lenctrl.inference.sentences import settled
+    >>> text = "He left. She sta"
+    >>> [text[: settled(text, finish, lambda text: True)] for finish in ("sentence", "word")]
+    ['He left.', 'He left. She']
+
+    ```
+    """
+    # A mark at the end of the text does not end a sentence yet: "3." may become "3.5".
+    end = max((end for end in sentence_ends(text) if end < len(text)), default=0)
+    if finish == "sentence" and end and enough(text[:end]):
+        return end
+    words = text.rsplit(maxsplit=1)
+    return len(words[0]) if len(words) == 2 and enough(words[0]) else len(text.rstrip())
+
+
+def goes_on(piece: str | None) -> bool:
+    """Return whether a piece goes on with the word before it: "ed", "'s" and a vowel sign do, " a" and "," do not."""
+    if piece is None:
+        return True
+    first = piece.lstrip("'’")[:1]
+    return first != "" and (unicodedata.category(first)[0] in "LMN" or first in "\u200c\u200d")
+
+
+@lru_cache(maxsize=4)
+def pieces_of(tokenizer, entries: int) -> list[str | None]:
+    """Return the piece of text that each entry adds behind other text: `""` for nothing, `None` for inner bytes."""
+    size, special = entries_of(tokenizer)
+    vocabulary = UnitVocabulary(tokenizer, size, special)
+    pieces = ["" if i in special else text_of(data) for i, data in enumerate(vocabulary.later)]
+    return [*pieces, *[""] * (entries - size)][:entries]
+
+
+def text_of(data: bytes) -> str | None:
+    """Return the text of the complete characters at the start of `data`; `None` if the first one is incomplete."""
+    text = data.decode("utf-8", errors="replace")
+    whole = text.split("\ufffd")[0]
+    return whole if whole or not data else None
