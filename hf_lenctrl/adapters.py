@@ -76,7 +76,7 @@ def load_adapter(name, base_model=None, *, merge: bool = True, is_trainable: boo
     if config is not None and not hasattr(model.config, "length_encoding"):
         tokenizer = AutoTokenizer.from_pretrained(name, **where)
         model = _with_control(model, config, tokenizer, name, kwargs)
-    adapted: Any = PeftModel.from_pretrained(model, name, is_trainable=is_trainable, **where)
+    adapted = PeftModel.from_pretrained(model, name, is_trainable=is_trainable, **where)
     if not merge:
         return adapted
     merged = adapted.merge_and_unload().eval()
@@ -107,7 +107,7 @@ def _load_base(name, base_model: str | None, named: str | None, kwargs: dict) ->
         if base is None:
             raise OSError("its adapter_config.json names none")
         config = AutoConfig.from_pretrained(base, **hub)
-        auto: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        auto = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         return auto.from_pretrained(base, **own)
     except OSError as error:
         first = str(error).partition("\n")[0]

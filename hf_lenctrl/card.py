@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData
 
@@ -119,5 +118,5 @@ class CardOnPush:
             if path.is_file():  # `push_to_hub` has written the caller's tags
                 card.data.tags += [tag for tag in ModelCard(stub).data.tags or [] if tag not in card.data.tags]
             card.save(path)
-        parent: Any = super()
-        return parent._upload_modified_files(working_dir, repo_id, *args, revision=revision, **kwargs)
+        upload = super()._upload_modified_files  # type: ignore[misc]
+        return upload(working_dir, repo_id, *args, revision=revision, **kwargs)

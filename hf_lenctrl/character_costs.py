@@ -133,7 +133,7 @@ class Columns:
         return tuple([wcswidth(text + ending) - base for ending in _ENDINGS])
 
     def _kind(self, character: str) -> int:
-        key: Any = character == "\n"
+        key: bool | tuple[tuple[int, ...], ...] | tuple[int, ...] = character == "\n"
         if not _CONTROL.match(character):
             key = tuple([wcswidth(before + character + after) for before, after in _AROUND])
         if key not in self._number:

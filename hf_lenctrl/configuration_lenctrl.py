@@ -95,8 +95,7 @@ class LengthControlRules:
         """Build a configuration. A constraint among `kwargs` removes the saved window, as in `generate`."""
         if "length_constraint" in kwargs:
             config_dict = {**config_dict, "length_tolerance": None}
-        rules: Any = super()
-        return rules.from_dict(config_dict, **kwargs)
+        return super().from_dict(config_dict, **kwargs)  # type: ignore[misc]
 
     @property
     def length_controlled(self: Any) -> bool:

@@ -84,7 +84,7 @@ class _Part:
         self.post_init()
 
     def _take_positions(self: Any) -> None:
-        positions: Any = getattr(self, "embed_positions", None)
+        positions = getattr(self, "embed_positions", None)
         if (PositionsOfIds, type(positions)) in CONTROLLED:
             control(positions, PositionsOfIds)
 

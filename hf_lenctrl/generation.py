@@ -4,10 +4,11 @@ import copy
 import inspect
 import logging
 import math
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
+from transformers import PreTrainedConfig
 from transformers.generation import (
     GenerationConfig,
     LogitsProcessor,
@@ -33,6 +34,16 @@ _SAID: set = set()  # keys of the logged warnings
 FROM_CONFIG: Any = object()  # None says "no length" and "no constraint"
 _OURS = ("length", "progress", "prompt")
 _PER_ROW = ("input_ids", "attention_mask", "inputs_embeds", "decoder_input_ids", "decoder_attention_mask")
+
+
+@dataclass(frozen=True)
+class PromptSpan:
+    """The place of a causal model's prompt in a call of `generate`, and where its thoughts end."""
+
+    start: int  # columns of a cache that are not among the ids
+    columns: int  # columns of the ids before the output
+    thoughts: Thoughts | None = None
+    closed: torch.Tensor | None = None  # (batch_size,) whether each prompt closes the thoughts
 
 
 def prompt_of(model, kwargs: dict) -> tuple[int, int]:
@@ -62,7 +73,7 @@ def token_limit(
     """
     # A word is many tokens in a character decoder; a character is up to four tokens in byte-level BPE.
     split = 8 if table.states > 3 else 2
-    per_unit: Any = {"token": 2, "byte": 2, "character": split, "word": 24, "width": split}.get(table.unit)
+    per_unit: float | None = {"token": 2, "byte": 2, "character": split, "word": 24, "width": split}.get(table.unit)
     if per_unit is None:  # a cost needs the average units of an entry
         written = table.weights[min(1, table.states - 1)].clamp(min=0).float()
         per_unit = 8 / float(written.mean())
@@ -107,6 +118,24 @@ class _ForcedEnds(LogitsProcessor):
         return torch.where(ends.unsqueeze(1), only_eos, scores)
 
 
+class _Options:
+    """The options of one call: its arguments, then its generation configuration, then the model's."""
+
+    def __init__(self, model, arguments: dict[str, Any]):
+        self.arguments, self.defaults = arguments, model.generation_config
+        self.config = arguments.get("generation_config")
+
+    def given(self, name: str) -> Any:
+        """Return an option of the call, or `None`; `generate` reads missing options from the checkpoint."""
+        value = self.arguments.get(name)
+        return getattr(self.config, name, None) if value is None else value
+
+    def in_force(self, name: str) -> Any:
+        """Return an option of the call, or the checkpoint's."""
+        value = self.given(name)
+        return getattr(self.defaults, name) if value is None else value
+
+
 def generate_within(
     generate,
     model,
@@ -126,60 +155,66 @@ def generate_within(
     others. `positions` is the number of decoder positions, `None` for no limit; `thoughts` do not count. Raises
     `ValueError` for a length that does not fit the positions, or an exact length beyond the call's own limit.
     """
-    kwargs, config = dict(arguments), arguments.get("generation_config")
-
-    def given(name):
-        """Return an option of the call, or None; `generate` reads missing options from the checkpoint."""
-        return kwargs[name] if kwargs.get(name) is not None else getattr(config, name, None)
-
-    def in_force(name):
-        return getattr(model.generation_config, name) if given(name) is None else given(name)
-
+    kwargs = dict(arguments)
+    options = _Options(model, kwargs)
     before, prompt = prompt_of(model, kwargs)
     # We need this limit even if the call sets its own, because it raises for a length that the model cannot hold.
     room = 0 if thoughts is None else thoughts.room
-    own = limit = token_limit(table, target, before + room, positions, prompt)  # (B,)
+    own = token_limit(table, target, before + room, positions, prompt)  # (B,)
     processors = list(kwargs.pop("logits_processor", None) or [])
-    eos = in_force("eos_token_id")
+    eos = options.in_force("eos_token_id")
     if eos is None:
         eos = kwargs["eos_token_id"] = model.config.eos_token_id
-    if given("max_new_tokens") is not None:
-        limit = before + given("max_new_tokens")
-    elif given("max_length") is not None:
-        limit = given("max_length")
-    else:  # the model's own limit does not fit this length
+    limit = _call_limit(options, before)
+    if limit is None:  # the model's own limit does not fit this length
         kwargs |= {"max_length": int(own.max()), "max_new_tokens": None}
         if constraint is None and bool((own < own.max()).any()):
             criteria = [*(kwargs.get("stopping_criteria") or []), _OwnLimits(own)]
             kwargs["stopping_criteria"] = StoppingCriteriaList(criteria)
-            forced = in_force("forced_eos_token_id")
+            forced = options.in_force("forced_eos_token_id")
             processors += [] if forced is None else [_ForcedEnds(own, forced)]
-    if given("min_new_tokens") is None:  # the checkpoint's minimum does not fit this length
-        kwargs |= {"min_new_tokens": None, "min_length": given("min_length") or 0}
+    if options.given("min_new_tokens") is None:  # the checkpoint's minimum does not fit this length
+        kwargs |= {"min_new_tokens": None, "min_length": options.given("min_length") or 0}
     if constraint is not None:
-        start_length = 0 if prompt else 1 + (in_force("forced_bos_token_id") is not None)
-        if thoughts is not None and thoughts.budget is not None:
-            start_length += room
-        options = {"eos_token_id": eos, "max_length": limit, "prompt_length": prompt, "start_length": start_length}
-        options["length_from"] = thoughts
-        processor: Any = LengthConstraintLogitsProcessor(table, target, constraint, **options)
-        if target.other is not None:
-            processor = PairConstraintLogitsProcessor(processor, *target.other)
-        processors.append(processor)
+        start = 0 if prompt else 1 + (options.in_force("forced_bos_token_id") is not None)
+        start += 0 if thoughts is None or thoughts.budget is None else room
+        positional = {"max_length": own if limit is None else limit, "prompt_length": prompt, "start_length": start}
+        processors.append(_constraint_of(table, target, constraint, eos, thoughts, positional))
     if thoughts is not None and target.other is not None:
         raise ValueError(f"length_from={thoughts!r} goes with a length in one unit, got two; leave one of them out")
     if thoughts is not None and thoughts.budget is not None:
         processors.append(ThinkingBudgetLogitsProcessor(thoughts, prompt))
     outputs = generate(**kwargs, logits_processor=LogitsProcessorList(processors))
     ids = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
-    new = kwargs.get("max_new_tokens")
     produced = table.count(ids[:, prompt:]) if thoughts is None else _answered(thoughts, ids, prompt, target)
-    most: Any = kwargs.get("max_length") if new is None else before + new
-    most = most or getattr(config, "max_length", None) or getattr(config, "max_new_tokens", None) or math.inf
-    warn_of_cuts(ids, produced, target, most, model.config.pad_token_id)
+    warn_of_cuts(ids, produced, target, _longest(options, before), model.config.pad_token_id)
     if constraint == "exact":
         _warn_of_misses(produced, target, table.unit)
     return outputs
+
+
+def _call_limit(options: _Options, before: int) -> int | None:
+    """Return the call's own limit in positions, behind `before` positions; `None` if it sets none."""
+    new = options.given("max_new_tokens")
+    return options.given("max_length") if new is None else before + new
+
+
+def _longest(options: _Options, before: int) -> float:
+    """Return the number of positions at which `generate` cuts an output."""
+    arguments, config = options.arguments, options.config
+    new = arguments.get("max_new_tokens")
+    most = arguments.get("max_length") if new is None else before + new
+    return most or getattr(config, "max_length", None) or getattr(config, "max_new_tokens", None) or math.inf
+
+
+def _constraint_of(
+    table: UnitTable, target: Target, constraint: str, eos, thoughts: Thoughts | None, positional: dict[str, Any]
+) -> LogitsProcessor:
+    """Build the logits processor of a target: for one unit, or for two."""
+    processor = LengthConstraintLogitsProcessor(
+        table, target, constraint, eos_token_id=eos, length_from=thoughts, **positional
+    )
+    return processor if target.other is None else PairConstraintLogitsProcessor(processor, *target.other)
 
 
 def _answered(thoughts: Thoughts, ids: torch.Tensor, prompt: int, target: Target) -> torch.Tensor:
@@ -209,10 +244,11 @@ def generate_for(model, table: UnitTable, target: Target | None, constraint: str
         if "length_from" in arguments:
             raise ValueError(f"length_from={arguments['length_from']!r} goes with a length, got none; pass length=75")
         return model.generate(**arguments)
-    own: Any = {"positions": getattr(model.config, "max_position_embeddings", None)}
-    own["thoughts"] = arguments.get("length_from")
+    positions, thoughts = getattr(model.config, "max_position_embeddings", None), arguments.get("length_from")
     arguments = {name: value for name, value in arguments.items() if name != "length_from"}
-    return generate_within(model.generate, model, table, target, constraint, arguments, **own)
+    return generate_within(
+        model.generate, model, table, target, constraint, arguments, positions=positions, thoughts=thoughts
+    )
 
 
 def defaults_for(model, generation_config=None) -> dict[str, Any]:
@@ -251,7 +287,7 @@ def warn_of_range(length: torch.Tensor, trained: dict | None, unit: str) -> None
         )
 
 
-def warn_of_cuts(ids: torch.Tensor, produced: torch.Tensor, target: Target, limit: int, pad: int | None) -> None:
+def warn_of_cuts(ids: torch.Tensor, produced: torch.Tensor, target: Target, limit: float, pad: int | None) -> None:
     """Warn, once for a limit, of outputs `(batch_size * n, positions)` that a limit of tokens cut."""
     low = target.low.repeat_interleave(len(ids) // len(target.low)).to(produced.device)
     cut = (produced < low) & (ids[:, -1] != (-1 if pad is None else pad))
@@ -298,12 +334,72 @@ def _rows_of(encoded, rows: torch.Tensor) -> ModelOutput:
     return type(encoded)(**{name: x[rows] for name, x in encoded.items() if isinstance(x, torch.Tensor)})
 
 
+@dataclass(frozen=True)
+class Resolved:
+    """The length options of a call of `generate`, after its defaults."""
+
+    # "stock" is a call of the base class, "none" one without a length of a model that reads lengths
+    mode: Literal["stock", "none", "length"]
+    length: Any = None
+    other: Any = None  # the limit in a second unit, see `units_apart`
+    constraint: str | None = None
+    tolerance: Any = None
+
+
+def resolve(config, defaults: dict[str, Any], unit: str, length, constraint, tolerance) -> Resolved:
+    """
+    Resolve the length options of a call of `generate`; needs no model.
+
+    Args:
+        config (`PreTrainedConfig`): The model's configuration: `length_controlled` and `length_optional`.
+        defaults (`dict`): The defaults of the options, see `defaults_for`.
+        unit (`str`): The model's unit.
+        length, constraint, tolerance: The options of the call, `FROM_CONFIG` where it has none.
+
+    Example:
+
+    ```python
+    >>> from types import SimpleNamespace
+    >>> from hf_lenctrl.generation import FROM_CONFIG, resolve
+    >>> plain = SimpleNamespace(length_controlled=False, length_optional=False)
+    >>> defaults = {"length": None, "length_constraint": None, "length_tolerance": None}
+    >>> resolve(plain, defaults, "word", 9, "max", None).mode
+    'length'
+    >>> resolve(plain, defaults, "word", FROM_CONFIG, FROM_CONFIG, None).mode
+    'stock'
+
+    ```
+    """
+    controlled = config.length_controlled
+    if length is None or length is FROM_CONFIG and constraint is None and not controlled:
+        defaults = dict.fromkeys(defaults)  # without a length its options have no effect
+    length, other = units_apart(defaults["length"] if length is FROM_CONFIG else length, unit)
+    if other is not None:
+        constraint = check_pair("max" if constraint is FROM_CONFIG else constraint)
+    plain = (length is None or type(length) is int and length == 0) and controlled and config.length_optional
+    if constraint is FROM_CONFIG:
+        constraint = None if plain else defaults["length_constraint"]
+        if tolerance is None and constraint == "exact":
+            tolerance = defaults["length_tolerance"]
+    mode: Literal["stock", "none", "length"] = "length"
+    if constraint is None and not controlled and tolerance is None:
+        mode = "stock"
+    elif constraint is None and plain:
+        mode = "none"
+    return Resolved(mode, length, other, constraint, tolerance)
+
+
+def _number_of(length: Any) -> int:
+    """Return the number of lengths in a tensor, a list or a single length."""
+    return length.numel() if isinstance(length, torch.Tensor) else len(length) if isinstance(length, list) else 1
+
+
 class LengthControlledGeneration:
     """`generate` with a length, for every model of this package."""
 
-    config: Any
-    device: Any
-    generation_config: Any
+    config: PreTrainedConfig
+    device: Any  # a property of most subclasses, and so is the table
+    generation_config: GenerationConfig
     unit_table: Any
 
     @torch.no_grad()
@@ -358,66 +454,69 @@ class LengthControlledGeneration:
                 batch or more than the decoder's positions can hold; for an unknown constraint, or one that
                 `max_new_tokens` leaves no room for; for a tolerance without `"exact"`.
         """
+        generate = super().generate  # type: ignore[misc]
         controlled = self.config.length_controlled
-        generate: Any = super().generate
         # These are the positional arguments behind `inputs`, by their names in the base method.
         kwargs |= dict(zip(list(inspect.signature(generate).parameters)[1:], args, strict=False))
         kwargs |= {} if cache is None else {CACHE: cache}
         own = defaults_for(self, kwargs.get("generation_config"))
-        if length is None or length is FROM_CONFIG and length_constraint is None and not controlled:
-            own = dict.fromkeys(own)  # without a length its options have no effect
-        length = own["length"] if length is FROM_CONFIG else length
-        length, other = units_apart(length, self.unit_table.unit)
-        if other is not None:
-            length_constraint = check_pair("max" if length_constraint is FROM_CONFIG else length_constraint)
-        plain = (length is None or type(length) is int and length == 0) and controlled and self.config.length_optional
-        if length_constraint is FROM_CONFIG:
-            length_constraint = None if plain else own["length_constraint"]
-            if length_tolerance is None and length_constraint == "exact":
-                length_tolerance = own["length_tolerance"]
-        without = not controlled and length_constraint is None and length_tolerance is None
-        self._check_thinking(length_from, thinking_budget, without or plain and length_constraint is None)
-        if without:
-            if length is not None:
+        asked = resolve(self.config, own, self.unit_table.unit, length, length_constraint, length_tolerance)
+        self._check_thinking(length_from, thinking_budget, asked.mode != "length")
+        if asked.mode == "stock":
+            if asked.length is not None:
                 refuse_length()
             return generate(inputs, **kwargs)
-        if plain and length_constraint is None:
-            rows = self._rows(inputs, kwargs)
-            none = torch.zeros(1 if rows is None else len(rows), dtype=torch.long, device=self.device)
-            return generate(inputs, **kwargs, length=none)
-        length = refuse_none() if length is None else length
         rows = self._rows(inputs, kwargs)
         batch_size = 1 if rows is None else len(rows)  # GenerationMixin also uses 1 without any input
+        if asked.mode == "none":
+            none = torch.zeros(batch_size, dtype=torch.long, device=self.device)
+            return generate(inputs, **kwargs, length=none)
+        requested = refuse_none() if asked.length is None else asked.length
         table = self.unit_table  # not `self.device`, because the first parameter may be offloaded
         if rows is not None and rows.device != table.weights.device:  # a model over several devices
             table = copy.deepcopy(table).to(rows.device)
-        many = length.numel() if isinstance(length, torch.Tensor) else len(length) if isinstance(length, list) else 1
+        many = _number_of(requested)
         if batch_size == 1 and many > 1:
             inputs, kwargs = self._one_text(inputs, kwargs, many)
             batch_size = many
-        target = as_target(length, length_constraint, length_tolerance, batch_size, table.weights.device)
-        if other is not None:
-            target = replace(target, other=other_limit(other, kwargs.get("tokenizer"), table, batch_size))
-        guidance = self._guidance(kwargs) if controlled else 1.0
+        target = as_target(requested, asked.constraint, asked.tolerance, batch_size, table.weights.device)
+        if asked.other is not None:
+            target = replace(target, other=other_limit(asked.other, kwargs.get("tokenizer"), table, batch_size))
         warn_of_range(target.length, getattr(self.config, "trained_lengths", None), table.unit)
-        kwargs |= {"inputs": inputs, **({"length": target.length} if controlled else {})}
-        if controlled and self.config.is_encoder_decoder:
-            kwargs["prefill_chunk_size"] = None  # a decoder's prompt is short, and progress needs all of it
         thoughts = thoughts_of(length_from, kwargs.get("tokenizer"), table, thinking_budget)
-        if controlled and thoughts is not None:
-            prompts = self._rows(inputs, kwargs)
+        kwargs["inputs"] = inputs
+        if controlled:
+            guidance = self._guidance(kwargs)
+            kwargs |= self._planned(target, thoughts, table, kwargs)
+            if guidance != 1:
+                self._guide(kwargs, guidance, batch_size)
+        return generate_within(
+            generate, self, table, target, asked.constraint, kwargs, positions=self._positions, thoughts=thoughts
+        )
+
+    def _planned(self, target: Target, thoughts: Thoughts | None, table: UnitTable, kwargs: dict) -> dict[str, Any]:
+        """Return the arguments with which a length-controlled model plans for a target."""
+        own: dict[str, Any] = {"length": target.length}
+        if self.config.is_encoder_decoder:
+            own["prefill_chunk_size"] = None  # a decoder's prompt is short, and progress needs all of it
+        if thoughts is not None:
+            prompts = self._rows(kwargs["inputs"], kwargs)
             closed = torch.zeros(1) if prompts is None else thoughts.closed(prompts.to(table.weights.device))
-            kwargs["prompt"] = (*kwargs["prompt"], thoughts, closed)
-        if guidance != 1:
-            if self.config.is_encoder_decoder and kwargs.get("encoder_outputs") is None:
-                texts: Any = {"input_ids": kwargs.pop("inputs"), "attention_mask": kwargs.pop("attention_mask", None)}
-                if texts["input_ids"] is None:
-                    texts["input_ids"] = kwargs.pop("input_ids")
-                kwargs |= encode_once(self, texts, torch.arange(batch_size))
-            guide = LengthGuidanceLogitsProcessor(self, guidance, batch_size, kwargs)
-            kwargs["logits_processor"] = [guide, *(kwargs.get("logits_processor") or [])]
-        own: Any = {"positions": self._positions, "thoughts": thoughts}
-        return generate_within(generate, self, table, target, length_constraint, kwargs, **own)
+            own["prompt"] = replace(kwargs["prompt"], thoughts=thoughts, closed=closed)
+        return own
+
+    def _guide(self, kwargs: dict, scale: float, batch_size: int) -> None:
+        """Add the guidance towards the length to the arguments; a model with an encoder runs the encoder once."""
+        if self.config.is_encoder_decoder and kwargs.get("encoder_outputs") is None:
+            texts: dict[str, Any] = {
+                "input_ids": kwargs.pop("inputs"),
+                "attention_mask": kwargs.pop("attention_mask", None),
+            }
+            if texts["input_ids"] is None:
+                texts["input_ids"] = kwargs.pop("input_ids")
+            kwargs |= encode_once(self, texts, torch.arange(batch_size))
+        guide = LengthGuidanceLogitsProcessor(self, scale, batch_size, kwargs)
+        kwargs["logits_processor"] = [guide, *(kwargs.get("logits_processor") or [])]
 
     def _check_thinking(self, length_from, budget, without: bool) -> None:
         """Raise `ValueError` for thinking options that have no effect."""
@@ -487,7 +586,7 @@ class LengthControlledGeneration:
 
     def _get_candidate_generator(self, *args, model_kwargs, assistant_model=None, **kwargs):
         """Return the candidates of assisted generation; a plain draft model gets no length; the constraint holds."""
-        draft: Any = getattr(assistant_model, "config", None)
+        draft = getattr(assistant_model, "config", None)
         if assistant_model is not None and not getattr(draft, "length_controlled", False):
             model_kwargs = {name: value for name, value in model_kwargs.items() if name not in _OURS}
         return super()._get_candidate_generator(

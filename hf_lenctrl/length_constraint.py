@@ -139,7 +139,14 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
 
     def constrain(self, scores, state, remaining, slack=None, left=None, start=None):
         """
-        Constrain scores in place, for texts whose units are already counted.
+        Constrain scores in place, for texts whose units are already counted. The steps depend on their order:
+
+        1. Keep the scores of EOS and of entries that add nothing, which the masks change.
+        2. Mask entries that do not fit the remaining units.
+        3. At the start, restore the scores of entries that add nothing.
+        4. Mask entries after which the text cannot end within the positions that are left, but not EOS.
+        5. For an exact length, mask entries that are too short for the positions that are left.
+        6. Rows in which nothing is left get `_fallback_scores`, from the scores of step 1.
 
         Args:
             scores (`torch.FloatTensor` of shape `(rows, vocab_size)`): Logits or log-probabilities.

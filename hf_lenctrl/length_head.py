@@ -15,15 +15,16 @@ class _Watched:
     not change: it may be a Linear, or a replacement by PEFT or a quantizer. No module keeps state of the call.
     """
 
+    heads: torch.Tensor  # (B, T, heads * width), which the projection sets
+
     def __init__(self, attention: nn.Module, name: str):
         self._attention, self._name = attention, name
-        self.heads: Any = None
 
     def __getattr__(self, name):
         return self._project if name == self._name else getattr(self._attention, name)
 
     def _project(self, heads: torch.Tensor) -> torch.Tensor:
-        self.heads = heads  # (B, T, heads * width)
+        self.heads = heads
         return getattr(self._attention, self._name)(heads)
 
 
@@ -51,7 +52,7 @@ class LengthHeadAttention:
     adds one term, and beams are reordered with the rest.
     """
 
-    stock: Any  # the attention class that the mixin precedes
+    stock: type[nn.Module]  # the attention class that the mixin precedes
 
     def __init_subclass__(cls, **kwargs):
         super().__init_subclass__(**kwargs)

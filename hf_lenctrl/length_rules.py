@@ -3,7 +3,7 @@
 import math
 import threading
 from collections import defaultdict
-from typing import Any
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,6 +22,15 @@ _KNOWN: WeakKeyDictionary = WeakKeyDictionary()
 def _log_step(x: torch.Tensor) -> torch.Tensor:
     """Return 0 for integers from 0 on and `-inf` below; adding this is faster than filling with a mask."""
     return (x.float() + 1).clamp(0, 1).log()
+
+
+class Table(Protocol):
+    """The automaton of a unit: `UnitTable`, or the table of an answer behind its thoughts."""
+
+    weights: torch.Tensor  # (S, V)
+    next_state: torch.Tensor  # (S, V)
+
+    def __hash__(self) -> int: ...
 
 
 class Rules:
@@ -44,7 +53,7 @@ class Rules:
             makes necessary.
     """
 
-    def __init__(self, table: Any, eos: tuple[int, ...], constraint: str):
+    def __init__(self, table: Table, eos: tuple[int, ...], constraint: str):
         weights, following = table.weights, table.next_state.long()  # (S, V)
         self.eos = torch.tensor(eos, device=weights.device)
         self.weights, self.following = weights, following
@@ -127,6 +136,18 @@ class Rules:
 
         This is a dynamic program over the number of units, as in the coin problem, with the states as bits. It stops
         when the window of the last numbers, on which the next number depends, repeats.
+
+        Example: entries of 4 and 6 units and an EOS of none, so every second number but 2 can be produced.
+
+        ```python
+        >>> import torch
+        >>> from hf_lenctrl.length_rules import rules_of
+        >>> from hf_lenctrl.length_units import UnitTable
+        >>> can, period = rules_of(UnitTable("token", torch.tensor([[0, 4, 6]])), (0,), "exact")._writable()
+        >>> [number for number, states in enumerate(can[:13]) if states], period
+        ([0, 4, 6, 8, 10, 12], 2)
+
+        ```
         """
         moves, idle, ending, width = self._moves()
         recent, window = [0] * len(idle), (1 << width) - 1  # for each state: bit w - 1 is 1 if it can produce n - w
@@ -307,7 +328,7 @@ class Rows:
 
 
 @torch.inference_mode(False)
-def rules_of(table: Any, eos: tuple[int, ...], constraint: str) -> Rules:
+def rules_of(table: Table, eos: tuple[int, ...], constraint: str) -> Rules:
     """Return the rules of a `UnitTable`; cached, because `generate` is called many times."""
     tensors = (table.weights, table.next_state)
     if any(tensor.is_inference() for tensor in tensors):  # inference tensors have no version counter

@@ -193,8 +193,9 @@ _OF_THE_HUB = ("cache_dir", "local_files_only", "revision", "subfolder", "token"
 class StoresUnitTable:
     """Mixin of a model that saves a unit table, in the unit that its configuration names."""
 
-    config: Any
-    _from_adapter: Any = None  # the package sets this; in a checkpoint's own code transformers loads adapters
+    config: PreTrainedConfig
+    # The package sets this; in a checkpoint's own code transformers loads adapters.
+    _from_adapter: Callable[..., Any] | None = None
 
     def _counting_part(self: Any) -> Any:
         """Return the part that counts: the decoder, or a causal model itself."""

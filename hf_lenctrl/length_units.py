@@ -2,12 +2,11 @@
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import nn
 
-from .character_costs import CharacterCost, columns, count_columns
+from .character_costs import CharacterCost, Columns, columns, count_columns
 from .lengths import check_name
 from .unit_vocabulary import CostVocabulary, UnitVocabulary, entries_of
 
@@ -165,8 +164,8 @@ class UnitTable(nn.Module):
             table = cls(unit, *vocabulary.machine(unit))
             _check(table, vocabulary, _COUNTED[unit])
             return table
-        costs: Any = columns() if cost is None else CharacterCost(cost)
-        if cost is not None:
+        costs: Columns | CharacterCost = columns() if cost is None else CharacterCost(cost)
+        if isinstance(costs, CharacterCost):
             costs.check_sum(vocabulary.texts())
         table = cls(unit, *CostVocabulary(vocabulary, costs).machine())
         if not bool((table.weights > 0).any()):

@@ -5,6 +5,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from transformers import PreTrainedConfig
 from transformers.models.bart import modeling_bart as bart
 from transformers.models.m2m_100 import modeling_m2m_100 as m2m_100
 from transformers.models.marian import modeling_marian as marian
@@ -45,7 +46,7 @@ from .length_signal import StoresUnitTable, init_length_weights, tell_peft, warn
 class _LengthControlBase(StoresUnitTable):
     """Common base of base models and language models: controlled parts, the unit table, lengths of rows."""
 
-    config: Any
+    config: PreTrainedConfig
     _checked_lengths = False  # whether the lengths of the first training batch were checked
 
     def __init__(self, config):
@@ -339,14 +340,14 @@ class LenCtrlUMT5ForConditionalGeneration(LengthControlledForConditionalGenerati
 def _make_parts(head: Any, stock: ModuleType) -> None:
     """
     Make the classes of a family's parts, `LenCtrl{Family}{Encoder,Decoder,Attention}`, in this module: at import, so
-    that a model can be unpickled in another process.
+    that a model can be unpickled in another process. `control` gives these classes to the parts of a built model.
     """
     family = head.model_class.__name__.removeprefix("LenCtrl").removesuffix("Model")
     parts = {"Encoder": LengthControlledEncoder, "Decoder": LengthControlledDecoder, "Attention": LengthHeadAttention}
     if family == "M2M100":
         parts["SinusoidalPositionalEmbedding"] = PositionsOfIds
     for part, mixin in parts.items():
-        base: Any = getattr(stock, f"{family}{part}", None) or getattr(stock, f"{family}Stack")  # T5's only class
+        base = getattr(stock, f"{family}{part}", None) or getattr(stock, f"{family}Stack")  # T5's only class
         name = f"LenCtrl{family}{part}"
         fields = {"__module__": __name__, "__doc__": f"`{base.__name__}` in control; see `{mixin.__name__}`."}
         if part in ("Encoder", "Decoder"):

@@ -5,13 +5,20 @@ import inspect
 from typing import Any
 
 import torch
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, GenerationMixin, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoModelForCausalLM,
+    Cache,
+    DynamicCache,
+    GenerationMixin,
+    PreTrainedModel,
+)
 
 from .answers import answer_progress, first_progress
 from .cache import CACHE, CACHE_NAMES, takes_cache
 from .card import CardOnPush
 from .configuration_lenctrl import LenCtrlCausalLMConfig
-from .generation import LengthControlledGeneration, eos_of, prompt_of, warn_once
+from .generation import LengthControlledGeneration, PromptSpan, eos_of, prompt_of, warn_once
 from .length_signal import (
     LengthSignal,
     StoresUnitTable,
@@ -185,7 +192,7 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
         return torch.where((progress < 0).unsqueeze(2), embeds, signal)
 
     def _progress_and_length(self, labels, length, progress, cache, embeds, mask):
-        """Return progress `(batch_size, sequence_length)` and lengths `(batch_size,)` or of the same shape."""
+        """Return progress `(batch_size, sequence_length)` and lengths `(batch_size,)`."""
         rows, columns = embeds.shape[:2]
         if labels is not None and progress is None:
             progress, own = answer_progress(self.unit_table, labels, eos_of(self))
@@ -204,13 +211,9 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
             mask = mask if mask is not None and mask.shape == (rows, columns) else None
             progress = first_progress(columns, rows, embeds.device, mask)  # all ids are the prompt
         virtual = columns - progress.shape[1]
-        lengths = length
-        if not isinstance(length, torch.Tensor) or length.shape != progress.shape:
-            lengths = required_length(length, self.config, embeds, self.training)
         if virtual > 0:  # prompt tuning adds embeddings before the prompt
             progress = torch.nn.functional.pad(progress, (virtual, 0), value=-1)
-            lengths = lengths if lengths.ndim == 1 else torch.nn.functional.pad(lengths, (virtual, 0))
-        return progress, lengths
+        return progress, required_length(length, self.config, embeds, self.training)
 
     @takes_cache
     def forward(
@@ -225,7 +228,7 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
         logits_to_keep: int | torch.Tensor = 0,
         length: int | list[int] | torch.Tensor | None = None,
         progress: torch.LongTensor | None = None,
-        prompt: tuple | None = None,
+        prompt: PromptSpan | None = None,
         **kwargs,
     ):
         """
@@ -233,13 +236,12 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
 
         Args:
             length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`, *optional*): Requested units of
-                each answer, or in the shape of `progress` for each position. By default they are counted from the
-                labels; without labels `config.length` holds.
+                each answer. By default they are counted from the labels; without labels `config.length` holds.
             progress (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): Units of the answer
                 produced before each prediction, -1 where no answer is predicted. By default counted from the labels;
                 without labels all of `input_ids` is the prompt, and its last token that `attention_mask` does not hide
                 predicts the first token of the answer.
-            prompt (`tuple`, *optional*): Not used; `generate` with an adapter checks that this name exists.
+            prompt (`PromptSpan`, *optional*): Not used; `generate` with an adapter checks that this name exists.
 
         Raises:
             `ValueError`: without any length, for a length below 1, for an answer without any unit, for labels
@@ -264,80 +266,71 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
     def generate(self, inputs=None, *args, cache=None, **kwargs):
         """
         Generate answers, see `LengthControlledGeneration.generate`; the length is that of the answer, behind the
-        prompt. A `JsonStringsLogitsProcessor` as `length` conditions the model on the length of each string; the call
-        is then the base class's.
+        prompt.
         """
         if kwargs.get("inputs_embeds") is not None:
             raise ValueError("generate needs the prompt's ids, got inputs_embeds; pass input_ids")
-        if self.config.length_controlled:
-            columns, mask = prompt_of(self, {**kwargs, "inputs": inputs})[1], kwargs.get("attention_mask")
-            start = 0 if mask is None else mask.shape[-1] - columns
-            kwargs["prompt"] = (start, columns)
-            cache = _without_answer(cache, start, columns)
-        kwargs |= {} if cache is None else {CACHE: cache}
-        reader = kwargs.get("length") if self.config.length_controlled else None
-        if hasattr(reader, "progress_and_length"):
-            if reader.unit != self.unit_table.unit:
-                raise ValueError(
-                    f"the lengths are in {reader.unit}s, the model counts {self.unit_table.unit}s; leave length out"
-                )
-            outputs = GenerationMixin.generate(self, inputs, *args, **kwargs)
-        else:
-            outputs = super().generate(inputs, *args, **kwargs)
-        if self.config.length_controlled:
-            for used in (cache, getattr(outputs, CACHE, None)):
-                if used is not None:
-                    used.answer_column = start + columns - 1
+        if not self.config.length_controlled:
+            return super().generate(inputs, *args, **kwargs, **({} if cache is None else {CACHE: cache}))
+        columns, mask = prompt_of(self, {**kwargs, "inputs": inputs})[1], kwargs.get("attention_mask")
+        start = 0 if mask is None else mask.shape[-1] - columns
+        if cache is not None:
+            _check_cached(cache, start, columns)
+            kwargs[CACHE] = cache
+        outputs = super().generate(inputs, *args, **kwargs, prompt=PromptSpan(start, columns))
+        for used in (cache, getattr(outputs, CACHE, None)):
+            if used is not None:
+                self._remove_answer(used, start + columns - 1)
         return outputs
 
+    def _remove_answer(self, cache: Cache, first: int) -> None:
+        """
+        Remove the answer, from column `first`, from a cache after a call, because it contains the length encoding: the
+        next call of a chat then reads the answer as prompt. A cache that cannot be cut is emptied.
+        """
+        try:
+            cache.crop(min(first - int(cache.get_seq_length()), 0))
+        except (AttributeError, NotImplementedError, RuntimeError, ValueError):  # it has a fixed size or a window
+            if cache.is_compileable:
+                cache.reset()  # the tensors of a fixed size stay, for the compiled code
+            else:
+                cache.layers[:] = DynamicCache(config=self.config.text_config).layers
+
     def prepare_inputs_for_generation(  # type: ignore[override]
-        self, input_ids, prompt: tuple | None = None, length=None, **kwargs
+        self, input_ids, prompt: PromptSpan | None = None, length=None, **kwargs
     ):
         """
         Prepare the inner model's inputs, and add the progress, counted over the answer, which beam search has already
-        reordered. `prompt` has the columns of a cache that are not among the ids, the ids' columns before the answer,
-        and, if there are any, the `Thoughts` and whether each prompt closes them, `(batch_size,)`.
+        reordered.
         """
         model_inputs = self.language_model.prepare_inputs_for_generation(input_ids, **kwargs)
         if not self.config.length_controlled:
             return model_inputs
         columns, given = model_inputs["input_ids"].shape[1], input_ids.shape[1]
-        if hasattr(length, "progress_and_length"):
-            progress, length = (x[:, -columns:] for x in length.progress_and_length(input_ids))
-            return model_inputs | {"progress": progress, "length": length}
-        start, end, *thoughts = (0, given) if prompt is None else prompt
-        progress = first_progress(end, len(input_ids), input_ids.device)
-        if thoughts:
-            own, closed = thoughts
-            closed = closed.repeat_interleave(len(progress) // len(closed))
-            own = own.progress(input_ids[:, end:], closed)
+        span = PromptSpan(0, given) if prompt is None else prompt
+        progress = first_progress(span.columns, len(input_ids), input_ids.device)
+        if span.thoughts is not None and span.closed is not None:
+            closed = span.closed.repeat_interleave(len(progress) // len(span.closed))
+            own = span.thoughts.progress(input_ids[:, span.columns :], closed)
             progress = torch.cat([progress[:, :-1], own], dim=1)
-        elif given > end:
-            progress = torch.cat([progress, self.units_written(input_ids[:, end:])], dim=1)
-        if given < end:  # `prefill_chunk_size` passes a part of the prompt, behind the cached part
-            progress = progress[:, : int(kwargs[CACHE].get_seq_length()) - start + columns]
+        elif given > span.columns:
+            progress = torch.cat([progress, self.units_written(input_ids[:, span.columns :])], dim=1)
+        if given < span.columns:  # `prefill_chunk_size` passes a part of the prompt, behind the cached part
+            progress = progress[:, : int(kwargs[CACHE].get_seq_length()) - span.start + columns]
         # A slice whose stride grows with each step would make torch.compile compile again.
         return model_inputs | {"progress": progress[:, -columns:].contiguous(), "length": length}
 
 
-def _without_answer(cache: Any, start: int, columns: int) -> Any:
+def _check_cached(cache: Cache, start: int, columns: int) -> None:
     """
-    Return the cache of a call of `generate` without the answer of the previous call, because it contains that answer's
-    length encoding; `None` for a cache that cannot be cut. The call has `columns` ids, behind `start` columns of the
-    cache.
+    Raise `ValueError` if a cache does not end before the ids of a call, `columns` of them behind `start` columns: a
+    call removes its answer from the cache, so the next one needs the answer's ids.
     """
-    first = getattr(cache, "answer_column", None)
-    if first is None:
-        return cache
-    if start > 0 or columns <= first:
+    cached = int(cache.get_seq_length())
+    if start not in (0, cached) or start == 0 and columns <= cached:
         raise ValueError(
-            f"a cache is read up to its answer, at token {first}, so all ids of the chat are needed, got {columns}"
+            f"a cache is read up to its answer, at token {cached}, so all ids of the chat are needed, got {columns}"
         )
-    try:
-        cache.crop(min(first - cache.get_seq_length(), 0))
-    except (AttributeError, NotImplementedError, RuntimeError, ValueError):  # it has a fixed size or a window
-        return None
-    return cache
 
 
 def is_plain_causal(model: Any) -> bool:

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path, PureWindowsPath
-from typing import Any
 
 
 def check_shards(name, subfolder: str | None = None) -> None:
@@ -13,7 +12,7 @@ def check_shards(name, subfolder: str | None = None) -> None:
     if not name:
         return
     for path in Path(name, subfolder or "").glob("*.index.json"):
-        index: Any = json.loads(path.read_text(encoding="utf-8"))
+        index: dict[str, dict[str, str]] = json.loads(path.read_text(encoding="utf-8"))
         for shard in sorted(set(index.get("weight_map", {}).values())):
             inside = PureWindowsPath(shard)  # knows both kinds of slashes
             if inside.anchor or ".." in inside.parts:

@@ -47,7 +47,7 @@ class AnswerMarker:
             self.data[i] = name.encode() if isinstance(marker, str) and name in marker else b""
         self.blank = torch.tensor([bool(data) and not data.strip(WHITE) for data in self.data])  # (V,)
         self.symbols: Sequence[int] = marker.encode() if isinstance(marker, str) else tuple(marker)
-        own: Any = tokenizer(marker, add_special_tokens=False)["input_ids"] if text else marker
+        own = tokenizer(marker, add_special_tokens=False)["input_ids"] if isinstance(marker, str) else marker
         self.ids: list[int] = list(own)
         self.rests: dict[bytes, int] = {b"": 0}
         self.following = self._machine(self.data if text else [(i,) for i in range(size)])  # (L, V)

@@ -19,7 +19,7 @@ _WIDE_SPACES = [c.encode("utf-8") for c in map(chr, range(0x80, 0x3001)) if c.is
 
 def skipped_ids(tokenizer) -> set[int]:
     """Return the ids that `decode(skip_special_tokens=True)` skips: the only definition of ids that add nothing."""
-    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return set(tokenizer.all_special_ids)
     special = [i for i, token in backend.get_added_tokens_decoder().items() if token.special]
@@ -42,7 +42,7 @@ class UnitVocabulary:
     def __init__(self, tokenizer, vocab_size: int, special: set[int]):
         self.tokenizer, self.special = tokenizer, special
         pieces = [piece or "" for piece in tokenizer.convert_ids_to_tokens(list(range(vocab_size)))]
-        backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+        backend = getattr(tokenizer, "backend_tokenizer", None)
         decoder = json.loads(backend.to_str())["decoder"] if backend is not None else None
         # Marian and M2M100 strip the joined text: it neither starts nor ends with white space.
         self.strips = hasattr(tokenizer, "spm_target") or hasattr(tokenizer, "sp_model")
@@ -59,7 +59,7 @@ class UnitVocabulary:
                 bytes(map(_BYTE_OF.__getitem__, p)) if _BYTE_OF.keys() >= set(p) else p.encode("utf-8") for p in pieces
             ]
             self.first = self.later
-        elif decoder is not None:
+        elif backend is not None and decoder is not None:
             # The Rust decoder decodes the list piece by piece and knows the first piece.
             join = backend.decoder.decode
             anchor = join(["a"])
@@ -121,6 +121,9 @@ class _Piece(NamedTuple):
     data: bytes  # its bytes if `kinds` is `None`
 
 
+_Pair = tuple[int, int, int]  # a context, and an open character: its missing bytes and its group
+
+
 class CostVocabulary:
     """
     The automaton of a cost that is a sum over characters, see `Columns` and `CharacterCost`.
@@ -159,44 +162,12 @@ class CostVocabulary:
         return units, context, safe
 
     def _choose(self) -> None:
-        opened = self.costs.opened
-        contexts = [0]
-        for context in contexts:
-            reached = dict.fromkeys(self.costs.step(context, kind)[1] for kind in opened.kinds)
-            contexts += [new for new in reached if new not in contexts]
-        self.most = max(self.costs.step(context, kind)[0] for context in contexts for kind in opened.kinds)
-        begun = Counter(
-            opened.begun(data[:end])
-            for text, rest in map(_split_utf8, self.vocabulary.later)
-            for data in [*(character.encode() for character in text or ""), rest + b"?"]
-            for end in range(1, len(data))
-        )
-        after = Counter(self.steps(0, piece.kinds)[1] for piece in self.later if piece.kinds)
-        contexts += sorted({stands for context in contexts if (stands := self.costs.loose(context)) is not None})
-        contexts.sort()  # loose contexts, which represent others, come first
-        representatives: dict[
-            Any, tuple
-        ] = {}  # successors of a context and an open character -> a representative pair
-        class_of: dict[tuple, tuple] = {}  # pair of a context and an open character -> its representative
-        exact: dict[tuple, set] = {}  # pair -> continuations that a constraint may allow
-        priority: dict[tuple, float] = defaultdict(float)
-        for missing, group in opened.groups():
-            row, common = opened.row(missing, group), 1 if opened.is_common(missing, group) else 0.1
-            for context in contexts:
-                key, stands = (context, missing, group), self.costs.loose(context)
-                if missing == 1:
-                    leads: dict[int, Any] = {to: self.costs.step(context, to) for to in set(row) - {-1}}
-                    exact[key] = {to for to, step in leads.items() if step[2]}
-                else:
-                    leads = {to: class_of[context, missing - 1, to] for to in set(row) - {-1}}
-                    exact[key] = {(to, one) for to in leads for one in exact[context, missing - 1, to]}
-                class_of[key] = representatives.setdefault((missing, *map(leads.get, row)), key)
-                if stands in (None, context) or exact[key] - exact[stands, missing, group]:
-                    often = after.total() if context < 0 else after[context]
-                    priority[class_of[key]] += (common + begun[missing, group]) * math.log2(1.1 + often)
+        """Choose the open characters that get a state: minimise the automaton, then keep the classes of most use."""
+        begun = self._begun()
+        class_of, priority = self._classes(begun)
         room = (min(_MOST_STATES, _MOST_ENTRIES // len(self.later)) - 6) // (1 + self.vocabulary.strips)
         best = sorted(priority, key=lambda name: -priority[name])
-        few, many = 0, len(best) + 1  # binary search for the number of best pairs that fit in `room` states
+        few, many = 0, len(best) + 1  # binary search for the number of best classes that fit in `room` states
         while many - few > 1:
             names = set(best[: (few + many) // 2])
             kept = {key: name for key, name in class_of.items() if name in names}
@@ -204,6 +175,58 @@ class CostVocabulary:
                 few, self.kept = (few + many) // 2, kept
             else:
                 many = (few + many) // 2
+
+    def _begun(self) -> Counter:
+        """Count the open characters, as missing bytes and group, that the entries begin."""
+        return Counter(
+            self.costs.opened.begun(data[:end])
+            for text, rest in map(_split_utf8, self.vocabulary.later)
+            for data in [*(character.encode() for character in text or ""), rest + b"?"]
+            for end in range(1, len(data))
+        )
+
+    def _contexts(self) -> list[int]:
+        """Return the contexts that the characters reach, and the loose ones that represent them, sorted."""
+        kinds, contexts = self.costs.opened.kinds, [0]
+        for context in contexts:  # the list grows: a breadth-first search
+            reached = dict.fromkeys(self.costs.step(context, kind)[1] for kind in kinds)
+            contexts += [new for new in reached if new not in contexts]
+        self.most = max(self.costs.step(context, kind)[0] for context in contexts for kind in kinds)
+        contexts += sorted({stands for context in contexts if (stands := self.costs.loose(context)) is not None})
+        return sorted(contexts)  # loose contexts, which represent others, come first
+
+    def _classes(self, begun: Counter) -> tuple[dict[_Pair, _Pair], dict[_Pair, float]]:
+        """
+        Minimise the automaton: pairs of a context and an open character are equivalent if their successors are. Return
+        the representative of each pair, and how much use the state of each representative is.
+        """
+        opened, contexts = self.costs.opened, self._contexts()
+        after = Counter(self.steps(0, piece.kinds)[1] for piece in self.later if piece.kinds)
+        representatives: dict[tuple, _Pair] = {}  # successors -> the first pair that has them
+        class_of: dict[_Pair, _Pair] = {}
+        exact: dict[_Pair, set] = {}  # pair -> continuations that a constraint may allow
+        priority: dict[_Pair, float] = defaultdict(float)
+        for missing, group in opened.groups():  # one missing byte first, so that the successors are known
+            row, common = opened.row(missing, group), 1 if opened.is_common(missing, group) else 0.1
+            for context in contexts:
+                key, stands = (context, missing, group), self.costs.loose(context)
+                successors = self._successors(context, missing, row, class_of)
+                if missing == 1:
+                    exact[key] = {to for to, step in successors.items() if step[2]}
+                else:
+                    exact[key] = {(to, one) for to in successors for one in exact[context, missing - 1, to]}
+                class_of[key] = representatives.setdefault((missing, *map(successors.get, row)), key)
+                if stands in (None, context) or exact[key] - exact[stands, missing, group]:
+                    often = after.total() if context < 0 else after[context]
+                    priority[class_of[key]] += (common + begun[missing, group]) * math.log2(1.1 + often)
+        return class_of, priority
+
+    def _successors(self, context: int, missing: int, row, class_of: dict[_Pair, _Pair]) -> dict[int, tuple]:
+        """Return what follows an open character: the step of the whole character, or the class of a longer one."""
+        reached = set(row) - {-1}
+        if missing == 1:
+            return {to: self.costs.step(context, to) for to in reached}
+        return {to: class_of[context, missing - 1, to] for to in reached}
 
     def _name(self, kept: dict, context: int, opened) -> tuple | None:
         return kept.get((context, *opened)) or kept.get((self.costs.loose(context), *opened))

@@ -128,7 +128,10 @@ class _Routes(BaseHTTPRequestHandler):
         found = [c for c in commits if revision in ("main", c[0])]
         if not found:
             return self.refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
-        sha, files = found[-1]
+        self.route_files(repo, kind, rest, *found[-1], body)
+
+    def route_files(self, repo: str, kind: str, rest: list[str], sha: str, files: dict, body: bytes):
+        """Answer a request for the files of a commit."""
         if kind == "preupload":
             asked = json.loads(body)
             modes = []
@@ -140,7 +143,7 @@ class _Routes(BaseHTTPRequestHandler):
             return self.commit(repo, [json.loads(line) for line in body.splitlines()])
         if kind == "revision":
             siblings = [{"rfilename": name} for name in sorted(files)]
-            private = hub.repos[repo]["private"]
+            private = self.server.repos[repo]["private"]
             return self.answer(200, {"id": repo, "sha": sha, "private": private, "siblings": siblings, "tags": []})
         if kind == "tree":
             listed = [
@@ -154,7 +157,7 @@ class _Routes(BaseHTTPRequestHandler):
                 return self.refuse(404, "EntryNotFound", f"{name} is not in {repo}")
             etag = f'"{hashlib.sha256(files[name]).hexdigest()}"'
             return self.answer(200, files[name], ETag=etag, X_Repo_Commit=sha, Accept_Ranges="none")
-        return self.answer(404, {"error": f"no route {'/'.join(parts)}"})
+        return self.answer(404, {"error": f"no route {'/'.join(rest)} in {repo}"})
 
     def create(self, wanted: dict):
         if not self.signed_in:

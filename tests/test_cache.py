@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from conftest import build_model_of
+from conftest import build_model_of, given_to
 from test_causal import PROMPTS, build, encode
 from transformers import DynamicCache
 from transformers.cache_utils import EncoderDecoderCache
@@ -52,9 +52,10 @@ def test_a_causal_model_reads_a_given_cache(name):
     cache = DynamicCache(config=model.config)
     with torch.no_grad():
         model.language_model(prompt["input_ids"][:, :-1], **{CACHE: cache})
-    seen = cache.get_seq_length()
+    seen, keys, read = cache.get_seq_length(), cache.layers[0].keys.clone(), given_to(model, "input_ids")
     out = model.generate(**prompt, **options, **{name: cache})
+    assert read[0].shape[1] == 1  # the rest of the prompt is in the cache
     assert torch.equal(out, model.generate(**prompt, **options))
-    assert cache.get_seq_length() > seen  # which was read, not replaced
+    assert cache.get_seq_length() == seen and torch.equal(cache.layers[0].keys, keys)  # the answer is removed
     with pytest.raises(ValueError, match="progress cannot be counted from a cached sequence"):
         model(prompt["input_ids"][:, -1:], length=23, **{name: cache})

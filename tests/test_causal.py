@@ -8,7 +8,7 @@ from conftest import given_to
 from huggingface_hub.errors import StrictDataclassClassValidationError
 from tokenizers import ByteLevelBPETokenizer
 from torch.nn.functional import cross_entropy
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedTokenizerFast
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, PreTrainedTokenizerFast, StaticCache
 from transformers.generation import BaseStreamer
 
 import hf_lenctrl
@@ -224,6 +224,16 @@ def test_an_earlier_answer_is_prompt_in_training_and_generation(architecture):
     new = {"input_ids": asked, "attention_mask": chat["attention_mask"], "past_key_values": fresh.past_key_values}
     with pytest.raises(ValueError, match="read up to its answer, .* all ids of the chat are needed"):
         model.generate(**new, length=23)
+
+
+def test_a_cache_of_fixed_size_is_empty_after_a_call():
+    _, model = build("llama")
+    prompt, options = encode(PROMPTS[:1]), {"length": 11, "length_constraint": "exact", "do_sample": False}
+    cache = StaticCache(config=model.config, max_cache_len=64)
+    expected = model.generate(**prompt, **options)
+    for _ in range(2):  # nothing is left for the second call
+        out = model.generate(**prompt, **options, past_key_values=cache, disable_compile=True)
+        assert torch.equal(out, expected) and int(cache.get_seq_length()) == 0
 
 
 def test_the_length_of_a_right_padded_row_is_heard():

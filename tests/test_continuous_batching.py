@@ -90,7 +90,13 @@ def test_requests_with_and_without_a_length_get_what_generate_writes(model, alon
 
 def test_evicted_requests_go_on_where_they_were(model, alone, monkeypatch):
     evicted, create = [], RequestState.create_equivalent_initial_request
-    watched = lambda state: evicted.append(len(state.generated_tokens)) or create(state)  # noqa: E731
+    fields = RequestState.__dataclass_fields__.keys()
+
+    def watched(state):
+        evicted.append(len(state.generated_tokens))
+        assert vars(state).keys() <= fields  # the constraint writes nothing into the state of a request
+        return create(state)
+
     monkeypatch.setattr(RequestState, "create_equivalent_initial_request", watched)
     manager = manager_of(model, blocks=20, batch=32)
     add_length_constraint(manager, make_tokenizer())
@@ -139,5 +145,6 @@ def test_a_request_may_take_the_name_of_one_that_ended_and_a_running_manager_is_
             add_length_constraint(manager, make_tokenizer())
     finally:
         manager.stop()
-    # of ended requests nothing is kept
+    # of ended requests nothing is kept but the counts of the last step
+    assert manager.logit_processor.constraint.points.keys() == {"a"}
     assert not any(type(held) is RequestState for held in gc.get_objects())

@@ -3,6 +3,7 @@
 import copy
 import functools
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from transformers import GenerationConfig
 from transformers.cache_utils import DynamicLayer
 
 from hf_lenctrl import UnitTable
-from hf_lenctrl.generation import token_limit
+from hf_lenctrl.generation import FROM_CONFIG, Resolved, resolve, token_limit
 from hf_lenctrl.lengths import as_target
 
 
@@ -284,3 +285,32 @@ def test_the_default_limit_of_the_library_is_not_saved(tmp_path):
     model.generation_config.max_length = 21
     model.save_pretrained(tmp_path)
     assert GenerationConfig.from_pretrained(tmp_path).max_length == 21
+
+
+PLAIN = SimpleNamespace(length_controlled=False, length_optional=False)
+NEEDS = SimpleNamespace(length_controlled=True, length_optional=False)
+TAKES = SimpleNamespace(length_controlled=True, length_optional=True)
+OWN = {"length": 30, "length_constraint": "exact", "length_tolerance": 0.1}
+RESOLVED = [
+    # model, defaults, (length, constraint, tolerance) of the call -> the options in force
+    (PLAIN, {}, (FROM_CONFIG, FROM_CONFIG, None), Resolved("stock")),
+    (PLAIN, {}, (9, FROM_CONFIG, None), Resolved("stock", 9)),  # refused: nothing would use it
+    (PLAIN, {}, (9, "max", None), Resolved("length", 9, None, "max")),
+    (PLAIN, OWN, (FROM_CONFIG, FROM_CONFIG, None), Resolved("length", 30, None, "exact", 0.1)),
+    (PLAIN, OWN, (FROM_CONFIG, None, None), Resolved("stock")),
+    (PLAIN, OWN, (FROM_CONFIG, "max", None), Resolved("length", 30, None, "max")),
+    (NEEDS, OWN, (None, FROM_CONFIG, None), Resolved("length")),  # refused: it needs a length
+    (NEEDS, OWN, (FROM_CONFIG, None, None), Resolved("length", 30)),
+    (NEEDS, OWN, (12, FROM_CONFIG, 3), Resolved("length", 12, None, "exact", 3)),
+    (NEEDS, {}, ({"word": 4, "character": 20}, FROM_CONFIG, None), Resolved("length", 20, ("word", 4), "max")),
+    (TAKES, OWN, (None, FROM_CONFIG, None), Resolved("none")),
+    (TAKES, OWN, (0, FROM_CONFIG, None), Resolved("none", 0)),
+    (TAKES, OWN, (0, "max", None), Resolved("length", 0, None, "max")),
+    (TAKES, OWN, (FROM_CONFIG, FROM_CONFIG, None), Resolved("length", 30, None, "exact", 0.1)),
+]
+
+
+@pytest.mark.parametrize("config, defaults, call, expected", RESOLVED)
+def test_the_options_of_a_call_are_resolved_without_a_model(config, defaults, call, expected):
+    defaults = dict.fromkeys(OWN) | defaults
+    assert resolve(config, defaults, "character", *call) == expected

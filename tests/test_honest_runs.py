@@ -17,7 +17,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from hf_lenctrl.card import minimal_card
 from hf_lenctrl.commands import checkpoints, evaluate, generate
-from hf_lenctrl.commands.arguments import DataArguments, ModelArguments, parse_arguments
+from hf_lenctrl.commands.arguments import DataArguments, ModelArguments, parse_specified
 from hf_lenctrl.commands.models import limits
 from hf_lenctrl.evaluation.metrics import lead, rouge_metrics, text_quality
 from hf_lenctrl.training.model_card import TrainingRun, model_card
@@ -266,7 +266,8 @@ def test_targets_are_no_longer_than_the_decoder(trained, tmp_path):
 
     def found(**options):
         argv = as_options({"model_name_or_path": base, "train_file": "x.jsonl", **options})
-        return limits(*parse_arguments((ModelArguments, DataArguments), argv), None)
+        arguments, specified = parse_specified((ModelArguments, DataArguments), argv)
+        return limits(*arguments, None, specified)
 
     assert found() == (40, 40) and found(max_target_length=30) == (40, 30)
     with pytest.raises(ValueError, match="--max_target_length 41, but the decoder of .* has 40 positions"):

@@ -8,11 +8,10 @@ import sys
 import pytest
 import torch
 from recipe_runs import ROOT, load_script
-from test_causal import build, build_plain, make_tokenizer
+from test_causal import build_plain, make_tokenizer
 
 from hf_lenctrl.engines.json_places import Bounds, Places, Reader
 from hf_lenctrl.engines.json_strings import JsonStringsLogitsProcessor, StringVocabulary
-from hf_lenctrl.length_units import UnitTable
 
 
 PAGE = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
@@ -251,70 +250,6 @@ def test_a_prompt_that_is_counted_is_refused():
         write(6, "prompt", "o")
 
 
-SHORT_AND_LONG = {
-    "type": "object",
-    "properties": {"a": {**TEXT, "maxLength": 9}, "b": {**TEXT, "maxLength": 4}},
-    "required": ["a", "b"],
-    "additionalProperties": False,
-}
-
-
-@needs_xgrammar
-def test_progress_starts_anew_in_each_string():
-    tokenizer = make_tokenizer()
-    names = dict(zip(StringVocabulary(tokenizer).data, range(len(tokenizer)), strict=True))
-    ids = torch.tensor([[5, 5, *(names[bytes([byte])] for byte in '{"a": "xé\\n", "b": "xé"}'.encode())]])
-    process = JsonStringsLogitsProcessor(SHORT_AND_LONG, tokenizer, prompt_length=2)
-    progress, length = process.progress_and_length(ids)
-    outside = [-1] * 8  # the prompt and `{"a": `; `", "b": `
-    assert progress.tolist() == [[*outside, 0, 1, 2, 2, 3, 3, *outside, 0, 1, 2, 2, -1, -1]]
-    assert length.tolist() == [[0] * 8 + [9] * 6 + [0] * 8 + [4] * 4 + [0, 0]]
-    answer = UnitTable.from_tokenizer(tokenizer, "character").progress(ids[:, 9:12])  # of an answer that is no JSON
-    assert progress[0, 9:12].tolist() == progress[0, 23:26].tolist() == answer[0].tolist()
-    process.progress_and_length(ids[:, :1])  # a part of the prompt
-    assert [x.tolist() for x in process.progress_and_length(ids[:, :2])] == [[[-1, -1]], [[0, 0]]]
-
-
-def written(model, told=False, **options):
-    """What a model generates of two strings, and with which scores; `told` gives it their lengths."""
-    prompt = make_tokenizer()(["a small editor"] * 2, return_tensors="pt")["input_ids"]
-    process = JsonStringsLogitsProcessor(SHORT_AND_LONG, make_tokenizer(), prompt_length=prompt.shape[1])
-    options |= {"max_new_tokens": 80, "return_dict_in_generate": True, "output_logits": True, "output_scores": True}
-    options |= {"length": process} if told else {}
-    return model.generate(prompt, logits_processor=[process], **options)
-
-
-@needs_xgrammar
-def test_a_controlled_model_reads_the_same_step_by_step_and_at_once():
-    _, model = build("llama", max_position_embeddings=256)
-    torch.manual_seed(0)
-    out = written(model, told=True, do_sample=True)
-    columns = out.sequences.shape[1] - len(out.logits)
-    process = JsonStringsLogitsProcessor(SHORT_AND_LONG, make_tokenizer(), prompt_length=columns)
-    progress, length = process.progress_and_length(out.sequences)
-    with torch.no_grad():
-        once = model(out.sequences, progress=progress, length=length).logits[:, columns - 1 : -1]
-        plain = model.language_model(out.sequences).logits[:, columns - 1 : -1]
-    assert torch.allclose(once, torch.stack(out.logits, dim=1), atol=2e-4)
-    assert not torch.allclose(once, plain, atol=1e-2)
-    beams = [written(model, told=True, do_sample=False, num_beams=3, use_cache=cache) for cache in (True, False)]
-    assert torch.equal(beams[0].sequences, beams[1].sequences)
-
-
-@needs_xgrammar
-def test_before_training_a_controlled_model_writes_the_json_of_the_plain_one():
-    plain, model = build("llama", zero=True, max_position_embeddings=256)
-    expected, found = written(plain, do_sample=False), written(model, told=True, do_sample=False)
-    assert torch.equal(found.sequences, expected.sequences)
-    assert torch.equal(torch.stack(found.scores), torch.stack(expected.scores))  # and so the masks
-
-
-@needs_xgrammar
-def test_a_model_that_counts_other_units_is_refused():
-    with pytest.raises(ValueError, match="the lengths are in characters, the model counts tokens; leave length out"):
-        written(build("llama", unit="token")[1], told=True)
-
-
 @pytest.mark.slow
 @needs_xgrammar
 def test_the_examples_of_the_page_run(tmp_path, capsys):
@@ -322,7 +257,7 @@ def test_the_examples_of_the_page_run(tmp_path, capsys):
         pytest.skip(f"missing: {', '.join(missing)}")
     base = load_script("recipes/causal/smollm2.py").make_base(tmp_path / "smollm2")
     examples, names = re.findall(r"^```py\n(.*?)^```\s+```text\n(.*?)^```", PAGE, flags=re.M | re.S), {}
-    assert len(examples) == PAGE.count("```py\n") == 2
+    assert len(examples) == PAGE.count("```py\n") == 1
     for code, claimed in examples:
         exec(code.replace("HuggingFaceTB/SmolLM2-135M-Instruct", str(base)), names)
         assert capsys.readouterr().out == claimed

@@ -18,6 +18,7 @@ from hf_lenctrl.inference.request import Call
 
 
 SCRIPT = """
+import torch
 from transformers import MarianMTModel
 
 import hf_lenctrl
@@ -41,6 +42,16 @@ hf_lenctrl.add_length_control(plain)  # error: without the tokenizer
 controlled: hf_lenctrl.LenCtrlMarianMTModel = hf_lenctrl.add_length_control(plain, tokenizer=None, length_unit="word")
 other: hf_lenctrl.LenCtrlBartModel = hf_lenctrl.add_length_control(plain, tokenizer=None)  # error
 hf_lenctrl.lenght_metrics  # error
+table = hf_lenctrl.UnitTable.from_tokenizer(None, "character")
+units: torch.Tensor = table.weights
+counted: torch.Tensor = table.count(units)
+text: str = table.weights  # error
+table.wieghts + 1  # error
+own: hf_lenctrl.UnitTable = controlled.unit_table
+number: int = controlled.unit_table  # error
+process = hf_lenctrl.LengthConstraintLogitsProcessor(table, [40, 75], "exact", eos_token_id=0, max_length=90)
+hf_lenctrl.LengthConstraintLogitsProcessor(table, 75, eos=0)  # error
+hf_lenctrl.LengthConstraintLogitsProcessor("character", 75, eos_token_id=0)  # error
 """
 
 

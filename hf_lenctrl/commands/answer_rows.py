@@ -1,7 +1,6 @@
 """Rows of prompts and answers, or of chats, as token ids and labels."""
 
 import logging
-from typing import Any
 
 import datasets
 
@@ -87,7 +86,7 @@ def _by_difference(messages: list[dict], tokenizer) -> dict[str, list[int]]:
     """
     prompt = tokenizer.apply_chat_template(messages[:-1], tokenize=False, add_generation_prompt=True)
     whole, text = tokenizer.apply_chat_template(messages, tokenize=False), messages[-1]["content"]
-    behind: Any = whole[len(prompt) :] if whole.startswith(prompt) else ""
+    behind = whole[len(prompt) :] if whole.startswith(prompt) else ""
     before, found, rest = behind.partition(text.strip()) if isinstance(text, str) and text.strip() else ("", "", "")
     ends = [token for token in tokenizer.all_special_tokens if rest.lstrip().startswith(token)]
     if not found or before.strip() or not ends:

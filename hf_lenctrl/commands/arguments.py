@@ -37,13 +37,17 @@ def option(default: Any, help: str, choices: Iterable | None = None) -> Any:
     return field(default=default, metadata=metadata)
 
 
+@dataclass(frozen=True)
+class Specified:
+    """The names of the options that a user set: in a recipe or on the command line, and on the command line alone."""
+
+    anywhere: frozenset[str] = frozenset()
+    on_command_line: frozenset[str] = frozenset()
+
+
 @dataclass
 class ModelArguments:
     """The model to train: a saved one to go on with, or the shape of a new one."""
-
-    # names of the options that the user set: all of them, and only those on the command line
-    given: frozenset[str] = field(default=frozenset(), init=False)
-    typed: frozenset[str] = field(default=frozenset(), init=False)
 
     model_name_or_path: str | None = option(None, "Checkpoint to train further; a plain one: length_encoding none")
     base_model: str | None = option(None, "Plain BART, mBART, Pegasus, Marian, M2M100, NLLB, T5 to add length control")
@@ -200,32 +204,39 @@ def parse_arguments(
     the command line overrides the YAML. Raise `ValueError` for unknown keys of the YAML, and if `output_dir`, or an
     option that the YAML calls `required`, is missing.
     """
-    typed = list(sys.argv[1:] if argv is None else argv)
+    return parse_specified(classes, argv, description)[0]
+
+
+def parse_specified(
+    classes: Sequence[type], argv: Sequence[str] | None = None, description: str | None = None
+) -> tuple[tuple, Specified]:
+    """Return the instances, see `parse_arguments`, and the names of the options that the user set."""
+    on_line = list(sys.argv[1:] if argv is None else argv)
     types: Any = list(classes)
     parser = CommandParser(types, description=description, usage="%(prog)s [recipe] [--option value ...]")
     # without it Trainer would use its default folder, the same for every run
     required = {f.name for cls in classes for f in fields(cls)} & {"output_dir"}
-    words = typed
-    if typed and not typed[0].startswith("-"):
-        path, *typed = typed
-        words = [*_words_of(find_recipe(path), parser, required), *typed]
-    given, by_hand = (
-        frozenset(word[2:].partition("=")[0].replace("-", "_") for word in each if word.startswith("--"))
-        for each in (words, typed)
-    )
+    words = on_line
+    if on_line and not on_line[0].startswith("-"):
+        path, *on_line = on_line
+        words = [*_words_of(find_recipe(path), parser, required), *on_line]
+    specified = Specified(_names(words), _names(on_line))
     *parsed, rest = parser.parse_args_into_dataclasses(args=words, return_remaining_strings=True)
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    if "model_name_or_path" in by_hand:
+    if "model_name_or_path" in specified.on_command_line:
         required.discard("base_model")  # a model that the run continues to train has a base already
-    if missing := sorted(required - given):
+    if missing := sorted(required - specified.anywhere):
         raise ValueError(f"{missing[0]} is required; give --{missing[0]}, or a line of it in your own recipe")
     for value in [getattr(part, name, None) for part in parsed for name in MODELS]:
         if value is not None:
             model_name(value)
-    if hasattr(parsed[0], "given"):
-        parsed[0].given, parsed[0].typed = given, by_hand
-    return tuple(parsed)
+    return tuple(parsed), specified
+
+
+def _names(words: Sequence[str]) -> frozenset[str]:
+    """Return the names of the options among the words of a command line."""
+    return frozenset(word[2:].partition("=")[0].replace("-", "_") for word in words if word.startswith("--"))
 
 
 def given_options(argv: Sequence[str] | None = None) -> dict[str, str]:

@@ -34,7 +34,7 @@ from ..training.collator import DataCollatorForAnswers
 from ..training.model_card import TrainingRun
 from ..training.trainer import ResumableTrainer, range_of
 from .answer_rows import load_answers
-from .arguments import option, parse_arguments
+from .arguments import given_options, option, parse_arguments
 from .record import begun
 from .run import fit, publish, set_up
 
@@ -49,10 +49,6 @@ _OWN_SETTINGS = "overshoot_share no_length_share projection_lr_factor lora_r lor
 @dataclass
 class CausalArguments:
     """The base, the rows, and how a causal model learns the length."""
-
-    # names of the options that the user set: all of them, and only those on the command line
-    given: frozenset[str] = field(default=frozenset(), init=False)
-    typed: frozenset[str] = field(default=frozenset(), init=False)
 
     base_model: str = field(metadata={"help": "Plain causal model to start from"})
     train_file: str = field(metadata={"help": "Rows: json, jsonl, csv or parquet (.gz too)"})
@@ -116,8 +112,9 @@ def build(options: CausalArguments, args, tokenizer, rows: Dataset):
     if options.length_encoding == "none":
         model = plain
     else:
-        control: Any = {"length_encoding": options.length_encoding, "length_unit": options.length_unit}
-        model = add_length_control(plain, tokenizer=tokenizer, **control)
+        model = add_length_control(
+            plain, tokenizer=tokenizer, length_encoding=options.length_encoding, length_unit=options.length_unit
+        )
         model.config.trained_lengths = trained_lengths(model, tokenizer, rows, options.length_from)
         if options.no_length_share:
             model.make_length_optional()
@@ -174,9 +171,9 @@ def make_trainer(options: CausalArguments, args, tokenizer) -> ResumableTrainer:
         rows = {name: load_answers(file, tokenizer, options.max_length) for name, file in files.items() if file}
     model = build(options, args, tokenizer, rows["train"])
     collator, train_collator = DataCollatorForSeq2Seq(pads_right), None
-    draws: Any = {name: getattr(options, name) for name in ("overshoot_share", "no_length_share")}
+    draws: dict[str, Any] = {name: getattr(options, name) for name in ("overshoot_share", "no_length_share")}
     if any(draws.values()) or options.length_from is not None:
-        own: Any = {"table": UnitTable.from_tokenizer(tokenizer, options.length_unit), "seed": args.seed}
+        own: dict[str, Any] = {"table": UnitTable.from_tokenizer(tokenizer, options.length_unit), "seed": args.seed}
         own["length_from"] = options.length_from
         train_collator = DataCollatorForAnswers(pads_right, **own, **draws)
         collator = collator if options.length_from is None else DataCollatorForAnswers(pads_right, **own)
@@ -201,7 +198,7 @@ def card_of(options: CausalArguments, args, trainer: ResumableTrainer, history) 
     settings |= {"length_from": options.length_from} if options.length_from is not None else {}
     settings |= {name: args.to_dict()[name] for name in _SETTINGS} | {"processes": args.world_size}
     del settings["num_train_epochs" if args.max_steps > 0 else "max_steps"]  # the other option overrides this one
-    rows: Any = {"train": trainer.train_dataset, "validation": trainer.eval_dataset}
+    rows: dict[str, Any] = {"train": trainer.train_dataset, "validation": trainer.eval_dataset}
     empty: dict[str, Any] = {"tests": {}, "outputs": {}, "sources": [], "references": []}
     return TrainingRun(
         **empty,
@@ -227,7 +224,7 @@ def merge(trainer: ResumableTrainer) -> None:
 def parse(argv=None) -> tuple[CausalArguments, TrainingArguments]:
     """Parse the options of a run; batches are grouped by length unless the options set another strategy."""
     options, args = parse_arguments((CausalArguments, TrainingArguments), argv, __doc__)
-    if "train_sampling_strategy" not in options.given:
+    if "train_sampling_strategy" not in given_options(argv):
         args.train_sampling_strategy = "group_by_length"  # a third of a random batch is padding
     return options, args
 

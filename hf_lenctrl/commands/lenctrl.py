@@ -68,7 +68,7 @@ def _is_refusal(error: Exception) -> bool:
     if isinstance(error, StrictDataclassError):
         return True
     frames = traceback.extract_tb(error.__traceback__)
-    ours = PACKAGE in Path(frames[-1].filename).parents or any(frame.name == "parse_arguments" for frame in frames)
+    ours = PACKAGE in Path(frames[-1].filename).parents or any(frame.name == "parse_specified" for frame in frames)
     return isinstance(error, (OSError, ModuleNotFoundError)) or isinstance(error, _REFUSALS) and ours
 
 

@@ -24,7 +24,7 @@ from ..length_tokens import LengthTokens
 from ..modeling_lenctrl import LenCtrlBartForConditionalGeneration, LenCtrlMarianMTModel
 from ..training import initialize_weights
 from ..training.tokenizer import train_marian_tokenizer
-from .arguments import DataArguments, ModelArguments, RunArguments
+from .arguments import DataArguments, ModelArguments, RunArguments, Specified
 from .data import fit_length_tokens
 from .locking import kept
 from .recipes import did_you_mean
@@ -57,7 +57,9 @@ _TOKENIZER = ("vocab_size", "target_vocabulary", "byte_fallback")
 DRAWS = ("length_noise", "overshoot_share", "no_length_share")
 
 
-def check_options(args: ModelArguments, data_args: DataArguments, run_args: RunArguments) -> None:
+def check_options(
+    args: ModelArguments, data_args: DataArguments, run_args: RunArguments, specified: Specified
+) -> None:
     """Refuse options that a run would ignore: another shape or method than the checkpoint's, or an unused option."""
     name, config = _checkpoint(args)
     controlled = hasattr(config, "length_encoding")
@@ -66,7 +68,7 @@ def check_options(args: ModelArguments, data_args: DataArguments, run_args: RunA
             f"{name} has length control already; give it as --model_name_or_path {name}, not as --base_model"
         )
     if name is not None and (args.model_name_or_path is None or controlled or _stays_plain(args)):
-        _check_fixed(args, data_args, config)  # otherwise another check refuses it as a plain model
+        _check_fixed(args, data_args, config, specified)  # otherwise another check refuses it as a plain model
     tables = name is not None or args.length_encoding == "learned" or args.encoder_length_embedding
     reads_length = args.length_encoding != "none" or args.encoder_length_embedding or controlled
     reads_length = reads_length or name is not None and not _stays_plain(args)
@@ -78,7 +80,7 @@ def check_options(args: ModelArguments, data_args: DataArguments, run_args: RunA
         **{draw: (reads_length or not getattr(run_args, draw), "a model that is given the length") for draw in DRAWS},
     }
     for option, (is_used, needs) in used.items():
-        if option in args.typed and not is_used:
+        if option in specified.on_command_line and not is_used:
             raise ValueError(f"--{option} has no effect without {needs}; leave it out")
 
 
@@ -94,7 +96,7 @@ def _stays_plain(args: ModelArguments, length_tokens: LengthTokens | None = None
     return args.length_encoding == "none" and not any(ways)
 
 
-def _check_fixed(args: ModelArguments, data_args: DataArguments, config) -> None:
+def _check_fixed(args: ModelArguments, data_args: DataArguments, config, specified: Specified) -> None:
     """Refuse a shape or a method that differs from the checkpoint's."""
     has: dict[str, Any] = {"family": config.model_type.removeprefix("lenctrl_")}
     for option, fields in _SHAPE.items():
@@ -111,14 +113,15 @@ def _check_fixed(args: ModelArguments, data_args: DataArguments, config) -> None
     name = args.model_name_or_path or args.base_model
     record = kept(str(name), "run.json")
     before = json.loads(record.read_text(encoding="utf-8"))["options"] if record.is_file() else {}
-    given = {option: getattr(args, option, getattr(data_args, option, None)) for option in has if option in args.given}
+    names = has.keys() & specified.anywhere
+    given = {option: getattr(args, option, getattr(data_args, option, None)) for option in has if option in names}
     wrong = {option: value for option, value in given.items() if value not in (has[option], before.get(option))}
     if wrong:
         options = ", ".join(f"--{option} {value} ({has[option]})" for option, value in wrong.items())
         raise ValueError(f"{name} keeps its shape and its method, which stand in brackets; leave out {options}")
 
 
-def limits(args: ModelArguments, data_args: DataArguments, tokenizer) -> tuple[int, int]:
+def limits(args: ModelArguments, data_args: DataArguments, tokenizer, specified: Specified) -> tuple[int, int]:
     """
     Return the limits of sources, which are cut, and of targets, which are dropped, in tokens: the arguments' limits,
     by default at most the checkpoint's number of positions. Raise `ValueError` for a limit over that number.
@@ -132,7 +135,7 @@ def limits(args: ModelArguments, data_args: DataArguments, tokenizer) -> tuple[i
         raise ValueError(f"--max_source_length {read}, but the encoder of {name} reads {positions} tokens; give less")
     if positions is None or most <= positions or not getattr(config, "absolute_positions", True):
         return read, most
-    if "max_target_length" in args.given:
+    if "max_target_length" in specified.anywhere:
         raise ValueError(f"--max_target_length {most}, but the decoder of {name} has {positions} positions; give less")
     return read, positions
 
@@ -149,7 +152,7 @@ def load_tokenizer(args: ModelArguments, texts: Mapping[str, Sequence[str]], out
 
     def train(folder: Path) -> None:
         logger.info("training a tokenizer: %d source subwords, %s target", args.vocab_size, args.target_vocabulary)
-        shape: Any = {name: getattr(args, name) for name in _TOKENIZER}
+        shape: dict[str, Any] = {name: getattr(args, name) for name in _TOKENIZER}
         train_marian_tokenizer(texts["source"], texts["target"], folder, **shape)
 
     return tokenizer_of(trained_tokenizer(output_dir, train))
@@ -168,13 +171,13 @@ def language_id(tokenizer, code: str) -> int:
 def unit_and_tokens(model_args: ModelArguments, data_args: DataArguments, rows: Dataset, tokenizer):
     """Return the unit that the run counts, and its length tokens: from the continued checkpoint, or the arguments."""
     name = model_args.model_name_or_path
-    saved: Any = None if name is None else AutoConfig.from_pretrained(name)
+    saved = None if name is None else AutoConfig.from_pretrained(name)
     unit, given = getattr(saved, "length_unit", None), model_args.length_unit
     if unit is not None and given not in (None, unit):
         raise ValueError(f"{name} counts {unit}s, got --length_unit {given}; leave it out")
     unit = model_args.length_unit = unit or given or "character"
-    if getattr(saved, "length_tokens", None) is not None:
-        return unit, LengthTokens(**saved.length_tokens)
+    if (tokens := getattr(saved, "length_tokens", None)) is not None:
+        return unit, LengthTokens(**tokens)
     return unit, None if data_args.length_tokens is None else fit_length_tokens(rows, tokenizer, unit, data_args)
 
 
@@ -248,7 +251,7 @@ def _new_model(args: ModelArguments, tokenizer, max_positions: int, length_token
     if not plain:  # a model without a length encoding needs positions
         control["absolute_positions"] = args.absolute_positions or args.length_encoding == "none"
         control["length_unit"] = args.length_unit or "character"
-    model: Any = model_class(config_class(**_shape(args, tokenizer, max_positions), **control))
+    model = model_class(config_class(**_shape(args, tokenizer, max_positions), **control))
     if not plain:
         model.set_unit_table(tokenizer)
     if (args.family, True) in CLASSES:  # the papers' baselines initialize their own weights

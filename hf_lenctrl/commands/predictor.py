@@ -112,8 +112,8 @@ def load_tokenizer(args: PredictorArguments, texts, output_dir: str):
     """Load the encoder's tokenizer or that of the continued run, or train one on the sources."""
 
     def train(folder: Path) -> None:
-        size: Any = args.vocab_size  # a new encoder has this option
-        train_bert_tokenizer(texts, size).save_pretrained(folder)
+        assert args.vocab_size is not None  # a new encoder has this option
+        train_bert_tokenizer(texts, args.vocab_size).save_pretrained(folder)
 
     name = args.encoder_name_or_path or trained_tokenizer(output_dir, train)
     return tokenizer_of(name, padding_side="right")  # the predictor reads the first position
@@ -121,7 +121,8 @@ def load_tokenizer(args: PredictorArguments, texts, output_dir: str):
 
 def new_encoder(args: PredictorArguments, tokenizer, data_args: DataArguments) -> BertModel:
     """Build a BERT encoder of the given shape with random weights."""
-    width: Any = args.d_model
+    width = args.d_model
+    assert width is not None  # a new encoder has this option
     shape: dict[str, Any] = {"num_hidden_layers": args.layers, "hidden_size": width, "intermediate_size": 4 * width}
     shape |= {"num_attention_heads": args.attention_heads, "pad_token_id": tokenizer.pad_token_id}
     positions = max(512, data_args.max_source_length or 0)
@@ -232,7 +233,7 @@ def main(argv=None) -> dict:
         with args.main_process_first(desc="data"):
             splits = measure(load_splits(data_args), model_args, data_args)
             tokenizer = load_tokenizer(model_args, splits["train"]["source"], args.output_dir)
-        encoder: Any = model_args.encoder_name_or_path or new_encoder(model_args, tokenizer, data_args)
+        encoder = model_args.encoder_name_or_path or new_encoder(model_args, tokenizer, data_args)
         unit, lengths = model_args.length_unit, splits["train"]["labels"][:]
         model = LengthPredictor.from_encoder(encoder, lengths, length_unit=unit, dropout=model_args.dropout)
         model.config.pad_token_id = tokenizer.pad_token_id  # otherwise Trainer sets it and warns

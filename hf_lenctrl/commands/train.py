@@ -10,6 +10,7 @@ causal language model has options of its own: `lenctrl train causal/acl --help`.
 
 import json
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import partial
 from importlib.util import find_spec
@@ -28,7 +29,7 @@ from ..training.collator import DataCollatorForLengthControl
 from ..training.model_card import TrainingRun
 from ..training.trainer import LengthControlTrainer
 from . import causal
-from .arguments import DataArguments, ModelArguments, RunArguments, given_options, parse_arguments
+from .arguments import DataArguments, ModelArguments, RunArguments, Specified, given_options, parse_specified
 from .checkpoints import keep_better
 from .data import leave_out_lengths, load_splits, tokenize
 from .models import DRAWS, add_length_predictor, build_model, check_options, limits, load_tokenizer, unit_and_tokens
@@ -57,12 +58,12 @@ class Data:
     limits: tuple[int, int]  # of sources and of targets, in tokens
 
 
-def load_data(model_args: ModelArguments, data_args: DataArguments, args) -> Data:
+def load_data(model_args: ModelArguments, data_args: DataArguments, args, specified: Specified) -> Data:
     """Load, split and tokenize the rows; write the test rows to `test.jsonl`, for `lenctrl generate`."""
     splits = load_splits(data_args)
     with args.main_process_first(desc="tokenizer"):
         tokenizer = load_tokenizer(model_args, splits["train"], args.output_dir)
-    data_args.max_source_length, data_args.max_target_length = limits(model_args, data_args, tokenizer)
+    data_args.max_source_length, data_args.max_target_length = limits(model_args, data_args, tokenizer, specified)
     unit, tokens = unit_and_tokens(model_args, data_args, splits["train"], tokenizer)
     if data_args.unseen_lengths:
         splits["train"] = leave_out_lengths(splits["train"], tokenizer, unit, data_args.unseen_lengths)
@@ -79,7 +80,8 @@ def load_data(model_args: ModelArguments, data_args: DataArguments, args) -> Dat
 
 def load_model(model_args: ModelArguments, data_args: DataArguments, run_args: RunArguments, args, data: Data):
     """Build the model to train, and save its length predictor beside it."""
-    source: Any = data_args.max_source_length
+    source = data_args.max_source_length
+    assert source is not None  # `load_data` has set it
     positions = max(512, source + 1, data_args.max_target_length + 1)
     model = build_model(model_args, data.tokenizer, max_positions=positions, length_tokens=data.length_tokens)
     add_length_predictor(model, run_args.length_predictor, args.output_dir, args.should_save)
@@ -221,7 +223,8 @@ def main(argv=None) -> dict:
     """Run the recipe and return the metrics, which it also writes to `<output_dir>/all_results.json`."""
     if is_causal(given_options(argv)):
         return causal.main(argv)
-    return run(*parse_arguments(CLASSES, argv, __doc__))
+    arguments, specified = parse_specified(CLASSES, argv, __doc__)
+    return run(*arguments, specified=specified)
 
 
 def is_causal(given: dict[str, str]) -> bool:
@@ -250,14 +253,22 @@ def is_causal(given: dict[str, str]) -> bool:
     return found
 
 
-def run(model_args, data_args, run_args: RunArguments, args, trainer_class: Any = LengthControlTrainer) -> dict:
+def run(
+    model_args,
+    data_args,
+    run_args: RunArguments,
+    args,
+    trainer_class: Callable[..., LengthControlTrainer] = LengthControlTrainer,
+    *,
+    specified: Specified,
+) -> dict:
     """Train, test, and write the card. `trainer_class` is called like `LengthControlTrainer` to build the Trainer."""
     set_up(args)  # logging must be set up first
     check_before(run_args, args)
-    check_options(model_args, data_args, run_args)
+    check_options(model_args, data_args, run_args, specified)
     args.predict_with_generate = True  # the lengths of generated texts are measured
     with begun(args, model_args, data_args, run_args) as record:
-        data = load_data(model_args, data_args, args)
+        data = load_data(model_args, data_args, args, specified)
         rows = {name: len(split) for name, split in data.tokenized.items()}
         model = load_model(model_args, data_args, run_args, args, data)
         trainer = make_trainer(model, run_args, args, data, trainer_class)

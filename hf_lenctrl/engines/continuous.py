@@ -58,11 +58,15 @@ def add_length_constraint(manager: ContinuousBatchingManager, tokenizer, length_
     manager.logit_processor = _Processors(constraint, manager.logit_processor)
 
 
+_START = Point(0, 0, 0)
+
+
 class LengthConstraint(ContinuousBatchingLogitsProcessor):
     """
     A logits processor that keeps outputs within or at the requested lengths, in any unit, by masking logits.
 
-    The count of a request is stored in the request's state. So it is copied and deleted with the state.
+    A count is kept from one step to the next, by the name of the request. A request that was not in the last step is
+    counted from its start: it is new or a copy, or it was evicted.
     """
 
     supported_kwargs: dict[str, type] = dict.fromkeys(FIELDS, object)  # `check` checks their values
@@ -72,6 +76,7 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
         self.tokenizer, self.vocab_size, self.eos, self.device = tokenizer, vocab_size, eos, device
         self.counters: dict[str, Counter] = {}
         self.rows: list[Row] = []
+        self.points: dict[str, Point] = {}  # request of the last step -> its text so far
 
     def count(self, unit: str) -> None:
         """Build the table of a unit; raise `ValueError` if the tokenizer cannot count the unit."""
@@ -95,20 +100,20 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
 
     def prepare_tensor_args(self, requests_with_new_token: list[FutureRequestState]) -> torch.Tensor:
         """Count the new tokens; the first rows of the logits are those of the requests, in their order."""
-        rows = (self._row(index, request.state) for index, request in enumerate(requests_with_new_token))
+        known, self.points = self.points, {}
+        rows = (self._row(index, request.state, known) for index, request in enumerate(requests_with_new_token))
         self.rows = [row for row in rows if row is not None]
         return torch.empty(0, dtype=torch.int32)
 
-    def _row(self, index: int, state: RequestState) -> Row | None:
-        held = vars(state)
-        if "length_asked" not in held:
-            held |= {"length_asked": Asked.of(state.logit_processor_kwargs), "length_point": Point(0, 0, 0)}
-        if (asked := held["length_asked"]) is None:
+    def _row(self, index: int, state: RequestState, known: dict[str, Point]) -> Row | None:
+        if (asked := Asked.of(state.logit_processor_kwargs)) is None:
             return None
         written = state.to_generation_output().generated_tokens  # these include the tokens before an eviction
         before = len(written) - len(state.generated_tokens)
-        point = self.counters[asked.unit].after(held["length_point"], written[held["length_point"].tokens :])
-        held["length_point"] = point
+        point = known.get(state.request_id, _START)
+        point = _START if len(written) < point.tokens else point  # another request has taken the name
+        point = self.counters[asked.unit].after(point, written[point.tokens :])
+        self.points[state.request_id] = point
         limit = 2**31 if state.max_new_tokens is None else before + state.max_new_tokens
         return Row(index, asked, point, _ids(state.eos_token_id) or self.eos, limit)
 

@@ -108,8 +108,7 @@ class Places:
                 found.append(f"{pointer}/properties/{_escape(key)}" if known else f"{pointer}/additionalProperties")
             else:
                 first = "prefixItems" if "prefixItems" in node else "items"
-                listed: Any = node.get(first)
-                listed = listed if isinstance(listed, list) else []
+                listed = schemas if isinstance(schemas := node.get(first), list) else []
                 rest = "items" if first == "prefixItems" else "additionalItems" if listed else "items"
                 found.append(f"{pointer}/{first}/{key}" if key < len(listed) else f"{pointer}/{rest}")
         return self._place(found)
@@ -250,15 +249,6 @@ class Reader:
     def where(self) -> tuple:
         """Return the part of the state that decides which tokens may follow outside of strings."""
         return (tuple(self.stack), self.expects_key)
-
-    @property
-    def told(self) -> tuple[int, int]:
-        """
-        Return the input of a length-controlled model: the characters of the string so far and its `maxLength`; -1 and
-        0 outside of strings and without a `maxLength`.
-        """
-        high = self.bounds.high if self.inside else None
-        return (self.count, high) if high else (-1, 0)
 
     def read(self, data: bytes) -> None:
         """Read more bytes."""

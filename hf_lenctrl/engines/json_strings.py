@@ -129,13 +129,13 @@ def _vocabulary(tokenizer) -> StringVocabulary:
 
 
 class _Row:
-    """An output so far: its state in the grammar and in the schema, and the model's inputs at its entries."""
+    """An output so far: its state in the grammar and in the schema."""
 
-    def __init__(self, matcher, reader: Reader, told: Sequence[tuple[int, int]] = ()):
-        self.matcher, self.reader, self.told = matcher, reader, list(told)
+    def __init__(self, matcher, reader: Reader):
+        self.matcher, self.reader = matcher, reader
 
     def copy(self) -> "_Row":
-        return _Row(self.matcher.fork(), self.reader.copy(), self.told)
+        return _Row(self.matcher.fork(), self.reader.copy())
 
 
 class JsonStringsLogitsProcessor(LogitsProcessor):
@@ -147,9 +147,6 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
     are too long are masked, and the closing quote is masked until the string is long enough. An escape (`\\n`,
     `\\u00e9`) is one character. If the model's first choice is too long, the string ends. If it ends within a word,
     `finish` removes the unfinished word. Make one processor for each call of `generate`.
-
-    A length-controlled causal model that counts characters plans each string for its `maxLength` if it also gets the
-    processor as its length: `generate(prompt, length=process, logits_processor=[process])`.
 
     Args:
         schema (`dict`): A JSON Schema.
@@ -163,7 +160,6 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
     """
 
     supports_continuous_batching = False
-    unit = "character"
 
     def __init__(self, schema: dict[str, Any], tokenizer, *, prompt_length: int = 0, eos_token_id=None):
         try:
@@ -205,26 +201,10 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
                 self._mask(row, input_ids[i], scores[i : i + 1, :size])
         return scores
 
-    def progress_and_length(self, input_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """
-        Return progress and length of each id for `LenCtrlForCausalLM`, both `(rows, sequence_length)`: the characters
-        of its string so far, and the string's `maxLength`. Outside of strings, and without a `maxLength`, they are -1
-        and 0.
-        """
-        self._follow(input_ids)
-        told = torch.tensor([row.told for row in self.rows], dtype=torch.long, device=input_ids.device)
-        told = told.reshape(*self.written.shape, 2)  # the shape is right even if there are no ids yet
-        before = input_ids.shape[1] - told.shape[1]
-        progress, length = (torch.nn.functional.pad(x, (before, 0)) for x in told.unbind(-1))
-        progress[:, :before] = -1
-        return progress, length
-
     def _follow(self, input_ids: torch.Tensor) -> None:
-        """Read the ids that were emitted since the last step; two calls in one step are allowed."""
-        written, before = input_ids[:, self.prompt_length :], self.written
-        if not torch.equal(written, before):
-            self.written = written
-            self.rows = self._rows(before)
+        """Read the ids that were emitted since the last step."""
+        before, self.written = self.written, input_ids[:, self.prompt_length :]
+        self.rows = self._rows(before)
 
     def _rows(self, before: torch.Tensor) -> list[_Row]:
         """Return the outputs so far: each continues a row of the last step, or is read from its start."""
@@ -248,13 +228,11 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
 
     def _read(self, row: _Row, entry: int) -> None:
         if row.matcher.is_terminated():
-            row.told.append((-1, 0))
             return  # the rest is padding
         if not row.matcher.accept_token(entry):
             piece = self.vocabulary.pieces[entry] if entry < self.vocabulary.size else None
             raise ValueError(f"the output is no JSON of the schema at entry {entry} ({piece!r}); pass prompt_length")
         row.reader.read(self.vocabulary.data[entry])
-        row.told.append(row.reader.told)
 
     def _mask(self, row: _Row, ids: torch.Tensor, scores: torch.Tensor) -> None:
         vocabulary, reader = self.vocabulary, row.reader

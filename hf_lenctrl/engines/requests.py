@@ -128,8 +128,9 @@ class Counter:
     def process(self, constraint: str, eos: tuple[int, ...]) -> LengthConstraintLogitsProcessor:
         """Return the logits processor of a constraint and EOS ids, cached; its `constrain` takes the lengths."""
         if (key := (constraint, eos)) not in self.processes:
-            own: Any = {"eos_token_id": list(eos), "length_from": self.thoughts}
-            self.processes[key] = LengthConstraintLogitsProcessor(self.table, 1, constraint, **own)
+            self.processes[key] = LengthConstraintLogitsProcessor(
+                self.table, 1, constraint, eos_token_id=list(eos), length_from=self.thoughts
+            )
         return self.processes[key]
 
 

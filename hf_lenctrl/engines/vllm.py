@@ -127,9 +127,14 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
 
     def _drafted(self, ctx: LogitsContext, states: LogitsProcRequestState):
         """
-        Return the rows with a requested length, and the rows that must end. A row's token follows the token of the row
-        before it, if both rows belong to one request. Otherwise it follows a token of the last step; the text up to
-        each draft of that step is already counted, so any number of drafts may be accepted.
+        Return the rows with a requested length, and the rows that must end.
+
+        | row | its text so far |
+        |---|---|
+        | a part of a prompt | none: no token is sampled after it |
+        | the first token, or the first after an interruption | counted from the start of the output |
+        | the first of a step | that of a row of the last step, and one token: any number of drafts may be accepted |
+        | behind a draft | that of the row before it, and the draft |
         """
         rows: list[Row] = []
         ended: list[tuple[int, Request]] = []
@@ -141,17 +146,22 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
             if request.counter is None:
                 ended.append((index, request))
                 continue
-            point = request.points.get(position - 1)
+            known = request.points.get(position - 1)
             if local == 0:
                 request.points = {}
-            if point is None:  # this is the first token, or the first one after an interruption
-                tokens = states.all_token_ids.gpu[slot, : position + 1].tolist()
-                point, new = request.counter.start(tokens[:prompt]), tokens[prompt:]
+            if known is None:
+                point = self._recounted(request.counter, states.all_token_ids.gpu[slot, : position + 1], prompt)
             else:
-                new = [token]
-            request.points[position] = point = request.counter.after(point, new)
+                point = request.counter.after(known, [token])
+            request.points[position] = point
             rows.append(request.row(index, point, self.model_config.max_model_len - prompt))
         return rows, ended
+
+    @staticmethod
+    def _recounted(counter: Counter, ids: torch.Tensor, prompt: int) -> Point:
+        """Count a text from its start: ids `(positions,)`, of which the first `prompt` are the prompt."""
+        tokens = ids.tolist()
+        return counter.after(counter.start(tokens[:prompt]), tokens[prompt:])
 
     # Model runner V1
 

@@ -23,7 +23,7 @@ import torch
 from transformers import Seq2SeqTrainingArguments
 
 from hf_lenctrl.commands import train
-from hf_lenctrl.commands.arguments import DataArguments, ModelArguments, RunArguments, parse_arguments
+from hf_lenctrl.commands.arguments import DataArguments, ModelArguments, RunArguments, parse_specified
 from hf_lenctrl.evaluation.metrics import lead, rouge_scorer
 from hf_lenctrl.length_units import count_units
 from hf_lenctrl.training.trainer import LengthControlTrainer
@@ -151,8 +151,10 @@ class GolcTrainer(LengthControlTrainer):
 def main(argv=None) -> dict:
     """Run the recipe and return the metrics, like `lenctrl train`."""
     classes = (ModelArguments, DataArguments, GolcArguments, Seq2SeqTrainingArguments)
-    model_args, data_args, run_args, args = parse_arguments(classes, argv, __doc__)
-    return train.run(model_args, data_args, run_args, args, partial(GolcTrainer, options=run_args))
+    arguments, specified = parse_specified(classes, argv, __doc__)
+    model_args, data_args, run_args, args = arguments
+    trainer_class = partial(GolcTrainer, options=run_args)
+    return train.run(model_args, data_args, run_args, args, trainer_class, specified=specified)
 
 
 if __name__ == "__main__":
