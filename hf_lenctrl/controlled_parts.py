@@ -254,6 +254,7 @@ class LengthControlledDecoder(_Part, LengthSignal):
             lengths = required_length(length, config, embeds if progress is None else progress, self.training)  # (B,)
             embeds = self.add_signal(embeds, progress, lengths)
         elif encoding != "none":
+            assert isinstance(length, torch.Tensor) and pair_ids is not None
             lengths = required_length(length.flatten(), config, pair_ids.flatten(), self.training)  # (B * T,)
             embeds = self.add_signal(embeds, progress, lengths.view_as(pair_ids))
         if pair_ids is not None:

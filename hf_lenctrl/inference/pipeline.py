@@ -159,18 +159,18 @@ class LengthControlledGenerationPipeline(Pipeline):
         requests, has_lists = requests_of(
             call, prompts, is_single(inputs), self.model, self.tokenizer, self._predictors.predict
         )
-        call.check_streamer(requests)
         table = self._unit_table(call.unit)
         other = None if call.other is None else self._unit_table(call.other[0])
         plan = plan_of(call, self.model, self.tokenizer, table)
         jobs = plan.jobs(requests)
+        call.check_streamer(len(jobs))
         sizes = None if call.batch_tokens is None else self._sizes(prompts)
         show = len(jobs) > (call.batch_size or 32) if call.progress_bar is None else call.progress_bar
         with tqdm(total=len(jobs), desc="Generating", unit="text", disable=not show) as bar:
             for stage in plan.stages(jobs, requests):
                 for batch in batches(stage, plan, call, sizes):
                     encoded, rows = self._encode(batch)
-                    run = {"call": call, "plan": plan, "jobs": batch, "table": table, "other": other}
+                    run: dict[str, Any] = {"call": call, "plan": plan, "jobs": batch, "table": table, "other": other}
                     generated = self.forward(encoded, rows=rows, **run)
                     written = self.postprocess(generated, **run)
                     for k, job in enumerate(batch):
@@ -217,7 +217,7 @@ class LengthControlledGenerationPipeline(Pipeline):
             return None
         texts, tokens = [job.request.source.text for job in jobs], self._length_tokens
         counts = count_texts(self.tokenizer, texts, self.model.config.length_unit)
-        named = [tokens.token_for(job.planned, count) for job, count in zip(jobs, counts, strict=True)]
+        named = [tokens.token_for(job.planned or 0, count) for job, count in zip(jobs, counts, strict=True)]
         return [self.tokenizer.convert_tokens_to_ids(name) for name in named]
 
     def _add_scores(self, call: Call, requests: Sequence[Request], results: list[Any]) -> None:

@@ -236,12 +236,12 @@ class Call:
         """Number of outputs that are generated for each request; only some of them are returned."""
         return max(int(self.rerank), self.num_return_sequences)
 
-    def check_streamer(self, requests: Sequence[Request]) -> None:
+    def check_streamer(self, outputs: int) -> None:
         """Raise `ValueError` for a streamer with several outputs, or with an output that another text may replace."""
         if self.options.get("streamer") is None:
             return
-        if len(requests) > 1:
-            raise ValueError(f"a streamer takes one text of one length, got {len(requests)}; call once for each")
+        if outputs > 1:
+            raise ValueError(f"a streamer takes one text of one length, got {outputs}; call once for each")
         if self.on_low_score == "natural":
             raise ValueError("on_low_score='natural' replaces a text that was streamed; leave it or streamer out")
 

@@ -12,6 +12,7 @@ import argparse
 import importlib.util
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
@@ -41,8 +42,9 @@ def make_base(folder: str | Path) -> Path:
     source: dict = {"pretrained_model_name_or_path": file.parent, "gguf_file": file.name}
     tokenizer = AutoTokenizer.from_pretrained(**source)
     read = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
-    del read.config.quantization_config  # the new model has plain weights, which `read` cannot save
-    model = LlamaForCausalLM(read.config)
+    config: Any = read.config
+    del config.quantization_config  # the new model has plain weights, which `read` cannot save
+    model = LlamaForCausalLM(config)
     model.load_state_dict(read.state_dict())
     model.tie_weights()
     assert model.generation_config is not None
