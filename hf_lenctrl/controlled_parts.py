@@ -250,13 +250,14 @@ class LengthControlledDecoder(_Part, LengthSignal):
         if encoding == "none" and pair_ids is None:
             return super().forward(input_ids, inputs_embeds=inputs_embeds, **kwargs)
         embeds: Any = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds  # (B, T, d)
-        if encoding != "none" and pair_ids is None:
-            lengths = required_length(length, config, embeds if progress is None else progress, self.training)  # (B,)
+        if encoding != "none":
+            if pair_ids is None:
+                rows = embeds if progress is None else progress
+                lengths = required_length(length, config, rows, self.training)  # (B,)
+            else:
+                each: Any = length  # (B, T)
+                lengths = required_length(each.flatten(), config, pair_ids.flatten(), self.training).view_as(pair_ids)
             embeds = self.add_signal(embeds, progress, lengths)
-        elif encoding != "none":
-            assert isinstance(length, torch.Tensor) and pair_ids is not None
-            lengths = required_length(length.flatten(), config, pair_ids.flatten(), self.training)  # (B * T,)
-            embeds = self.add_signal(embeds, progress, lengths.view_as(pair_ids))
         if pair_ids is not None:
             embeds = self._with_positions_of_pairs(embeds, pair_ids, getattr(self, "embed_scale", 1.0))
         return super().forward(inputs_embeds=self._with_positions(embeds, input_ids, cache), **kwargs)
