@@ -255,8 +255,9 @@ class LengthControlledDecoder(_Part, LengthSignal):
                 rows = embeds if progress is None else progress
                 lengths = required_length(length, config, rows, self.training)  # (B,)
             else:
-                each: Any = length  # (B, T)
-                lengths = required_length(each.flatten(), config, pair_ids.flatten(), self.training).view_as(pair_ids)
+                assert isinstance(length, torch.Tensor)  # (B, T)
+                lengths = required_length(length.flatten(), config, pair_ids.flatten(), self.training)
+                lengths = lengths.view_as(pair_ids)
             embeds = self.add_signal(embeds, progress, lengths)
         if pair_ids is not None:
             embeds = self._with_positions_of_pairs(embeds, pair_ids, getattr(self, "embed_scale", 1.0))

@@ -252,7 +252,7 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         more = 0.0 if more is None else more
         logits = outputs["logits"] if isinstance(outputs, dict) else outputs[0]
         # Trainer's own label smoother takes more time and memory, and computes in half precision
-        options: Any = {"reduction": "sum", "label_smoothing": self.args.label_smoothing_factor}
+        options: dict[str, Any] = {"reduction": "sum", "label_smoothing": self.args.label_smoothing_factor}
         total = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(), **options)
         if self.r_drop and self.model.training:
             one, two = (part.flatten(0, 1).float().log_softmax(1) for part in logits.chunk(2))
