@@ -87,7 +87,7 @@ class LengthReport:
             from matplotlib.figure import Figure  # pyplot would change the caller's backend and figures
         except ImportError as error:
             raise ImportError('plotting a report needs matplotlib: pip install "hf_lenctrl[plot]"') from error
-        style: dict[str, Any] = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True}
+        style: Any = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True}
         with matplotlib.rc_context(style):
             figure = Figure(figsize=(10, 3.9 * len(self.units)), dpi=150, layout="constrained")
             rows = figure.subplots(len(self.units), 2, squeeze=False, width_ratios=(1, 1.15))
