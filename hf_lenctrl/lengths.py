@@ -236,6 +236,7 @@ def as_length_tensor(
     # No graph of torch.compile or torch.export may depend on the values.
     if (synchronize or length.device.type == "cpu") and not torch.compiler.is_compiling():
         if bool(((length < least) | (length >= LONGEST)).any()):
-            rule = f"at least {least}" if bool((length < least).any()) else f"under {LONGEST}"
-            raise ValueError(f"length must be {rule} for every example, got {length.tolist()}; drop empty targets")
+            short = bool((length < least).any())
+            rule, hint = (f"at least {least}", "; drop empty targets") if short else (f"under {LONGEST}", "")
+            raise ValueError(f"length must be {rule} for every example, got {length.tolist()}{hint}")
     return length.to(device)

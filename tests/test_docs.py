@@ -162,7 +162,7 @@ def run_example(code: str, claimed: str | None) -> None:
 
 @pytest.mark.slow
 def test_commands_and_examples_of_the_pages_run(reader, monkeypatch):
-    assert sum(len(commands(name)) for name in ORDER) == 19
+    assert sum(len(commands(name)) for name in ORDER) == 18
     for name in ORDER:
         for command in commands(name):
             run_command(command, monkeypatch)

@@ -57,15 +57,6 @@ def test_a_string_counts_characters_and_escapes_as_one():
     assert (reader.inside, reader.opened, reader.closed) == (False, 1, 15)
 
 
-def test_a_model_is_told_the_length_of_a_string_within_it_alone():
-    reader = Reader(Places({"properties": {"a": {"maxLength": 4}, "b": {}}}))
-    told = []
-    for byte in b'{"a":"xy","b":"z"}':
-        reader.read(bytes([byte]))
-        told.append(reader.told)
-    assert told == [*[(-1, 0)] * 5, (0, 4), (1, 4), (2, 4), *[(-1, 0)] * 10]
-
-
 def test_the_grammar_gets_the_schema_without_lengths():
     plain = Places(SCHEMA).plain
     assert plain["$defs"] == {"short": TEXT} and plain["properties"].keys() == SCHEMA["properties"].keys()

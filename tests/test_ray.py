@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import SOURCES
 from recipe_runs import ROOT
+from transformers import GenerationConfig
 
 from hf_lenctrl import LengthControlledGenerationPipeline
 from hf_lenctrl.engines.ray import LengthControlledGenerator
@@ -41,8 +42,8 @@ def test_within_is_the_window_of_the_constraint():
     def pipe(given, **options):
         return [{"generated_text": text, "length": texts[text], "requested_length": 10} for text in given]
 
-    config = SimpleNamespace(length_constraint=None, length_tolerance=None)
-    pipe.model = SimpleNamespace(config=config, generation_config=None)
+    config = SimpleNamespace(length_constraint=None, length_tolerance=None, is_encoder_decoder=True)
+    pipe.model = SimpleNamespace(config=config, generation_config=GenerationConfig())
     generator = LengthControlledGenerator.__new__(LengthControlledGenerator)
     generator.pipeline, generator.text_column, generator.length_column = pipe, "text", "length"
     for constraint, window, expected in (
