@@ -9,7 +9,8 @@ from test_causal import build_plain, make_tokenizer
 
 from hf_lenctrl import LengthControlledGenerationPipeline, fit, fit_async
 from hf_lenctrl.commands import fit as fit_command
-from hf_lenctrl.inference.fit import lost
+from hf_lenctrl.inference.fit import Candidate, _Job, _Request, lost
+from hf_lenctrl.inference.ranking import endings
 
 
 TEXT = "The meeting has been moved to Thursday at 3 p.m."  # 48 characters
@@ -118,6 +119,53 @@ def test_a_model_rewords_what_nothing_else_fits(rewrite):
     with torch.no_grad():
         logits = rewrite.model(ids).logits.log_softmax(dim=-1)[0, len(prompt) - 1 : -1]
     assert out.score == pytest.approx(logits.gather(1, ids[0, len(prompt) :, None]).sum().item(), abs=1e-3)
+
+
+def test_a_candidate_with_a_fault_does_not_keep_the_model_from_rewording(rewrite):
+    fitted = fit(TEXT, 20, candidates=["Meeting moved."], model=rewrite)
+    origins = [one.origin for one in fitted.candidates]
+    assert origins[:2] == ["source", "candidate"] and "model" in origins[2:]
+
+
+def test_a_text_of_several_sentences_is_reworded_sentence_by_sentence(rewrite):
+    seen = []
+    inner = rewrite.preprocess
+    rewrite.preprocess = lambda prompts, **how: seen.extend(each.text for each in prompts) or inner(prompts, **how)
+    try:
+        fit("It rained.  Mr. Weber stayed at home!\n", 30, model=rewrite, instruction="Shorter.")
+    finally:
+        rewrite.preprocess = inner
+    sentences = ["It rained.", "Mr. Weber stayed at home!"]
+    assert set(list(dict.fromkeys(seen))[:2]) == {f"system: Shorter.\nuser: {one}\n" for one in sentences}
+
+
+def test_the_best_combination_of_sentences_that_fits_is_taken():
+    job = _Job("One two three. Four five six.", 24, candidates=None, attempts=1)
+    (request,) = job.requests
+
+    def part(source, *others):
+        texts = [Candidate(source, len(source), "source", score=-1.0, ending=0.0)]
+        texts += [Candidate(text, len(text), "model", score=score, ending=end) for text, score, end in others]
+        return _Request(source, 99, 0, 99, texts)
+
+    first = part("One two three.", ("One two.", -30.0, 0.0), ("One, two", -0.1, 0.0))  # the last has no final mark
+    second = part("Four five six.", ("Four five.", -2.0, 0.0), ("Four six.", -0.1, -12.0))  # and this a broken end
+    # 14 + 1 + 10 is one too long, 8 + 1 + 14 fits, and 8 + 1 + 10 too, but it keeps less
+    assert job._combined(request, [first, second], ["", " "]) == ["One two. Four five six."]
+    request.high = 25
+    assert job._combined(request, [first, second], ["", " "]) == ["One two three. Four five."]
+    request.high = 18
+    assert job._combined(request, [first, second], ["", " "]) == []
+
+
+def test_an_end_is_as_likely_as_its_last_mark_beside_the_likeliest_entry(rewrite):
+    tokenizer, model = rewrite.tokenizer, rewrite.model
+    prompt, text = "user: a\n", "a text"
+    ids = torch.tensor([tokenizer(prompt)["input_ids"] + tokenizer(text)["input_ids"]])
+    with torch.no_grad():
+        last = model(ids).logits.log_softmax(dim=-1)[0, -1]
+    ((_, ending),) = endings(model, tokenizer, [prompt], [text])
+    assert ending == pytest.approx(float(last[tokenizer.eos_token_id] - last.max()), abs=1e-4) and ending < 0
 
 
 @pytest.mark.parametrize(

@@ -249,7 +249,7 @@ def _with_beams(options: dict[str, Any], defaults: Any, count: int) -> dict[str,
 
 
 def _of_each(requests: Sequence[Request], jobs: Sequence[Job]) -> list[list[Job]]:
-    """Return the jobs of each request; requests may be equal, so they are told apart by identity."""
+    """Return the jobs of each request. Two requests may be equal, so this compares their identity."""
     found: dict[int, list[Job]] = {id(request): [] for request in requests}
     for job in jobs:
         found[id(job.request)].append(job)

@@ -61,8 +61,8 @@ class Fitted:
     """
     The text that `fit` returns for a source, with its length and origin.
 
-    `fault` is `None` if the text fits and has the names and numbers of the source. Otherwise it says what is wrong. If
-    no text fits, `fit` returns the source unchanged; it never cuts a text.
+    `fault` is `None` if the text fits, has the names and numbers of the source, and ends where the model would end it.
+    Otherwise it says what is wrong. If no text fits, `fit` returns the source unchanged; it never cuts a text.
     """
 
     text: str
@@ -253,7 +253,7 @@ class _Job:
             return
         for request, texts in self._by_sentences([request for request in self.requests if request.open]):
             self.add(request, texts, "model")
-        self._generate([one for one in self.requests if one.open and not any(map(one.fits, one.considered))])
+        self._generate([one for one in self.requests if one.open])
         self._score([(one, k) for one in self.requests if not one.fits(one.considered[0]) for k in one.others()])
 
     def _by_sentences(self, requests: list[_Request]) -> list[tuple[_Request, list[str]]]:
@@ -307,9 +307,10 @@ class _Job:
         for part, gap in zip(parts, gaps, strict=True):
             grown: dict[int, tuple[float, str]] = {}
             chosen = [one for one in part.considered if not one.faults and one.finishes(part.source)]
+            values = [one.value(part.source) for one in chosen]
             for total, (value, text) in best.items():
-                for one in chosen:
-                    length, more = total + one.length, value + one.value(part.source)
+                for one, own in zip(chosen, values, strict=True):
+                    length, more = total + one.length, value + own
                     if length <= request.high and (length not in grown or grown[length][0] < more):
                         grown[length] = more, text + gap + one.text
             best = grown

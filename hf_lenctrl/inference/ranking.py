@@ -138,9 +138,9 @@ def judge(
     """
     Judge each text: return its log-probability, and whether its last word is odd, which the model would not produce.
 
-    An odd word goes on with an entry that is less than `odd_share` times as likely as another one: "20mina." instead
-    of "20min." A constraint leads to such words where a text has to fill its length. The first entry of a word carries
-    the meaning, so it is not checked. Three letters or more behind digits must be a word of the source too.
+    An odd word continues with an entry that is less than `odd_share` times as likely as another one: "20mina."
+    instead of "20min." A constraint leads to such words where a text has to fill its length. The first entry of a word
+    carries the meaning, so it is not checked. Three letters or more behind digits must be a word of the source too.
     """
     pieces, judged = pieces_of(tokenizer, model.get_output_embeddings().weight.shape[0]), []
     scored = _entry_log_probabilities(model, tokenizer, sources, texts)

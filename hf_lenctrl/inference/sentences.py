@@ -15,7 +15,7 @@ class Language:
     What the sentence ends of a language need beside the marks.
 
     Attributes:
-        abbreviations (`tuple[str, ...]`): Words after whose point the sentence goes on.
+        abbreviations (`tuple[str, ...]`): Words with a point that does not end the sentence.
         final (`tuple[str, ...]`): Abbreviations that may end a sentence.
         apostrophe (`str`): Letters after which a finished word may end in an apostrophe: "the boys'".
         clipped (`tuple[str, ...]`): Ends of finished words with an apostrophe for a last letter: "talkin'".
@@ -145,7 +145,7 @@ def settled(text: str, finish: str, enough: Callable[[str], bool]) -> int:
 
 
 def goes_on(piece: str | None) -> bool:
-    """Return whether a piece goes on with the word before it: "ed", "'s" and a vowel sign do, " a" and "," do not."""
+    """Return whether a piece continues the word before it: "ed", "'s" and a vowel sign do, " a" and "," do not."""
     if piece is None:
         return True
     first = piece.lstrip("'’")[:1]
