@@ -173,6 +173,7 @@ def test_batches_of_one_shape_compile_once(pairs, shared_tokenizer, tmp_path):
     collate = DataCollatorForLengthControl(shared_tokenizer, model=model, packing=PACKING)
     options = {"torch_compile": True, "torch_compile_backend": "eager", "per_device_train_batch_size": 2}
     trainer = LengthControlTrainer(model, arguments(tmp_path, max_steps=4, **options), collate, train_dataset=pairs)
+    torch.compiler.reset()  # what other tests compiled would count as a first time
     with torch._dynamo.config.patch(error_on_recompile=True):
         trainer.train()
     assert trainer.accelerator.state.dynamo_plugin.dynamic is not True
