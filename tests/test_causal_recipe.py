@@ -11,6 +11,7 @@ import yaml
 from conftest import save_in
 from hub_server import Hub, Worker
 from recipe_runs import ROOT, as_options, files_of, load_script, read_rows, write_rows
+from safetensors.torch import load_file
 from test_causal import make_tokenizer
 from test_report import table_rows
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainingArguments
@@ -97,6 +98,24 @@ def test_a_base_a_whole_training_an_adapter_and_their_table(runs, capsys):
     assert [cells[2:7] for cells in lines[1:]] == [[n, "0.000", "0.00", "100.0", "0.0"] for n in ("2", "reference")]
     outputs = read_rows(runs / "outputs.jsonl")
     assert {len(row["output"]) for row in outputs if row["asked"] == "exact" and row["length"] == "9"} == {9}
+
+
+def test_an_adapter_is_trained_further(runs, tmp_path):
+    def run(name, *options):
+        train.main([str(runs / "small.yaml"), "--max_steps", "2", "--output_dir", str(tmp_path / name), *options])
+        return load_file(tmp_path / name / "adapter_model.safetensors")
+
+    first = run("first", "--lora_r", "2", "--weights_dtype", "float16")
+    more = ["--adapter", str(tmp_path / "first")]
+    same, other = run("same", *more, "--learning_rate", "0"), run("other", *more)
+    assert {weight.dtype for weight in other.values()} == {torch.float32}
+    assert all(torch.equal(first[name].float(), weight) for name, weight in same.items())
+    assert all(not torch.equal(first[name].float(), weight) for name, weight in other.items())
+    assert bool(hf_lenctrl.load_adapter(tmp_path / "other").length_projection.weight.any())
+    with pytest.raises(ValueError, match="length_encoding=ldpe, got lrpe; give length_encoding=ldpe"):
+        run("refused", *more, "--length_encoding", "lrpe")
+    with pytest.raises(ValueError, match="has a rank already, got lora_r=4"):
+        run("refused", *more, "--lora_r", "4")
 
 
 def test_a_chat_trains_on_what_the_assistant_says():

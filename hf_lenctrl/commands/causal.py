@@ -4,8 +4,8 @@
 
 The rows have the columns `prompt` and `completion`, or `messages`, a chat. The length is counted from each answer. A
 chat with several answers gives one row for each; the earlier answers are part of its prompt. With `lora_r` the folder
-receives an adapter, which `pipeline` and `from_pretrained` load with its base. To resume an interrupted run, repeat
-the command.
+receives an adapter, which `pipeline` and `from_pretrained` load with its base; `adapter` trains one further. To resume
+an interrupted run, repeat the command.
 """
 
 import copy
@@ -25,7 +25,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from ..adapters import BASE
+from ..adapters import BASE, load_adapter
 from ..answers import answer_progress
 from ..conversion import add_length_control, tokenizer_of
 from ..length_units import LENGTH_UNITS, UnitTable
@@ -62,6 +62,7 @@ class CausalArguments:
     projection_lr_factor: float = option(1.0, "The new length projection learns so many times as fast")
     lora_r: int = option(0, "Rank of LoRA; 0 trains the whole model")
     lora_target: str = option("all-linear", "Layers of LoRA")
+    adapter: str | None = option(None, "Adapter with length control over base_model, to train it further")
     lora_merge: bool = option(False, "Save the model with the adapter merged into it")
     load_in_4bit: bool = option(False, "Load the base by bitsandbytes, for LoRA")
     weights_dtype: str | None = option(None, "Round the final weights, to half the file", ["float16", "bfloat16"])
@@ -70,7 +71,9 @@ class CausalArguments:
     license: str | None = option(None, "Licence for the model card: apache-2.0")
 
     def __post_init__(self):
-        if self.lora_merge and not self.lora_r:
+        if self.adapter is not None and self.lora_r:
+            raise ValueError(f"the adapter {self.adapter} has a rank already, got lora_r={self.lora_r}; leave it out")
+        if self.lora_merge and not self.trains_adapter:
             raise ValueError("lora_merge needs an adapter to merge, got lora_r=0; give lora_r=16, or leave it out")
         for name, unused in (("overshoot_share", 0.0), ("no_length_share", 0.0), ("projection_lr_factor", 1.0)):
             value = getattr(self, name)
@@ -82,6 +85,11 @@ class CausalArguments:
             raise ValueError(
                 f"length_from={self.length_from!r} is for models with a length, got length_encoding=none; leave it out"
             )
+
+    @property
+    def trains_adapter(self) -> bool:
+        """Return whether the run trains an adapter, not the whole model."""
+        return bool(self.lora_r) or self.adapter is not None
 
     @property
     def name(self) -> str:
@@ -107,26 +115,51 @@ def build(options: CausalArguments, args, tokenizer, rows: Dataset):
 
         quantization = {"quantization_config": BitsAndBytesConfig(load_in_4bit=True)}
     # a float16 file is for serving: trained weights are float32; frozen weights under an adapter keep their type
-    dtype = "auto" if options.lora_r else torch.float32
+    dtype = "auto" if options.trains_adapter else torch.float32
     plain = AutoModelForCausalLM.from_pretrained(options.base_model, dtype=dtype, **quantization)
+    if options.load_in_4bit:
+        from peft import prepare_model_for_kbit_training
+
+        plain = prepare_model_for_kbit_training(plain)
+    if options.adapter is not None:
+        return _train_further(plain, options, args, tokenizer, rows)
     if options.length_encoding == "none":
         model = plain
     else:
         model = add_length_control(
             plain, tokenizer=tokenizer, length_encoding=options.length_encoding, length_unit=options.length_unit
         )
-        model.config.trained_lengths = trained_lengths(model, tokenizer, rows, options.length_from)
-        if options.no_length_share:
-            model.make_length_optional()
+        _prepare(model, options, tokenizer, rows)
     return _with_lora(model, options, args) if options.lora_r else model
+
+
+def _prepare(model, options: CausalArguments, tokenizer, rows: Dataset) -> None:
+    """Tell a length-controlled model the lengths of its rows, and whether some have none."""
+    model.config.trained_lengths = trained_lengths(model, tokenizer, rows, options.length_from)
+    if options.no_length_share:
+        model.make_length_optional()
+
+
+def _train_further(plain, options: CausalArguments, args, tokenizer, rows: Dataset):
+    """Put an adapter that exists over its base, in float32, to train it."""
+    model = load_adapter(options.adapter, plain, merge=False, is_trainable=True)
+    control = model.get_base_model()
+    for name in ("length_encoding", "length_unit"):
+        own, given = getattr(control.config, name, "none"), getattr(options, name)
+        if own != given:
+            raise ValueError(f"the adapter {options.adapter} has {name}={own}, got {given}; give {name}={own}")
+    _prepare(control, options, tokenizer, rows)
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.data = weight.data.float()
+    _name_base(options, args)
+    return model
 
 
 def _with_lora(model, options: CausalArguments, args):
     """Add a new adapter to the model; the adapter names its base without a path."""
-    from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+    from peft import LoraConfig, get_peft_model
 
-    if options.load_in_4bit:
-        model = prepare_model_for_kbit_training(model)
     whole = [name for name in ("length_projection", "length_embedding") if getattr(model, name, None) is not None]
     lora = LoraConfig(r=options.lora_r, lora_alpha=2 * options.lora_r, target_modules=options.lora_target)
     lora.task_type, lora.modules_to_save = "CAUSAL_LM", whole or None
@@ -134,11 +167,16 @@ def _with_lora(model, options: CausalArguments, args):
     adapted = get_peft_model(model, lora)
     if whole:
         _bind_to_control(adapted.peft_config["default"])
+    _name_base(options, args)
+    return adapted
+
+
+def _name_base(options: CausalArguments, args) -> None:
+    """Note the folder of the base, for loading on this machine."""
     base = Path(options.base_model)
     if args.should_save and base.is_dir():
         Path(args.output_dir, BASE).parent.mkdir(parents=True, exist_ok=True)
         Path(args.output_dir, BASE).write_text(str(base.resolve()), encoding="utf-8")
-    return adapted
 
 
 def _bind_to_control(lora) -> None:
@@ -195,11 +233,14 @@ def make_trainer(options: CausalArguments, args, tokenizer) -> ResumableTrainer:
 def card_of(options: CausalArguments, args, trainer: ResumableTrainer, history) -> TrainingRun:
     """Return the facts about a run for the model card."""
     settings = {name: getattr(options, name) for name in _OWN_SETTINGS if options.lora_r or "lora" not in name}
+    settings |= {"adapter": Path(options.adapter).name} if options.adapter is not None else {}
     settings |= {"length_from": options.length_from} if options.length_from is not None else {}
     settings |= {name: args.to_dict()[name] for name in _SETTINGS} | {"processes": args.world_size}
     del settings["num_train_epochs" if args.max_steps > 0 else "max_steps"]  # the other option overrides this one
     rows: dict[str, Any] = {"train": trainer.train_dataset, "validation": trainer.eval_dataset}
     empty: dict[str, Any] = {"tests": {}, "outputs": {}, "sources": [], "references": []}
+    model: Any = trainer.model
+    rank = getattr(getattr(model, "peft_config", {}).get("default"), "r", None)
     return TrainingRun(
         **empty,
         data=Path(options.train_file).name,
@@ -207,7 +248,7 @@ def card_of(options: CausalArguments, args, trainer: ResumableTrainer, history) 
         history=history,
         settings=settings,
         task="text-generation",
-        adapter=f"LoRA of rank {options.lora_r}" if options.lora_r and not options.lora_merge else None,
+        adapter=f"LoRA of rank {rank}" if options.trains_adapter and not options.lora_merge else None,
         base_model=options.base_model_name or options.base_model,
         language=options.language,
         license=options.license,
