@@ -1,14 +1,17 @@
-"""The name of the cache in the arguments and outputs of a model; transformers 5.24 changed it."""
+"""The cache of a model: its name in arguments and outputs, and a prompt that several rows read once."""
 
 import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+import torch
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 from transformers.modeling_outputs import Seq2SeqLMOutput
 
 
-CACHE_NAMES = ("cache", "past_key_values")  # the first is for transformers 5.24 and later
+CACHE_NAMES = ("cache", "past_key_values")  # transformers 5.24 changed the name to the first
 CACHE = next(name for name in CACHE_NAMES if name in Seq2SeqLMOutput.__dataclass_fields__)  # in this version
 
 
@@ -38,3 +41,38 @@ def takes_cache(method: _Method) -> _Method:
     parameters = sorted([*signature.parameters.values(), old_name], key=lambda parameter: parameter.kind)
     call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return cast(_Method, call)
+
+
+def without_length(model: Any) -> Any:
+    """Return the inner model of a `LenCtrlForCausalLM`, which no length reaches, or a plain causal model itself."""
+    return model.language_model if hasattr(model.config, "length_encoding") else model
+
+
+@torch.no_grad()
+def read_once(model: Any, ids: torch.Tensor, mask: torch.Tensor, copies: int = 1) -> DynamicCache | None:
+    """
+    Read each different prompt once, and copy what the model keeps of it to all rows of the prompt.
+
+    Args:
+        model (`PreTrainedModel`): A causal model; no length is added to the positions that are read.
+        ids, mask (`torch.LongTensor` of shape `(batch_size, n)`): Prompts, padded on the left.
+        copies (`int`, *optional*, defaults to 1): Rows for each prompt, as beam search needs them.
+
+    Returns:
+        A cache of `batch_size * copies` rows and `n - 1` positions: the last one predicts, and may get a length.
+        `None` where no two rows share a prompt, and for a model whose cache has no rows that can be copied.
+    """
+    model = without_length(model)
+    reads = inspect.signature(model.forward).parameters
+    different, rows = torch.cat([ids, mask], dim=1).unique(dim=0, return_inverse=True)
+    if CACHE not in reads or ids.shape[1] < 2 or len(different) == len(ids) * copies:
+        return None
+    cache = DynamicCache(config=model.config)
+    if any(type(layer) is not DynamicLayer for layer in cache.layers):  # a window, or a state: less than all positions
+        return None
+    ids, mask = (part[:, :-1] for part in different.chunk(2, dim=1))
+    options: dict[str, Any] = {"position_ids": (mask.cumsum(dim=1) - 1).clamp(min=0), "logits_to_keep": 1}
+    options = {name: value for name, value in options.items() if name in reads}
+    model(input_ids=ids, attention_mask=mask, use_cache=True, **{CACHE: cache}, **options)
+    cache.batch_select_indices(rows.repeat_interleave(copies))
+    return cache

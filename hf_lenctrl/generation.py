@@ -136,6 +136,18 @@ class _Options:
         return getattr(self.defaults, name) if value is None else value
 
 
+def rows_of_each(model, arguments: dict[str, Any]) -> int | None:
+    """Return how many rows a call makes of each prompt; `None` if it has a cache or a search of its own."""
+    options = _Options(model, arguments)
+    own = ("custom_generate", "assistant_model", CACHE)
+    set_by = ("prompt_lookup_num_tokens", "cache_implementation", "prefill_chunk_size")
+    if any(arguments.get(name) is not None for name in own) or any(map(options.in_force, set_by)):
+        return None
+    if options.in_force("use_cache") is False:
+        return None
+    return max(options.in_force(name) or 1 for name in ("num_beams", "num_return_sequences"))
+
+
 def generate_within(
     generate,
     model,

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from transformers.generation import LogitsProcessor
 
-from .cache import CACHE
+from .cache import CACHE, read_once
 
 
 PLAUSIBLE = 4.0  # nats; an entry that is this much less likely than the best one gains nothing by the guidance
@@ -47,12 +47,17 @@ class LengthGuidanceLogitsProcessor(LogitsProcessor):
     def _without_length(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the logits without a length, `(rows, vocab_size)`; reads the ids that are not in the cache."""
         origin = self._origin(ids)
-        if origin is None:
-            self.cache, begin = None, 0
-        else:
-            self.cache.reorder_cache(origin)
-            begin = ids.shape[1] - 1
         copies = len(ids) // self.batch_size
+        mask = torch.ones_like(ids)
+        if self.mask is not None and not self.model.config.is_encoder_decoder:
+            mask[:, : self.mask.shape[1]] = self.mask.repeat_interleave(copies, dim=0)
+        if origin is not None:
+            self.cache.reorder_cache(origin)
+        elif not self.model.config.is_encoder_decoder:
+            self.cache = read_once(self.model, ids, mask)
+        else:
+            self.cache = None
+        begin = 0 if self.cache is None else ids.shape[1] - 1
         options: dict[str, Any] = {CACHE: self.cache, "use_cache": True}
         if self.model.config.is_encoder_decoder:
             if self.mask is not None:
@@ -63,9 +68,6 @@ class LengthGuidanceLogitsProcessor(LogitsProcessor):
             none = ids.new_zeros(ids.shape[0], ids.shape[1] - begin)
             outputs = self.model(**options, length=none[:, 0], progress=none)
         else:
-            mask = torch.ones_like(ids)
-            if self.mask is not None:
-                mask[:, : self.mask.shape[1]] = self.mask.repeat_interleave(copies, dim=0)
             # the prompt is padded on the left
             places = (mask.cumsum(dim=1) - 1).clamp(min=0)
             options |= {"attention_mask": mask, "position_ids": places[:, begin:], "logits_to_keep": 1}

@@ -1,5 +1,6 @@
 """A causal language model with a length: texts and chats in, a graceful end, and the tools people use."""
 
+import inspect
 import math
 
 import pytest
@@ -10,6 +11,8 @@ from transformers import AutoModelForCausalLM, ByT5Tokenizer, TextStreamer, pipe
 from transformers.generation import BaseStreamer
 
 import hf_lenctrl
+from hf_lenctrl.inference import pipeline as pipeline_module
+from hf_lenctrl.inference import ranking
 from hf_lenctrl.inference.chats import as_prompts
 from hf_lenctrl.inference.finish import FinishLogitsProcessor, HeldStreamer
 from hf_lenctrl.inference.ranking import log_probabilities
@@ -394,3 +397,32 @@ def test_half_precision_a_device_map_and_gradient_checkpointing(checkpoint):
         gradients.append(model.length_projection.weight.grad.clone())
     assert model.language_model.model.gradient_checkpointing
     assert torch.allclose(*gradients, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma2"])
+def test_a_prompt_is_read_once_for_all_its_lengths_and_beams(name, monkeypatch):
+    plain, model = build(name)
+    write = hf_lenctrl.LengthControlledGenerationPipeline(model=model, tokenizer=make_tokenizer())
+    call = {"length": [5, 9, 23], "length_constraint": "exact", "num_beams": 3, "num_return_sequences": 2}
+    read, forward = [], type(plain).forward
+
+    def counted(self, *args, **kwargs):
+        given = kwargs.get("inputs_embeds") if kwargs.get("input_ids") is None else kwargs["input_ids"]
+        read.append(given.shape[0] * given.shape[1])
+        return forward(self, *args, **kwargs)
+
+    counted.__signature__ = inspect.signature(forward)
+    monkeypatch.setattr(type(plain), "forward", counted)
+    outputs = write(PROMPTS[1], **call)
+    shared, tokens = list(read), len(write.tokenizer(PROMPTS[1])["input_ids"])
+    scores = log_probabilities(model, write.tokenizer, [PROMPTS[1]] * 3, ["an editor", "a", "a small editor"])
+    monkeypatch.setattr(pipeline_module, "read_once", lambda *args: None)
+    monkeypatch.setattr(ranking, "read_once", lambda *args: None)
+    read.clear()
+    assert write(PROMPTS[1], **call) == outputs
+    if name == "gemma2":  # its cache has windows
+        assert shared == read
+    else:
+        assert shared[:2] == [tokens - 1, 9] and read[0] == 9 * tokens and shared[2:] == read[1:]
+    again = log_probabilities(model, write.tokenizer, [PROMPTS[1]] * 3, ["an editor", "a", "a small editor"])
+    assert scores == pytest.approx(again, abs=1e-4)

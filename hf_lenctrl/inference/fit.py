@@ -289,6 +289,7 @@ class _Job:
         config = self.pipe.model.config
         plans = getattr(config, "length_controlled", False)
         options: dict[str, Any] = {"length_constraint": "exact", "length_unit": self.unit, "choose": False}
+        options["scores"] = False  # of all texts; only those that fit need one
         options |= {"num_beams": BEAMS, "num_return_sequences": BEAMS}
         if plans and config.length_optional:
             options["guidance_scale"] = GUIDANCE

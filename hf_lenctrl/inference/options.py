@@ -97,6 +97,7 @@ class CallOptions(GenerateOptions, total=False):
     truncation: bool
     rerank: bool | int
     choose: bool | None
+    scores: bool
     min_score: float | None
     on_low_score: str
     batch_size: int | None

@@ -9,8 +9,9 @@ import torch
 from tqdm.auto import tqdm
 from transformers import Pipeline
 
+from ..cache import CACHE, read_once
 from ..conversion import HUB_OPTIONS, PipelineModel, check_tokenizer
-from ..generation import encode_once, eos_of, generate_for, prompt_of
+from ..generation import encode_once, eos_of, generate_for, prompt_of, rows_of_each
 from ..length_tokens import LengthTokens
 from ..length_units import COST, UnitTable, check_sources, count_texts
 from ..lengths import Target
@@ -78,6 +79,8 @@ class LengthControlledGenerationPipeline(Pipeline):
             eight lengths of a text share the candidates of one search by length (`hf_lenctrl.inference.search`). By
             default yes; `False` is faster, with one search. Not with `finish`, `rerank`, `do_sample` or
             `num_return_sequences`.
+        scores (`bool`, *optional*, defaults to `True`): `False` leaves the `score` out where no choice needs it, which
+            saves a pass of the model.
         min_score (`float`, *optional*): Adds `low_score` to the output: whether its `score` is lower. Not for a model
             that needs a length.
         on_low_score (`str`, *optional*, defaults to `"flag"`): With a `min_score`, return an output of a low score
@@ -228,6 +231,7 @@ class LengthControlledGenerationPipeline(Pipeline):
             for request, out in outputs:
                 out |= {"window": (request.low, request.high)} if request.low < request.high else {}
         is_optional = getattr(self.model.config, "length_optional", False) and call.length_from is None
+        is_optional = is_optional and call.scores
         unscored = [(request, out) for request, out in outputs if is_optional and "score" not in out]
         if call.min_score is not None and not call.choose:
             unscored = outputs  # the score of a search is not this log-probability
@@ -298,6 +302,10 @@ class LengthControlledGenerationPipeline(Pipeline):
         if rows is not None:
             batch = encode_once(self.model, batch, rows.to(self.device))
         arguments, encoded = {**batch, **plan.options(jobs[0])}, batch.get("encoder_outputs")
+        copies = rows_of_each(self.model, arguments) if self._causal else None
+        if copies is not None:
+            cache = read_once(self.model, batch["input_ids"], batch["attention_mask"], copies)
+            arguments |= {} if cache is None else {CACHE: cache}
         inputs = {name: batch.get(name) for name in ("input_ids", "attention_mask")}
         # A copy, because `generate` changes the encoder's outputs.
         inputs["encoder_outputs"] = None if encoded is None else type(encoded)(**encoded)

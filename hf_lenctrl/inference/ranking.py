@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from ..cache import CACHE, read_once, without_length
 from ..generation import encode_once, eos_of
 from ..length_units import UnitTable
 from ..lengths import check_name
@@ -203,22 +204,31 @@ def _no_length(model, rows: int) -> dict[str, torch.Tensor]:
 
 
 def _of_answers(model, tokenizer, prompts: list[Prompt], texts) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the same as `_of_targets` for a causal model: logits, ids and mask of answers behind their prompts."""
-    before = prompt_ids(tokenizer, prompts)
-    answers = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
-    rows = [prompt + answer + [tokenizer.eos_token_id] for prompt, answer in zip(before, answers, strict=True)]
+    """
+    Return the same as `_of_targets` for a causal model: logits, ids and mask of answers. A prompt of several answers
+    is read once.
+    """
+    plain = without_length(model)
     filler = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-    tensors = [torch.tensor(row, device=model.device) for row in rows]
-    ids = pad_sequence(tensors, batch_first=True, padding_value=filler)  # (B, T)
-    column = torch.arange(ids.shape[1], device=ids.device)
-    starts, ends = (torch.tensor([[len(row)] for row in given], device=ids.device) for given in (before, rows))
-    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": (column < ends).long()}
-    inputs |= _no_length(model, len(ids))
-    first = min(map(len, before))  # the first column of an answer
-    if "logits_to_keep" in inspect.signature(model.forward).parameters:  # the logits of a prompt may take gigabytes
-        inputs["logits_to_keep"] = ids.shape[1] - first + 1
-    logits = model(**inputs).logits[:, first - ids.shape[1] - 1 : -1]  # (B, T - first, V)
-    return logits, ids[:, first:], ((column >= starts) & (column < ends))[:, first:]
+
+    def padded(rows: list[list[int]], side: str) -> tuple[torch.Tensor, torch.Tensor]:
+        ids = [torch.tensor(row, device=model.device) for row in rows]
+        own = [torch.ones_like(row) for row in ids]
+        return tuple(pad_sequence(x, True, value, side) for x, value in ((ids, filler), (own, 0)))  # type: ignore
+
+    before, before_mask = padded(prompt_ids(tokenizer, prompts), "left")  # (B, P)
+    answers = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+    ids, kept = padded([answer + [tokenizer.eos_token_id] for answer in answers], "right")  # (B, T)
+    mask = torch.cat([before_mask, kept], dim=1)
+    inputs: dict[str, Any] = {"input_ids": torch.cat([before, ids], dim=1)[:, :-1], "attention_mask": mask[:, :-1]}
+    options = {"position_ids": (mask.cumsum(dim=1) - 1).clamp(min=0)[:, :-1], "logits_to_keep": ids.shape[1]}
+    inputs |= {name: value for name, value in options.items() if name in inspect.signature(plain.forward).parameters}
+    cache = read_once(plain, before, before_mask)
+    if cache is not None:
+        for name in {"input_ids", "position_ids"} & inputs.keys():
+            inputs[name] = inputs[name][:, before.shape[1] - 1 :]
+        inputs[CACHE] = cache
+    return plain(**inputs).logits[:, -ids.shape[1] :], ids, kept.bool()
 
 
 def _stems(text: str) -> set[str]:

@@ -105,6 +105,7 @@ class Call:
     num_return_sequences: int = 1
     rerank: bool | int = False
     choose: bool | None = None
+    scores: bool = True
     min_score: float | None = None
     on_low_score: str = "flag"
     batch_size: int | None = None
