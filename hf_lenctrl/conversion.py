@@ -3,10 +3,9 @@
 import copy
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
-from weakref import WeakKeyDictionary
 
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 
@@ -45,9 +44,6 @@ if TYPE_CHECKING:  # the overloads use these
 logger = logging.getLogger(__name__)
 
 _OF_THE_HUB = ("revision", "token", "cache_dir", "local_files_only", "subfolder", "trust_remote_code", "code_revision")
-# Hub options of each model that `pipeline(...)` loaded. They are not stored on the model, because a token would then
-# be pickled with it.
-HUB_OPTIONS: WeakKeyDictionary = WeakKeyDictionary()
 
 
 class _AdaptedModel:
@@ -106,15 +102,27 @@ def _no_tokenizer(name) -> str:
     return f"{name} has no tokenizer with a vocabulary; save one there: tokenizer.save_pretrained(...)"
 
 
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model that `pipeline(...)` loaded, with the Hub options for the predictor in its repository."""
+
+    model: PreTrainedModel
+    hub_options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def config(self):
+        """Configuration of the model, which `pipeline(...)` reads."""
+        return self.model.config
+
+
 class PipelineModel(AutoModelForSeq2SeqLM):
-    """The model's own Auto class, and the Hub options for the predictor in its repository."""
+    """The model's own Auto class, whose `from_pretrained` returns a `LoadedModel` for the pipeline."""
 
     @classmethod
     def from_pretrained(cls, name, *args, **kwargs):
         model = auto_class(name, **kwargs).from_pretrained(name, *args, **kwargs)
         names = ("revision", "token", "cache_dir", "local_files_only")
-        HUB_OPTIONS[model] = {name: kwargs[name] for name in names if kwargs.get(name) is not None}
-        return model
+        return LoadedModel(model, {name: kwargs[name] for name in names if kwargs.get(name) is not None})
 
 
 @dataclass(frozen=True)

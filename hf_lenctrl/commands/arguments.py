@@ -87,7 +87,7 @@ class ModelArguments:
 
 @dataclass
 class DataArguments:
-    """The text: a `load_dataset` name, or local json, jsonl, csv or parquet files (.gz too)."""
+    """The text: a `load_dataset` name, or local json, jsonl, csv (.gz too) or parquet files."""
 
     dataset_name: str | None = option(None, "Name for datasets.load_dataset")
     dataset_config_name: str | None = option(None, "Its configuration")

@@ -51,7 +51,7 @@ class CausalArguments:
     """The base, the rows, and how a causal model learns the length."""
 
     base_model: str = field(metadata={"help": "Plain causal model to start from"})
-    train_file: str = field(metadata={"help": "Rows: json, jsonl, csv or parquet (.gz too)"})
+    train_file: str = field(metadata={"help": "Rows: json, jsonl, csv (these also as .gz) or parquet"})
     validation_file: str | None = option(None, "Rows of the validation loss")
     length_encoding: str = option("ldpe", "How the model is given the length; none for the plain model", _ENCODINGS)
     length_unit: str = option("character", "What a length counts", LENGTH_UNITS)

@@ -4,7 +4,7 @@
     lenctrl evaluate --input_file theirs.csv --output_column summary --length 75 --reference_column gold
     lenctrl evaluate --input_file out.jsonl --units character word --requested_column characters words
 
-The input is json, jsonl, csv or parquet (.gz too). The command prints the report as Markdown; `--output_dir` receives
+The input is json, jsonl, csv (.gz too) or parquet. The command prints the report as Markdown; `--output_dir` receives
 it as `report.json`, `report.md` and `report.png`.
 """
 
@@ -26,7 +26,7 @@ def make_parser() -> CommandParser:
     """Return the parser of the options."""
     parser = CommandParser(description=__doc__)
     add = parser.add_argument
-    add("--input_file", required=True, help="outputs: json, jsonl, csv, parquet (.gz too)")
+    add("--input_file", required=True, help="outputs: json, jsonl, csv (.gz too), parquet")
     add("--output_column", default="output", help="column of the texts")
     lengths = parser.add_mutually_exclusive_group()
     columns = "column of requested lengths, one for each unit"

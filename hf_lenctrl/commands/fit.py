@@ -36,7 +36,7 @@ def make_parser() -> CommandParser:
     """Return the parser of the options."""
     parser = CommandParser(description=__doc__)
     add = parser.add_argument
-    add("--input_file", required=True, help="texts: txt, json, jsonl, csv, parquet (.gz too)")
+    add("--input_file", required=True, help="texts: txt, json, jsonl, csv (.gz too), parquet")
     add("--output_file", required=True, help="JSON lines")
     lengths = parser.add_mutually_exclusive_group(required=True)
     lengths.add_argument("--length", type=int, help="units that every text may have")

@@ -6,8 +6,8 @@
     lenctrl generate --model runs/ldpe --rerank 20 --length_constraint max ...
     lenctrl generate --model runs/ldpe --predictor runs/predictor --length predict ...
 
-The input is a text file, one source a line, or json, jsonl, csv or parquet (.gz too). Each line of the output holds
-a row of the input, in the input's order, with `source`, `requested`, `output` and `length` (measured) added. With
+The input is a text file, one source a line, or json, jsonl, csv (.gz too) or parquet. Each line of the output holds a
+row of the input, in the input's order, with `source`, `requested`, `output` and `length` (measured) added. With
 `--num_return_sequences` it also holds `rank`, `score` (of beams: the mean log-probability of a token) and `row`, the
 number of the input row. Several lengths give a line for each. With `--min_score` a line holds the `score` of its text;
 lines with a lower score are also in a second file, `<output_file>.low.jsonl`, for a person to read.
@@ -78,7 +78,7 @@ def make_parser() -> CommandParser:
     add = parser.add_argument
     add("--model", required=True, type=model_name, help="folder or Hub name")
     add("--base_model", type=model_name, help="base of a --model that is an adapter; by default the one that it names")
-    add("--input_file", required=True, help="texts: txt, json, jsonl, csv, parquet (.gz too)")
+    add("--input_file", required=True, help="texts: txt, json, jsonl, csv (.gz too), parquet")
     add("--output_file", required=True, help="JSON lines")
     add("--overwrite", action="store_true", help="begin again where --output_file exists, with whatever options")
     second = "at most so many of another unit too, word=6; the constraint is then max by default"

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BytesIO
 from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -18,8 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 from ..inference.sources import length_or_range
 
 
-if TYPE_CHECKING:  # the core install has neither package
-    import pyarrow.parquet as pq
+if TYPE_CHECKING:  # the core install does not have it
     from datasets import Dataset
 
 
@@ -33,27 +31,27 @@ def holds_null(row: int, path: str, name: str) -> str:
 
 def load_rows(path: str) -> "Dataset":
     """Load the rows of a local json, jsonl, csv or parquet file, or one of these with `.gz`, mapped into memory."""
+    kind = _kind_of(path, ROW_FILES)
+    with _with_file_name(path, kind):
+        return _dataset(path, kind)
+
+
+def _dataset(path: str, kind: str) -> "Dataset":
     from datasets import Dataset, load_dataset
     from datasets.exceptions import DatasetGenerationError
 
-    kind = _kind_of(path, ROW_FILES)
-    with _with_file_name(path, kind):
-        if path.endswith(".parquet.gz"):  # `datasets` does not unpack it
-            return Dataset(_parquet_file(path).read())
-        if kind == "parquet":
-            _parquet_file(path)
-        else:  # pandas would shift the cells of a row with more or fewer cells, and keep the last of two values
-            deque(_READERS[kind](path), maxlen=0)
-        # pandas would read texts such as "NA" and "null" as missing values
-        options: dict[str, Any] = {"keep_default_na": False} if kind == "csv" else {}
-        builder = "json" if kind == "jsonl" else kind
-        files = glob.escape(os.path.abspath(path))
-        try:
-            rows: Any = load_dataset(builder, data_files=files, split="train", **options)
-        except DatasetGenerationError as error:
-            raise ValueError(error.__cause__ or error) from error.__cause__
-        rows.data.validate(full=True)  # the JSON reader does not check that texts are UTF-8
-        return rows
+    options = {}
+    if kind == "csv":  # pandas would shift the cells of a row with more or fewer cells
+        deque(_csv_rows(path), maxlen=0)
+        options = {"keep_default_na": False}  # texts such as "NA" and "null" are no missing values
+    builder = "json" if kind == "jsonl" else kind
+    try:
+        rows = load_dataset(builder, data_files=glob.escape(os.path.abspath(path)), split="train", **options)
+    except DatasetGenerationError as error:
+        raise ValueError(error.__cause__ or error) from error.__cause__
+    assert isinstance(rows, Dataset)
+    rows.data.validate(full=True)  # the JSON reader does not check that texts are UTF-8
+    return rows
 
 
 class Rows:
@@ -200,9 +198,9 @@ def _kind_of(path: str, kinds: Sequence[str]) -> str:
     if not file.is_file():
         raise FileNotFoundError(f"there is no data file {path}")
     kind = (Path(file.stem).suffix if file.suffix == ".gz" else file.suffix)[1:]
-    if kind not in kinds:
+    if kind not in kinds or path.endswith(".parquet.gz"):
         endings = ", ".join(f".{kind}" for kind in kinds)
-        raise ValueError(f"{path} must end in {endings} (or these and .gz), got {file.suffix!r}")
+        raise ValueError(f"{path} must end in {endings} (but for .parquet also .gz), got {file.suffix!r}")
     return kind
 
 
@@ -214,7 +212,7 @@ def _with_file_name(path: str, kind: str) -> Iterator[None]:
     except StopIteration:  # `datasets` raises it for an empty file
         raise ValueError(f"{path} has no rows") from None
     except (ValueError, OSError, EOFError, RecursionError, zlib.error, csv.Error) as error:
-        cause: Any = error.__cause__ or error
+        cause = error.__cause__ or error
         advice = "save it as UTF-8" if _is_utf16(path, kind) else "mend or remove the broken row"
         raise ValueError(f"{path} could not be read as {kind}: {cause}; {advice}") from error
 
@@ -229,8 +227,9 @@ def _is_utf16(path: str, kind: str) -> bool:
 
 
 def _open(path: str, newline: str | None = None) -> IO[str]:
-    opener: Any = gzip.open if path.endswith(".gz") else open
-    return opener(path, "rt", encoding="utf-8-sig", newline=newline)
+    if path.endswith(".gz"):
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline=newline)
+    return open(path, encoding="utf-8-sig", newline=newline)
 
 
 def _text_rows(path: str) -> Iterator[dict]:
@@ -239,16 +238,6 @@ def _text_rows(path: str) -> Iterator[dict]:
 
 
 def _json_rows(path: str) -> Iterator[dict]:
-    doubled: list[tuple[str, dict]] = []
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict:
-        found = dict(pairs)
-        if len(found) < len(pairs):  # a name is there twice, and only its last value would be kept
-            names = [name for name, _ in pairs]
-            doubled.append((max(names, key=names.count), found))
-        return found
-
-    count = 0
     with _open(path) as file:
         lines = enumerate(file, start=1)
         start, first = next(((number, line) for number, line in lines if line.strip()), (1, ""))
@@ -257,22 +246,18 @@ def _json_rows(path: str) -> Iterator[dict]:
         for number, line in chain([(start, first)], lines):
             if line.strip():
                 try:
-                    found = json.loads(line, object_pairs_hook=unique)
-                except json.JSONDecodeError as error:
+                    found = json.loads(line, object_pairs_hook=_object)
+                except ValueError as error:
                     raise ValueError(f"line {number}: {error}") from None
                 for row in found if isinstance(found, list) else [found]:
-                    count += 1
                     if not isinstance(row, dict):
                         raise ValueError(f"a row must be an object, got {str(row)[:40]}")
-                    if doubled and _holds(row, doubled[0][1]):
-                        raise ValueError(f"row {count} has two values of the name {doubled[0][0]!r}")
                     yield row
 
 
-def _holds(value: Any, part: dict) -> bool:
-    """Return whether a JSON value is this very object, or contains it."""
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return value is part or any(_holds(each, part) for each in parts)
+def _object(pairs: list[tuple[str, Any]]) -> dict:
+    _check_names([name for name, _ in pairs])  # of two values of a name only the last would be kept
+    return dict(pairs)
 
 
 def _csv_rows(path: str) -> Iterator[dict[str, str]]:
@@ -287,31 +272,15 @@ def _csv_rows(path: str) -> Iterator[dict[str, str]]:
             yield dict(zip(header, cells, strict=True))
 
 
-def _parquet_file(path: str) -> "pq.ParquetFile":
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise ImportError('parquet files need pyarrow: pip install "hf_lenctrl[train]"') from error
-    file = pq.ParquetFile(BytesIO(gzip.decompress(Path(path).read_bytes())) if path.endswith(".gz") else path)
-    kinds: list[Any] = [pa.struct(list(file.schema_arrow))]
-    for kind in kinds:  # the list grows by the types of nested fields
-        fields = [kind.field(i) for i in range(kind.num_fields)]
-        _check_names([field.name for field in fields])
-        kinds += [field.type for field in fields]
-    return file
-
-
 def _check_names(names: list[str]) -> None:
     """Raise `ValueError` for two columns of the same name."""
     if len(set(names)) < len(names):
-        raise ValueError(f"two columns have the name {max(names, key=names.count)!r}")
+        raise ValueError(f"two values have the name {max(names, key=names.count)!r}")
 
 
 def _parquet_rows(path: str) -> Iterator[dict]:
-    for batch in _parquet_file(path).iter_batches(batch_size=1024):
-        for row in batch.to_pylist():  # JSON has no NaN, which becomes `None`
-            yield json.loads(json.dumps(row, default=_as_text), parse_constant=lambda _: None)
+    for row in _dataset(path, "parquet"):  # JSON has no NaN, which becomes `None`
+        yield json.loads(json.dumps(row, default=_as_text), parse_constant=lambda _: None)
 
 
 def _as_text(value: Any) -> str:
@@ -320,5 +289,10 @@ def _as_text(value: Any) -> str:
     return str(value)  # these are dates and decimals
 
 
-_READERS: dict[str, Any] = {"json": _json_rows, "jsonl": _json_rows, "csv": _csv_rows}
-_READERS |= {"parquet": _parquet_rows, "txt": _text_rows}
+_READERS: dict[str, Callable[[str], Iterator[dict]]] = {
+    "json": _json_rows,
+    "jsonl": _json_rows,
+    "csv": _csv_rows,
+    "parquet": _parquet_rows,
+    "txt": _text_rows,
+}

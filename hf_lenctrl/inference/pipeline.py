@@ -10,7 +10,7 @@ from tqdm.auto import tqdm
 from transformers import Pipeline
 
 from ..cache import CACHE, read_once
-from ..conversion import HUB_OPTIONS, PipelineModel, check_tokenizer
+from ..conversion import LoadedModel, PipelineModel, check_tokenizer
 from ..generation import encode_once, eos_of, generate_for, prompt_of, rows_of_each
 from ..length_tokens import LengthTokens
 from ..length_units import COST, UnitTable, check_sources, count_texts
@@ -113,14 +113,15 @@ class LengthControlledGenerationPipeline(Pipeline):
     _load_image_processor: Any = False
     _load_feature_extractor: Any = False
 
-    def __init__(self, *args, revision: str | None = None, token: str | bool | None = None, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __init__(self, model, *args, revision: str | None = None, token: str | bool | None = None, **kwargs):
+        loaded = model if isinstance(model, LoadedModel) else LoadedModel(model)
+        super().__init__(loaded.model, *args, **kwargs)
         name = getattr(self.model, "name_or_path", "the model")
         check_shards(name)  # again here, because transformers tries the stock class if our class raises
         check_tokenizer(self.tokenizer, name, self.model)
         given = {"revision": revision, "token": token}
         given = {name: value for name, value in given.items() if value is not None}
-        self._predictors = Predictors(self.model, {**HUB_OPTIONS.get(self.model, {}), **given})
+        self._predictors = Predictors(self.model, {**loaded.hub_options, **given})
         tokens = getattr(self.model.config, "length_tokens", None)
         self._length_tokens = None if tokens is None else LengthTokens(**tokens)
         self._controlled = getattr(self.model.config, "length_controlled", False)

@@ -13,7 +13,7 @@ from transformers import Seq2SeqTrainer, TrainerCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from ..adapters import save_control
-from .collator import DataCollatorForLengthControl
+from .collator import DataCollatorForLengthControl, DrawsByExample
 from .model_card import TrainingRun, model_card
 from .packing import PackedRows
 from .upload import HubTrainer
@@ -64,7 +64,7 @@ class ResumableTrainer(HubTrainer):
         self.weights_dtype = None if weights_dtype is None else getattr(torch, weights_dtype)
         self.projection_lr_factor = projection_lr_factor
         self.train_collator: Any = train_collator or self.data_collator
-        if hasattr(self.train_collator, "set_epoch"):
+        if isinstance(self.train_collator, DrawsByExample):
             self.add_callback(_SetEpoch(self.train_collator))
 
     def _issue_warnings_after_load(self, load_result):
@@ -97,10 +97,10 @@ class ResumableTrainer(HubTrainer):
 
     def get_train_dataloader(self):
         evaluation_collator, self.data_collator = self.data_collator, self.train_collator
-        pairs, packing = self.train_dataset, getattr(self.train_collator, "packing", None)
-        if packing is not None:
+        pairs, collator = self.train_dataset, self.train_collator
+        if isinstance(collator, DataCollatorForLengthControl) and collator.packing is not None:
             batch_size = self.args.train_batch_size * self.args.world_size
-            self.train_dataset = PackedRows(pairs, packing, self.args.seed, batch_size)
+            self.train_dataset = PackedRows(pairs, collator.packing, self.args.seed, batch_size)
         try:
             return super().get_train_dataloader()
         finally:
@@ -207,12 +207,14 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
         for collator in (data_collator, train_collator):
             if isinstance(collator, DataCollatorForLengthControl) and collator.model is None:
                 collator.model = model  # the model builds the decoder's input from the labels
-        if getattr(train_collator, "no_length_share", 0.0):
+        own = train_collator if isinstance(train_collator, DataCollatorForLengthControl) else None
+        if own is not None and own.no_length_share:
             model.make_length_optional()
-        packed = getattr(train_collator, "packing", None) is not None
-        if getattr(data_collator, "draws", False) or getattr(data_collator, "packing", None) is not None:
-            plain: Any = {"length_noise": 0, "overshoot_share": 0.0, "no_length_share": 0.0, "packing": None}
-            data_collator = replace(data_collator, **plain)
+        packed = own is not None and own.packing is not None
+        if isinstance(data_collator, DataCollatorForLengthControl) and (data_collator.draws or data_collator.packing):
+            data_collator = replace(
+                data_collator, length_noise=0, overshoot_share=0.0, no_length_share=0.0, packing=None
+            )
         super().__init__(model, args, data_collator, *others, train_collator=train_collator, **kwargs)
         if packed and self.args.train_sampling_strategy != "random":
             strategy = self.args.train_sampling_strategy
@@ -232,17 +234,17 @@ class LengthControlTrainer(ResumableTrainer, Seq2SeqTrainer):
 
     def remember_lengths(self) -> None:
         """Set `trained_lengths` in the model's configuration to the percentiles of the training targets' lengths."""
-        model: Any = self.model
-        rows: Any = self.train_dataset
-        config, table = self.accelerator.unwrap_model(model).config, getattr(self.train_collator, "unit_table", None)
-        if table is not None and hasattr(config, "trained_lengths") and isinstance(rows, Sized):
-            padding = model.config.pad_token_id
+        rows, collator = self.train_dataset, self.train_collator
+        config = self.accelerator.unwrap_model(self.model).config
+        counts = isinstance(collator, DataCollatorForLengthControl) and hasattr(config, "trained_lengths")
+        if counts and isinstance(rows, Sized):
+            padding = config.pad_token_id
             lengths: list[int] = []
             for start in range(0, len(rows), 1000):
                 own = range(start, min(start + 1000, len(rows)))
                 part = [torch.as_tensor(rows[i]["labels"]) for i in own]  # type: ignore[index]
                 ids = torch.nn.utils.rnn.pad_sequence(part, batch_first=True, padding_value=padding)
-                lengths += table.count(ids.masked_fill(ids == -100, padding)).tolist()
+                lengths += collator.unit_table.count(ids.masked_fill(ids == -100, padding)).tolist()
             config.trained_lengths = range_of(lengths)
 
     def _token_mean(self, outputs, labels, num_items_in_batch=None):
