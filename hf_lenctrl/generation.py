@@ -352,10 +352,10 @@ class Resolved:
 
     # "stock" is a call of the base class, "none" one without a length of a model that reads lengths
     mode: Literal["stock", "none", "length"]
-    length: Any = None
-    other: Any = None  # the limit in a second unit, see `units_apart`
+    length: int | list[int] | torch.Tensor | Target | None = None
+    other: tuple[str, Any] | None = None  # the limit in a second unit, see `units_apart`
     constraint: str | None = None
-    tolerance: Any = None
+    tolerance: int | float | tuple | list | None = None
 
 
 def resolve(config, defaults: dict[str, Any], unit: str, length, constraint, tolerance) -> Resolved:

@@ -118,7 +118,7 @@ class LengthPredictor(CardOnPush, PreTrainedModel):
         if encoder is None:
             kind, options = _encoder_kind(encoder_config)
             encoder = kind.from_config(encoder_config, **options)
-        self.encoder: Any = encoder
+        self.encoder: PreTrainedModel = encoder
         # Trainer, saving and `set_attn_implementation` then see one configuration, not a copy. transformers 5.23 has
         # no public name for the choice of attention.
         encoder_config._attn_implementation = encoder.config._attn_implementation

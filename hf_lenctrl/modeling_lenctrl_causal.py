@@ -102,9 +102,7 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
     def __init__(self, config: LenCtrlCausalLMConfig, language_model: PreTrainedModel | None = None):
         config.validate()  # checks values set after construction (`from_pretrained(path, length=75)`)
         super().__init__(config)
-        inner: Any = language_model
-        if inner is None:
-            inner = AutoModelForCausalLM.from_config(config.text_config)
+        inner: Any = AutoModelForCausalLM.from_config(config.text_config) if language_model is None else language_model
         self.language_model = inner
         config.text_config = inner.config
         # The setter of transformers 5.23 would pass the choice on to `text_config` again.

@@ -74,9 +74,9 @@ def test_a_finished_folder_refuses_another_command(run, options, said):
 def test_a_run_is_resumed_with_more_steps_and_the_card_says_it(run):
     train(run, **{**AGAIN, "test_file": run.parent / "test_rows.jsonl", "max_steps": 8, "logging_steps": 1})
     record = json.loads((run / "_run" / "run.json").read_text())
-    assert [(sitting["from"], sitting["to"]) for sitting in record["sittings"]] == [(0, 6), (6, 8)]
+    assert [start["step"] for start in record["starts"]] == [0, 6]
     card = (run / "README.md").read_text()
-    assert "Steps 0 to 6 (" in card and "Steps 6 to 8 (" in card
+    assert "Steps 0 to 6, then resumed." in card and "Steps 6 to 8 (" in card
     assert "Changed: `max_steps` to 8, `logging_steps`" in card
     assert "- `max_steps`: 8" in card and "num_train_epochs" not in card
 
@@ -84,7 +84,7 @@ def test_a_run_is_resumed_with_more_steps_and_the_card_says_it(run):
 def test_a_run_is_not_resumed_on_another_number_of_rows(run):
     path = run / "_run" / "run.json"
     record = json.loads(path.read_text())
-    record["sittings"][0]["rows"] = 5  # as if a data set of the Hub had changed
+    record["starts"][0]["rows"] = 5  # as if a data set of the Hub had changed
     path.write_text(json.dumps(record))
     with pytest.raises(ValueError, match="first was trained on 5 rows, got 106; name another --output_dir"):
         train(run, **{**AGAIN, "test_file": run.parent / "test_rows.jsonl", "max_steps": 8})
@@ -114,9 +114,8 @@ def test_the_record_holds_no_row_and_no_path(trained):
     assert str(trained.parent) not in text and "text editor" not in text and "hub_token" not in text
     record = json.loads(text)
     size = (trained.parent / "first.jsonl").stat().st_size
-    assert (
-        record["options"]["train_file"]["size"] == size and record["sittings"][0]["rows"] == 106
-    )  # and 14 of the 120 validate
+    assert record["options"]["train_file"]["size"] == size
+    assert record["starts"][0]["rows"] == 106  # and 14 of the 120 validate
 
 
 @pytest.mark.parametrize(

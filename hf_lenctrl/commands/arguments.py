@@ -212,8 +212,7 @@ def parse_specified(
 ) -> tuple[tuple, Specified]:
     """Return the instances, see `parse_arguments`, and the names of the options that the user set."""
     on_line = list(sys.argv[1:] if argv is None else argv)
-    types: Any = list(classes)
-    parser = CommandParser(types, description=description, usage="%(prog)s [recipe] [--option value ...]")
+    parser = CommandParser(list(classes), description=description, usage="%(prog)s [recipe] [--option value ...]")
     # without it Trainer would use its default folder, the same for every run
     required = {f.name for cls in classes for f in fields(cls)} & {"output_dir"}
     words = on_line

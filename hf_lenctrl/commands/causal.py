@@ -258,8 +258,10 @@ def card_of(options: CausalArguments, args, trainer: ResumableTrainer, history) 
 
 def merge(trainer: ResumableTrainer) -> None:
     """Merge the adapter's weights into the model's weights."""
-    adapted: Any = trainer.model
-    trainer.model = adapted.merge_and_unload()
+    from peft import PeftModel
+
+    assert isinstance(trainer.model, PeftModel)
+    trainer.model = trainer.model.merge_and_unload()
 
 
 def parse(argv=None) -> tuple[CausalArguments, TrainingArguments]:

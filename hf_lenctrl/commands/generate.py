@@ -144,7 +144,7 @@ def load(path: str, dtype: str | None = None, compiled: bool = False, base_model
     base = {} if base_model is None else {"base_model": base_model}
     if base and not is_adapter(path):
         raise ValueError(f"--base_model is for an adapter, and {path} holds a model; leave it out")
-    model: Any = auto_class(path).from_pretrained(path, dtype=dtype, **base).eval().to(processes().device)
+    model = auto_class(path).from_pretrained(path, dtype=dtype, **base).eval().to(processes().device)
     if compiled:
         model.forward = torch.compile(model.forward, dynamic=True)  # one graph for all lengths and batches
     return model, tokenizer_of(path)
@@ -258,7 +258,7 @@ def print_figures(requests: list[Request], lines: list[str], args: argparse.Name
     """Print how well the outputs keep their requested lengths; the model's `config` may have a window."""
     names, rows = requests[0].names, [json.loads(line) for line in lines]
     count = len(lines) // len(requests)
-    requested = [requests[i // count].length or row[names["requested"]] for i, row in enumerate(rows)]
+    requested: list[Any] = [requests[i // count].length or row[names["requested"]] for i, row in enumerate(rows)]
     produced = [row[names["length"]] for row in rows]
     figures = {}
     if isinstance(requested[0], list | tuple):

@@ -1,6 +1,7 @@
 """Identities of files, by which a resumed command compares them: by their content, never by their names."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from huggingface_hub.utils.sha import sha_fileobj
 from transformers import PreTrainedConfig
 
 from ..training.upload import MODEL, uploaded
+from .lenctrl import POINT
 
 
 TOKENIZER = ("tokenizer.json", "vocab.json", "vocab.txt", "target_vocab.json", "*.spm", "*.model")
@@ -54,3 +56,11 @@ def short(value: Any, other: Any = None) -> str:
         return f"sha256 {value['sha256'][:8]}"
     others = other if isinstance(other, dict) else {}
     return ", ".join(f"{name} {short(file)}" for name, file in value.items() if file != others.get(name)) or "no file"
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """List the options of `now` that had another value `before`, each in its own line; empty if none differs."""
+    pairs = {name: (before.get(name), value) for name, value in now.items()}
+    return "".join(
+        f"{POINT}{name}={short(old, new)}, now {short(new, old)}" for name, (old, new) in pairs.items() if old != new
+    )

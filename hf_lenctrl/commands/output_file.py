@@ -5,18 +5,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .identity import short
-from .lenctrl import POINT
+from .identity import differences
 from .locking import kept
 
 
 def check_begun(path: Path, options_path: Path, options: dict[str, Any], advice: str = "name another") -> None:
     """Raise `ValueError` if the existing output at `path` was begun with other options."""
     before = json.loads(options_path.read_text("utf-8")) if options_path.is_file() else {}
-    pairs = [(name, before.get(name), options.get(name)) for name in sorted(before | options)]
-    if points := [f"{POINT}{k}={short(old, new)}, now {short(new, old)}" for k, old, new in pairs if old != new]:
-        message = f"{path} exists, and no command with these options began it; {advice}"
-        raise ValueError("".join([message, *(points if before else [])]))
+    if points := differences(before, dict.fromkeys(before) | options):
+        raise ValueError(
+            f"{path} exists, and no command with these options began it; {advice}{points if before else ''}"
+        )
 
 
 def begin_folder(folder: str | Path, options: Mapping[str, Any], begun: bool) -> None:

@@ -1,12 +1,12 @@
 """The baseline that a model must beat: the source cut at the length or, in translation, the unchanged base model."""
 
 import logging
-from typing import Any
 
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
 from ..evaluation.metrics import lead, rouge_metrics, text_quality, translation_metrics
+from ..inference.options import CallOptions
 from ..inference.pipeline import LengthControlledGenerationPipeline
 from .arguments import ModelArguments, RunArguments
 from .models import language_id
@@ -17,13 +17,13 @@ logger = logging.getLogger("train_seq2seq")
 
 def base_figures(sources, references, model_args: ModelArguments, run_args: RunArguments, args, tokenizer) -> dict:
     """Measure BLEU and chrF of the plain base model without a length: `base_bleu`, `base_chrf`."""
-    name: Any = model_args.base_model
-    base = AutoModelForSeq2SeqLM.from_pretrained(name, dtype=torch.float32).to(args.device).eval()
-    options: dict[str, Any] = {"num_beams": args.generation_num_beams or 1}
+    assert model_args.base_model is not None
+    base = AutoModelForSeq2SeqLM.from_pretrained(model_args.base_model, dtype=torch.float32).to(args.device).eval()
+    options: CallOptions = {"num_beams": args.generation_num_beams or 1, "batch_size": args.per_device_eval_batch_size}
     if model_args.target_language is not None:
         options["forced_bos_token_id"] = language_id(tokenizer, model_args.target_language)
-    pipe: Any = LengthControlledGenerationPipeline(model=base, tokenizer=tokenizer, device=args.device)
-    written = pipe(list(sources), batch_size=args.per_device_eval_batch_size, **options)
+    pipe = LengthControlledGenerationPipeline(model=base, tokenizer=tokenizer, device=args.device)
+    written = pipe(list(sources), **options)
     texts = [output["generated_text"] for output in written]
     found = translation_metrics(texts, references, bleu_tokenizer=run_args.bleu_tokenizer or "13a")
     return {f"base_{name}": found[name] for name in ("bleu", "chrf")}

@@ -1,7 +1,7 @@
-"""`_run/run.json`: the options that affect a run's result, which are compared on resume, and a log of its sittings."""
+"""`_run/run.json`: the options that affect a run's result, which are compared on resume, and a log of its starts."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -11,8 +11,7 @@ from .. import __version__
 from ..training.upload import check_upload
 from .arguments import MODELS
 from .checkpoints import checkpoints_of, trained_steps
-from .identity import TOKENIZER, WEIGHTS, identity, short
-from .lenctrl import POINT
+from .identity import TOKENIZER, WEIGHTS, differences, identity
 from .locking import kept, locked
 from .output_file import write_whole
 from .run import remove_tokenizer
@@ -22,7 +21,7 @@ from .run import remove_tokenizer
 OPTIMISATION = """per_device_train_batch_size gradient_accumulation_steps learning_rate lr_scheduler_type
     lr_scheduler_kwargs warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm optim optim_args
     label_smoothing_factor train_sampling_strategy seed data_seed bf16 fp16""".split()
-# These options may change when a run is resumed. A sitting records the first list; the second acts after training.
+# These options may change when a run is resumed. A start logs the first list; the second acts after training.
 MAY_CHANGE = """max_steps num_train_epochs eval_strategy eval_steps save_steps save_total_limit logging_steps
     per_device_eval_batch_size generation_num_beams generation_early_stopping average_checkpoints max_validation_rows
     max_test_rows test_lengths""".split()
@@ -48,84 +47,74 @@ def decisive_options(own: dict[str, Any], values: dict[str, Any]) -> dict[str, A
 
 class RunRecord:
     """
-    The record of a run in its folder, `args.output_dir`. `others` are the run's other arguments, as dataclasses. A
-    folder that holds a run with other options is refused.
+    The record of a run in its folder, `args.output_dir`: the options that decide its result, and a log of its starts.
+    `others` are the run's other arguments, as dataclasses. A folder that holds a run with other options is refused.
     """
 
     def __init__(self, args, *others):
-        self.output_dir, self.path = Path(args.output_dir), kept(args.output_dir, "run.json")
-        self.writes = args.should_save
+        self.folder, self.path, self.writes = (
+            Path(args.output_dir),
+            kept(args.output_dir, "run.json"),
+            args.should_save,
+        )
         own = {f.name: getattr(part, f.name) for part in others for f in fields(part) if f.init}
         values = own | args.to_dict() | {"processes": args.world_size}
         self.changeable = {name: values[name] for name in MAY_CHANGE if name in values}
         self.options = decisive_options(own, values)
-        self.sittings: list[dict[str, Any]] = []
-        saved = json.loads(self.path.read_text(encoding="utf-8")) if self.path.is_file() else None
-        if saved is not None and (done := checkpoints_of(args.output_dir)):
+        self.starts: list[dict[str, Any]] = []
+        saved = json.loads(self.path.read_text(encoding="utf-8")) if self.path.is_file() else {}
+        if saved and (done := checkpoints_of(args.output_dir)):
             self._compare(saved["options"], trained_steps(done[-1]))
-            self.sittings = saved["sittings"]
-            return
-        if saved is None or saved["options"] != self.options:
-            self._refuse_others(WRITTEN if saved is None else MODEL_FILES)
+            self.starts = saved["starts"]
+        elif saved.get("options") != self.options:
+            patterns = MODEL_FILES if saved else WRITTEN
+            if found := sorted(path.name for pattern in patterns for path in self.folder.glob(pattern)):
+                names = ", ".join(found)
+                raise ValueError(f"{self.folder} holds {names}, which this run did not write; name another output_dir")
             # there is no training to resume, but perhaps a tokenizer that was trained on other text
             if self.writes:
                 remove_tokenizer(args.output_dir)
-        self.save()
-
-    def _refuse_others(self, patterns: Sequence[str]) -> None:
-        """Raise `ValueError` if the folder holds files that another run wrote."""
-        if found := sorted(path.name for pattern in patterns for path in self.output_dir.glob(pattern)):
-            names = ", ".join(found)
-            raise ValueError(f"{self.output_dir} holds {names}, which this run did not write; name another output_dir")
+        self._save()
 
     def _compare(self, saved: dict, steps: int) -> None:
-        most = self.changeable["max_steps"]
-        pairs = {name: (saved.get(name), value) for name, value in self.options.items()}
+        """Raise `ValueError` for options that differ from those of the run in the folder, trained for `steps`."""
+        before, now, most = dict(saved), dict(self.options), self.changeable["max_steps"]
         if 0 < most < steps:  # a run cannot end before the steps that it has trained
-            pairs["max_steps"] = f"{steps} (trained)", most
-        differ = [(name, old, new) for name, (old, new) in pairs.items() if old != new]
-        if points := [f"{POINT}{name}={short(old, new)}, now {short(new, old)}" for name, old, new in differ]:
+            before["max_steps"], now["max_steps"] = f"{steps} (trained)", most
+        if points := differences(before, now):
             raise ValueError(
-                f"{self.output_dir} holds a run with other options. Name another --output_dir. Options that may "
-                f"change: {', '.join(self.changeable)}. Those that differ:{''.join(points)}"
+                f"{self.folder} holds a run with other options. Name another --output_dir. Options that may change: "
+                f"{', '.join(self.changeable)}. Those that differ:{points}"
             )
 
     def begin(self, step: int, rows: int) -> None:
         """
-        Record that a sitting of the run begins after `step` steps, on `rows` training rows. Raise `ValueError` if the
-        sitting before had another number of rows, because a data set of the Hub may change under one name.
+        Log a start of the run after `step` steps, on `rows` training rows. Raise `ValueError` if the last start had
+        another number of rows, because a data set of the Hub may change under one name.
         """
-        if self.sittings and rows != (before := self.sittings[-1]["rows"]):
-            raise ValueError(f"{self.output_dir} was trained on {before} rows, got {rows}; name another --output_dir")
-        sitting = {"from": step, "to": None, "rows": rows, "hf_lenctrl": __version__, "options": self.changeable}
-        self.sittings.append(sitting)
-        self.save()
+        if self.starts and rows != (before := self.starts[-1]["rows"]):
+            raise ValueError(f"{self.folder} was trained on {before} rows, got {rows}; name another --output_dir")
+        self.starts.append({"step": step, "rows": rows, "hf_lenctrl": __version__, "options": self.changeable})
+        self._save()
 
-    def end(self, step: int, epoch: float, why: str) -> None:
-        """Record that the sitting ends after `step` steps and `epoch` passes over the data."""
-        self.sittings[-1] |= {"to": step, "epochs": round(epoch, 2), "ended": why}
-        self.save()
-
-    def save(self) -> None:
-        """Write `run.json`; only one process writes."""
-        if self.writes:
+    def _save(self) -> None:
+        if self.writes:  # only one process writes
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            text = json.dumps({"options": self.options, "sittings": self.sittings}, indent=1)
+            text = json.dumps({"options": self.options, "starts": self.starts}, indent=1)
             write_whole(self.path, text, self.path.with_suffix(".part"))
 
-    def history(self) -> list[str]:
-        """Return the history of the training, one sentence for each sitting."""
+    def history(self, state) -> list[str]:
+        """Return the history of a training that ended with this state of Trainer, one sentence for each start."""
+        whole = state.global_step >= state.max_steps
+        why = "the last step" if whole else f"ended before step {state.max_steps}, the last of its schedule"
+        last = f"{state.global_step} ({round(state.epoch or 0.0, 2)} epochs in all): {why}"
+        ends = [*(f"{start['step']}, then resumed" for start in self.starts[1:]), last]
         lines = []
-        for i, sitting in enumerate(self.sittings):
-            end, how = sitting["to"], "interrupted"
-            if end is None:
-                end = self.sittings[i + 1]["from"] if i + 1 < len(self.sittings) else "?"
-            else:
-                end, how = f"{end} ({sitting['epochs']} epochs in all)", sitting["ended"]
-            before = self.sittings[max(0, i - 1)]["options"]
-            changed = [f"`{k}` to {v}" for k, v in sitting["options"].items() if v != before.get(k)]
+        for i, (start, end) in enumerate(zip(self.starts, ends, strict=True)):
+            before = self.starts[max(0, i - 1)]["options"]
+            changed = [f"`{k}` to {v}" for k, v in start["options"].items() if v != before.get(k)]
             note = f" Changed: {', '.join(changed)}." if changed else ""
-            lines.append(f"Steps {sitting['from']} to {end}: {how}.{note}")
+            lines.append(f"Steps {start['step']} to {end}.{note}")
         return lines
 
 

@@ -119,7 +119,7 @@ class Request:
     """A source to generate from, and the output's row for it."""
 
     source: str
-    length: Any  # requested units or a range; `None` if the model decides
+    length: int | tuple[int, int] | None  # requested units or a range; `None` if the model decides
     reference: str | None  # its length is requested
     number: int  # number of the row in the file, from 1
     columns: str  # the row as JSON, without braces

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import transformers
 
-from .checkpoints import check_checkpoint, finished_with, last_checkpoint, trained_steps
+from .checkpoints import check_checkpoint, finished_with, last_checkpoint, state_of
 from .locking import kept
 
 
@@ -64,7 +64,8 @@ def fit(trainer, record, on_trained: Callable[[Any], str | None] | None = None) 
     checkpoint = args.resume_from_checkpoint or last_checkpoint(args.output_dir)
     if checkpoint is not None:
         check_checkpoint(checkpoint, args.save_only_model)
-        done, trained = trained_steps(checkpoint), finished_with(checkpoint, args)
+        state, trained = state_of(checkpoint), finished_with(checkpoint, args)
+        done = state.global_step
     if trained is not None:
         logger.info("training is finished: %s", trained)  # Trainer would train one more step
         trainer.load_trained(trained)
@@ -77,11 +78,8 @@ def fit(trainer, record, on_trained: Callable[[Any], str | None] | None = None) 
         # Trainer also counts the steps before a resumed run
         metrics["train_seconds_per_step"] = metrics["train_runtime"] / max(1, state.global_step - done)
         trainer.save_metrics("train", metrics)
-        whole = state.global_step >= state.max_steps
-        why = "the last step" if whole else f"ended before step {state.max_steps}, the last of its schedule"
-        record.end(state.global_step, state.epoch or 0.0, why)
     trainer.accelerator.wait_for_everyone()  # the first process may still write or delete checkpoints
-    history = record.history()
+    history = record.history(state)
     if on_trained is not None and (sentence := on_trained(trainer)) is not None:
         history.append(sentence)
         logger.info(sentence)

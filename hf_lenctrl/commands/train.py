@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import DatasetDict
-from transformers import AutoConfig, Seq2SeqTrainingArguments, TrainingArguments
+from transformers import AutoConfig, PreTrainedTokenizerBase, Seq2SeqTrainingArguments, TrainingArguments
 
 from ..evaluation.metrics import build_compute_metrics, rouge_metrics, translation_metrics
 from ..length_tokens import LengthTokens
@@ -52,7 +52,7 @@ class Data:
     splits: dict[str, Any]
     tokenized: dict[str, Any]
     dropped: dict[int, str]  # rows of splits["test"] that tokenized["test"] lacks -> reason
-    tokenizer: Any
+    tokenizer: PreTrainedTokenizerBase
     unit: str
     length_tokens: LengthTokens | None
     limits: tuple[int, int]  # of sources and of targets, in tokens
@@ -142,7 +142,8 @@ def test_at(length: int | None, trainer: LengthControlTrainer, data: Data, model
     add them to `trainer.run`.
     """
     name, tokenizer = "test" if length is None else f"test_{length}", data.tokenizer
-    run: Any = trainer.run
+    run = trainer.run
+    assert run is not None
     parts = collator_and_metrics(trainer.model, run_args, data, length)
     trainer.data_collator, trainer.compute_metrics = parts["data_collator"], parts["compute_metrics"]
     rows = data.tokenized["test"]

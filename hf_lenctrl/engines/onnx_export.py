@@ -90,8 +90,8 @@ class _Decoder(nn.Module):
 
 def _check_kind(model) -> None:
     """Raise `ValueError` for a model that cannot be exported to these graphs."""
-    config: Any = getattr(model, "config", None)
-    if not getattr(config, "is_encoder_decoder", False) or not getattr(config, "length_controlled", False):
+    config = getattr(model, "config", None)
+    if config is None or not config.is_encoder_decoder or not getattr(config, "length_controlled", False):
         raise ValueError(
             f"the export takes a length-controlled model with an encoder, got a {type(model).__name__}; export plain "
             "models with optimum"

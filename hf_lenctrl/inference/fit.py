@@ -214,9 +214,9 @@ class _Job:
         self.requests = [_Request(*row) for row in zip(sources, lengths, lows, highs, strict=True)]
         for request in self.requests:
             self.add(request, [request.source], "source")
-        self.function: Any = candidates if callable(candidates) else None
+        self.function: Callable[[str, int, list[str]], Any] | None = candidates if callable(candidates) else None
         if candidates is not None and self.function is None:
-            lists: Any = [candidates] if self.single else list(candidates)
+            lists: list[Sequence[str]] = [candidates] if self.single else list(candidates)
             if len(lists) != len(sources) or any(isinstance(texts, str) for texts in lists):
                 raise ValueError(
                     f"candidates must be a list of texts for each of the {len(sources)} texts, got {lists}"
@@ -241,6 +241,7 @@ class _Job:
 
     def ask(self, request: _Request, asynchronous: bool = False) -> str | list[str] | Awaitable:
         """Ask the `candidates` function for texts for a request."""
+        assert self.function is not None
         answer = self.function(request.source, request.requested, [one.text for one in request.considered[1:]])
         if inspect.isawaitable(answer) and not asynchronous:
             getattr(answer, "close", lambda: None)()  # Python warns of a coroutine that nobody awaits

@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Unpack, cast
 
@@ -52,6 +53,6 @@ def pipeline(
     given |= {"trust_remote_code": trust_remote_code, "model_kwargs": model_kwargs}
     given = {name: value for name, value in given.items() if value is not None}
     model = str(model) if isinstance(model, Path) else model
-    options: Any = {"model": model, "tokenizer": tokenizer, "dtype": dtype, **given, **defaults}
-    made: Any = transformers.pipeline
+    options: dict[str, Any] = {"model": model, "tokenizer": tokenizer, "dtype": dtype, **given, **defaults}
+    made: Callable[..., Any] = transformers.pipeline
     return cast(LengthControlledGenerationPipeline, made("length-controlled-generation", **options))

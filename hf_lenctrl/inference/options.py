@@ -1,11 +1,21 @@
 """Types of a call of the pipeline, for type checkers and editors: its options, and what it returns."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NotRequired, TypedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.generation import CompileConfig, GenerationConfig, LogitsProcessor, StoppingCriteria
+from transformers.generation.streamers import BaseStreamer
+
+
+if TYPE_CHECKING:
+    from ..length_predictor import LengthPredictor
 
 
 Chat = Sequence[Mapping[str, str]]
 Length = int | tuple[int, int] | str | Mapping[str, Any] | None
+Predictor = str | Path | tuple["LengthPredictor", PreTrainedTokenizerBase] | None
 Tolerance = int | float | tuple[int | float, int | float] | list[Any] | None
 
 
@@ -26,12 +36,12 @@ class GeneratedText(TypedDict):
 class GenerateOptions(TypedDict, total=False):
     """Options of `generate` in transformers; see its `GenerationConfig`."""
 
-    generation_config: Any
-    logits_processor: Any
-    stopping_criteria: Any
+    generation_config: GenerationConfig
+    logits_processor: Sequence[LogitsProcessor]
+    stopping_criteria: Sequence[StoppingCriteria]
     prefix_allowed_tokens_fn: Callable[..., Any] | None
-    assistant_model: Any
-    streamer: Any
+    assistant_model: PreTrainedModel
+    streamer: BaseStreamer
     num_beams: int
     early_stopping: bool | str
     length_penalty: float
@@ -49,7 +59,7 @@ class GenerateOptions(TypedDict, total=False):
     no_repeat_ngram_size: int
     encoder_no_repeat_ngram_size: int
     bad_words_ids: list[list[int]]
-    sequence_bias: Any
+    sequence_bias: list[Any] | dict[tuple[int, ...], float]
     suppress_tokens: list[int]
     begin_suppress_tokens: list[int]
     forced_bos_token_id: int | None
@@ -69,10 +79,10 @@ class GenerateOptions(TypedDict, total=False):
     remove_invalid_values: bool
     use_cache: bool
     cache_implementation: str
-    cache_config: Any
+    cache_config: dict[str, Any]
     prefill_chunk_size: int
     disable_compile: bool
-    compile_config: Any
+    compile_config: CompileConfig
     prompt_lookup_num_tokens: int
     num_assistant_tokens: int
     output_scores: bool
@@ -92,7 +102,7 @@ class CallOptions(GenerateOptions, total=False):
     finish: str | None
     length_from: str | list[int] | None
     thinking_budget: int | None
-    predictor: Any
+    predictor: Predictor
     references: Sequence[str] | None
     truncation: bool
     rerank: bool | int

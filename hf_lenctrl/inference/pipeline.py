@@ -108,7 +108,7 @@ class LengthControlledGenerationPipeline(Pipeline):
 
     model: Any
     tokenizer: Any
-    _load_tokenizer: Any = None  # None, because we raise our own error if it is missing
+    _load_tokenizer = None  # None, because we raise our own error if it is missing
     _load_processor: Any = False
     _load_image_processor: Any = False
     _load_feature_extractor: Any = False

@@ -12,7 +12,7 @@ from ..length_pair import check_pair, units_apart
 from ..lengths import check_constraint, check_counts, check_length, check_name, check_tolerance, window_of
 from .chats import Prompt, check_length_source
 from .finish import check_finish
-from .options import Length, Tolerance
+from .options import Length, Predictor, Tolerance
 from .sources import is_ranged, plans_of, requested_lengths
 
 
@@ -99,7 +99,7 @@ class Call:
     finish: str | None = None
     length_from: str | list[int] | None = None
     thinking_budget: int | None = None
-    predictor: Any = None
+    predictor: Predictor = None
     references: Sequence[str] | None = None
     truncation: bool = False
     num_return_sequences: int = 1

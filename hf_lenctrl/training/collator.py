@@ -3,7 +3,6 @@
 import hashlib
 import logging
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from transformers import DataCollatorForSeq2Seq
@@ -208,11 +207,11 @@ class DataCollatorForAnswers(DrawsByExample, DataCollatorForSeq2Seq):
     still learns its thoughts, but they do not count and have no length.
     """
 
-    table: Any = None
+    table: UnitTable = field(kw_only=True)
     overshoot_share: float = 0.0
     no_length_share: float = 0.0
     seed: int = 0
-    length_from: Any = None
+    length_from: str | list[int] | None = None
 
     def __call__(self, features, return_tensors=None):
         draws = torch.tensor([self._draw(row) for row in features], dtype=torch.float64)  # (B, 3)

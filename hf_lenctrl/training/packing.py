@@ -78,8 +78,8 @@ def _plan(sizes: list[tuple[int, int]], packing: tuple[int, int], seed: int) -> 
 
 def check_packing(packing: tuple[int, int], model: Any, tokenizer: Any) -> None:
     """Raise `ValueError` for a model, a tokenizer or a size of rows that cannot be packed."""
-    config: Any = getattr(model, "config", None)
-    if not hasattr(config, "length_encoding") or not config.is_encoder_decoder:
+    config = getattr(model, "config", None)
+    if config is None or not hasattr(config, "length_encoding") or not config.is_encoder_decoder:
         rule = f"packing needs an encoder-decoder with length control, got {type(model).__name__}"
         raise ValueError(f"{rule}; pass such a model, or leave packing out")
     if wrong := [name for name in ("length_head", "encoder_length_embedding") if getattr(config, name)]:

@@ -75,7 +75,7 @@ class ResumableTrainer(HubTrainer):
         super()._issue_warnings_after_load(load_result)
 
     def _get_train_sampler(self, train_dataset=None):
-        rows: Any = self.train_dataset if train_dataset is None else train_dataset
+        rows = self.train_dataset if train_dataset is None else train_dataset
         columns, by_length = getattr(rows, "column_names", []), self.args.train_sampling_strategy == "group_by_length"
         if by_length and {"input_ids", "labels"} <= {*columns} and self.args.length_column_name not in columns:
             # Trainer's sampler only uses the source, which leaves twice the padding, and it reads row by row

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import HfApi, create_repo, get_session, upload_file
 from transformers import Trainer
@@ -104,7 +103,7 @@ class HubTrainer(Trainer):
         self.save_model(_internal_call=True)
         if not self.is_world_process_zero():
             return None
-        folder: Any = self.args.output_dir
+        folder = str(self.args.output_dir)
         try:
             self.create_model_card(**kwargs)
             return HfApi().upload_folder(
