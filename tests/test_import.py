@@ -19,47 +19,68 @@ EXTRAS = """accelerate datasets pyarrow rouge_score sacrebleu nltk sacremoses ma
     onnxscript peft ray xgrammar""".split()
 WITHOUT_EXTRAS = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS}))\n"
 KNOWN = """
-    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
-    from transformers.pipelines import PIPELINE_REGISTRY, check_task
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers.pipelines import PIPELINE_REGISTRY, check_task
 
-    named = [AutoConfig.for_model(kind) for kind in ("lenctrl_marian", "lenctrl_causal_lm", "length_predictor")]
-    tables = [AutoModelForSeq2SeqLM, AutoModelForCausalLM, AutoModel]
-    found = [kind._model_mapping[type(config)] for kind, config in zip(tables, named)]
-    task = check_task("length-controlled-generation")[1]
-    print(*(kind.__name__ for kind in [*found, task["impl"], AutoModel._model_mapping[type(named[0])]]))
+named = [AutoConfig.for_model(kind) for kind in ("lenctrl_marian", "lenctrl_causal_lm", "length_predictor")]
+tables = [AutoModelForSeq2SeqLM, AutoModelForCausalLM, AutoModel]
+found = [kind._model_mapping[type(config)] for kind, config in zip(tables, named)]
+task = check_task("length-controlled-generation")[1]
+print(*(kind.__name__ for kind in [*found, task["impl"], AutoModel._model_mapping[type(named[0])]]))
 """
+# each piece of code in a process of its own, which need not import torch again
+FORKS = """
+import json, os, sys, torch
+
+for code in json.loads(sys.argv[1]):
+    if not os.fork():
+        exec(code)
+        sys.stdout.flush()
+        os._exit(0)
+    os.wait()
+"""
+COMMANDS = """
+import contextlib, io, json
+from hf_lenctrl.commands.lenctrl import main
+
+said = []
+for words in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        try:
+            main(words)
+        except SystemExit as end:
+            print(end.code or 0)
+    said.append(out.getvalue())
+print(json.dumps(said))
+"""
+ORDERS = [
+    "import hf_lenctrl",
+    "import transformers.pipelines, hf_lenctrl",
+    "from transformers import AutoTokenizer; import hf_lenctrl",
+    "import importlib.util, hf_lenctrl; importlib.util.find_spec('transformers.models.auto.modeling_auto')",
+    "from hf_lenctrl.inference.pipeline import LengthControlledGenerationPipeline",
+    "import hf_lenctrl.configuration_lenctrl, hf_lenctrl.length_predictor",
+]
 
 
 def python(code: str, *words: str) -> str:
-    code = "\n".join(line.strip() for line in code.splitlines())
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        "import hf_lenctrl",
-        "import transformers.pipelines, hf_lenctrl",
-        "from transformers import AutoTokenizer; import hf_lenctrl",
-        "import importlib.util, hf_lenctrl; importlib.util.find_spec('transformers.models.auto.modeling_auto')",
-        "from hf_lenctrl.inference.pipeline import LengthControlledGenerationPipeline",
-        "import hf_lenctrl.configuration_lenctrl, hf_lenctrl.length_predictor",
-    ],
-)
-def test_transformers_knows_the_models_in_whatever_order_modules_are_imported(first):
+def test_transformers_knows_the_models_in_whatever_order_modules_are_imported():
     found = "LenCtrlMarianMTModel LenCtrlForCausalLM LengthPredictor LengthControlledGenerationPipeline"
-    assert python(f"{first}\n{KNOWN}") == f"{found} LenCtrlMarianModel\n"
+    said = python(FORKS, json.dumps([f"{first}\n{KNOWN}" for first in ORDERS]))
+    assert said == f"{found} LenCtrlMarianModel\n" * len(ORDERS)
 
 
 def test_the_import_loads_neither_torch_nor_transformers_and_a_name_comes_when_it_is_used():
-    code = """
-    import sys, hf_lenctrl
-    print(sorted({"torch", "transformers"} & sys.modules.keys()), "UnitTable" in dir(hf_lenctrl))
-    hf_lenctrl.count_units
-    print("transformers.modeling_utils" in sys.modules, "count_units" in vars(hf_lenctrl))
-    """
+    code = "import sys, hf_lenctrl; modules = sys.modules.keys()\n"
+    code += (
+        "print(sorted({'torch', 'transformers'} & modules), 'UnitTable' in dir(hf_lenctrl)); hf_lenctrl.count_units\n"
+    )
+    code += "print('transformers.modeling_utils' in modules, 'count_units' in vars(hf_lenctrl))"
     assert python(code) == "[] True\nFalse True\n"
 
 
@@ -103,20 +124,18 @@ def test_a_table_keeps_what_others_registered_and_can_be_changed():
 @pytest.mark.slow
 def test_the_core_install_generates_evaluates_and_names_the_extra_that_a_command_needs(tmp_path):
     (tmp_path / "texts.txt").write_text("Wir gehen morgen ins Kino.\n")
-    command = f"{WITHOUT_EXTRAS}from hf_lenctrl.commands.lenctrl import main\ntry: main()\n" + (
-        "except SystemExit as end: print(end.code or 0)"
-    )
     out, model = str(tmp_path / "out.jsonl"), str(ROOT / "models" / "translate_to_english")
-    python(command, "generate", "--model", model, "--input_file", str(tmp_path / "texts.txt"), "--length", "30",
-           "--length_constraint", "max", "--output_file", out)  # fmt: skip
+    generate = ["--model", model, "--input_file", str(tmp_path / "texts.txt"), "--output_file", out, "--length", "30"]
+    lacking = [
+        ("train", ["train", "--help"]),
+        ("train", ["evaluate", "--input_file", out, "--reference_column", "source"]),
+        ("onnx", ["export", model, "--output_dir", str(tmp_path / "onnx")]),
+    ]
+    commands = [["generate", *generate, "--length_constraint", "max"], ["evaluate", "--input_file", out]]
+    commands += [["export", "--help"], *(words for _, words in lacking)]
+    said = json.loads(python(WITHOUT_EXTRAS + COMMANDS, json.dumps(commands)).splitlines()[-1])
     row = json.loads((tmp_path / "out.jsonl").read_text())
     assert row["length"] == len(row["output"]) <= 30
-    assert "| character | 1 |" in python(command, "evaluate", "--input_file", out)
-    assert python(command, "export", "--help").startswith("usage: lenctrl export")
-    for words, extra in {
-        ("train", "--help"): "train",
-        ("evaluate", "--input_file", out, "--reference_column", "source"): "train",
-        ("export", model, "--output_dir", str(tmp_path / "onnx")): "onnx",
-    }.items():
-        said = python(command, *words).splitlines()
-        assert len(said) == 1 and f'pip install "hf_lenctrl[{extra}]"' in said[0], said
+    assert "| character | 1 |" in said[1] and said[2].startswith("usage: lenctrl export")
+    for (extra, _), lines in zip(lacking, said[3:], strict=True):
+        assert lines.count("\n") == 1 and f'pip install "hf_lenctrl[{extra}]"' in lines
