@@ -14,7 +14,6 @@ import shutil
 import subprocess
 import sys
 from itertools import pairwise
-from pathlib import Path
 
 import from_fairseq
 import pytest
@@ -121,9 +120,8 @@ def run_command(command: str, monkeypatch) -> None:
         args = launch_command_parser().parse_args(words[2:])
         assert args.training_script == "recipes/train_seq2seq.py"
         run_lenctrl(["train", *args.training_script_args], monkeypatch)
-    elif "--push_to_hub" in words:  # tests/test_hub.py uploads a run that has ended; here the card is written
+    elif "--push_to_hub" in words:  # the command of a run that has ended, which tests/test_hub.py uploads
         run_lenctrl([word for word in words[1:] if word != "--push_to_hub"], monkeypatch)
-        assert 'model="user/name"' in Path("runs", "ldpe", "README.md").read_text()
     elif words[:2] == ["python", "lab/reproduce/translations.py"]:
         translations.main(words[2:])
     elif words[:2] == ["python", "lab/reproduce/from_fairseq.py"]:
