@@ -24,7 +24,7 @@ from .recipes import did_you_mean, find_recipe, model_name
 
 # these options name a folder or a model of the Hub
 MODELS = """model_name_or_path base_model tokenizer_name_or_path encoder_name_or_path target_tokenizer
-    length_predictor""".split()
+    length_predictor adapter""".split()
 FAMILIES = ["marian", "bart"]  # families of new models; lab/reproduce/baselines adds to both
 ENCODINGS = list(LENGTH_ENCODING_NAMES)
 
