@@ -10,7 +10,7 @@ from transformers.utils import ADAPTER_CONFIG_NAME, find_adapter_config_file
 from .configuration_lenctrl import LengthControlRules
 from .length_signal import StoresUnitTable
 from .length_units import COST
-from .modeling_lenctrl_causal import control_causal
+from .modeling_lenctrl_causal import LenCtrlForCausalLM
 
 
 OF_THE_HUB = ("revision", "token", "cache_dir", "local_files_only", "subfolder")
@@ -129,7 +129,8 @@ def _with_control(plain, config, tokenizer, name, given: dict) -> Any:
             f"the adapter {name} counts a cost of its own; pass base_model=add_length_control(..., cost=...)"
         )
     fields = {key: getattr(config, key) for key in LengthControlRules.__annotations__ if key != "unit_states"}
-    model = control_causal(plain, **fields | {key: value for key, value in given.items() if key in fields})
+    fields |= {key: value for key, value in given.items() if key in fields}
+    model = LenCtrlForCausalLM.around(plain, **fields)
     model.set_unit_table(tokenizer)
     return model
 

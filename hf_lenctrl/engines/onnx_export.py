@@ -96,6 +96,11 @@ def _check_kind(model) -> None:
             f"the export takes a length-controlled model with an encoder, got a {type(model).__name__}; export plain "
             "models with optimum"
         )
+    if hasattr(config, "text_config"):
+        raise ValueError(
+            f"the export takes a family with classes of its own, got {config.text_config.model_type}; generate with "
+            "the model itself"
+        )
     if config.length_head:
         raise ValueError(
             "the export takes a model without a length head, whose running sums a cache of ONNX does not hold, got "
