@@ -40,7 +40,8 @@ from hf_lenctrl.commands.recipes import find_recipe
 
 DOCS = ROOT / "docs"
 # in the order in which a reader makes what the later ones use; results/ is a record of measurements
-ORDER = ["train", "finetune", "quickstart", "generate", "units", "causal", "predict", "evaluate", "share", "serve"]
+ORDER = ["train", "finetune", "quickstart", "generate", "units", "causal", "decoding", "predict", "evaluate"]
+ORDER += ["share", "serve"]
 ORDER += ["onnx", "methods", "subtitles", "strings", "service", "vllm", "continuous_batching", "ray", "json"]
 ORDER += ["architecture", "index", "which", "faq", "fit", "thinking", "families", "commands"]
 REFERENCE = [f"reference/{path.stem}" for path in (DOCS / "reference").glob("*.md")]

@@ -1,12 +1,16 @@
 """Any encoder-decoder with a length: every architecture against its own stock class."""
 
 import copy
+import re
 
 import pytest
 import torch
-from conftest import SHAPE, T5_NAMES, given_to, make_tokenizers, save_in
+import transformers
+from conftest import FAMILIES, SHAPE, T5_NAMES, given_to, make_tokenizers, save_in
+from family_models import stock_model
+from family_models import tokenizer_of as family_tokenizer
 from huggingface_hub.errors import StrictDataclassClassValidationError
-from recipe_runs import isolated
+from recipe_runs import ROOT, isolated
 from torch.nn.functional import cross_entropy
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, FSMTConfig, FSMTForConditionalGeneration
 
@@ -230,6 +234,27 @@ def test_an_architecture_that_takes_no_embeddings_is_refused():
     )
     with pytest.raises(ValueError, match="reads the ids beside their embeddings, so it takes no length"):
         hf_lenctrl.add_length_control(blind, tokenizer=make_tokenizers()["bart"])
+
+
+def test_the_table_of_the_families_has_every_architecture_that_is_tested():
+    page = (ROOT / "docs" / "families.md").read_text(encoding="utf-8")
+    _, own, wrapped, _ = re.search(r"^\| architectures (\|.*\|.*\|)$", page, flags=re.M)[1].split("|")
+    assert re.findall(r"`([\w-]+)`", own) == [*FAMILIES]
+    assert re.findall(r"`([\w-]+)`", wrapped) == [*ARCHITECTURES]
+
+
+@pytest.mark.parametrize("family", ["bart", "marian", "m2m_100", "t5"])
+def test_pipelines_that_transformers_5_removed_are_here(family):
+    plain, tokenizer = stock_model(family), family_tokenizer(family)
+    language = {"forced_bos_token_id": tokenizer.get_lang_id("fr")} if family == "m2m_100" else {}
+    options = {"num_beams": 3, "max_new_tokens": 12, **language}
+    found = hf_lenctrl.pipeline(plain, tokenizer, device="cpu")(TARGETS, **options)
+    ids = plain.generate(**tokenizer(TARGETS, return_tensors="pt", padding=True), **options)
+    expected = tokenizer.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    assert [out["generated_text"] for out in found] == expected
+    for task in ("summarization", "translation", "text2text-generation"):
+        with pytest.raises(KeyError, match=f"The task {task} has been removed from transformers"):
+            transformers.pipeline(task, model=plain, tokenizer=tokenizer)
 
 
 REMOTE = """
