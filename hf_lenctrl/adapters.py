@@ -37,7 +37,8 @@ def save_control(model, folder: str | Path) -> None:
     """
     config, card = model.get_base_model().config, Path(folder, "README.md")
     if hasattr(config, "length_encoding"):
-        fields = {name: value for name, value in config.to_dict().items() if name not in ("auto_map", "architectures")}
+        not_its = ("architectures", "auto_map", "custom_pipelines")
+        fields = {name: value for name, value in config.to_dict().items() if name not in not_its}
         fields.pop("quantization_config", None)  # it describes how the base was loaded
         Path(folder, "config.json").write_text(json.dumps(fields, indent=2, default=str) + "\n", encoding="utf-8")
     if card.is_file() and _STUB in card.read_text(encoding="utf-8"):

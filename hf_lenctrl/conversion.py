@@ -278,7 +278,7 @@ def add_length_control(
         model.conversion_report = _report(model, {f"language_model.{name}" for name, _ in plain.named_parameters()})
         return model
     head = FAMILIES[plain.config.model_type]
-    left_out = ("model_type", "architectures", "transformers_version", "_name_or_path", "auto_map")
+    left_out = ("model_type", "architectures", "transformers_version", "_name_or_path", "auto_map", "custom_pipelines")
     fields = {name: value for name, value in plain.config.to_dict().items() if name not in left_out}
     config = head.config_class(**fields, **control)
     config._attn_implementation = plain.config._attn_implementation

@@ -10,6 +10,7 @@ from torch import nn
 from transformers import AutoTokenizer, PreTrainedConfig
 from transformers import initialization as init
 
+from .custom_pipeline import custom_pipelines
 from .length_encoding import FAIRSEQ_ENCODINGS, LENGTH_ENCODINGS, fairseq_sinusoidal, pre
 from .length_head import LengthHeadOutput
 from .length_units import UnitTable
@@ -261,12 +262,15 @@ class StoresUnitTable:
         model.set_unit_table(tokenizer)
         return loaded
 
-    def save_pretrained(self, *args, **kwargs):
-        """Save the model, as the base class does; the configuration names the unit of the saved table."""
+    def save_pretrained(self: Any, *args, **kwargs):
+        """Save the model, as the base class does; the configuration names the unit of the table, and the pipeline."""
         counted, unit = self.unit_table.unit, self.config.length_unit
         if counted != unit:
             call = "call model.set_unit_table(tokenizer) before saving"
             raise ValueError(f"config.length_unit={unit!r}, but the model's table counts {counted}s; {call}")
+        vars(self.config).pop("custom_pipelines", None)
+        if self._auto_class is not None and self.can_generate():  # the checkpoint gets the code of the class
+            self.config.custom_pipelines = custom_pipelines(self._auto_class)
         return super().save_pretrained(*args, **kwargs)  # type: ignore[misc]
 
 
