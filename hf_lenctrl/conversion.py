@@ -270,8 +270,9 @@ def add_length_control(
     if unknown := sorted(options.keys() - (LengthControlRules.__annotations__.keys() - control.keys())):
         raise TypeError(f"add_length_control has no option {', '.join(unknown)}")
     control |= options
-    if hasattr(plain.config, "length_encoding"):
-        raise ValueError(f"{type(plain).__name__} has length control already; pass a plain model")
+    if hasattr(plain.config, "length_encoding") or not plain.can_generate():
+        has = "has length control already" if hasattr(plain.config, "length_encoding") else "does not generate"
+        raise ValueError(f"{type(plain).__name__} {has}; pass a plain language model")
     if (wrapper := _wrapper_of(plain)) is not None:
         model: Any = wrapper.around(copy.deepcopy(plain) if plain is model_or_path else plain, **control)
         model.set_unit_table(tokenizer, cost=cost)

@@ -69,7 +69,7 @@ class LenCtrlForSeq2SeqLM(CountsLabels, LengthControlWrapper):  # type: ignore[m
         labels: torch.LongTensor | None = None,
         use_cache: bool | None = None,
         length: int | list[int] | torch.Tensor | None = None,
-        progress: torch.LongTensor | None = None,
+        progress: torch.Tensor | None = None,
         **kwargs,
     ):
         """

@@ -101,8 +101,8 @@ class LengthControlWrapper(  # type: ignore[misc, override]
             reason = f"has {embed.num_embeddings} embeddings and {expected.shape[-1]} outputs"
         else:
             try:
-                own = {f"{side}input_ids": ids, "length": 4, "progress": torch.zeros_like(ids)}
-                if not torch.equal(expected, self(**given, **own).logits):
+                length = {"length": 4, "progress": torch.zeros_like(ids)} if self.config.length_controlled else {}
+                if not torch.equal(expected, self(**given, **{f"{side}input_ids": ids}, **length).logits):
                     reason = "reads the ids beside their embeddings"
                 # no token has these embeddings, as with a length
                 plain(**given, **{f"{side}inputs_embeds": 2 * embed(ids)})

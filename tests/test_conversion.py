@@ -108,6 +108,8 @@ def test_what_cannot_be_converted_is_told(tmp_path):
     for source in (model, tmp_path):
         with pytest.raises(ValueError, match="LenCtrlBartForConditionalGeneration has length control already"):
             add_length_control(source, tokenizer=tokenizer_of("bart"))
+    with pytest.raises(ValueError, match="BartModel does not generate; pass a plain language model"):
+        add_length_control(stock_model("bart").model, tokenizer=tokenizer_of("bart"))
 
 
 @pytest.mark.parametrize(

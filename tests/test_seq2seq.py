@@ -167,6 +167,17 @@ def test_training_reads_what_generation_read(architecture):
     assert not torch.allclose(other.logits, trained.logits, atol=1e-2)
 
 
+TOKENS = {"length_encoding": "none", "length_tokens": hf_lenctrl.LengthTokens("ratio", (0.9, 1.1))}
+
+
+@pytest.mark.parametrize("way", [{"length_encoding": "pre"}, {"length_encoding": "learned"}, TOKENS])
+@torch.no_grad()
+def test_every_way_to_give_a_length_starts_as_the_stock_model(way):
+    plain, labels, source = build_plain("led"), labels_of("led"), encode("led", SOURCES)
+    model = hf_lenctrl.add_length_control(plain, tokenizer=tokenizer_of("led"), **way)
+    assert torch.equal(model(**source, labels=labels).logits, plain(**source, labels=labels).logits)
+
+
 def test_arguments_of_the_inner_model_reach_it_and_the_length_does_not_reach_its_encoder():
     plain, model = build("led", zero=True)
     source = encode("led", SOURCES)
