@@ -9,6 +9,7 @@ from .configuration_lenctrl import (
     LenCtrlMBartConfig as LenCtrlMBartConfig,
     LenCtrlMT5Config as LenCtrlMT5Config,
     LenCtrlPegasusConfig as LenCtrlPegasusConfig,
+    LenCtrlSeq2SeqLMConfig as LenCtrlSeq2SeqLMConfig,
     LenCtrlT5Config as LenCtrlT5Config,
     LenCtrlUMT5Config as LenCtrlUMT5Config,
 )
@@ -50,6 +51,7 @@ from .modeling_lenctrl import (
     LenCtrlUMT5Model as LenCtrlUMT5Model,
 )
 from .modeling_lenctrl_causal import LenCtrlForCausalLM as LenCtrlForCausalLM
+from .modeling_lenctrl_seq2seq import LenCtrlForSeq2SeqLM as LenCtrlForSeq2SeqLM
 from .training.collator import DataCollatorForLengthControl as DataCollatorForLengthControl
 from .training.tokenizer import train_marian_tokenizer as train_marian_tokenizer
 from .training.trainer import LengthControlTrainer as LengthControlTrainer

@@ -10,7 +10,7 @@ from transformers.utils import ADAPTER_CONFIG_NAME, find_adapter_config_file
 from .configuration_lenctrl import LengthControlRules
 from .length_signal import StoresUnitTable
 from .length_units import COST
-from .modeling_lenctrl_causal import control_causal
+from .modeling_lenctrl_causal import LenCtrlForCausalLM
 
 
 OF_THE_HUB = ("revision", "token", "cache_dir", "local_files_only", "subfolder")
@@ -37,7 +37,8 @@ def save_control(model, folder: str | Path) -> None:
     """
     config, card = model.get_base_model().config, Path(folder, "README.md")
     if hasattr(config, "length_encoding"):
-        fields = {name: value for name, value in config.to_dict().items() if name not in ("auto_map", "architectures")}
+        not_its = ("architectures", "auto_map", "custom_pipelines")
+        fields = {name: value for name, value in config.to_dict().items() if name not in not_its}
         fields.pop("quantization_config", None)  # it describes how the base was loaded
         Path(folder, "config.json").write_text(json.dumps(fields, indent=2, default=str) + "\n", encoding="utf-8")
     if card.is_file() and _STUB in card.read_text(encoding="utf-8"):
@@ -129,7 +130,8 @@ def _with_control(plain, config, tokenizer, name, given: dict) -> Any:
             f"the adapter {name} counts a cost of its own; pass base_model=add_length_control(..., cost=...)"
         )
     fields = {key: getattr(config, key) for key in LengthControlRules.__annotations__ if key != "unit_states"}
-    model = control_causal(plain, **fields | {key: value for key, value in given.items() if key in fields})
+    fields |= {key: value for key, value in given.items() if key in fields}
+    model = LenCtrlForCausalLM.around(plain, **fields)
     model.set_unit_table(tokenizer)
     return model
 

@@ -46,7 +46,8 @@ def methods_of(config) -> list[str]:
 def kind_of(config) -> str:
     """Return the kind of a model for its card: its family, `"bart"`, or `"llama language"` for a causal model."""
     inner = getattr(config, "text_config", None)
-    return config.model_type.removeprefix("lenctrl_") if inner is None else f"{inner.model_type} language"
+    kind = config.model_type.removeprefix("lenctrl_") if inner is None else inner.model_type
+    return kind if config.is_encoder_decoder or inner is None else f"{kind} language"
 
 
 def usage(config, name: str, *, text: str = TEXT, length: int | None = None, revision: str | None = None) -> str:

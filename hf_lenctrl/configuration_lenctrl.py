@@ -215,14 +215,10 @@ def _of_text(name: str) -> property:
 
 
 @strict
-class LenCtrlCausalLMConfig(LengthControlRules, PreTrainedConfig):
-    """`text_config`, the configuration of any causal language model, and the fields of `LengthControlRules`."""
-
-    model_type = "lenctrl_causal_lm"
-    sub_configs_defaults = {"text_config": SubConfigSpec(config_class=AutoConfig, model_type="llama")}
+class _HoldsConfig(PreTrainedConfig):
+    """Configuration of a wrapper: `text_config`, the configuration of the model inside, whose fields it has too."""
 
     text_config: dict | PreTrainedConfig | None = None
-    absolute_positions: bool = True
 
     pad_token_id = _of_text("pad_token_id")
     bos_token_id = _of_text("bos_token_id")
@@ -245,6 +241,10 @@ class LenCtrlCausalLMConfig(LengthControlRules, PreTrainedConfig):
             fields["text_config"].pop("_name_or_path", None)
         return fields
 
+    def _get_generation_parameters(self):
+        """Return what the inner configuration has; transformers 5.23 asks each configuration under this name."""
+        return self.text_config._get_generation_parameters()
+
     def convert_rope_params_to_dict(self, **kwargs):
         """Convert nothing: `text_config` has converted and checked its own fields."""
         return kwargs
@@ -253,6 +253,16 @@ class LenCtrlCausalLMConfig(LengthControlRules, PreTrainedConfig):
         """Check nothing: `text_config` has checked its own fields."""
 
     validate_architecture = validate_layer_type = validate_rope
+
+
+@strict
+class LenCtrlCausalLMConfig(LengthControlRules, _HoldsConfig):
+    """`text_config`, the configuration of any causal language model, and the fields of `LengthControlRules`."""
+
+    model_type = "lenctrl_causal_lm"
+    sub_configs_defaults = {"text_config": SubConfigSpec(config_class=AutoConfig, model_type="llama")}
+
+    absolute_positions: bool = True
 
     def validate_causal_length_control(self):
         """Raise `ValueError` for fields that need an encoder, or that change the model before it is trained."""
@@ -263,6 +273,29 @@ class LenCtrlCausalLMConfig(LengthControlRules, PreTrainedConfig):
                 raise ValueError(f"{name}={getattr(self, name)!r} needs an encoder, which a causal model has not")
         if self.length_encoding == "scale":
             raise ValueError("length_encoding='scale' would change a causal model's prompt; choose another")
+
+
+@strict
+class LenCtrlSeq2SeqLMConfig(LengthControlRules, _HoldsConfig):
+    """`text_config`, the configuration of any encoder-decoder, and the fields of `LengthControlRules`."""
+
+    model_type = "lenctrl_seq2seq_lm"
+    sub_configs_defaults = {"text_config": SubConfigSpec(config_class=AutoConfig, model_type="bart")}
+
+    absolute_positions: bool = True
+    is_encoder_decoder: bool = True
+
+    def get_text_config(self, decoder=None, encoder=None):
+        """Return the configuration of the inner model's decoder or encoder, see the base class."""
+        return self.text_config.get_text_config(decoder=decoder, encoder=encoder)
+
+    def validate_seq2seq_length_control(self):
+        """Raise `ValueError` for fields that change the parts of the inner model."""
+        if not self.absolute_positions:
+            raise ValueError("absolute_positions=False would take the positions of a wrapped model; leave it out")
+        for name in ("encoder_length_embedding", "length_head"):
+            if getattr(self, name):
+                raise ValueError(f"{name}={getattr(self, name)!r} changes the parts of a wrapped model; leave it out")
 
 
 _configs: Any = LengthControlRules.__subclasses__()

@@ -14,8 +14,10 @@ from .configuration_lenctrl import LengthControlRules
 from .length_encoding import LENGTH_ENCODINGS
 from .length_tokens import LengthTokens
 from .modeling_lenctrl import FAMILIES
-from .modeling_lenctrl_causal import control_causal, is_plain_causal
+from .modeling_lenctrl_causal import LenCtrlForCausalLM
+from .modeling_lenctrl_seq2seq import LenCtrlForSeq2SeqLM
 from .shards import check_shards
+from .wrapper import LengthControlWrapper
 
 
 if TYPE_CHECKING:  # the overloads use these
@@ -215,8 +217,8 @@ def add_length_control(
     **options,
 ) -> Any:
     """
-    Add length control to a plain BART, mBART, Pegasus, Marian, M2M100/NLLB or T5 (mT5, UMT5) model, or to a causal
-    language model of most architectures, which becomes a part of a `LenCtrlForCausalLM`.
+    Add length control to a plain BART, mBART, Pegasus, Marian, M2M100/NLLB or T5 (mT5, UMT5) model. A model of most
+    other architectures becomes a part of a `LenCtrlForSeq2SeqLM`, or of a `LenCtrlForCausalLM` if it has no encoder.
 
     The decoder keeps its positions. The length encoding reaches it through a linear layer that starts at zero. The
     encoder's length embedding (which with `"learned"` is the decoder's too, without such a layer) and the length
@@ -242,8 +244,8 @@ def add_length_control(
         kept, new and dropped.
 
     Raises:
-        `ValueError`: for a model of another family or with length control, an encoding that cannot be added, or a
-            model without a tokenizer; the configuration refuses other units, constraints and lengths.
+        `ValueError`: for an architecture that takes no length, a model with length control, an encoding that cannot
+            be added, or a model without a tokenizer; the configuration refuses other units, constraints and lengths.
     """
     if isinstance(model_or_path, PreTrainedModel):
         plain: Any = model_or_path
@@ -268,17 +270,16 @@ def add_length_control(
     if unknown := sorted(options.keys() - (LengthControlRules.__annotations__.keys() - control.keys())):
         raise TypeError(f"add_length_control has no option {', '.join(unknown)}")
     control |= options
-    if is_plain_causal(plain):
-        model: Any = control_causal(copy.deepcopy(plain) if plain is model_or_path else plain, **control)
+    if hasattr(plain.config, "length_encoding") or not plain.can_generate():
+        has = "has length control already" if hasattr(plain.config, "length_encoding") else "does not generate"
+        raise ValueError(f"{type(plain).__name__} {has}; pass a plain language model")
+    if (wrapper := _wrapper_of(plain)) is not None:
+        model: Any = wrapper.around(copy.deepcopy(plain) if plain is model_or_path else plain, **control)
         model.set_unit_table(tokenizer, cost=cost)
         model.conversion_report = _report(model, {f"language_model.{name}" for name, _ in plain.named_parameters()})
         return model
-    model_type = plain.config.model_type
-    if model_type not in FAMILIES:
-        has = "has length control already" if hasattr(plain.config, "length_encoding") else "is of no known family"
-        raise ValueError(f"{type(plain).__name__} {has}; pass {', '.join(FAMILIES)}, got {model_type!r}")
-    head = FAMILIES[model_type]
-    left_out = ("model_type", "architectures", "transformers_version", "_name_or_path", "auto_map")
+    head = FAMILIES[plain.config.model_type]
+    left_out = ("model_type", "architectures", "transformers_version", "_name_or_path", "auto_map", "custom_pipelines")
     fields = {name: value for name, value in plain.config.to_dict().items() if name not in left_out}
     config = head.config_class(**fields, **control)
     config._attn_implementation = plain.config._attn_implementation
@@ -295,3 +296,10 @@ def add_length_control(
         raise ValueError(f"these weights of the {type(plain).__name__} found no place: {', '.join(unknown)}")
     logger.info("%s -> %s: %s", type(plain).__name__, type(model).__name__, model.conversion_report)
     return model.eval()
+
+
+def _wrapper_of(plain: Any) -> type[LengthControlWrapper] | None:
+    """Return the class that holds a plain model; `None` for one of a family with classes of its own."""
+    if not plain.config.is_encoder_decoder:
+        return LenCtrlForCausalLM
+    return None if plain.config.model_type in FAMILIES else LenCtrlForSeq2SeqLM

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 _SAID: set = set()  # keys of the logged warnings
 FROM_CONFIG: Any = object()  # None says "no length" and "no constraint"
-_OURS = ("length", "progress", "prompt")
+_OURS = ("length", "decoder_length", "progress", "prompt")
 _PER_ROW = ("input_ids", "attention_mask", "inputs_embeds", "decoder_input_ids", "decoder_attention_mask")
 
 

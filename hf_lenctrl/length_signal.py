@@ -10,6 +10,7 @@ from torch import nn
 from transformers import AutoTokenizer, PreTrainedConfig
 from transformers import initialization as init
 
+from .custom_pipeline import custom_pipelines
 from .length_encoding import FAIRSEQ_ENCODINGS, LENGTH_ENCODINGS, fairseq_sinusoidal, pre
 from .length_head import LengthHeadOutput
 from .length_units import UnitTable
@@ -45,7 +46,7 @@ def tell_peft(config) -> None:
     if peft is not None:
         attention = ["q", "v"] if hasattr(config, "relative_attention_num_buckets") else ["q_proj", "v_proj"]
         targets = peft.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
-        inner = getattr(config, "text_config", None)  # a causal model has its own
+        inner = getattr(config, "text_config", None)  # a model in a wrapper has its own
         attention = targets.get(getattr(inner, "model_type", None), attention)
         targets.setdefault(config.model_type, [*attention, *LENGTH_MODULES])
 
@@ -261,10 +262,52 @@ class StoresUnitTable:
         model.set_unit_table(tokenizer)
         return loaded
 
-    def save_pretrained(self, *args, **kwargs):
-        """Save the model, as the base class does; the configuration names the unit of the saved table."""
+    def save_pretrained(self: Any, *args, **kwargs):
+        """Save the model, as the base class does; the configuration names the unit of the table, and the pipeline."""
         counted, unit = self.unit_table.unit, self.config.length_unit
         if counted != unit:
             call = "call model.set_unit_table(tokenizer) before saving"
             raise ValueError(f"config.length_unit={unit!r}, but the model's table counts {counted}s; {call}")
+        vars(self.config).pop("custom_pipelines", None)
+        if self._auto_class is not None and self.can_generate():  # the checkpoint gets the code of the class
+            self.config.custom_pipelines = custom_pipelines(self._auto_class)
         return super().save_pretrained(*args, **kwargs)  # type: ignore[misc]
+
+
+class CountsLabels(StoresUnitTable):
+    """Mixin of an encoder-decoder: the lengths of a call that gives none."""
+
+    _checked_lengths = False  # whether the lengths of the first training batch were checked
+
+    def count_labels(self: Any, labels: torch.Tensor) -> torch.Tensor:
+        """Count the units of each row of `labels (batch_size, target_sequence_length)`, -100 for padding; never 0."""
+        ids = labels.masked_fill(labels == -100, self.config.pad_token_id)
+        length = self._counting_part().units_written(ids)[:, -1].contiguous()
+        if not torch.compiler.is_compiling() and bool((length < 1).any()):
+            rule = f"every row of labels must hold at least one {self.config.length_unit}"
+            raise ValueError(f"{rule}, got {length.tolist()}; drop the rows whose target is empty")
+        return length
+
+    def _length_of_rows(self: Any, labels, decoder_input_ids):
+        """
+        Return the length of each row, for a call without a length: counted from the labels (Takase & Okazaki 2019,
+        section 3.1); in training without labels, which label smoothing removes, from the decoder's ids; else the
+        default.
+        """
+        ids = decoder_input_ids if labels is None and self.training else labels
+        if not self.config.length_controlled or ids is None and self.training:
+            return None
+        return self.config.length if ids is None else self.count_labels(ids)
+
+    def _check_lengths(self: Any, length, ids: torch.Tensor | None) -> None:
+        """Warn, once, of training lengths that are far from the labels': the stock collator may pass a column."""
+        if (
+            self._checked_lengths
+            or ids is None
+            or not isinstance(length, torch.Tensor)
+            or torch.compiler.is_compiling()
+        ):
+            return
+        self._checked_lengths = True
+        counted = self._counting_part().units_written(ids.masked_fill(ids == -100, self.config.pad_token_id))[:, -1]
+        warn_of_column(length, counted, self.config.length_unit)

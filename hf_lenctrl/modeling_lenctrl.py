@@ -40,14 +40,13 @@ from .controlled_parts import (
 )
 from .generation import LengthControlledGeneration
 from .length_head import LengthHeadAttention
-from .length_signal import StoresUnitTable, init_length_weights, tell_peft, warn_of_column
+from .length_signal import CountsLabels, init_length_weights, tell_peft
 
 
-class _LengthControlBase(StoresUnitTable):
+class _LengthControlBase(CountsLabels):
     """Common base of base models and language models: controlled parts, the unit table, lengths of rows."""
 
     config: PreTrainedConfig
-    _checked_lengths = False  # whether the lengths of the first training batch were checked
 
     def __init__(self, config):
         config.validate()  # checks values set after construction (`from_pretrained(path, length=75)`)
@@ -78,39 +77,6 @@ class _LengthControlBase(StoresUnitTable):
         embeddings = super().resize_token_embeddings(*args, **kwargs)
         self.get_decoder().resize_unit_table()
         return embeddings
-
-    def count_labels(self: Any, labels: torch.Tensor) -> torch.Tensor:
-        """Count the units of each row of `labels (batch_size, target_sequence_length)`, -100 for padding; never 0."""
-        ids = labels.masked_fill(labels == -100, self.config.pad_token_id)
-        length = self.get_decoder().units_written(ids)[:, -1].contiguous()
-        if not torch.compiler.is_compiling() and bool((length < 1).any()):
-            rule = f"every row of labels must hold at least one {self.config.length_unit}"
-            raise ValueError(f"{rule}, got {length.tolist()}; drop the rows whose target is empty")
-        return length
-
-    def _length_of_rows(self: Any, labels, decoder_input_ids):
-        """
-        Return the length of each row, for a call without a length: counted from the labels (Takase & Okazaki 2019,
-        section 3.1); in training without labels, which label smoothing removes, from the decoder's ids; else the
-        default.
-        """
-        ids = decoder_input_ids if labels is None and self.training else labels
-        if not self.config.length_controlled or ids is None and self.training:
-            return None
-        return self.config.length if ids is None else self.count_labels(ids)
-
-    def _check_lengths(self: Any, length, ids: torch.Tensor | None) -> None:
-        """Warn, once, of training lengths that are far from the labels': the stock collator may pass a column."""
-        if (
-            self._checked_lengths
-            or ids is None
-            or not isinstance(length, torch.Tensor)
-            or torch.compiler.is_compiling()
-        ):
-            return
-        self._checked_lengths = True
-        counted = self.get_decoder().units_written(ids.masked_fill(ids == -100, self.config.pad_token_id))[:, -1]
-        warn_of_column(length, counted, self.config.length_unit)
 
     @torch.no_grad()
     def _init_weights(self, module):

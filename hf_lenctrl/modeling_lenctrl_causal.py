@@ -1,48 +1,17 @@
-"""Length control for any causal language model: a wrapper adds the length encoding to its token embeddings."""
+"""Length control for any causal language model, which a wrapper holds."""
 
-import copy
-import inspect
 from typing import Any
 
 import torch
-from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    AutoModelForCausalLM,
-    Cache,
-    DynamicCache,
-    GenerationMixin,
-    PreTrainedModel,
-)
+from transformers import AutoModelForCausalLM, Cache, DynamicCache, PreTrainedModel
 
 from .answers import answer_progress, first_progress
-from .cache import CACHE, CACHE_NAMES, takes_cache
-from .card import CardOnPush
+from .cache import CACHE, takes_cache
 from .configuration_lenctrl import LenCtrlCausalLMConfig
-from .generation import LengthControlledGeneration, PromptSpan, eos_of, prompt_of, warn_once
-from .length_signal import (
-    LengthSignal,
-    StoresUnitTable,
-    init_length_weights,
-    required_length,
-    tell_peft,
-    warn_of_column,
-)
+from .generation import PromptSpan, eos_of, prompt_of, warn_once
+from .length_signal import required_length, warn_of_column
 from .lengths import as_length_tensor
-
-
-# transformers looks these names up on the outer model, but only the inner model has them. They are private in
-# transformers 5.23.
-_OF_INNER = (
-    "_supports_sdpa",
-    "_supports_flash_attn",
-    "_supports_flex_attn",
-    "_supports_attention_backend",
-    "_can_compile_fullgraph",
-    "_is_stateful",
-    "_supports_default_dynamic_cache",
-    "_prepare_cache_for_generation",  # Mamba has a method of its own
-    "create_masks_for_generate",
-)
+from .wrapper import LengthControlWrapper
 
 
 class _BaseModel:
@@ -75,9 +44,7 @@ class _BaseModel:
         return self.inner(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
 
 
-class LenCtrlForCausalLM(  # type: ignore[misc, override]
-    CardOnPush, StoresUnitTable, LengthControlledGeneration, LengthSignal, PreTrainedModel, GenerationMixin
-):
+class LenCtrlForCausalLM(LengthControlWrapper):
     """
     Any model of `AutoModelForCausalLM`, with `length` in `forward` and `generate`.
 
@@ -92,79 +59,19 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
     """
 
     config_class = LenCtrlCausalLMConfig
+    inner_auto_class = AutoModelForCausalLM
     _checked_lengths = False  # whether the lengths of the first training batch were checked
-    supports_gradient_checkpointing = True
-    # These are private names of transformers 5.23. This class has no attention, and half precision would lose small
-    # steps of training.
-    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = True
-    _keep_in_fp32_modules_strict = {"length_projection", "length_embedding"}
 
     def __init__(self, config: LenCtrlCausalLMConfig, language_model: PreTrainedModel | None = None):
-        config.validate()  # checks values set after construction (`from_pretrained(path, length=75)`)
-        super().__init__(config)
-        inner: Any = AutoModelForCausalLM.from_config(config.text_config) if language_model is None else language_model
-        self.language_model = inner
-        config.text_config = inner.config
-        # The setter of transformers 5.23 would pass the choice on to `text_config` again.
-        config._attn_implementation_internal = inner.config._attn_implementation
-        for name in _OF_INNER:
-            if hasattr(inner, name):
-                setattr(self, name, getattr(inner, name))
-        self._read_by_inner = set(inspect.signature(inner.forward).parameters)
+        super().__init__(config, language_model)
         # Trainer reads this of a plain model
-        self.accepts_loss_kwargs = getattr(inner, "accepts_loss_kwargs", "kwargs" in self._read_by_inner)
-        self.add_length_signal()
-        self.post_init()
+        self.accepts_loss_kwargs = getattr(self.language_model, "accepts_loss_kwargs", "kwargs" in self._read_by_inner)
         self.register_forward_pre_hook(LenCtrlForCausalLM._count_answers, with_kwargs=True)
-        tell_peft(config)
 
     @property
     def base_model(self):
         """Base model of the inner model, with the length; its outputs have `last_hidden_state`."""
         return _BaseModel(self)
-
-    @property
-    def embed_tokens(self):
-        """Token embeddings of the inner model."""
-        return self.language_model.get_input_embeddings()
-
-    def get_input_embeddings(self):
-        return self.language_model.get_input_embeddings()
-
-    def set_input_embeddings(self, value):
-        self.language_model.set_input_embeddings(value)
-
-    def get_output_embeddings(self):
-        return self.language_model.get_output_embeddings()
-
-    def set_output_embeddings(self, new_embeddings):
-        self.language_model.set_output_embeddings(new_embeddings)
-
-    def get_decoder(self):
-        return self.language_model.get_decoder()
-
-    def is_custom_code(self) -> bool:  # type: ignore[override]
-        """Whether the inner model is custom code; loading does not fill the buffers of custom code."""
-        return self.language_model.is_custom_code()
-
-    @property
-    def loss_function(self):
-        """Loss function of the inner model, which computes the loss."""
-        return self.language_model.loss_function
-
-    @loss_function.setter
-    def loss_function(self, value):
-        self.language_model.loss_function = value
-
-    @torch.no_grad()
-    def _init_weights(self, module):
-        init_length_weights(module, self.config)  # the inner model initializes its own weights
-
-    def resize_token_embeddings(self, *args, **kwargs):
-        """Resize the embeddings, as the base model does; units of new entries, but tokens, need `set_unit_table`."""
-        embeddings = self.language_model.resize_token_embeddings(*args, **kwargs)
-        self.resize_unit_table()
-        return embeddings
 
     def _count_answers(self, args, kwargs):
         """
@@ -249,16 +156,10 @@ class LenCtrlForCausalLM(  # type: ignore[misc, override]
             given = (labels, length, progress, cache, attention_mask)
             inputs_embeds = self.embed_with_length(input_ids, inputs_embeds, *given)
             input_ids = None
-        kwargs["use_cache"] = use_cache
-        for name in ("output_attentions", "output_hidden_states", "return_dict"):
-            if kwargs.get(name) is None and getattr(self.config, name) != getattr(self.config.text_config, name):
-                kwargs[name] = getattr(self.config, name)
-        some = dict.fromkeys(CACHE_NAMES, cache) | {"position_ids": position_ids, "logits_to_keep": logits_to_keep}
-        # not every model has this argument
-        kwargs |= {name: x for name, x in some.items() if x is not None and name in self._read_by_inner}
-        return self.language_model(
-            input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, labels=labels, **kwargs
-        )
+        kwargs |= {"input_ids": input_ids, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
+        kwargs |= {"labels": labels, "use_cache": use_cache}
+        # not every model has these two arguments
+        return self._run_inner(kwargs, cache, position_ids=position_ids, logits_to_keep=logits_to_keep)
 
     @takes_cache
     def generate(self, inputs=None, *args, cache=None, **kwargs):
@@ -335,46 +236,6 @@ def is_plain_causal(model: Any) -> bool:
     """Return whether a model is a plain causal model, which `LenCtrlForCausalLM` can contain."""
     config = model.config
     return model.can_generate() and not config.is_encoder_decoder and not hasattr(config, "length_encoding")
-
-
-@torch.no_grad()
-def _check_taken(plain: Any, model: LenCtrlForCausalLM) -> None:
-    """Raise `ValueError` for an architecture that a length encoding cannot reach, or that would not load again."""
-    reason, embed, ids = "", plain.get_input_embeddings(), torch.arange(4, device=plain.device).unsqueeze(0)
-    if type(plain.config) not in MODEL_FOR_CAUSAL_LM_MAPPING and not hasattr(plain.config, "auto_map"):
-        reason = "cannot be saved with a length, because AutoModelForCausalLM does not build it"
-    elif plain.config.model_type == "reformer":
-        reason = "pads ids to its chunks but not embeddings"
-    elif (expected := plain(ids, use_cache=False).logits).shape[-1] != embed.num_embeddings:
-        reason = f"has {embed.num_embeddings} embeddings and {expected.shape[-1]} outputs"
-    else:
-        try:
-            if not torch.equal(expected, model(ids, use_cache=False, length=4).logits):
-                reason = "reads the ids beside their embeddings"
-            plain(inputs_embeds=2 * embed(ids), use_cache=False)  # no token has these embeddings, as with a length
-        except Exception as error:
-            reason = f"does not take embeddings in the place of ids ({type(error).__name__}: {error})"
-    if reason:
-        raise ValueError(f"{type(plain).__name__} {reason}, so it takes no length; use another architecture")
-
-
-def control_causal(plain: Any, **fields) -> LenCtrlForCausalLM:
-    """
-    Build a length-controlled model around `plain`, in eval mode; `fields` are those of `LengthControlRules`. Raises
-    `ValueError` for a model that does not accept embeddings instead of ids, or whose outputs then differ.
-    """
-    # A composite configuration passes its own choice of attention on, and with None the causal mask is missing.
-    # transformers 5.23 has no public name for this choice.
-    attention = plain.config._attn_implementation
-    fields |= {"text_config": plain.config, "attn_implementation": attention}
-    config = LenCtrlCausalLMConfig(**fields)
-    model = LenCtrlForCausalLM(config, plain).eval()
-    for module in (getattr(model, name, None) for name in ("unit_table", "length_projection", "length_embedding")):
-        if module is not None:
-            module.to(plain.get_input_embeddings().weight.device)
-    _check_taken(plain, model)
-    model.generation_config = copy.deepcopy(plain.generation_config)
-    return model
 
 
 LenCtrlForCausalLM.register_for_auto_class("AutoModelForCausalLM")

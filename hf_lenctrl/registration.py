@@ -25,6 +25,7 @@ FAMILIES = {
 }
 _CONFIGS = {kind: f"hf_lenctrl.configuration_lenctrl:{base[:-5]}Config" for kind, (_, base, _) in FAMILIES.items()}
 _CAUSAL = "hf_lenctrl.configuration_lenctrl:LenCtrlCausalLMConfig"
+_SEQ2SEQ = "hf_lenctrl.configuration_lenctrl:LenCtrlSeq2SeqLMConfig"
 _PREDICTOR = "hf_lenctrl.length_predictor:LengthPredictor"
 _MODELING = "hf_lenctrl.modeling_lenctrl:"
 # For each module of transformers: its tables and their new entries. "module:name" is imported when it is looked up.
@@ -33,6 +34,7 @@ TABLES: dict[str, dict[str, dict[str, str]]] = {
         "CONFIG_MAPPING": {
             **{f"lenctrl_{kind}": config for kind, config in _CONFIGS.items()},
             "lenctrl_causal_lm": _CAUSAL,
+            "lenctrl_seq2seq_lm": _SEQ2SEQ,
             "length_predictor": f"{_PREDICTOR}Config",
         }
     },
@@ -42,7 +44,8 @@ TABLES: dict[str, dict[str, dict[str, str]]] = {
             f"{_PREDICTOR}Config": _PREDICTOR,
         },
         "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING": {
-            _CONFIGS[kind]: _MODELING + head for kind, (head, _, _) in FAMILIES.items()
+            **{_CONFIGS[kind]: _MODELING + head for kind, (head, _, _) in FAMILIES.items()},
+            _SEQ2SEQ: "hf_lenctrl.modeling_lenctrl_seq2seq:LenCtrlForSeq2SeqLM",
         },
         "MODEL_FOR_CAUSAL_LM_MAPPING": {_CAUSAL: "hf_lenctrl.modeling_lenctrl_causal:LenCtrlForCausalLM"},
     },

@@ -152,8 +152,44 @@ def test_a_checkpoint_runs_with_its_own_code_where_the_package_is_not_installed(
         }
 
 
+PIPELINE = """
+import json, sys
+from transformers import pipeline
+(folder,) = json.loads(sys.argv[1])
+try:
+    pipeline(model=folder, trust_remote_code=True)
+except ImportError as error:
+    refused = str(error)
+del sys.modules["hf_lenctrl"]  # from here on the package is installed
+write = pipeline(model=folder, trust_remote_code=True, num_beams=2)
+out = write("small text editor", length=15, length_constraint="exact")
+print(json.dumps([refused, type(write).__name__, out["length"], write._forward_params]))
+"""
+
+
+@pytest.mark.slow
+def test_a_checkpoint_brings_the_pipeline_of_the_installed_package(checkpoints, tmp_path):
+    folder = checkpoints["marian"]
+    refused, name, length, options = isolated(PIPELINE, str(folder), folder=tmp_path)
+    assert "needs the package hf_lenctrl; install it from its repository" in refused
+    assert (name, length, options) == ("LengthControlledGenerationPipeline", 15, {"num_beams": 2})
+    # with the package, its own task needs no trust, and the base model has no pipeline
+    assert transformers.pipeline("length-controlled-generation", model=str(folder)).model.config.length_unit
+    base = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).model
+    base.save_pretrained(tmp_path / "base")
+    assert "custom_pipelines" not in json.loads((tmp_path / "base" / "config.json").read_text())
+
+
 def test_a_checkpoint_ships_the_code_it_needs_and_no_more(checkpoints, family):
-    modules = ["cache", "card", "character_costs", "configuration_lenctrl", "controlled_parts", "generation"]
+    modules = [
+        "cache",
+        "card",
+        "character_costs",
+        "configuration_lenctrl",
+        "controlled_parts",
+        "custom_pipeline",
+        "generation",
+    ]
     modules += [
         "length_constraint",
         "length_encoding",

@@ -426,3 +426,27 @@ def test_a_prompt_is_read_once_for_all_its_lengths_and_beams(name, monkeypatch):
         assert shared[:2] == [tokens - 1, 9] and read[0] == 9 * tokens and shared[2:] == read[1:]
     again = log_probabilities(model, write.tokenizer, [PROMPTS[1]] * 3, ["an editor", "a", "a small editor"])
     assert scores == pytest.approx(again, abs=1e-4)
+
+
+def test_the_text_generation_pipeline_takes_a_length(folder):
+    write = pipeline("text-generation", model=str(folder / "controlled"), device="cpu", return_full_text=False)
+    prompt = encode(PROMPTS[:1])["input_ids"]
+    expected = write.model.generate(prompt, length=9, **EXACT)[0, prompt.shape[1] :]
+    (out,) = write(PROMPTS[0], length=9, **EXACT)
+    assert out["generated_text"] == write.tokenizer.decode(expected, skip_special_tokens=True)
+    write.tokenizer.padding_side = "left"
+    both = write(PROMPTS, length=LENGTHS, batch_size=2, **EXACT)
+    assert [len(out["generated_text"]) for (out,) in both] == LENGTHS
+
+
+def test_drafts_change_no_text_and_a_stop_string_ends_it(folder):
+    write = hf_lenctrl.pipeline(folder / "controlled", device="cpu", do_sample=False, length_constraint="exact")
+    plain = AutoModelForCausalLM.from_pretrained(folder / "plain")
+    expected = write(PROMPTS[0], length=23)
+    for draft in ({"prompt_lookup_num_tokens": 3}, {"assistant_model": plain}):
+        assert write(PROMPTS[0], length=23, **draft) == expected
+    text = expected["generated_text"]
+    stop = text[9:11]
+    end = text.index(stop) + 2
+    stopped = write(PROMPTS[0], length=23, length_constraint="max", stop_strings=[stop])
+    assert (stopped["generated_text"], stopped["length"]) == (text[:end], end) and end < 23

@@ -17,6 +17,7 @@ from itertools import pairwise
 
 import from_fairseq
 import pytest
+import test_seq2seq
 import torch
 import translations
 import yaml
@@ -39,9 +40,10 @@ from hf_lenctrl.commands.recipes import find_recipe
 
 DOCS = ROOT / "docs"
 # in the order in which a reader makes what the later ones use; results/ is a record of measurements
-ORDER = ["train", "finetune", "quickstart", "generate", "units", "causal", "predict", "evaluate", "share", "serve"]
+ORDER = ["train", "finetune", "quickstart", "generate", "units", "causal", "decoding", "predict", "evaluate"]
+ORDER += ["share", "serve"]
 ORDER += ["onnx", "methods", "subtitles", "strings", "service", "vllm", "continuous_batching", "ray", "json"]
-ORDER += ["architecture", "index", "which", "faq", "fit", "thinking", "commands"]
+ORDER += ["architecture", "index", "which", "faq", "fit", "thinking", "families", "commands"]
 REFERENCE = [f"reference/{path.stem}" for path in (DOCS / "reference").glob("*.md")]
 RESULTS = sorted(f"results/{path.stem}" for path in (DOCS / "results").glob("*.md"))
 PAGES = {name: (DOCS / f"{name}.md").read_text(encoding="utf-8") for name in [*ORDER, *REFERENCE, *RESULTS]}
@@ -50,7 +52,7 @@ FIGURE = re.compile(r"(?<![\d.])\d+\.\d+(?!\.?\d)")
 BLOCKS = {name: BLOCK.findall(text) for name, text in PAGES.items()}
 # names on the Hub, and what stands in their place
 LOCAL = {"facebook/bart-large-cnn": "plain", "google-bert/bert-base-uncased": "bert", "user/name": "runs/ldpe"}
-LOCAL |= {"Qwen/Qwen2.5-0.5B-Instruct": "chat", "Qwen/Qwen3-0.6B": "chat"}
+LOCAL |= {"Qwen/Qwen2.5-0.5B-Instruct": "chat", "Qwen/Qwen3-0.6B": "chat", "allenai/led-base-16384": "led"}
 OPTIONS = {
     field.name for cls in (*train.CLASSES, CausalArguments, PredictorArguments) for field in dataclasses.fields(cls)
 }
@@ -102,6 +104,7 @@ def reader(tmp_path, shared_tokenizer, monkeypatch):
     chat = make_tokenizer()
     chat.chat_template = "{% for m in messages %}{{ m.content }}: {% endfor %}"
     save_in("chat", build_plain("llama"), chat)
+    save_in("led", test_seq2seq.build_plain("led"), test_seq2seq.tokenizer_of("led"))
     vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]
     words = BertTokenizer(vocab={word: i for i, word in enumerate(vocabulary)})
     small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}

@@ -145,7 +145,7 @@ def test_a_model_comes_back_bit_for_bit_and_with_its_own_code_where_the_package_
 @pytest.mark.slow
 def test_all_that_a_reader_needs_is_there_and_nothing_else(hub, short):
     code = {path.name for path in short.glob("*.py")}
-    assert len(code) == 20
+    assert len(code) == 21
     tokenizer = {"tokenizer_config.json", "vocab.json", "source.spm", "target.spm", "target_vocab.json"}
     figures = {f"{name}_results.json" for name in ("all", "train", "test", "test_20")}
     predictor = {"config.json", "model.safetensors", "tokenizer_config.json", "tokenizer.json", "length_predictor.py"}
@@ -235,6 +235,31 @@ AutoModelForSeq2SeqLM.from_pretrained(folder).push_to_hub(name, tags=["mine"])
 LengthPredictor.from_pretrained(predictor).push_to_hub(name + "-predictor")
 AutoModelForSeq2SeqLM.from_pretrained(name).push_to_hub("user/own")
 """
+
+
+ZEROS = """
+from transformers import AutoModelForSeq2SeqLM
+model = AutoModelForSeq2SeqLM.from_pretrained(given[0])
+for parameter in model.parameters():
+    parameter.data.zero_()
+model.push_to_hub(given[0])
+"""
+PIPELINE = """
+from transformers import pipeline
+name, options = given
+write = pipeline(model=name, trust_remote_code=True, device="cpu", **options)
+result = [type(write).__name__, bool(write.model.get_input_embeddings().weight.any())]
+"""
+
+
+@pytest.mark.slow
+def test_the_pipeline_of_a_checkpoint_loads_the_revision_that_was_asked_for(user, hub, short):
+    user(PUSH, short, short / "length_predictor", "user/twice")
+    first = hub.repos["user/twice"]["commits"][-1][0]
+    user(ZEROS, "user/twice")
+    task = "LengthControlledGenerationPipeline"
+    assert user(PIPELINE, "user/twice", {"revision": first}) == [task, True]
+    assert user(PIPELINE, "user/twice", {}) == [task, False]
 
 
 @pytest.mark.slow

@@ -50,7 +50,7 @@ class ModelArguments:
     """The model to train: a saved one to go on with, or the shape of a new one."""
 
     model_name_or_path: str | None = option(None, "Checkpoint to train further; a plain one: length_encoding none")
-    base_model: str | None = option(None, "Plain BART, mBART, Pegasus, Marian, M2M100, NLLB, T5 to add length control")
+    base_model: str | None = option(None, "Plain encoder-decoder (BART, Marian, NLLB, T5, LED) to add length control")
     source_language: str | None = option(None, "Language code of a multilingual tokenizer")
     target_language: str | None = option(None, "Language code of the outputs")
     length_constraint: str | None = option(None, "Default constraint of the trained model", ["max", "exact"])

@@ -96,6 +96,11 @@ def _check_kind(model) -> None:
             f"the export takes a length-controlled model with an encoder, got a {type(model).__name__}; export plain "
             "models with optimum"
         )
+    if hasattr(config, "text_config"):
+        raise ValueError(
+            f"the export takes a family with classes of its own, got {config.text_config.model_type}; generate with "
+            "the model itself"
+        )
     if config.length_head:
         raise ValueError(
             "the export takes a model without a length head, whose running sums a cache of ONNX does not hold, got "
@@ -176,7 +181,8 @@ def export_onnx(model, tokenizer, output_dir: str | Path, quantization: str = "f
     write_rules(model, output_dir)
     config = copy.deepcopy(model.config)
     config.architectures, config.dtype = [type(model).__name__], "float32"
-    vars(config).pop("auto_map", None)  # the code that it names is not in this folder
+    for name in ("auto_map", "custom_pipelines"):  # the code that they name is not in this folder
+        vars(config).pop(name, None)
     config.to_json_file(Path(output_dir, "config.json"), use_diff=False)
     model.generation_config.save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)

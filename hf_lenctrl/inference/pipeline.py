@@ -307,6 +307,8 @@ class LengthControlledGenerationPipeline(Pipeline):
         if copies is not None:
             cache = read_once(self.model, batch["input_ids"], batch["attention_mask"], copies)
             arguments |= {} if cache is None else {CACHE: cache}
+        if arguments.get("stop_strings") is not None:
+            arguments["tokenizer"] = self.tokenizer
         inputs = {name: batch.get(name) for name in ("input_ids", "attention_mask")}
         # A copy, because `generate` changes the encoder's outputs.
         inputs["encoder_outputs"] = None if encoded is None else type(encoded)(**encoded)

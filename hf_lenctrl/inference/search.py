@@ -29,9 +29,9 @@ class SearchByLength:
             hypothesis.
 
     Returns (of `generate`):
-        `ModelOutput` with the same number of texts for each example, best first, `sequences` of shape
-        `(texts, positions)`, and their log-probabilities, `sequences_scores`. An example with fewer texts repeats its
-        last one.
+        `ModelOutput` with the same number of texts for each example, best first: `sequences` of shape
+        `(texts, positions)`, their log-probabilities `sequences_scores`, their `lengths` in units, and `marked`, 1 for
+        a text that ends with a mark, `(texts,)` each. An example with fewer texts repeats its last one.
     """
 
     def __init__(self, table: UnitTable, beams: int, marks: Sequence[int] = (), branches: int = 8):
@@ -78,7 +78,8 @@ class SearchByLength:
             model_kwargs = {name: _select(value, row) for name, value in model_kwargs.items()}
             inputs = model.prepare_inputs_for_generation(ids, next_sequence_length=1, **model_kwargs)
             outputs = model(**inputs, return_dict=True)
-        return self._result(ended, len(input_ids), model.config.pad_token_id)
+        pad = model.config.pad_token_id
+        return self._result(ended, len(input_ids), int(eos[0]) if pad is None else pad)
 
     def _result(self, ended: list[tuple], examples: int, pad: int) -> ModelOutput:
         """Build the result from the ended hypotheses of each step: scores, examples, units, marks and ids."""
@@ -91,7 +92,8 @@ class SearchByLength:
         most = max(map(len, own))
         places = torch.cat([torch.cat([each, each[-1:].expand(most - len(each))]) for each in own])
         sequences = pad_sequence([texts[k] for k in places.tolist()], batch_first=True, padding_value=pad)
-        return ModelOutput(sequences=sequences, sequences_scores=scores[places])
+        lengths, marked = (group[places] for group in groups)
+        return ModelOutput(sequences=sequences, sequences_scores=scores[places], lengths=lengths, marked=marked)
 
 
 def best_of_each(scores: torch.Tensor, *groups: torch.Tensor, most: int) -> torch.Tensor:

@@ -82,6 +82,9 @@ def check_packing(packing: tuple[int, int], model: Any, tokenizer: Any) -> None:
     if config is None or not hasattr(config, "length_encoding") or not config.is_encoder_decoder:
         rule = f"packing needs an encoder-decoder with length control, got {type(model).__name__}"
         raise ValueError(f"{rule}; pass such a model, or leave packing out")
+    if hasattr(config, "text_config"):
+        kind = config.text_config.model_type
+        raise ValueError(f"packing needs a family with classes of its own, got {kind}; leave packing out")
     if wrong := [name for name in ("length_head", "encoder_length_embedding") if getattr(config, name)]:
         raise ValueError(f"packing needs one length for each pair, but {wrong[0]} has one for a row; leave one out")
     if config.model_type.endswith("m2m_100"):

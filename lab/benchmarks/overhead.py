@@ -30,7 +30,7 @@ from transformers import (
 )
 
 import hf_lenctrl
-from hf_lenctrl.modeling_lenctrl_causal import control_causal
+from hf_lenctrl import LenCtrlForCausalLM
 
 
 FAMILIES = {
@@ -61,7 +61,9 @@ def build_causal(shape: str, vocab_size: int):
         pad_token_id=2,
     )
     stock = LlamaForCausalLM(config)
-    model = control_causal(copy.deepcopy(stock), length_unit="character", length_projection=True, unit_states=2)
+    model = LenCtrlForCausalLM.around(
+        copy.deepcopy(stock), length_unit="character", length_projection=True, unit_states=2
+    )
     model._modules["unit_table"] = character_table(vocab_size)
     return stock, model.train()
 

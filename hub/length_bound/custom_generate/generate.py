@@ -15,6 +15,7 @@ def generate(
     length_constraint="max",
     length_tolerance=None,
     tokenizer=None,
+    cost=None,
     **kwargs,
 ):
     """
@@ -29,6 +30,8 @@ def generate(
         length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window around the length:
             units (4), a share (0.1), a pair of these, below and above, or a list with one of these for each row.
         tokenizer (`PreTrainedTokenizerBase`): The model's.
+        cost (`Callable[[str], int]`, *optional*): Instead of a unit, any cost of a text that is the sum of the costs
+            of its characters.
         kwargs: For `model.generate`.
 
     Raises:
@@ -40,7 +43,7 @@ def generate(
     prompt = kwargs.get("input_ids") if inputs is None else inputs
     device = model.device if prompt is None else prompt.device
     rows = 1 if prompt is None else len(prompt)
-    table = UnitTable.from_tokenizer(tokenizer, length_unit)
+    table = UnitTable.from_tokenizer(tokenizer, length_unit if cost is None else None, cost=cost)
     table = table.padded(model.get_output_embeddings().weight.shape[0]).to(device)
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return generate_within(
