@@ -286,7 +286,7 @@ class UnitTable(nn.Module):
 def _check(table: UnitTable, vocabulary: UnitVocabulary, counted: Callable, rows: int = 100) -> None:
     """Check the table: count random rows of entries, and compare with their decoded texts."""
     draw, tokenizer = random.Random(0), vocabulary.tokenizer
-    weights, following = table.weights.tolist(), table.next_state.tolist()
+    weights, following = table.weights, table.next_state
     eos = next(iter(vocabulary.special), None)
     candidates = [i for i in range(len(vocabulary.later)) if i not in vocabulary.special]
     special = sorted(vocabulary.special) or candidates
@@ -294,11 +294,10 @@ def _check(table: UnitTable, vocabulary: UnitVocabulary, counted: Callable, rows
         ids, state, count = [], 0, 0
         for _ in range(1 + row % 8):
             i = draw.choice(candidates if draw.random() < 0.8 else special)
-            if weights[state][i] >= 0:
+            if (units := int(weights[state, i])) >= 0:
                 ids.append(i)
-                count += weights[state][i]
-                state = following[state][i]
-        if eos is not None and weights[state][eos] < 0:
+                count, state = count + units, int(following[state, i])
+        if eos is not None and weights[state, eos] < 0:
             continue  # the row ends within a character, or on white space that is stripped
         text = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         if count != counted(text):
