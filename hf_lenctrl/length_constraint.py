@@ -118,8 +118,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         rows, vocab_size = scores.shape
         rules = self.rules
         examples = self.high.shape[0]
-        if rules.cost.shape[1] != vocab_size or rows % examples:
-            own = f"{examples} lengths and a unit table of {rules.cost.shape[1]} entries"
+        if len(rules.column) != vocab_size or rows % examples:
+            own = f"{examples} lengths and a unit table of {len(rules.column)} entries"
             raise ValueError(f"scores for {rows} rows and {vocab_size} entries do not go with {own}")
         copies = rows // examples
         written = input_ids[:, self.prompt_length :]

@@ -138,11 +138,12 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
         first, second = self.rules
         slack = self.slack.repeat_interleave(copies)
         kind = self.kind.repeat_interleave(copies).unsqueeze(1)
-        weights = [rules.weights[state] for rules, state in zip(self.rules, states, strict=True)]  # (rows, V) each
-        following = self.index[first.following[states[0]], second.following[states[1]]]  # (rows, V)
+        places = [(state.unsqueeze(1), rules.column) for rules, state in zip(self.rules, states, strict=True)]
+        weights = [rules.weights[place] for rules, place in zip(self.rules, places, strict=True)]  # (rows, V) each
+        following = self.index[first.following[places[0]], second.following[places[1]]]  # (rows, V)
         after = left[0].unsqueeze(1) - weights[0]
         needed = self.needs[kind, following.clamp(min=0), after.clamp(0, self.needs.shape[2] - 1)]
-        allowed = (first.cost[states[0]] < _NEVER) & (second.cost[states[1]] < _NEVER)
+        allowed = (first.cost[places[0]] < _NEVER) & (second.cost[places[1]] < _NEVER)
         allowed &= (following >= 0) & (after >= 0) & (weights[1] + needed <= left[1].unsqueeze(1))
         ends = [rules.last[state] for rules, state in zip(self.rules, states, strict=True)]  # (rows, eos) each
         fits = (ends[0] <= left[0].unsqueeze(1)) & (ends[1] <= left[1].unsqueeze(1))
@@ -175,15 +176,16 @@ class _Pairs:
         self.index = torch.full(counts, -1, dtype=torch.long)
         self.index[0, 0] = 0
         widths = [int(rules.weights.max()) + 1 for rules in (first, second)]
-        inside = torch.ones_like(first.cost[0], dtype=torch.bool)
-        inside[first.eos] = False
+        size, text = second.cost.shape[1], ~torch.isin(first.column, first.eos_column)
+        columns = (first.column * size + second.column)[text].unique()
+        mine, its = columns // size, columns % size  # (N,) columns of the entries that differ in one of the tables
         pairs: list[tuple[int, int]] = [(0, 0)]
         moves: list[torch.Tensor] = []
         ends: list[tuple[int, ...]] = []
         for number, (a, b) in enumerate(pairs):  # breadth-first search: `pairs` grows in the loop
-            use = inside & (first.cost[a] < _NEVER) & (second.cost[b] < _NEVER)  # (V,)
-            code = first.following[a][use] * counts[1] + second.following[b][use]
-            code = (code * widths[0] + first.weights[a][use]) * widths[1] + second.weights[b][use]
+            use = (first.cost[a, mine] < _NEVER) & (second.cost[b, its] < _NEVER)  # (N,)
+            code = first.following[a, mine] * counts[1] + second.following[b, its]
+            code = ((code * widths[0] + first.weights[a, mine]) * widths[1] + second.weights[b, its])[use]
             code = code.unique().cpu()
             code, units = code // widths[1], code % widths[1]
             to, own = code // widths[0], code % widths[0]

@@ -278,8 +278,8 @@ class CostVocabulary:
 
     def _sort(self, stray: list[int]) -> Callable[["_Piece"], Hashable]:
         """
-        Return a function from a piece to all that its weight and the state after it depend on: its kinds matter only by
-        their effect, the units that they add in each context and the context that they lead to.
+        Return a function from a piece to all that its weight and the state after it depend on. Its kinds matter only
+        by their effect: the units that they add in each context, and the context that they lead to.
         """
         broken = "\ufffd".join(["", *(self.later[i].data.decode("utf-8", "replace") for i in stray)])
         kinds = self.whole | set(map(self.costs.kind, broken)) | set(self.costs.opened.kinds if self.kept else ())
@@ -365,6 +365,14 @@ class CostVocabulary:
         return units, context, opened, safe, data
 
 
+def columns_of(sorts: Iterable[Hashable]) -> tuple[list[int], list[int]]:
+    """Return the column of each entry, and the first entry of each column; entries of one sort share a column."""
+    columns: dict[Hashable, int] = {}
+    of = [columns.setdefault(sort, len(columns)) for sort in sorts]
+    first = dict(zip(reversed(of), reversed(range(len(of))), strict=True))
+    return of, [first[column] for column in range(len(columns))]
+
+
 class _Columns:
     """
     The columns of an automaton that differ. Entries of one sort add the same units in every state and lead to the same
@@ -376,11 +384,8 @@ class _Columns:
     """
 
     def __init__(self, special: set[int], sorts: Iterable[Hashable]):
-        columns: dict[Hashable, int] = {}
-        self.of = [columns.setdefault(None if i in special else sort, len(columns)) for i, sort in enumerate(sorts)]
-        self.special = columns.get(None)
-        first = dict(zip(reversed(self.of), reversed(range(len(self.of))), strict=True))
-        self.entries = [first[column] for column in range(len(columns))]  # the first entry of each column
+        self.of, self.entries = columns_of(None if i in special else sort for i, sort in enumerate(sorts))
+        self.special = next((self.of[i] for i in special), None)
 
     def run(self, order: list[tuple], write, continuing: list[int], strips: bool, lost: int = 0):
         """
