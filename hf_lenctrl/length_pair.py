@@ -9,7 +9,7 @@ import torch
 from transformers.generation import LogitsProcessor
 
 from .length_rules import Rules, rules_of
-from .length_units import LENGTH_UNITS, UnitTable
+from .length_units import LENGTH_UNITS, RunningCount, UnitTable
 from .lengths import LONGEST, as_length_tensor, check_name
 
 
@@ -84,6 +84,7 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
     def __init__(self, first: Any, table: UnitTable, most: torch.Tensor):
         table.require_filled()
         self.first, self.second, self.most = first, table, most
+        self.running = first.running, RunningCount(table, first.prompt_length)
         self.rules = first.rules, rules_of(table, tuple(first.rules.eos.tolist()), "max")
         exact = first.constraint == "exact"
         slack = first.high - first.low if exact else torch.full_like(first.high, _NEVER)  # (B,)
@@ -108,16 +109,13 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
         """Return the scores with masks, as the first constraint does."""
         kept = self.first(input_ids, scores)
         copies = len(scores) // len(self.most)
-        written = input_ids[:, self.first.prompt_length :]
-        counts, states = zip(
-            *(table.count_and_state(written) for table in (self.first.table, self.second)), strict=True
-        )
+        counts, states = zip(*(running(input_ids) for running in self.running), strict=True)
         left = tuple(
             limit.repeat_interleave(copies) - count
             for limit, count in zip((self.first.high, self.most), counts, strict=True)
         )  # (rows,) each
         allowed, may_end = self._allowed(states, left, copies)
-        if written.shape[1] <= 2:  # a language code is allowed, as in the first constraint
+        if input_ids.shape[1] - self.first.prompt_length <= 2:  # a language code, as in the first constraint
             start = (counts[0] == 0) & (counts[1] == 0)
             silent = self.rules[0].silent
             allowed[:, silent] |= start.unsqueeze(1)
