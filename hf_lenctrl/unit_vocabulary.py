@@ -188,10 +188,12 @@ class CostVocabulary:
 
     def _begun(self) -> Counter:
         """Count the open characters, as missing bytes and group, that the entries begin."""
-        texts, rests = zip(*map(_split_utf8, self.vocabulary.later), strict=True)
-        characters = [(one.encode(), number) for one, number in Counter("".join(filter(None, texts))).items()]
+        pieces = zip(self.vocabulary.later, self.later, strict=True)
+        text = b"".join(data[: len(data) - len(piece.open)] for data, piece in pieces if not piece.data).decode()
+        characters = [(one.encode(), number) for one, number in Counter(text).items()]
+        rests = [(rest + b"?", number) for rest, number in Counter(piece.open for piece in self.later).items()]
         begun: Counter = Counter()
-        for data, number in [*characters, *((rest + b"?", number) for rest, number in Counter(rests).items())]:
+        for data, number in [*characters, *rests]:
             for end in range(1, len(data)):
                 begun[self.costs.opened.begun(data[:end])] += number
         return begun
