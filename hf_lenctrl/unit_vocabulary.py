@@ -13,7 +13,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 
 _MOST_STATES = 250  # most states of a cost, which a byte numbers
-_MOST_ENTRIES = 8_000_000  # most entries of its table; a large vocabulary gets fewer states
+_MOST_ENTRIES = 16_000_000  # most entries of its table; a large vocabulary gets fewer states
 # These are the characters of more than one byte that `str.split` splits at.
 _WIDE_SPACES = [c.encode("utf-8") for c in map(chr, range(0x80, 0x3001)) if c.isspace()]
 
@@ -231,7 +231,7 @@ class CostVocabulary:
                 class_of[key] = representatives.setdefault((missing, *map(successors.get, row)), key)
                 if stands in (None, context) or exact[key] - exact[stands, missing, group]:
                     often = after.total() if context < 0 else after[context]
-                    priority[class_of[key]] += (common + begun[missing, group]) * math.log2(1.1 + often)
+                    priority[class_of[key]] += common * (1 + math.log2(1 + begun[missing, group])) * (1 + often)
         return class_of, priority
 
     def _successors(self, context: int, missing: int, row, class_of: dict[_Pair, _Pair]) -> dict[int, tuple]:
@@ -243,6 +243,11 @@ class CostVocabulary:
 
     def _name(self, kept: dict, context: int, opened) -> tuple | None:
         return kept.get((context, *opened)) or kept.get((self.costs.loose(context), *opened))
+
+    def _completed(self, missing: int, group: int) -> set[int]:
+        """Return the kinds of the characters that begin with the bytes of a group; one entry may complete them."""
+        row = set(self.costs.opened.row(missing, group)) - {-1}
+        return row if missing == 1 else set().union(*(self._completed(missing - 1, to) for to in row))
 
     def _reached(self, kept: dict, begun: list[tuple[int, int]]) -> int:
         """Return the number of states that texts reach: contexts and open characters."""
@@ -256,10 +261,9 @@ class CostVocabulary:
                 names |= dict.fromkeys(new)
                 after: set = set()
                 for context, missing, group in new:
-                    row = set(self.costs.opened.row(missing, group)) - {-1}
-                    if missing == 1:
-                        met |= {self.costs.step(context, to)[1] for to in row}
-                    else:
+                    met |= {self.costs.step(context, kind)[1] for kind in self._completed(missing, group)}
+                    if missing > 1:
+                        row = set(self.costs.opened.row(missing, group)) - {-1}
                         after |= {self._name(kept, context, (missing - 1, to)) for to in row}
                 new = after - names.keys() - {None}
             todo += met - set(contexts)
