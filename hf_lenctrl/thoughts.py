@@ -276,8 +276,9 @@ class Thoughts:
 
     def after(self, count: torch.Tensor, state: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return units and state of each row after one more entry, as `UnitTable.after` does."""
-        answers, thinks = self.table.after(count, state.clamp(min=0), ids), self.behind(state.clamp(max=-1), ids)
-        return tuple(torch.where(state < 0, *pair) for pair in zip(thinks, answers, strict=True))
+        units, to = self.table.after(count, state.clamp(min=0), ids)
+        first, begun = self.behind(state.clamp(max=-1), ids)
+        return torch.where(state < 0, first, units), torch.where(state < 0, begun, to)
 
 
 class ThinkingBudgetLogitsProcessor(LogitsProcessor):

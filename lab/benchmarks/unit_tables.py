@@ -9,7 +9,8 @@ CPU seconds of its tables and rules, and of a decoding step.
 import argparse
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from constraints import byte_level_tokenizer
@@ -43,7 +44,7 @@ def rows(rounds: int, vocab_size: int, batch_size: int, tokens: int) -> Iterator
         yield ratio_row(name, seconds["text"], seconds["table"], "times as fast as decoding and counting")
 
 
-def seconds_of(run) -> tuple[float, object]:
+def seconds_of(run: Callable[[], Any]) -> tuple[float, Any]:
     """CPU seconds of a call, and its result."""
     start = time.process_time()
     result = run()
