@@ -34,6 +34,7 @@ _SEQUENCES = [  # joined emoji, flags, a keycap, jamo, conjuncts, a line end, li
     *("e\u0301", "\r\n", "AVATAR", "office", "ij lj nj sz", "https://example.org/a", "two words, and 3.50 more."),
 ]
 _PLANES = (0, 1, 2, 3, 14, 15, 16)  # planes of Unicode that have characters
+_UNIFORM = (2, 3, 15, 16)  # planes of ideographs, which are all wide, and of private characters
 _COMMON = 100  # most frequent characters of a vocabulary, whose pairs are checked
 _DEAREST = 1000  # highest cost of one character; tables of exact lengths grow with it
 
@@ -133,6 +134,9 @@ class Columns:
         return tuple([wcswidth(text + ending) - base for ending in _ENDINGS])
 
     def _kind(self, character: str) -> int:
+        plane, place = divmod(ord(character), 0x10000)
+        if plane in _UNIFORM and 0 < place < 0xFFFE:  # the last two are no characters
+            return self.kind(chr(plane << 16))
         key: bool | tuple[tuple[int, ...], ...] | tuple[int, ...] = character == "\n"
         if not _CONTROL.match(character):
             key = tuple([wcswidth(before + character + after) for before, after in _AROUND])

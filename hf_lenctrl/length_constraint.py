@@ -9,7 +9,7 @@ import torch
 from transformers.generation import LogitsProcessor
 
 from .length_rules import rules_of
-from .length_units import UnitTable
+from .length_units import RunningCount, UnitTable
 from .lengths import Target, as_target, is_integer
 from .thoughts import thoughts_of
 
@@ -89,6 +89,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         self.low, self.high = target.low, target.high  # (B,) each
         self.window = bool((self.low < self.high).any())
         self.max_length, self.prompt_length = max_length, prompt_length
+        self.running = RunningCount(unit_table if self.thoughts is None else self.thoughts, prompt_length)
         eos = [eos_token_id] if is_integer(eos_token_id) else torch.as_tensor(eos_token_id).reshape(-1).tolist()
         self.rules = rules_of(unit_table, tuple(eos), constraint)
         if constraint == "exact" and max_length is not None:
@@ -118,17 +119,14 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         rows, vocab_size = scores.shape
         rules = self.rules
         examples = self.high.shape[0]
-        if rules.cost.shape[1] != vocab_size or rows % examples:
-            own = f"{examples} lengths and a unit table of {rules.cost.shape[1]} entries"
+        if len(rules.column) != vocab_size or rows % examples:
+            own = f"{examples} lengths and a unit table of {len(rules.column)} entries"
             raise ValueError(f"scores for {rows} rows and {vocab_size} entries do not go with {own}")
         copies = rows // examples
-        written = input_ids[:, self.prompt_length :]
-        if self.thoughts is None:
-            count, state = self.table.count_and_state(written)  # (rows,) each
-        else:
-            count, state = self.thoughts.count_and_state(input_ids, self.prompt_length)
+        count, state = self.running(input_ids)  # (rows,) each
         # Entries that add nothing, BOS or a language code, may stand only at the start.
-        start = count == 0 if written.shape[1] <= 2 and self.thoughts is None else None  # (rows,)
+        at_start = input_ids.shape[1] - self.prompt_length <= 2 and self.thoughts is None
+        start = count == 0 if at_start else None  # (rows,)
         left = None
         if (limit := self.max_length) is not None:
             limit = limit.repeat_interleave(copies) if isinstance(limit, torch.Tensor) else limit

@@ -9,7 +9,7 @@ import torch
 from transformers.generation import LogitsProcessor
 
 from .length_rules import Rules, rules_of
-from .length_units import LENGTH_UNITS, UnitTable
+from .length_units import LENGTH_UNITS, RunningCount, UnitTable
 from .lengths import LONGEST, as_length_tensor, check_name
 
 
@@ -84,6 +84,7 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
     def __init__(self, first: Any, table: UnitTable, most: torch.Tensor):
         table.require_filled()
         self.first, self.second, self.most = first, table, most
+        self.running = first.running, RunningCount(table, first.prompt_length)
         self.rules = first.rules, rules_of(table, tuple(first.rules.eos.tolist()), "max")
         exact = first.constraint == "exact"
         slack = first.high - first.low if exact else torch.full_like(first.high, _NEVER)  # (B,)
@@ -108,16 +109,13 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
         """Return the scores with masks, as the first constraint does."""
         kept = self.first(input_ids, scores)
         copies = len(scores) // len(self.most)
-        written = input_ids[:, self.first.prompt_length :]
-        counts, states = zip(
-            *(table.count_and_state(written) for table in (self.first.table, self.second)), strict=True
-        )
+        counts, states = zip(*(running(input_ids) for running in self.running), strict=True)
         left = tuple(
             limit.repeat_interleave(copies) - count
             for limit, count in zip((self.first.high, self.most), counts, strict=True)
         )  # (rows,) each
         allowed, may_end = self._allowed(states, left, copies)
-        if written.shape[1] <= 2:  # a language code is allowed, as in the first constraint
+        if input_ids.shape[1] - self.first.prompt_length <= 2:  # a language code, as in the first constraint
             start = (counts[0] == 0) & (counts[1] == 0)
             silent = self.rules[0].silent
             allowed[:, silent] |= start.unsqueeze(1)
@@ -138,11 +136,12 @@ class PairConstraintLogitsProcessor(LogitsProcessor):
         first, second = self.rules
         slack = self.slack.repeat_interleave(copies)
         kind = self.kind.repeat_interleave(copies).unsqueeze(1)
-        weights = [rules.weights[state] for rules, state in zip(self.rules, states, strict=True)]  # (rows, V) each
-        following = self.index[first.following[states[0]], second.following[states[1]]]  # (rows, V)
+        places = [(state.unsqueeze(1), rules.column) for rules, state in zip(self.rules, states, strict=True)]
+        weights = [rules.weights[place] for rules, place in zip(self.rules, places, strict=True)]  # (rows, V) each
+        following = self.index[first.following[places[0]], second.following[places[1]]]  # (rows, V)
         after = left[0].unsqueeze(1) - weights[0]
         needed = self.needs[kind, following.clamp(min=0), after.clamp(0, self.needs.shape[2] - 1)]
-        allowed = (first.cost[states[0]] < _NEVER) & (second.cost[states[1]] < _NEVER)
+        allowed = (first.cost[places[0]] < _NEVER) & (second.cost[places[1]] < _NEVER)
         allowed &= (following >= 0) & (after >= 0) & (weights[1] + needed <= left[1].unsqueeze(1))
         ends = [rules.last[state] for rules, state in zip(self.rules, states, strict=True)]  # (rows, eos) each
         fits = (ends[0] <= left[0].unsqueeze(1)) & (ends[1] <= left[1].unsqueeze(1))
@@ -175,15 +174,16 @@ class _Pairs:
         self.index = torch.full(counts, -1, dtype=torch.long)
         self.index[0, 0] = 0
         widths = [int(rules.weights.max()) + 1 for rules in (first, second)]
-        inside = torch.ones_like(first.cost[0], dtype=torch.bool)
-        inside[first.eos] = False
+        size, text = second.cost.shape[1], ~torch.isin(first.column, first.eos_column)
+        columns = (first.column * size + second.column)[text].unique()
+        mine, its = columns // size, columns % size  # (N,) columns of the entries that differ in one of the tables
         pairs: list[tuple[int, int]] = [(0, 0)]
         moves: list[torch.Tensor] = []
         ends: list[tuple[int, ...]] = []
         for number, (a, b) in enumerate(pairs):  # breadth-first search: `pairs` grows in the loop
-            use = inside & (first.cost[a] < _NEVER) & (second.cost[b] < _NEVER)  # (V,)
-            code = first.following[a][use] * counts[1] + second.following[b][use]
-            code = (code * widths[0] + first.weights[a][use]) * widths[1] + second.weights[b][use]
+            use = (first.cost[a, mine] < _NEVER) & (second.cost[b, its] < _NEVER)  # (N,)
+            code = first.following[a, mine] * counts[1] + second.following[b, its]
+            code = ((code * widths[0] + first.weights[a, mine]) * widths[1] + second.weights[b, its])[use]
             code = code.unique().cpu()
             code, units = code // widths[1], code % widths[1]
             to, own = code // widths[0], code % widths[0]

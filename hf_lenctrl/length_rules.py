@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from .lengths import LONGEST
+from .unit_vocabulary import columns_of
 
 
 _NEVER = LONGEST  # stands for infinitely many units
@@ -33,34 +34,53 @@ class Table(Protocol):
     def __hash__(self) -> int: ...
 
 
+def _columns(table: Table, eos: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """Return the column of each entry, `(V,)`, and the first entry of each column, `(C,)`, see `Rules`."""
+    rows = [table.next_state.cpu(), *table.weights.cpu().unsqueeze(2).contiguous().view(torch.uint8).unbind(2)]
+    data = torch.cat(rows).T.numpy().copy()  # (V, 5 S) bytes
+    sorts = data.view(f"V{data.shape[1]}").ravel().tolist()
+    for end in eos:
+        sorts[end] = end
+    return columns_of(sorts)
+
+
 class Rules:
     """
     Precomputed masks for a unit table, its EOS ids and a constraint.
 
+    Entries that add the same units in every state and lead to the same state share one of `C` columns, some hundreds
+    for any vocabulary; each EOS has a column of its own.
+
     Attributes:
+        column (`torch.LongTensor` of shape `(V,)`): Column of each entry.
+        eos, eos_column (`torch.LongTensor` of shape `(eos,)`): EOS ids, and their columns.
+        weights (`torch.IntTensor`), following (`torch.LongTensor`), `(S, C)` each: The columns of the table.
         fits, steers, ends_within (`Rows`): Masks `(rows, V)`, 0 for allowed entries and `-inf` for others: entries
             within the remaining units; with at least this gain; with at most this many entries before EOS.
         last (`torch.IntTensor` of shape `(S, eos)`): Units that each EOS adds, where a text may end on it.
         spread (`int`): For `"exact"`: the largest distance from a requested length down to the next possible length.
         ends (`torch.BoolTensor` of shape `(S,)`): States that a text may end in.
-        cost (`torch.IntTensor` of shape `(S, V)`): Units that an entry adds and those it makes necessary: the rest of
+        cost (`torch.IntTensor` of shape `(S, C)`): Units that an entry adds and those it makes necessary: the rest of
             an open character, a word after a last space, an EOS that adds units. `_NEVER` for forbidden entries.
         steps (`torch.LongTensor` of shape `(S,)`), most_steps (`int`): Entries that a state needs before EOS.
         silent (`torch.LongTensor`): Entries that add nothing, without EOS.
         pace, reach (`int`): Any `reach` units can be added in `pace` entries: n units in 1 entry if entries of 1, 2
             ... n units exist; one word in 2 entries if white space is an entry of its own.
-        gain (`torch.FloatTensor` of shape `(S, V)`): Units of an entry times `pace`, minus `reach` for each entry it
+        gain (`torch.FloatTensor` of shape `(S, C)`): Units of an entry times `pace`, minus `reach` for each entry it
             makes necessary.
     """
 
     def __init__(self, table: Table, eos: tuple[int, ...], constraint: str):
-        weights, following = table.weights, table.next_state.long()  # (S, V)
-        self.eos = torch.tensor(eos, device=weights.device)
-        self.weights, self.following = weights, following
+        column, entries = _columns(table, eos)
+        self.column = torch.tensor(column, device=table.weights.device)
+        self.eos = torch.tensor(eos, device=table.weights.device)
+        self.eos_column = self.column[self.eos]
+        self.weights, self.following = table.weights[:, entries], table.next_state[:, entries].long()
+        weights, following = self.weights, self.following
         allowed = weights >= 0
-        keeps = (following == torch.arange(len(weights), device=weights.device).unsqueeze(1)).all(dim=0)  # (V,)
-        silent = keeps & allowed[0] & (torch.maximum(weights, ~weights) == 0).all(dim=0)  # (V,)
-        self.silent = (silent & ~self._is_eos()).nonzero().squeeze(1)
+        keeps = (following == torch.arange(len(weights), device=weights.device).unsqueeze(1)).all(dim=0)  # (C,)
+        silent = keeps & allowed[0] & (torch.maximum(weights, ~weights) == 0).all(dim=0)  # (C,)
+        self.silent = (silent & ~self._is_eos())[self.column].nonzero().squeeze(1)
 
         never = weights.new_full((), _NEVER)
         self.last = self._last(allowed, silent)  # (S, eos)
@@ -68,7 +88,7 @@ class Rules:
         reserve = self.last.amin(dim=1)  # (S,)
         steps = torch.where(self.ends, 0, never)  # (S,)
         for _ in range(4):  # a character has at most 4 bytes
-            via = torch.where(allowed, weights + reserve[following], never)  # (S, V)
+            via = torch.where(allowed, weights + reserve[following], never)  # (S, C)
             reserve = torch.where(self.ends, reserve, via.amin(dim=1))
         cheapest = allowed & (weights + reserve[following] == reserve.unsqueeze(1))
         for _ in range(4):
@@ -76,7 +96,7 @@ class Rules:
         self.steps = steps
         self.cost = torch.where(allowed, weights + reserve[following], never)
         self.cost[:, silent] = never
-        self.cost[:, self.eos] = self.last
+        self.cost[:, self.eos_column] = self.last
 
         self.most_steps = int(torch.where(steps < never, steps, 0).max())
         self._set_pace()
@@ -92,20 +112,20 @@ class Rules:
         self.ends_within = Rows(self._make_ends, -1, 4)
 
     def _is_eos(self) -> torch.Tensor:
-        return torch.zeros_like(self.weights[0], dtype=torch.bool).index_fill(0, self.eos, True)  # (V,)
+        return torch.zeros_like(self.weights[0], dtype=torch.bool).index_fill(0, self.eos_column, True)  # (C,)
 
     def _last(self, allowed, silent) -> torch.Tensor:
         """Return the units that each EOS adds last, `(S, eos)`; `_NEVER` where no text may end on it."""
         may_end = allowed[:, silent].any(dim=1) if bool(silent.any()) else torch.ones_like(allowed[:, 0])  # (S,)
-        first = allowed[:, self.eos]
+        first = allowed[:, self.eos_column]
         # An EOS that is white space ends no text, since decoding strips it.
-        ends = first & may_end[self.following[:, self.eos]]
+        ends = first & may_end[self.following[:, self.eos_column]]
         ends = ends if bool(ends.any()) else first
-        return torch.where(ends, self.weights[:, self.eos], _NEVER)
+        return torch.where(ends, self.weights[:, self.eos_column], _NEVER)
 
     def _set_pace(self) -> None:
         weights, following = self.weights, self.following
-        whole = (weights >= 0) & (self.steps[following] == 0) & (self.cost < _NEVER) & ~self._is_eos()  # (S, V)
+        whole = (weights >= 0) & (self.steps[following] == 0) & (self.cost < _NEVER) & ~self._is_eos()  # (S, C)
         after_text = min(1, len(weights) - 1)
         written = set(weights[after_text][whole[after_text]].unique().tolist()) - {0}
         most = max(written, default=1)
@@ -191,13 +211,13 @@ class Rules:
         for via in range(len(idle)):  # transitive closure (Warshall)
             idle = [reached | idle[via] if reached >> via & 1 else reached for reached in idle]
         ending: dict[int, int] = defaultdict(int)
-        for s, row in enumerate(self.cost[:, self.eos].tolist()):
+        for s, row in enumerate(self.cost[:, self.eos_column].tolist()):
             for written in {*row} - {_NEVER}:
                 ending[written] |= 1 << s
         return moves, idle, ending, 1 + max([0, *(units.bit_length() for _, units in moves), *ending])
 
     def _make_fits(self, state, remaining):
-        return _log_step(remaining.unsqueeze(1) - self.cost[state])  # (keys, V)
+        return _log_step(remaining.unsqueeze(1) - self.cost[state])[:, self.column]  # (keys, V)
 
     def _set_spread(self) -> None:
         highest = self.best.shape[1] - 1
@@ -207,7 +227,7 @@ class Rules:
         self.bounded = bool((~self.grows & (self.best[:, -1] >= 0)).any())
 
     def _most(self, state, number):
-        """Return `best`, also for numbers beyond the table; `state` and `number` are both `(keys,)` or `(keys, V)`."""
+        """Return `best`, also for numbers beyond the table; `state` and `number` are both `(keys,)` or `(keys, C)`."""
         highest = self.best.shape[1] - 1
         first = highest - self.period + 1
         inside = torch.where(number > highest, first + (number - first) % self.period, number)
@@ -221,16 +241,16 @@ class Rules:
         return (remaining >= 0) & (most >= (remaining - slack).clamp(min=0))
 
     def _make_exact(self, key, remaining):
-        return self._leading(key % len(self.weights), remaining, key // len(self.weights))
+        return self._leading(key % len(self.weights), remaining, key // len(self.weights))[:, self.column]
 
     def _leading(self, state, remaining, slack):
-        """Return the entries leading to `remaining` units or up to `slack` fewer, or to the most that is possible."""
+        """Return which columns lead to `remaining` units or up to `slack` fewer, or to the most that is possible."""
         most = self._most(state, remaining)  # (keys,)
         least = torch.minimum(most, remaining - slack).clamp(min=0).unsqueeze(1)
-        after = remaining.unsqueeze(1) - self.weights[state]  # (keys, V)
+        after = remaining.unsqueeze(1) - self.weights[state]  # (keys, C)
         total = self._most(self.following[state], after.clamp(min=0)) + self.weights[state]
         total[(after < 0) | (self.cost[state] >= _NEVER)] = -1
-        total[:, self.eos] = self.last[state].to(total.dtype)
+        total[:, self.eos_column] = self.last[state].to(total.dtype)
         leads = (total >= least) & (total <= remaining.unsqueeze(1)) & (most >= 0).unsqueeze(1)
         return torch.where(leads, 0.0, -math.inf)
 
@@ -248,7 +268,7 @@ class Rules:
         remaining = remaining.clamp(min=0)
         beyond = remaining >= self.best.shape[1]
         if self.bounded and bool(beyond.any()):  # the entries that lead to a longest text have no period
-            mask[beyond] = self._leading(state[beyond], remaining[beyond], slack[beyond])
+            mask[beyond] = self._leading(state[beyond], remaining[beyond], slack[beyond])[:, self.column]
         most = self._most(state, remaining)  # (rows,)
         least = torch.minimum(most, remaining - slack).clamp(min=0).unsqueeze(1)
         ends = self.last[state]  # (rows, eos)
@@ -257,10 +277,10 @@ class Rules:
         return mask
 
     def _make_steer(self, state, least):
-        return _log_step(self.gain[state] - least.unsqueeze(1))
+        return _log_step(self.gain[state] - least.unsqueeze(1))[:, self.column]
 
     def _make_ends(self, state, left):
-        return _log_step(left.unsqueeze(1) - self.steps[self.following[state]])
+        return _log_step(left.unsqueeze(1) - self.steps[self.following[state]])[:, self.column]
 
 
 class Rows:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -191,13 +192,22 @@ class UnitTable(nn.Module):
         weights = self.weights[before, ids]  # (B, T)
         return torch.maximum(weights, ~weights).cumsum(-1)
 
-    def count_and_state(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the units of each row and its last state, `(batch_size,)` each; 0 and the start without ids."""
+    def count_and_state(self, ids: torch.Tensor, prompt: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        """
+        Return the units of each row and its last state, `(batch_size,)` each; 0 and the start without ids. The first
+        `prompt` ids of a row do not count.
+        """
         self.require_filled()
+        ids = ids[:, prompt:]
         if ids.shape[1] == 0:
             return ids.new_zeros(len(ids)), ids.new_zeros(len(ids))
         states = self.states_after(ids)
         return self._progress(ids, states)[:, -1], states[:, -1]
+
+    def after(self, count: torch.Tensor, state: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return units and state of each row after one more entry; all shapes are `(batch_size,)`."""
+        weights = self.weights[state, ids]
+        return count + torch.maximum(weights, ~weights), self.next_state[state, ids].long()
 
     def count(self, ids: torch.Tensor) -> torch.Tensor:
         """Count the units of each row, `(batch_size,)`, for ids `(batch_size, sequence_length)`."""
@@ -283,10 +293,50 @@ class UnitTable(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 
+class RunningCount:
+    """
+    A counter of the rows of a search, which get one entry in each step. It keeps the rows of the last step, so that a
+    step does not take longer the more is written. Rows are known by their ids, because beam search changes their
+    order; if a row is new, all are counted from the start.
+
+    Args:
+        counter (`UnitTable` or `Thoughts`): It counts the rows.
+        prompt_length (`int`, *optional*, defaults to 0): First ids of each row that do not count.
+    """
+
+    def __init__(self, counter: Any, prompt_length: int = 0):
+        self.counter, self.prompt_length = counter, prompt_length
+        self._kept: tuple[torch.Tensor, ...] | None = None  # ids (rows, T), units and states (rows,)
+
+    def __call__(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return units and last state of each row, `(rows,)`, as `counter.count_and_state(ids, prompt_length)`."""
+        kept = self._kept
+        if kept is not None and torch.equal(kept[0], ids):
+            return kept[1], kept[2]
+        places = None if kept is None or ids.shape[1] <= self.prompt_length else _places(ids[:, :-1], kept[0])
+        if kept is None or places is None:
+            count, state = self.counter.count_and_state(ids, self.prompt_length)
+        else:
+            count, state = self.counter.after(kept[1][places], kept[2][places], ids[:, -1])
+        self._kept = ids.clone(), count, state
+        return count, state
+
+
+def _places(rows: torch.Tensor, known: torch.Tensor) -> torch.Tensor | None:
+    """Return the place of each of the rows among the known ones, `(rows,)`; `None` if one is missing."""
+    if rows.shape[1] != known.shape[1]:
+        return None
+    if torch.equal(rows, known):
+        return torch.arange(len(rows), device=rows.device)
+    number = torch.cat([rows, known]).unique(dim=0, return_inverse=True)[1]  # equal rows have equal numbers
+    same = number[: len(rows), None] == number[len(rows) :]  # (rows, known)
+    return same.long().argmax(dim=1) if bool(same.any(dim=1).all()) else None
+
+
 def _check(table: UnitTable, vocabulary: UnitVocabulary, counted: Callable, rows: int = 100) -> None:
     """Check the table: count random rows of entries, and compare with their decoded texts."""
     draw, tokenizer = random.Random(0), vocabulary.tokenizer
-    weights, following = table.weights.tolist(), table.next_state.tolist()
+    weights, following = table.weights, table.next_state
     eos = next(iter(vocabulary.special), None)
     candidates = [i for i in range(len(vocabulary.later)) if i not in vocabulary.special]
     special = sorted(vocabulary.special) or candidates
@@ -294,11 +344,10 @@ def _check(table: UnitTable, vocabulary: UnitVocabulary, counted: Callable, rows
         ids, state, count = [], 0, 0
         for _ in range(1 + row % 8):
             i = draw.choice(candidates if draw.random() < 0.8 else special)
-            if weights[state][i] >= 0:
+            if (units := int(weights[state, i])) >= 0:
                 ids.append(i)
-                count += weights[state][i]
-                state = following[state][i]
-        if eos is not None and weights[state][eos] < 0:
+                count, state = count + units, int(following[state, i])
+        if eos is not None and weights[state, eos] < 0:
             continue  # the row ends within a character, or on white space that is stripped
         text = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         if count != counted(text):

@@ -218,8 +218,11 @@ class Thoughts:
             if torch.equal(known, state):
                 return reached
 
-    def behind(self, state: int, entries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the units and states behind each of the entries `(n,)` that follow thoughts of this state: `(n,)`."""
+    def behind(self, state: int | torch.Tensor, entries: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """
+        Return the units and states behind each of the entries `(n,)` that follow thoughts of this state, or these
+        states `(n,)`: `(n,)` each.
+        """
         reached = self._following[~state, entries]
         rest = reached - len(self._following)
         column = self.table.weights.shape[1] + rest.clamp(min=0)
@@ -270,6 +273,12 @@ class Thoughts:
             for of in (self._longer.progress(answers), self._longer.states_after(answers))
         )
         return count, torch.where(begun, state, ~read)
+
+    def after(self, count: torch.Tensor, state: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return units and state of each row after one more entry, as `UnitTable.after` does."""
+        units, to = self.table.after(count, state.clamp(min=0), ids)
+        first, begun = self.behind(state.clamp(max=-1), ids)
+        return torch.where(state < 0, first, units), torch.where(state < 0, begun, to)
 
 
 class ThinkingBudgetLogitsProcessor(LogitsProcessor):

@@ -4,7 +4,8 @@ import json
 import math
 import re
 from collections import Counter, defaultdict
-from functools import cache
+from collections.abc import Callable, Hashable, Iterable
+from functools import cache, partial, reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 
 _MOST_STATES = 250  # most states of a cost, which a byte numbers
-_MOST_ENTRIES = 8_000_000  # most entries of its table; a large vocabulary gets fewer states
+_MOST_ENTRIES = 16_000_000  # most entries of its table; a large vocabulary gets fewer states
 # These are the characters of more than one byte that `str.split` splits at.
 _WIDE_SPACES = [c.encode("utf-8") for c in map(chr, range(0x80, 0x3001)) if c.isspace()]
 
@@ -43,7 +44,8 @@ class UnitVocabulary:
         self.tokenizer, self.special = tokenizer, special
         pieces = [piece or "" for piece in tokenizer.convert_ids_to_tokens(list(range(vocab_size)))]
         backend = getattr(tokenizer, "backend_tokenizer", None)
-        decoder = json.loads(backend.to_str())["decoder"] if backend is not None else None
+        kept = None if backend is None else backend.decoder
+        decoder = None if kept is None else json.loads(kept.__getstate__())
         # Marian and M2M100 strip the joined text: it neither starts nor ends with white space.
         self.strips = hasattr(tokenizer, "spm_target") or hasattr(tokenizer, "sp_model")
         if self.strips:
@@ -54,14 +56,10 @@ class UnitVocabulary:
                 for p, data in zip(pieces, self.later, strict=True)
             ]
         elif decoder is not None and decoder["type"] == "ByteLevel":
-            # The Rust decoder treats a piece with any other character as plain text.
-            self.later = [
-                bytes(map(_BYTE_OF.__getitem__, p)) if _BYTE_OF.keys() >= set(p) else p.encode("utf-8") for p in pieces
-            ]
-            self.first = self.later
-        elif backend is not None and decoder is not None:
+            self.first = self.later = list(map(_bytes_of, pieces))
+        elif kept is not None:
             # The Rust decoder decodes the list piece by piece and knows the first piece.
-            join = backend.decoder.decode
+            join = kept.decode
             anchor = join(["a"])
             fallback = "ByteFallback" in json.dumps(decoder)
             single = {p: bytes([int(p[3:5], 16)]) for p in pieces if fallback and _BYTE_PIECE.fullmatch(p)}
@@ -82,9 +80,20 @@ class UnitVocabulary:
         # A state says: text has started, white space is last, bytes of an open character.
         order: list[tuple] = [(False, True, b""), (True, False, b"")]
         order += [(True, True, b"")] if unit == "word" or self.strips else []
+        sort = cache(partial(self._sort, unit=unit))
+        columns = _Columns(self.special, zip(map(sort, self.first), map(sort, self.later), strict=True))
         continuing = [i for i, data in enumerate(self.later) if data and 0x80 <= data[0] < 0xC0]
         strips = self.strips and unit != "word"
-        return _tensors(order, _run(self, order, lambda state, i: self._write(state, i, unit), continuing, strips))
+        rows = columns.run(order, partial(self._write, unit=unit), continuing, strips)
+        return columns.tensors(order, rows)
+
+    def _sort(self, data: bytes, unit: str) -> Hashable:
+        """Return all that the weight of an entry and the state after it depend on, unless a character is open."""
+        text, rest = _split_utf8(data)
+        if text is None:
+            return data
+        units = len(data) if unit == "byte" else len(text.split()) if unit == "word" else len(text)
+        return units, bool(text), bool(text.strip()), text[:1].isspace(), text[-1:].isspace(), _canonical(rest, unit)
 
     def _write(self, state, i: int, unit: str):
         """Return the weight of entry `i` and the state after it."""
@@ -141,7 +150,8 @@ class CostVocabulary:
     def __init__(self, vocabulary: UnitVocabulary, costs: Any):
         self.vocabulary, self.costs = vocabulary, costs
         self.steps = cache(self._steps)
-        self.first, self.later = ([self._read(d) for d in side] for side in (vocabulary.first, vocabulary.later))
+        read = cache(self._read)
+        self.first, self.later = (list(map(read, side)) for side in (vocabulary.first, vocabulary.later))
         self.whole = {kind for piece in self.later for kind in piece.kinds or ()}
         self.kept: dict = {}  # the representative of each open character that has a state
         if any(piece.open for piece in self.later):
@@ -178,12 +188,15 @@ class CostVocabulary:
 
     def _begun(self) -> Counter:
         """Count the open characters, as missing bytes and group, that the entries begin."""
-        return Counter(
-            self.costs.opened.begun(data[:end])
-            for text, rest in map(_split_utf8, self.vocabulary.later)
-            for data in [*(character.encode() for character in text or ""), rest + b"?"]
-            for end in range(1, len(data))
-        )
+        pieces = zip(self.vocabulary.later, self.later, strict=True)
+        text = b"".join(data[: len(data) - len(piece.open)] for data, piece in pieces if not piece.data).decode()
+        characters = [(one.encode(), number) for one, number in Counter(text).items()]
+        rests = [(rest + b"?", number) for rest, number in Counter(piece.open for piece in self.later).items()]
+        begun: Counter = Counter()
+        for data, number in [*characters, *rests]:
+            for end in range(1, len(data)):
+                begun[self.costs.opened.begun(data[:end])] += number
+        return begun
 
     def _contexts(self) -> list[int]:
         """Return the contexts that the characters reach, and the loose ones that represent them, sorted."""
@@ -218,7 +231,7 @@ class CostVocabulary:
                 class_of[key] = representatives.setdefault((missing, *map(successors.get, row)), key)
                 if stands in (None, context) or exact[key] - exact[stands, missing, group]:
                     often = after.total() if context < 0 else after[context]
-                    priority[class_of[key]] += (common + begun[missing, group]) * math.log2(1.1 + often)
+                    priority[class_of[key]] += common * (1 + math.log2(1 + begun[missing, group])) * (1 + often)
         return class_of, priority
 
     def _successors(self, context: int, missing: int, row, class_of: dict[_Pair, _Pair]) -> dict[int, tuple]:
@@ -230,6 +243,11 @@ class CostVocabulary:
 
     def _name(self, kept: dict, context: int, opened) -> tuple | None:
         return kept.get((context, *opened)) or kept.get((self.costs.loose(context), *opened))
+
+    def _completed(self, missing: int, group: int) -> set[int]:
+        """Return the kinds of the characters that begin with the bytes of a group; one entry may complete them."""
+        row = set(self.costs.opened.row(missing, group)) - {-1}
+        return row if missing == 1 else set().union(*(self._completed(missing - 1, to) for to in row))
 
     def _reached(self, kept: dict, begun: list[tuple[int, int]]) -> int:
         """Return the number of states that texts reach: contexts and open characters."""
@@ -243,10 +261,9 @@ class CostVocabulary:
                 names |= dict.fromkeys(new)
                 after: set = set()
                 for context, missing, group in new:
-                    row = set(self.costs.opened.row(missing, group)) - {-1}
-                    if missing == 1:
-                        met |= {self.costs.step(context, to)[1] for to in row}
-                    else:
+                    met |= {self.costs.step(context, kind)[1] for kind in self._completed(missing, group)}
+                    if missing > 1:
+                        row = set(self.costs.opened.row(missing, group)) - {-1}
                         after |= {self._name(kept, context, (missing - 1, to)) for to in row}
                 new = after - names.keys() - {None}
             todo += met - set(contexts)
@@ -260,8 +277,40 @@ class CostVocabulary:
         order: list[tuple] = [(False, True, 0, None), (True, False, 0, None)] + [(True, True, 0, None)] * strips
         stray = [i for i, piece in enumerate(self.later) if piece.data]
         lost = self.costs.step(0, self.costs.kind("\ufffd"))[0]  # an incomplete character decodes to U+FFFD
-        rows = _run(self.vocabulary, order, self._write, stray, strips, lost)
-        return _tensors(self._live(order, rows), rows)
+        sort = cache(self._sort(stray))
+        columns = _Columns(self.vocabulary.special, zip(map(sort, self.first), map(sort, self.later), strict=True))
+        rows = columns.run(order, self._write, stray, strips, lost)
+        return columns.tensors(self._live(order, rows), rows)
+
+    def _sort(self, stray: list[int]) -> Callable[["_Piece"], Hashable]:
+        """
+        Return a function from a piece to all that its weight and the state after it depend on. Its kinds matter only
+        by their effect: the units that they add in each context, and the context that they lead to.
+        """
+        broken = "\ufffd".join(["", *(self.later[i].data.decode("utf-8", "replace") for i in stray)])
+        kinds = self.whole | set(map(self.costs.kind, broken)) | set(self.costs.opened.kinds if self.kept else ())
+        contexts = list(dict.fromkeys([0, *(name[0] for name in self.kept.values())]))
+        for context in contexts:  # the list grows: a breadth-first search
+            reached = dict.fromkeys(self.costs.step(context, kind)[1] for kind in kinds)
+            contexts += [new for new in reached if new not in contexts]
+        effects = {tuple((0, context, True) for context in contexts): 0}
+        known = list(effects)
+
+        @cache
+        def after(effect: int, kind: int) -> int:
+            steps = [(units, safe, *self.costs.step(context, kind)) for units, context, safe in known[effect]]
+            new = tuple((units + more, to, safe and may) for units, safe, more, to, may in steps)
+            if new not in effects:
+                effects[new] = len(known)
+                known.append(new)
+            return effects[new]
+
+        effect_of = cache(lambda kinds: reduce(after, kinds, 0))
+        return lambda piece: (
+            piece._replace(kinds=None),
+            piece.kinds is None or bool(piece.kinds),
+            effect_of(piece.kinds or ()),
+        )
 
     def _live(self, order: list[tuple], rows: dict) -> list[tuple]:
         """Return the live states, whose open character the vocabulary can complete; forbid entries to the others."""
@@ -322,45 +371,73 @@ class CostVocabulary:
         return units, context, opened, safe, data
 
 
-def _run(vocabulary: UnitVocabulary, order: list[tuple], write, continuing: list[int], strips: bool, lost: int = 0):
+def columns_of(sorts: Iterable[Hashable]) -> tuple[list[int], list[int]]:
+    """Return the column of each entry, and the first entry of each column; entries of one sort share a column."""
+    columns: dict[Hashable, int] = {}
+    of = [columns.setdefault(sort, len(columns)) for sort in sorts]
+    first = dict(zip(reversed(of), reversed(range(len(of))), strict=True))
+    return of, [first[column] for column in range(len(columns))]
+
+
+class _Columns:
     """
-    Run the breadth-first construction of an automaton: return weights and next states of each state, over all entries.
+    The columns of an automaton that differ. Entries of one sort add the same units in every state and lead to the same
+    one, so that the automaton is built for one entry of each sort. Special entries are one sort.
 
-    New states are appended to `order`. It begins with the start and the states after text and after white space, which
-    `UnitTable.states_after` expects. A state begins with two flags: text has begun, and white space is last. It ends
-    with the open character. All entries except `continuing` break an open character: they lead to the same state as
-    after text, and count `lost` units more. With `strips`, no text ends on white space.
+    Args:
+        special (`set[int]`): Ids of the special entries.
+        sorts (`Iterable`): The sort of each entry.
     """
-    alike: dict = {}  # one entry for each kind of piece
-    one = [alike.setdefault(pair, i) for i, pair in enumerate(zip(vocabulary.first, vocabulary.later, strict=True))]
-    rows: dict[tuple, tuple[list[int], list]] = {}
-    for state in order:
-        if state[-1]:
-            weights, following = [~(lost + max(w, ~w)) for w in rows[order[1]][0]], list(rows[order[1]][1])
-            for i in continuing:
-                weights[i], following[i] = write(state, i)
-        else:
-            written = {i: write(state, i) for i in alike.values()}
-            weights, following = [written[i][0] for i in one], [written[i][1] for i in one]
-        may_end = not state[-1] and not (strips and state[0] and state[1])
-        for i in vocabulary.special:
-            weights[i], following[i] = 0 if may_end else ~0, state
-        rows[state] = weights, following
-        order += [new for new in dict.fromkeys(following) if new not in order]
-    return rows
+
+    def __init__(self, special: set[int], sorts: Iterable[Hashable]):
+        self.of, self.entries = columns_of(None if i in special else sort for i, sort in enumerate(sorts))
+        self.special = next((self.of[i] for i in special), None)
+
+    def run(self, order: list[tuple], write, continuing: list[int], strips: bool, lost: int = 0):
+        """
+        Run the breadth-first construction of the automaton: return weights and next states of each state.
+
+        New states are appended to `order`. It begins with the start and the states after text and after white space,
+        which `UnitTable.states_after` expects. A state begins with two flags: text has begun, and white space is last.
+        It ends with the open character. All entries except `continuing` break an open character: they lead to the same
+        state as after text, and count `lost` units more. With `strips`, no text ends on white space.
+        """
+        whole = [column for column in range(len(self.entries)) if column != self.special]
+        going_on = dict.fromkeys(self.of[i] for i in continuing)
+        rows: dict[tuple, tuple[list[int], list]] = {}
+        for state in order:
+            weights, following = [0] * len(self.entries), [state] * len(self.entries)
+            if state[-1]:
+                weights, following = [~(lost + max(w, ~w)) for w in rows[order[1]][0]], list(rows[order[1]][1])
+            for column in going_on if state[-1] else whole:
+                weights[column], following[column] = write(state, self.entries[column])
+            if self.special is not None:
+                may_end = not state[-1] and not (strips and state[0] and state[1])
+                weights[self.special], following[self.special] = 0 if may_end else ~0, state
+            rows[state] = weights, following
+            order += [new for new in dict.fromkeys(following) if new not in order]
+        return rows
+
+    def tensors(self, order: list[tuple], rows: dict) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return weights and next states of all entries, `(S, V)` each."""
+        number, of = {state: i for i, state in enumerate(order)}, torch.tensor(self.of)
+        weights = torch.tensor([rows[state][0] for state in order], dtype=torch.int32)
+        following = torch.tensor([[number[new] for new in rows[state][1]] for state in order], dtype=torch.uint8)
+        return weights[:, of], following[:, of]
 
 
-def _tensors(order: list[tuple], rows: dict) -> tuple[torch.Tensor, torch.Tensor]:
-    number = {state: i for i, state in enumerate(order)}
-    return (
-        torch.tensor([rows[state][0] for state in order]),
-        torch.tensor([[number[new] for new in rows[state][1]] for state in order], dtype=torch.uint8),
-    )
-
-
-_BYTE_OF = {character: byte for byte, character in bytes_to_unicode().items()}  # the byte-level alphabet
+# The byte of each character of the byte-level alphabet; 256 is no byte.
+_BYTE_OF = defaultdict(lambda: 256, {ord(character): byte for byte, character in bytes_to_unicode().items()})
 _CONTINUATION = bytes(range(0x80, 0xC0))
 _BYTE_PIECE = re.compile(r"<0x([89A-Fa-f][0-9A-Fa-f])>")  # byte fallback; ASCII bytes are complete characters
+
+
+def _bytes_of(piece: str) -> bytes:
+    """Return the bytes of a piece of byte-level BPE; with any other character the Rust decoder treats it as text."""
+    try:
+        return piece.translate(_BYTE_OF).encode("latin-1")
+    except UnicodeEncodeError:
+        return piece.encode("utf-8")
 
 
 def _single_bytes(tokenizer) -> dict[str, bytes]:

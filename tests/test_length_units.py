@@ -1,6 +1,7 @@
 """Tests of the unit tables: written-out rows for hand-made vocabularies, and counts held against decoded text."""
 
 import json
+import random
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from conftest import controlled_marian, save_in
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from hf_lenctrl import LenCtrlMarianConfig, UnitTable, count_units, train_marian_tokenizer
-from hf_lenctrl.length_units import NO_STATE, NOT_FILLED
+from hf_lenctrl.length_units import NO_STATE, NOT_FILLED, RunningCount
 
 
 UNITS = ["character", "word", "byte"]
@@ -297,3 +298,35 @@ def test_a_unit_that_was_edited_in_the_configuration_is_refused(character_checkp
         with pytest.raises(ValueError, match=message):
             auto_class.from_pretrained(folder)
     assert transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, length_unit="word").unit_table.unit == "word"
+
+
+class FromTheStart:
+    """A table that notes how many rows it counts from the start."""
+
+    def __init__(self, table: UnitTable):
+        self.table, self.after, self.rows = table, table.after, 0
+
+    def count_and_state(self, ids, prompt):
+        self.rows += len(ids)
+        return self.table.count_and_state(ids, prompt)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_rows_of_a_search_are_counted_one_entry_a_step(handmade_bart, unit):
+    table, draw = UnitTable.from_tokenizer(handmade_bart, unit), random.Random(0)
+    counted = FromTheStart(table)
+    running, rows = RunningCount(counted, prompt_length=2), [[5, 6, 7], [5, 6, 7], [8, 9, 10]]
+
+    def check(ids):
+        for _ in range(2):  # another processor asks again
+            assert [each.tolist() for each in running(ids)] == [x.tolist() for x in table.count_and_state(ids[:, 2:])]
+
+    for _ in range(40):
+        check(torch.tensor(rows))
+        kept = draw.choices(rows, k=draw.randint(1, 6))  # in another order and number, some twice
+        rows = [[*row, draw.randrange(len(handmade_bart))] for row in kept]
+    assert counted.rows == 3  # those of the first step
+    check(torch.tensor([rows[0], [9] * len(rows[0])]))  # a row that no step had
+    check(torch.tensor([rows[0][:9]]))
+    check(torch.tensor([[5, 6]]))  # nothing but a prompt
+    assert counted.rows == 3 + 2 + 1 + 1

@@ -280,6 +280,20 @@ def test_answers_of_every_kind_of_tokenizer_are_counted_as_they_read(kind, unit,
     assert answers > 50
 
 
+@pytest.mark.parametrize("unit", COUNTS)
+def test_thoughts_and_answers_are_counted_one_entry_a_step(unit, tokenizers_of_every_kind):
+    tokenizer, draw = tokenizers_of_every_kind["bart"], random.Random(3)
+    thoughts = thoughts_of("e", tokenizer, hf_lenctrl.UnitTable.from_tokenizer(tokenizer, unit))
+    ids = torch.tensor([draw.choices(range(len(tokenizer)), k=12) for _ in range(40)])
+    ids[:5, 2] = tokenizer.convert_tokens_to_ids("e")  # a prompt that begins the answer
+    count, state = thoughts.count_and_state(ids[:, :3], 3)
+    for end in range(4, 13):
+        count, state = thoughts.after(count, state, ids[:, end - 1])
+        expected = thoughts.count_and_state(ids[:, :end], 3)
+        assert [count.tolist(), state.tolist()] == [each.tolist() for each in expected]
+    assert 5 < int((state >= 0).sum()) < 40  # some answers begin, some do not
+
+
 SPECIAL = [("<mark>", [3]), ([3], [3]), ("a<mark>", [31, 3]), ([31, 3], [31, 3])]
 
 

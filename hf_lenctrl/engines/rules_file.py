@@ -34,11 +34,7 @@ def describe(model) -> dict[str, Any]:
     table.require_filled()
     eos = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
     rules = rules_of(table, tuple(eos), "exact")  # "max" needs only the costs, which are the same
-    columns = [table.weights, table.next_state, rules.cost, rules.gain]  # (S, V) each
-    entries = torch.cat([column.long() for column in columns]).T  # (V, 4 S)
-    kinds, class_of = entries.unique(dim=0, return_inverse=True)  # (C, 4 S), (V,)
-    names = ("units", "next", "cost", "gain")
-    parts = [row.split(table.states) for row in kinds]
+    parts = {"units": rules.weights, "next": rules.following, "cost": rules.cost, "gain": rules.gain}  # (S, C) each
     forced = settings.forced_bos_token_id
     return {
         "version": VERSION,
@@ -55,8 +51,8 @@ def describe(model) -> dict[str, Any]:
         "period": rules.period,
         "grows": rules.grows.tolist(),
         "silent": rules.silent.tolist(),
-        "classes": [dict(zip(names, map(_numbers, part), strict=True)) for part in parts],
-        "class_of": class_of.tolist(),
+        "classes": [{name: _numbers(part[:, c]) for name, part in parts.items()} for c in range(rules.cost.shape[1])],
+        "class_of": rules.column.tolist(),
     }
 
 

@@ -7,7 +7,7 @@ import torch
 from transformers.generation import BaseStreamer, LogitsProcessor
 
 from ..length_rules import rules_of
-from ..length_units import COST, UnitTable
+from ..length_units import COST, RunningCount, UnitTable
 from ..lengths import check_name
 from .sentences import finished, goes_on, last_sentence_end, pieces_of, settled
 
@@ -55,7 +55,8 @@ class FinishLogitsProcessor(LogitsProcessor):
         if bool(self.ends.any()):
             costs = unit_table.weights[min(1, unit_table.states - 1)][self.ends]
             mark = int(costs[costs >= 0].min())
-        self.table, self.length, self.room = unit_table, length, (length - mark).clamp(min=1)  # (B,) each
+        self.length, self.room = length, (length - mark).clamp(min=1)  # (B,) each
+        self.running = RunningCount(unit_table if thoughts is None else thoughts, prompt_length)
         self.rules = rules_of(unit_table, tuple(self.eos.tolist()), "max")
         # This dictionary says whether a word ends where an output had to end. Its keys have the example, because two
         # examples may have the same ids.
@@ -63,13 +64,10 @@ class FinishLogitsProcessor(LogitsProcessor):
 
     def __call__(self, input_ids, scores):
         """Return the scores `(rows, vocab_size)` with masks, for ids `(rows, sequence_length)`."""
-        written, copies = input_ids[:, self.prompt_length :], len(scores) // len(self.length)
-        begun = None  # (rows,) whether an answer has begun
-        if self.thoughts is None:
-            count, state = self.table.count_and_state(written)  # (rows,) each
-        else:
-            count, state = self.thoughts.count_and_state(input_ids, self.prompt_length)
-            begun, state = state >= 0, state.clamp(min=0)
+        copies = len(scores) // len(self.length)
+        count, state = self.running(input_ids)  # (rows,) each
+        begun = None if self.thoughts is None else state >= 0  # (rows,) whether an answer has begun
+        state = state.clamp(min=0)
         fits, leaves_room = (
             self.rules.fits(state, length.repeat_interleave(copies) - count) == 0
             for length in (self.length, self.room)
@@ -77,7 +75,7 @@ class FinishLogitsProcessor(LogitsProcessor):
         fits[:, self.eos] |= ~fits.any(dim=1, keepdim=True)
         allowed = fits & (leaves_room | self.ends)
         allowed[:, self.eos] = fits[:, self.eos]
-        if written.shape[1] <= 2:  # a language code, as in the constraint
+        if input_ids.shape[1] - self.prompt_length <= 2:  # a language code, as in the constraint
             allowed[:, self.rules.silent] |= (count == 0).unsqueeze(1)
         if begun is not None:
             fits, allowed = fits | ~begun.unsqueeze(1), allowed | ~begun.unsqueeze(1)
