@@ -189,7 +189,7 @@ def test_every_option_in_the_pages_exists():
     known |= {"app", "port"}  # of uvicorn
     known |= {"additional", "logits"}  # of vllm serve
     known |= {"head"}  # of ray start
-    known |= {"model_args", "apply_chat_template", "include_path", "gen_kwargs", "metadata"}  # of lm_eval run
+    known |= {"tasks", "model_args", "apply_chat_template", "include_path", "gen_kwargs", "metadata"}  # of lm_eval run
     known |= {name for name, *_ in SAMPLING}
     for name, text in PAGES.items():
         assert set(re.findall(r"(?<![\w-])--(\w+)", text)) <= known, name

@@ -35,7 +35,8 @@ class LengthModel(LM):
         prompt: Any = request.args[0]
         if getattr(self.write.tokenizer, "chat_template", None) is not None:
             prompt = [{"role": "user", "content": prompt}]
-        return self.write(prompt, **options_of(request.doc))["generated_text"]
+        options = options_of(request.doc) or {"max_new_tokens": request.args[1]["max_gen_toks"]}
+        return self.write(prompt, **options)["generated_text"]
 
     def loglikelihood(self, requests):
         raise NotImplementedError("the tasks of recipes/judges generate")
