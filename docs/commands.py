@@ -7,7 +7,7 @@ writes `docs/commands.md`. A test compares the page with what this makes.
 
 from pathlib import Path
 
-from hf_lenctrl.commands import causal, evaluate, export, fit, generate, predictor, train
+from hf_lenctrl.commands import causal, evaluate, export, fit, fit_cost, generate, predictor, train
 from hf_lenctrl.commands.arguments import CommandParser, DataArguments, ModelArguments, RunArguments
 from hf_lenctrl.commands.predictor import PredictorArguments
 
@@ -41,6 +41,7 @@ def page() -> str:
         "train-predictor": (predictor.__doc__ + single, CommandParser([PredictorArguments, DataArguments])),
         "generate": (generate.__doc__, generate.make_parser()),
         "fit": (fit.__doc__, fit.make_parser()),
+        "fit-cost": (fit_cost.__doc__, fit_cost.make_parser()),
         "evaluate": (evaluate.__doc__, evaluate.make_parser()),
         "export": (export.__doc__, export.make_parser()),
     }

@@ -53,6 +53,8 @@ from .modeling_lenctrl import (
 from .modeling_lenctrl_causal import LenCtrlForCausalLM as LenCtrlForCausalLM
 from .modeling_lenctrl_seq2seq import LenCtrlForSeq2SeqLM as LenCtrlForSeq2SeqLM
 from .training.collator import DataCollatorForLengthControl as DataCollatorForLengthControl
+from .training.fitted_cost import fit_cost as fit_cost, load_cost as load_cost
+from .training.reward import length_reward as length_reward
 from .training.tokenizer import train_marian_tokenizer as train_marian_tokenizer
 from .training.trainer import LengthControlTrainer as LengthControlTrainer
 

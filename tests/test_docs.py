@@ -152,7 +152,7 @@ def run_example(code: str, claimed: str | None) -> None:
 
 @pytest.mark.slow
 def test_commands_and_examples_of_the_pages_run(reader, monkeypatch):
-    assert sum(len(commands(name)) for name in ORDER) == 18
+    assert sum(len(commands(name)) for name in ORDER) == 19
     for name in ORDER:
         for command in commands(name):
             run_command(command, monkeypatch)
@@ -179,6 +179,7 @@ def test_every_option_in_the_pages_exists():
     known |= {"app", "port"}  # of uvicorn
     known |= {"additional", "logits"}  # of vllm serve
     known |= {"head"}  # of ray start
+    known |= {"tasks", "model_args", "apply_chat_template", "include_path", "gen_kwargs", "metadata"}  # of lm_eval run
     known |= {name for name, *_ in SAMPLING}
     for name, text in PAGES.items():
         assert set(re.findall(r"(?<![\w-])--(\w+)", text)) <= known, name

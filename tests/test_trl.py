@@ -1,11 +1,16 @@
 """TRL's trainers, which put a head of their own on the base model, train causal models with a length."""
 
+import pickle
+
 import peft
 import pytest
 import torch
+import transformers
 from conftest import given_to
 from datasets import Dataset
-from test_causal import PROMPTS, build, encode, make_tokenizer
+from test_causal import PROMPTS, build, build_plain, encode, make_tokenizer
+
+from hf_lenctrl import length_reward
 
 
 trl = pytest.importorskip("trl")
@@ -76,3 +81,46 @@ def test_the_policy_is_scored_at_the_length_that_it_was_asked_for():
     model.config.length = None
     with pytest.raises(ValueError, match="every answer must hold at least one character"):
         model(out.sequences, labels=ended, fused_lm_head=True)
+
+
+def test_twenty_steps_of_grpo_move_the_mean_length(tmp_path):
+    transformers.set_seed(0)
+    fields = {"num_generations": 16, "max_completion_length": 16, "loss_type": "dr_grpo", "learning_rate": 3e-2}
+    fields |= {"max_steps": 20, "per_device_train_batch_size": 32, "logging_steps": 1, "save_strategy": "no"}
+    config = trl.GRPOConfig(str(tmp_path), report_to="none", use_cpu=True, **fields)
+    rows = Dataset.from_list([{"prompt": row["prompt"], "length": 40} for row in ROWS * 8])
+    options = {"reward_funcs": length_reward(), "train_dataset": rows, "processing_class": make_tokenizer()}
+    trainer = trl.GRPOTrainer(build_plain("llama"), args=config, **options)
+    trainer.train()
+    name = "rewards/length_rewards/mean"  # length / 40, as all answers but a few are shorter
+    means = [entry[name] for entry in trainer.state.log_history if name in entry]
+    assert len(means) == 20 and sum(means[:3]) / 3 < 0.5 and sum(means[-3:]) / 3 > 0.7  # 0.80 to 0.92 of three seeds
+
+
+def test_the_reward_counts_the_last_message_of_a_chat_in_any_unit():
+    chats = [[{"role": "assistant", "content": None}, {"role": "assistant", "content": text}] for text in ("日本", "")]
+    columns = {"prompts": ["a", "b"], "completion_ids": [[1], [1]], "trainer_state": None}
+    for unit, expected in (("character", [0.5, 0.0]), ("width", [1.0, 0.0]), ("byte", [4 / 6, 0.0])):
+        reward = pickle.loads(pickle.dumps(length_reward(unit)))  # for the workers of asynchronous GRPO
+        assert reward(completions=chats, length=[4, 4], **columns) == expected
+    vowels = length_reward(lambda text: sum(character in "aeiou" for character in text))
+    assert vowels(completions=["banana", "aaaa", "b"], length=[(1, 3), [1, 2], [1, 2]]) == [1.0, 0.5, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("unit", "columns", "error", "message"),
+    [
+        (
+            "token",
+            {"length": [3]},
+            ValueError,
+            "unit of a text must be one of character, word, byte, width, got 'token'",
+        ),
+        ("word", {}, ValueError, "needs a column 'length' in the data set"),
+        ("word", {"length": [0]}, ValueError, "length must be at least 1, got 0"),
+        ("word", {"length": ["5"]}, TypeError, "length must be an int of at least 1, got '5'"),
+    ],
+)
+def test_a_reward_without_a_length_is_refused(unit, columns, error, message):
+    with pytest.raises(error, match=message):
+        length_reward(unit)(completions=["one two"], **columns)

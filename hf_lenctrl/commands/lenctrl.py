@@ -17,6 +17,7 @@ COMMANDS = {
     "train-predictor": ("predictor", "train a predictor of output lengths"),
     "generate": ("generate", "generate texts of requested lengths"),
     "fit": ("fit", "make texts of anywhere keep a limit"),
+    "fit-cost": ("fit_cost", "fit the cost of characters to seconds of speech"),
     "evaluate": ("evaluate", "report how well lengths were met"),
     "export": ("export", "export a model for ONNX Runtime"),
     "recipes": ("recipes", "list the recipes that come with the package"),

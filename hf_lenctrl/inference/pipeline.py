@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Unpack, overload
 
 import torch
@@ -20,6 +20,7 @@ from ..thoughts import Thoughts, thoughts_of
 from .candidates import Candidate, Job, Single, batches, plan_of
 from .chats import Prompt, as_prompts, encode_prompts, is_single
 from .finish import FinishLogitsProcessor, HeldStreamer
+from .marks import MarkRunsLogitsProcessor
 from .options import CallOptions, Chat, GeneratedText, Length
 from .ranking import log_probabilities, token_log_probabilities
 from .request import Call, Request, over, requests_of
@@ -322,6 +323,9 @@ class LengthControlledGenerationPipeline(Pipeline):
         if call.finish is not None:
             prompt = prompt or 1  # the decoder's start token
             finish = self._finish(call, jobs, table, prompt, thoughts, arguments)
+        # the choice ranks such texts low, and thoughts are free
+        if call.length_constraint not in (None, "max") and not call.choose and call.length_from is None:
+            arguments["logits_processor"] = [*(arguments.get("logits_processor") or []), self._mark_runs]
         target = target_of(jobs, call.length_constraint, table.weights.device, other)
         found = generate_for(self.model, table, target, call.length_constraint, arguments)
         ids = found if isinstance(found, torch.Tensor) else found.sequences
@@ -344,6 +348,11 @@ class LengthControlledGenerationPipeline(Pipeline):
             "finish": finish,
             "answers": None if thoughts is None else self._answers(thoughts, ids, prompt),
         }
+
+    @cached_property
+    def _mark_runs(self) -> MarkRunsLogitsProcessor:
+        entries = self.model.get_output_embeddings().weight.shape[0]
+        return MarkRunsLogitsProcessor(self.tokenizer, entries, self.device)
 
     def _finish(
         self,

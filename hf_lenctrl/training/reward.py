@@ -1,0 +1,60 @@
+"""A reward for reinforcement learning: how near each answer is to its length."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from ..length_units import count_units
+from ..lengths import check_length
+
+
+def length_reward(unit: str | Callable[[str], int] = "character") -> Callable[..., list[float]]:
+    """
+    Return a reward function for the trainers of TRL, such as `GRPOTrainer`, that compares the length of each answer
+    with the column `length` of the data set.
+
+    The column holds a length, or a pair of the lowest and the highest length; `[1, 40]` is at most 40. An answer of an
+    allowed length gets 1. Another one gets the ratio of its length to the nearest allowed length, the smaller one
+    divided by the larger one: half and double the length get 0.5, no text gets 0. The reward is our own.
+
+    Args:
+        unit (`str` or function, *optional*, defaults to `"character"`): `"character"`, `"word"`, `"byte"` or
+            `"width"`, or a function that counts the units of a text.
+
+    Returns:
+        A function of the columns that TRL passes. It takes `completions`, texts or lists of chat messages, whose last
+        one is counted, and `length`. It returns a reward from 0 to 1 for each.
+
+    Raises:
+        `ValueError`: for an unknown unit, and when it is called for rows without a `length` of at least 1.
+        `TypeError`: when it is called for a length that is not an integer.
+
+    Example:
+
+    ```python
+    >>> from hf_lenctrl import length_reward
+    >>> reward = length_reward("word")
+    >>> reward(completions=["One two three four.", "One.", "One two."], length=[2, 2, [1, 5]])
+    [0.5, 0.5, 1.0]
+
+    ```
+    """
+    count = unit if callable(unit) else partial(count_units, unit=unit)
+    count("")  # raises for an unknown unit
+    return partial(length_rewards, count)  # TRL pickles a partial, and logs it by the name of its function
+
+
+def length_rewards(
+    count: Callable[[str], int], completions: Sequence, length: Sequence | None = None, **columns: Any
+) -> list[float]:
+    """Return the reward of each completion, see `length_reward`."""
+    if length is None:
+        raise ValueError("length_reward needs a column 'length' in the data set; add the length of each row")
+    rewards = []
+    for completion, item in zip(completions, length, strict=True):
+        low, high = item if isinstance(item, list | tuple) else (item, item)
+        check_length(low)
+        check_length(high)
+        units = count(completion if isinstance(completion, str) else completion[-1]["content"] or "")
+        rewards.append(units / low if units < low else high / units if units > high else 1.0)
+    return rewards
