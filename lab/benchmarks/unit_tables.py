@@ -10,6 +10,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -55,8 +56,8 @@ def of_tokenizer(file: str, rounds: int) -> Iterator[str]:
     """A line for each unit: seconds of table and rules, and of a step of 4 beams behind 20 and 1,000 tokens."""
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=file)
     for unit in (unit for unit in LENGTH_UNITS if unit != "token"):
-        built, table = seconds_of(lambda unit=unit: UnitTable.from_tokenizer(tokenizer, unit))
-        ruled, _ = seconds_of(lambda table=table: Rules(table, (1,), "exact"))
+        built, table = seconds_of(partial(UnitTable.from_tokenizer, tokenizer, unit))
+        ruled, _ = seconds_of(partial(Rules, table, (1,), "exact"))
         steps = [_step(table, tokens, rounds) for tokens in (20, 1000)]
         shape = f"{table.states} states of {table.weights.shape[1]} entries"
         yield f"{unit}: table {built:.2f} s, rules {ruled:.2f} s, step {steps[0]:.2f} and {steps[1]:.2f} ms, {shape}"
