@@ -8,7 +8,6 @@ sentence over several cues is translated as one and divided again.
 """
 
 import argparse
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from cue_files import difference, left_out, read, replace
 from cues import Cue, break_cost, break_lines, whole
+from files import write
 from fitting import Fitted, Request, add_options, cell, check_files, columns, fitter, run, sentences, write_report
 
 
@@ -282,17 +282,6 @@ def plot(rows: list[dict], limits: Limits, path: Path) -> None:
     axes.legend(frameon=False, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
     figure.savefig(path, dpi=110)
     plt.close(figure)
-
-
-def write(path: str, content: bytes) -> None:
-    """Write a file under another name and rename it, so that no other program sees a part of it."""
-    target = Path(path).resolve()
-    aside = target.with_name(f"{target.name}.{os.getpid()}.part")  # no file of the user has this name
-    try:
-        aside.write_bytes(content)
-        aside.replace(target)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def options(argv=None) -> argparse.Namespace:
