@@ -46,7 +46,10 @@ def read(path: str, **options: Any) -> Catalogue:
         if name not in kind.takes:
             others = ", ".join(suffix for suffix, other in KINDS.items() if name in other.takes)
             raise ValueError(f"{name} is for {others}, got {path!r}; leave it out")
-    return kind(path, **given)
+    try:
+        return kind(path, **given)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def read_limits(path: str | None) -> dict[str, int]:

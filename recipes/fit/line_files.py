@@ -53,7 +53,8 @@ class Lines(Catalogue):
             named = "key" if match["value"] is None else "value"  # Apple's "key"; stands for "key" = "key";
             row = Entry(match["key"], match[named], comment=comment, fuzzy=fuzzy)
             try:
-                row.key, row.source = self.decoded(match["key"]), self.decoded(match[named])
+                row.key = self.decoded(match["key"])
+                row.source = self.decoded(match[named])
             except ValueError as error:
                 row.fault = str(error)
             end = match.end("key")
@@ -62,9 +63,7 @@ class Lines(Catalogue):
             at = match.end()
         if not self.rest.match(self.text, at):
             line = self.text.count("\n", 0, at) + 2
-            raise ValueError(
-                f"{self.path} must have a key and a value near line {line}, got {self.text[at : at + 40]!r}"
-            )
+            raise ValueError(f"no key with a value near line {line}: {self.text[at : at + 40]!r}")
 
     def _comments(self, at: int, key: int) -> tuple[str, bool, dict[tuple[int, int], str]]:
         """Return the comment of a key, whether it is fuzzy, and what marks it; the string before ends at `at`."""

@@ -32,7 +32,7 @@ class Xliff(Xml):
     def find(self) -> Iterator[tuple[Entry, Slot]]:
         root = parse(self.text)
         if root.name != "xliff":
-            raise ValueError(f"{self.path} must be XLIFF, got the root {root.name!r}")
+            raise ValueError(f"the root of XLIFF must be xliff, got {root.name!r}")
         yield from self._units(root, {})
 
     def _units(self, parent: Element, above: dict[str, str]) -> Iterator[tuple[Entry, Slot]]:
