@@ -210,7 +210,7 @@ ENTITY = '<resources><string name="a">&app; <![CDATA[<b>]]></string></resources>
     [
         ("a.json", "utf-8-sig", '{"x": ["ä", "y"],\n "z":{"e":"f"}, "u": "\\u00e4", "w": "Gut\\r\\nso"}'),
         ("b.xml", "iso-8859-1", '<?xml version="1.0" encoding="iso-8859-1"?>\n<resources>\n<!-- ä --></resources>'),
-        ("d.xml", "utf-8", f'<!DOCTYPE resources [<!ENTITY app "App">]>\n{ENTITY}'),
+        ("d.xml", "utf-8", f'<!DOCTYPE resources [<!ENTITY app "<b>App</b>">]>\n{ENTITY}'),
     ],
 )
 def test_a_file_that_nothing_is_filled_in_stays_to_the_byte(name, encoding, content, newline, tmp_path):

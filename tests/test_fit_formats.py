@@ -57,6 +57,7 @@ def test_escapes_of_a_strings_xml_are_undone_for_the_model_and_written_again(tmp
         (r"\?", "?", "? \\", r"\? \\"),
         (r"\u0020Ja ", " Ja", ' It\'s "it"', r"\u0020It\'s \"it\""),
         ("Ja &amp; Nein", "Ja & Nein", "Yes & no", "Yes &amp; no"),
+        ("5 &#60; 6&#xA0;m", "5 &lt; 6\u00a0m", "5 &lt; 6 m", "5 &lt; 6 m"),
         ('"  Ja "', "  Ja ", "  It's ", '"  It\\\'s "'),
     ):
         catalogue, rows = opened(tmp_path, "a.xml", xml % before)

@@ -424,7 +424,12 @@ def test_two_voices_of_a_cue_are_two_speakers(translate, german, english):
     assert not any("<" in sentence for sentence in seen)
 
 
-@pytest.mark.parametrize("text", ["Ja.\n&lt;v Tom>", "Ja. <v Ida>Nein.", "<c.red>Ja</c>\n<c.blue>Nein.</c>"])
+def test_a_voice_takes_no_room():
+    own = cue("<v Tom>Ja.\n<v Ida K.>- Nein.</v>\n<v Tom>Ja.", 0, 9000, "vtt")
+    assert subtitles.request(subtitles.Passage([own]), NETFLIX).limit == 85 - 2  # the dash has a space
+
+
+@pytest.mark.parametrize("text", ["Ja.\n&lt;v Tom> Nein.", "Ja. <v Ida>Nein.", "<c.red>Ja</c>\n<c.blue>Nein.</c>"])
 def test_what_would_become_another_voice_or_colour_is_left(translate, text):
     film = f"WEBVTT\n\n00:01.000 --> 00:09.000\n{text}\n"
     written, report, _ = translate(film, "vtt")
