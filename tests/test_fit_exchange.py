@@ -3,6 +3,7 @@
 import html
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,6 +15,7 @@ import strings
 import xml_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recipe_runs import ROOT
 from test_fit_catalogues import copied, opened, written
 from test_fit_formats import filled
 from translate.storage.properties import javafile, stringsutf8file
@@ -502,7 +504,7 @@ def test_plurals_of_an_xliff_are_told_by_gettext_and_by_xcode(tmp_path):
     apple = "".join(
         f'<trans-unit id="n|==|plural.{form}"><source>Ja</source></trans-unit>' for form in ("one", "other")
     )
-    _, rows = opened(tmp_path, "a.xlf", OLD.format(group + apple + UNIT.format('')))
+    _, rows = opened(tmp_path, "a.xlf", OLD.format(group + apple + UNIT.format("")))
     assert [row.plural for row in rows] == ["1", "1", "n", "n", ""]
 
 
@@ -616,11 +618,12 @@ def test_an_encoding_and_its_mark_stay(name, raw, text, expected, tmp_path):
     [
         ("a.xlf", "<xliff><file>", "a.xlf: no valid XML: no element found: line 1"),
         ("b.xlf", "<resources/>", "b.xlf: the root of XLIFF must be xliff, got 'resources'"),
-        ("c.strings", '"a" = "b";\n"c" = d e;\n', "c.strings: no key with a value near line 2: .*d e"),
+        ("c.strings", '"a" = "b";\n"c" = d e;\n', "c.strings: no key with a value in line 2: .*d e"),
         ("d.xcstrings", '{"strings": {}}', "d.xcstrings: no string catalog of Xcode: 'sourceLanguage'"),
+        ("f.resx", '<?xml version="1.0" encoding="utf-9"?><root/>', "f.resx: unknown encoding: utf-9"),
         ("e.xcstrings", '{"sourceLanguage": "de", "strings": {"a": 1}}', "e.xcstrings: no string catalog of Xcode: "),
         (
-            "f.txt",
+            "g.txt",
             "",
             "strings must be .po, .pot, .xlf, .xliff, .xcstrings, .strings, .xml, .json, .arb, .resx, .resw, ",
         ),
@@ -666,3 +669,18 @@ def test_a_text_that_a_file_cannot_hold_is_refused(tmp_path):
 def test_translations_so_far_are_copied_to_the_byte(kind, own, other, expected, tmp_path):
     catalogue, _ = copied(tmp_path, kind, own, other)
     assert written(tmp_path, catalogue).replace("/* fuzzy */\n", "") == expected
+
+
+@pytest.mark.slow
+def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
+    command = re.findall(
+        r"^python recipes/fit/strings.py (.*?)```", (ROOT / "docs" / "strings.md").read_text(), re.M | re.S
+    )
+    for folder in ("docs", "models"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    monkeypatch.chdir(tmp_path)
+    strings.main(shlex.split(command[0].replace("\\\n", "")))
+    texts = {key: unit.target for key, unit in read_by_toolkit(tmp_path / "en.xlf", xlifffile).items()}
+    assert texts == {"wait": "Please wait a moment.", "trains": "There are still %d trains left.", "over": None}
+    report = (tmp_path / "strings_report" / "report.md").read_text(encoding="utf-8")
+    assert "its limit is in pixel, which this package cannot count" in report

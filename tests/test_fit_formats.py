@@ -160,6 +160,14 @@ def test_other_shapes_of_json_are_told_by_their_keys(tmp_path):
         catalogues.read(str(tmp_path / "a.po"), json_keys=["label"])
 
 
+def test_of_a_key_that_an_object_has_twice_the_last_value_counts(tmp_path):
+    content = '{"a": {"b": "Ja"}, "c": "Gut", "a": "Nein"}'
+    catalogue, rows = opened(tmp_path, "a.json", content)
+    assert [row.source for row in rows] == ["Gut", "Nein"]
+    catalogue.set(rows[1], "No")
+    assert written(tmp_path, catalogue) == content.replace("Nein", "No")
+
+
 VALUES = st.recursive(
     st.text(max_size=5) | st.integers() | st.none() | st.booleans(),
     lambda inside: st.lists(inside, max_size=3) | st.dictionaries(st.text(max_size=3), inside, max_size=3),
@@ -310,7 +318,7 @@ def test_a_reviewed_text_is_not_replaced_by_default(tmp_path, monkeypatch, capsy
     ("name", "source", "finished", "option"),
     [
         ("en.json", '{"a": "Ja", "b": "Nein"}', '{"a": "Yes", "b": "Nein"}', "existing_file"),
-        ("en.po", 'msgid "Ja"\nmsgstr ""\n', 'msgid "Ja"\nmsgstr "Yes"\n', "input_file"),
+        ("en.po", 'msgid "Ja"\nmsgstr ""\n', 'msgid "Ja"\nmsgstr "Yes"\n\nmsgid "new"\nmsgstr ""\n', "input_file"),
         (
             "en.xml",
             '<resources><string name="a">Ja</string></resources>',

@@ -90,6 +90,7 @@ def test_what_is_taken_apart_is_put_together_again(words, after, before, variant
         ("Fehler in »%s«.\n", ["Fehler in Tom."]),
         ("Noch %d Züge.", ["Noch 50 Züge."]),
         ("Das Passwort für <b>%1$s</b> ist falsch.", ["Das Passwort für Tom ist falsch."]),
+        ('Noch <ph id="1">%d</ph> Züge.', ["Noch 50 Züge."]),
         ("&Datei öffnen…", ["Datei öffnen…"]),
         ("100 % der Bilder", ["100 % der Bilder"]),
         ("Ja. Nein.\nUnd?", ["Ja.", "Nein.", "Und?"]),

@@ -113,7 +113,7 @@ class Android(Xml):
         markup, row.fault = self.markup(node)
         row.source, quotes = markup, QUOTED.fullmatch(markup) is not None
         if REFERENCE.fullmatch(markup):
-            row.fault = row.fault or "a reference to another resource"
+            row.fault = "a reference to another resource"
         elif not row.fault:
             try:
                 row.source = text_of(unescape(markup))

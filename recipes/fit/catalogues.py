@@ -48,7 +48,7 @@ def read(path: str, **options: Any) -> Catalogue:
             raise ValueError(f"{name} is for {others}, got {path!r}; leave it out")
     try:
         return kind(path, **given)
-    except ValueError as error:
+    except (LookupError, ValueError) as error:  # also for an unknown encoding
         raise ValueError(f"{path}: {error}") from error
 
 

@@ -13,6 +13,7 @@ class Lines(Catalogue):
     A file of keys and values. The comments right above a string may have its limit, and a comment `fuzzy` marks it.
 
     Attributes:
+        before (`str`): The pattern of white space and comments.
         pair, rest (`re.Pattern`): A key with its value and all before it; what may come after the last one.
         remark (`re.Pattern`): A comment.
         mark (`str`): The comment `fuzzy`.
@@ -20,6 +21,7 @@ class Lines(Catalogue):
         signs (`dict[str, str]`): What signs stand for.
     """
 
+    before: str
     pair: re.Pattern
     rest: re.Pattern
     remark: re.Pattern
@@ -62,8 +64,9 @@ class Lines(Catalogue):
             yield row, slot if named == "key" else Slot(match.span("value"), self.encoded, marks)
             at = match.end()
         if not self.rest.match(self.text, at):
-            line = self.text.count("\n", 0, at) + 2
-            raise ValueError(f"no key with a value near line {line}: {self.text[at : at + 40]!r}")
+            at = re.compile(self.before).match(self.text, at).end()  # type: ignore[union-attr]  # it may be empty
+            line = self.text.count("\n", 0, at) + 1
+            raise ValueError(f"no key with a value in line {line}: {self.text[at : at + 40]!r}")
 
     def _comments(self, at: int, key: int) -> tuple[str, bool, dict[tuple[int, int], str]]:
         """Return the comment of a key, whether it is fuzzy, and what marks it; the string before ends at `at`."""
@@ -86,10 +89,10 @@ class Strings(Lines):
     """A .strings of Apple in UTF-8, or in UTF-16 with a mark of the order of bytes."""
 
     remark = re.compile(r"/\*(?:[^*]|\*(?!/))*\*/|//[^\r\n]*")
-    space = rf"(?:\s|{remark.pattern})*+"
+    before = rf"(?:\s|{remark.pattern})*+"
     token = r'(?:"(?:[^"\\]|\\.)*+"|[\w.$:-]++)'
-    pair = re.compile(rf"{space}(?P<key>{token}){space}(?:={space}(?P<value>{token}){space})?;", re.S)
-    rest = re.compile(rf"{space}\Z")
+    pair = re.compile(rf"{before}(?P<key>{token}){before}(?:={before}(?P<value>{token}){before})?;", re.S)
+    rest = re.compile(rf"{before}\Z")
     mark = f"/* {FUZZY} */"
     escape = re.compile(r"\\(?:U(?P<code>[0-9a-fA-F]{4})|(?P<sign>.))", re.S)
     signs = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "'": "'", "\\": "\\"}

@@ -322,9 +322,9 @@ def check_output(args: argparse.Namespace, entries: list[Entry], options: dict[s
         there = read(str(path), **options)
     except (OSError, ValueError):
         return  # the output is not a file of strings
-    known = {(row.key, text) for row in entries for text in (row.source, row.target, "")}
+    known = {(row.key, text) for row in entries for text in (row.source, row.target)}
     texts = [(row.key, getattr(row, there.field)) for row in there.entries if not row.fuzzy]
-    if finished := [key for key, text in texts if (key, text) not in known]:
+    if finished := [key for key, text in texts if text and (key, text) not in known]:
         option = "--input_file" if there.field == "target" else "--existing_file"
         raise ValueError(
             f"output_file must have no finished translations, which would be lost, got {args.output_file!r} with "

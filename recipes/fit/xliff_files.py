@@ -54,24 +54,22 @@ class Xliff(Xml):
                     row, slot = self._string(node, holder)
                     if len(holders) > 1:
                         row.key += f"::{holder.attributes.get('id', number)}"
-                    row.plural = (
-                        row.key.partition("|==|")[0] if "|==|" in row.key else own.get("plural", "")
-                    )  # of Xcode
+                    name, of_xcode, _ = row.key.partition("|==|")
+                    row.plural = name if of_xcode else own.get("plural", "")
                     shared = len(holders) > 1 or any(name.startswith(SLR) for name in above)
                     _set_limits(row, own, node.name == "unit", shared)
                     yield row, slot
 
     def _string(self, unit: Element, holder: Element) -> tuple[Entry, Slot]:
         """Return the string of an element with a source, and its slot."""
-        source, target, is_new = holder.child("source"), holder.child("target"), unit.name == "unit"
+        source, target, version_2 = holder.child("source"), holder.child("target"), unit.name == "unit"
         assert source is not None
-        own = (holder if is_new or target is None else target).attributes
+        own = (holder if version_2 or target is None else target).attributes
         (markup, fault), (so_far, other) = self.markup(source), self.markup(target)
         notes = [note for node in (unit, unit.child("notes")) if node for note in node.children if note.name == "note"]
-        row = Entry(
-            unit.attributes.get("id", ""), text_of(markup), text_of(so_far), fault=fault or other, is_markup=True
-        )
-        row.comment = "\n\n".join(html.unescape(self.markup(note)[0]) for note in notes)
+        comment = "\n\n".join(html.unescape(self.markup(note)[0]) for note in notes)
+        row = Entry(unit.attributes.get("id", ""), text_of(markup), text_of(so_far), comment, fault or other)
+        row.is_markup = True
         state = own.get("state", "")
         row.fuzzy = state in UNTRANSLATED or state.startswith("needs-")
         if state in UNTRANSLATED and own.get("subState") != READ_AGAIN and row.target == row.source:
@@ -87,7 +85,7 @@ class Xliff(Xml):
             slot = Slot((source.end, source.end), markup_of, {}, (f"{space}<{name}>", f"</{name}>"))
         else:
             slot = self.slot(target, markup_of, {})
-        if is_new:
+        if version_2:
             slot.marks |= self._tagged(holder, {"state": "initial", "subState": READ_AGAIN})
         elif slot.around:
             slot.around = with_attributes(slot.around[0], REVIEW), slot.around[1]
@@ -103,10 +101,10 @@ class Xliff(Xml):
         return {(node.start, node.first): with_attributes(self.text[node.start : node.first], attributes)}
 
 
-def _set_limits(row: Entry, own: dict[str, str], is_new: bool, shared: bool) -> None:
+def _set_limits(row: Entry, own: dict[str, str], version_2: bool, shared: bool) -> None:
     """Set the limits of a string, or its fault where this recipe cannot keep them."""
     stated = [(own.get("maxwidth"), own.get("size-unit", "")), (own.get("maxbytes"), "byte")]
-    if is_new:
+    if version_2:
         stated = [(own.get(f"{SLR} {name}Restriction"), own.get(*profile)) for name, profile in PROFILES.items()]
     for value, unit in stated:
         least, _, most = (value or "*").replace(" ", "").rpartition(",")
@@ -114,9 +112,9 @@ def _set_limits(row: Entry, own: dict[str, str], is_new: bool, shared: bool) -> 
             continue
         if not (most.isdecimal() and least in ("", "0")):
             row.fault = row.fault or f"a limit that is no maximum: {value!r}"
-        elif is_new and shared:
+        elif version_2 and shared:
             row.fault = row.fault or "a limit that several strings share"
-        elif is_new and {own.get("general", "none"), own.get("storage", "none")} != {"none"}:
+        elif version_2 and {own.get("general", "none"), own.get("storage", "none")} != {"none"}:
             row.fault = row.fault or "a limit of the normalized text"
         else:
             name = UNITS.get(unit, unit)
