@@ -57,6 +57,7 @@ def test_escapes_of_a_strings_xml_are_undone_for_the_model_and_written_again(tmp
         (r"\?", "?", "? \\", r"\? \\"),
         (r"\u0020Ja ", " Ja", ' It\'s "it"', r"\u0020It\'s \"it\""),
         ("Ja &amp; Nein", "Ja & Nein", "Yes & no", "Yes &amp; no"),
+        ("5 &#60; 6&#xA0;m", "5 &lt; 6\u00a0m", "5 &lt; 6 m", "5 &lt; 6 m"),
         ('"  Ja "', "  Ja ", "  It's ", '"  It\\\'s "'),
     ):
         catalogue, rows = opened(tmp_path, "a.xml", xml % before)
@@ -150,13 +151,21 @@ def test_other_shapes_of_json_are_told_by_their_keys(tmp_path):
     content = '{"buttons": [{"label": "Ja", "icon": "haken"}, {"label": ["Nein"], "icon": "kreuz"}], "icon": "haus"}'
     (tmp_path / "a.json").write_text(content, encoding="utf-8")
     catalogue = catalogues.read(str(tmp_path / "a.json"), json_keys=["label"])
-    rows = catalogue.entries()
+    rows = catalogue.entries
     assert [row.key for row in rows] == ["buttons.0.label", "buttons.1.label.0"] and catalogue.values == 3
     catalogue.set(rows[1], "No")
     assert written(tmp_path, catalogue) == content.replace("Nein", "No")
     (tmp_path / "a.po").write_text(PO, encoding="utf-8")
-    with pytest.raises(ValueError, match="json_keys is for JSON and ARB"):
+    with pytest.raises(ValueError, match="json_keys is for .json, .arb, got .*a.po'; leave it out"):
         catalogues.read(str(tmp_path / "a.po"), json_keys=["label"])
+
+
+def test_of_a_key_that_an_object_has_twice_the_last_value_counts(tmp_path):
+    content = '{"a": {"b": "Ja"}, "c": "Gut", "a": "Nein"}'
+    catalogue, rows = opened(tmp_path, "a.json", content)
+    assert [row.source for row in rows] == ["Gut", "Nein"]
+    catalogue.set(rows[1], "No")
+    assert written(tmp_path, catalogue) == content.replace("Nein", "No")
 
 
 VALUES = st.recursive(
@@ -172,7 +181,6 @@ def test_json_that_nothing_is_filled_in_stays_to_the_byte(tmp_path_factory, data
     path = tmp_path_factory.mktemp("json") / "a.json"
     path.write_bytes(json.dumps(data, indent=indent, ensure_ascii=ascii_only).encode())
     catalogue = catalogues.read(str(path))
-    catalogue.entries()
     assert catalogue.differences() == [] and catalogue.content() == path.read_bytes()
 
 
@@ -194,7 +202,7 @@ def filled(folder: Path, name: str, content: str, outputs: dict[str, str], exist
 
     def build():
         again = catalogues.read(catalogue.path)
-        places = {row.key: row for row in again.entries()}
+        places = {row.key: row for row in again.entries}
         for key, text in (existing or {}).items():
             places[key].target = text
         return again, places
@@ -264,12 +272,12 @@ def test_a_po_file_without_a_final_newline_gets_a_form_at_its_end(newline, tmp_p
 
 
 def test_an_entry_that_would_change_another_is_left_and_the_others_are_written(tmp_path, monkeypatch):
-    own = catalogues.Gettext._wrapped
+    own = catalogues.Gettext._written
 
     def broken(self, form, text):
-        return [*own(self, form, text), 'msgid "x"\n'] if text == "trains" else own(self, form, text)
+        return own(self, form, text) + ('\nmsgid "x"' if text == "trains" else "")
 
-    monkeypatch.setattr(catalogues.Gettext, "_wrapped", broken)
+    monkeypatch.setattr(catalogues.Gettext, "_written", broken)
     rows, text = filled(
         tmp_path, "a.po", LAST, {"1: Ja": "Yes", "2: Ein Zug [0]": "A train", "2: Ein Zug [1]": "trains"}
     )
@@ -300,7 +308,7 @@ def test_a_reviewed_text_is_not_replaced_by_default(tmp_path, monkeypatch, capsy
     assert Path("out.po").read_bytes() == Path("a.po").read_bytes()
     report = json.loads(Path("report/report.json").read_text(encoding="utf-8"))
     assert (report["too_long"], report["translated"], report["left"]) == (1, 0, 1)
-    assert "limits in comments 1" in capsys.readouterr().out
+    assert "limits in the file 1" in capsys.readouterr().out
     strings.main([*options, "--replace_too_long"])  # the text of the output is that of the input: nothing is lost
     entry = polib.pofile("out.po")[0]
     assert (entry.msgstr, entry.flags) == ("Wait.", ["fuzzy"])
@@ -310,7 +318,7 @@ def test_a_reviewed_text_is_not_replaced_by_default(tmp_path, monkeypatch, capsy
     ("name", "source", "finished", "option"),
     [
         ("en.json", '{"a": "Ja", "b": "Nein"}', '{"a": "Yes", "b": "Nein"}', "existing_file"),
-        ("en.po", 'msgid "Ja"\nmsgstr ""\n', 'msgid "Ja"\nmsgstr "Yes"\n', "input_file"),
+        ("en.po", 'msgid "Ja"\nmsgstr ""\n', 'msgid "Ja"\nmsgstr "Yes"\n\nmsgid "new"\nmsgstr ""\n', "input_file"),
         (
             "en.xml",
             '<resources><string name="a">Ja</string></resources>',

@@ -11,6 +11,7 @@ import android_files
 import catalogues
 import cues
 import entries
+import files
 import fitting
 import json_files
 import placeholders
@@ -18,6 +19,8 @@ import polib
 import pytest
 import strings
 import subtitles
+import xcstrings_files
+import xml_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from placeholders import Piece, Unprotectable
@@ -33,7 +36,21 @@ def texts_of(parts: list) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "module", [placeholders, catalogues, android_files, json_files, entries, strings, fitting, cues, subtitles]
+    "module",
+    [
+        placeholders,
+        catalogues,
+        android_files,
+        json_files,
+        xcstrings_files,
+        xml_files,
+        files,
+        entries,
+        strings,
+        fitting,
+        cues,
+        subtitles,
+    ],
 )
 def test_examples_of_the_docstrings_hold(module):
     assert doctest.testmod(module).failed == 0
@@ -73,6 +90,7 @@ def test_what_is_taken_apart_is_put_together_again(words, after, before, variant
         ("Fehler in »%s«.\n", ["Fehler in Tom."]),
         ("Noch %d Züge.", ["Noch 50 Züge."]),
         ("Das Passwort für <b>%1$s</b> ist falsch.", ["Das Passwort für Tom ist falsch."]),
+        ('Noch <ph id="1">%d</ph> Züge.', ["Noch 50 Züge."]),
         ("&Datei öffnen…", ["Datei öffnen…"]),
         ("100 % der Bilder", ["100 % der Bilder"]),
         ("Ja. Nein.\nUnd?", ["Ja.", "Nein.", "Und?"]),
@@ -98,7 +116,7 @@ def test_an_accelerator_keeps_its_letter_or_takes_the_first():
         with pytest.raises(Unprotectable, match="a name with an underscore"):
             placeholders.protect(text, marked=False)
     assert placeholders.protect("Sag ___!", marked=False)[1] == ""
-    assert strings.width("Gut.\r\nEs regnet.") == len("Es regnet.")
+    assert strings.size("Gut.\r\nEs regnet.") == len("Es regnet.")
 
 
 def test_translations_so_far_come_from_a_file_of_the_same_kind(tmp_path, monkeypatch):
@@ -106,24 +124,30 @@ def test_translations_so_far_come_from_a_file_of_the_same_kind(tmp_path, monkeyp
     for name, content in (("a.json", "{}"), ("b.xml", XML)):
         opened(tmp_path, name, content)
     files = ["--input_file", "a.json", "--existing_file", "b.xml", "--output_file", "out"]
-    with pytest.raises(ValueError, match="existing_file is for strings.xml and JSON, of the kind of input_file"):
+    with pytest.raises(ValueError, match="existing_file is for formats with one language, of the kind of input_file"):
         strings.main([*files, "--report_dir", ".", "--plain_model", str(MODELS / "gone")])
 
 
 def test_limits_are_read_from_what_spreadsheets_write(tmp_path):
     (tmp_path / "a.csv").write_text("\ufeffkey;max\na;12\nb;\n", encoding="utf-8")
     (tmp_path / "a.JSON").write_text('{"a": 12}')
-    assert catalogues.limits(str(tmp_path / "a.csv")) == catalogues.limits(str(tmp_path / "a.JSON")) == {"a": 12}
+    assert (
+        catalogues.read_limits(str(tmp_path / "a.csv"))
+        == catalogues.read_limits(str(tmp_path / "a.JSON"))
+        == {"a": 12}
+    )
     (tmp_path / "b.csv").write_text("key,max\na,twelve\n")
     with pytest.raises(ValueError, match="of at least 1, got 'twelve' for 'a'"):
-        catalogues.limits(str(tmp_path / "b.csv"))
+        catalogues.read_limits(str(tmp_path / "b.csv"))
 
 
 def test_a_finished_translation_is_replaced_only_where_that_is_asked_for():
     def todo(most: dict[str, int], factor: float | None, replace: bool) -> dict[str, tuple[int | None, bool]]:
         rows = [entries.Entry(*row) for row in (("a", "Ja", ""), ("b", "Nein", "No"), ("c", "Gut", "Alright"))]
         rows += [entries.Entry("d", "Gut", "Alright", fuzzy=True), entries.Entry("e", "Gut", "Al&right", marked=True)]
-        return {row.key: (limit, bool(row.fault)) for row, limit in strings.to_do(rows, most, factor, replace)}
+        limited = [(row, strings.limits_of(row, most, "character", factor)) for row in rows]
+        found = strings.to_do(limited, replace)
+        return {row.key: (limits.get("character"), bool(row.fault)) for row, limits in found}
 
     most = {"c": 5, "d": 5, "e": 7}  # an accelerator's mark has no width
     assert todo(most, None, False) == {"a": (None, False), "c": (5, True), "d": (5, False)}
@@ -215,8 +239,8 @@ def test_a_doubtful_text_is_a_suggestion_of_the_report_alone():
         "Das Spiel ist vorbei.": ("The game is over.", -0.15, 100.0),
         "Guten Tag!": ("Go away!", -1.0, 100.0),
     }
-    todo = [(entries.Entry(str(i), source), None) for i, source in enumerate(texts)]
-    todo.append((entries.Entry("bell", "Hallo\x07"), 20))
+    todo = [(entries.Entry(str(i), source), {}) for i, source in enumerate(texts)]
+    todo.append((entries.Entry("bell", "Hallo\x07"), {"width": 20}))
     rows = strings.translate(todo, Scored(texts), -0.5)
     assert [row["output"] for row in rows] == ["Please wait.", None, None, "The game is over.", None, None]
     assert [row["suggestion"] for row in rows] == [None, "File this file?", "Don't go.", None, "Go away!", None]

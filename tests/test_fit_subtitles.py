@@ -406,6 +406,36 @@ def test_escapes_are_undone_for_the_model_and_written_again(translate):
     assert written.decode() == vtt.replace("Tom&nbsp;&amp; Maria &lt;3 &#x266B;", "Tom &amp; Mary &lt;3 ♫")
 
 
+@pytest.mark.parametrize(
+    ("german", "english"),
+    [
+        ("<v Tom>Guten Tag.\n<v Ida>Ja.", "<v Tom>Good day.\n<v Ida>Yes."),
+        ("<v Tom>Guten Tag.</v>\n<v.loud Ida K.>- Mein Bruder will\nPilot werden.</v>",
+         "<v Tom>Good day.</v>\n<v.loud Ida K.>- My brother wants to be a pilot.</v>"),
+        ("<v Tom>Mein Bruder will</v>\n<v Tom>Pilot werden.</v>", "<v Tom>My brother wants to be a pilot.</v>"),
+        ("<c.yellow>Mein Bruder will</c>\n<c.yellow>Pilot werden.</c>",
+         "<c.yellow>My brother wants to be a pilot.</c>"),
+    ],
+)  # fmt: skip
+def test_two_voices_of_a_cue_are_two_speakers(translate, german, english):
+    film = f"WEBVTT\n\n00:01.000 --> 00:09.000\n{german}\n"
+    written, report, seen = translate(film, "vtt", options=("--columns", "33"))  # tags do not count
+    assert written.decode() == film.replace(german, english) and report["flagged"] == []
+    assert not any("<" in sentence for sentence in seen)
+
+
+def test_a_voice_takes_no_room():
+    own = cue("<v Tom>Ja.\n<v Ida K.>- Nein.</v>\n<v Tom>Ja.", 0, 9000, "vtt")
+    assert subtitles.request(subtitles.Passage([own]), NETFLIX).limit == 85 - 2  # the dash has a space
+
+
+@pytest.mark.parametrize("text", ["Ja.\n&lt;v Tom> Nein.", "Ja. <v Ida>Nein.", "<c.red>Ja</c>\n<c.blue>Nein.</c>"])
+def test_what_would_become_another_voice_or_colour_is_left(translate, text):
+    film = f"WEBVTT\n\n00:01.000 --> 00:09.000\n{text}\n"
+    written, report, _ = translate(film, "vtt")
+    assert written.decode() == film and report["flagged"] == [1]
+
+
 def test_a_long_text_breaks_as_the_cue_broke(translate):
     english = "My brother really wants to be a pilot, and so do I."
     for text, expected in (

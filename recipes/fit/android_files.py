@@ -1,15 +1,12 @@
-"""Android string resources, strings.xml: read by lxml; escapes are decoded, and encoded again for aapt2."""
+"""Android string resources, strings.xml: escapes are decoded, and encoded again for aapt2."""
 
-import copy
 import re
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
-from entries import Catalogue, Entry, unique
-from lxml import etree
+from entries import Entry, Slot
+from xml_files import COMMENT, Element, Xml, markup_of, parse, text_of
 
 
-FUZZY = " fuzzy "  # the comment before a string of a strings.xml
 TEXTS = {"string", "plurals", "string-array"}  # other elements, such as style, array and item, stay
 REFERENCE = re.compile(r"\s*[@?][+*]?(?:[\w.]+:)?(?:\w+/)?[\w.]+\s*")  # @string/ok, ?attr/title, @null
 QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.S)
@@ -86,135 +83,45 @@ def escape(text: str, quoted: bool = False) -> str:
     return markup
 
 
-class Android(Catalogue):
+class Android(Xml):
     """
     A strings.xml: `string`, the items of `plurals` and `string-array`. `translatable="false"`, references to other
     resources and other elements stay. The limit of a string is in the comment before it. A filled string has a comment
     `fuzzy` before it. Quotation marks around a whole string, which keep its white space, stay around it.
     """
 
-    # XML allows these before and after the root
-    OUTSIDE = r"(?:\s|<\?.*?\?>|<!--(?:(?!-->).)*-->|<!DOCTYPE(?:\[.*?\]|[^\[>])*>)*"
-
-    def __init__(self, path: str, sources: str | None = None):
-        if sources is not None:
-            raise ValueError("source_file is for .po; of strings.xml and JSON, input_file has the sources")
-        super().__init__(path)
-        parser = etree.XMLParser(strip_cdata=False, resolve_entities=False, remove_blank_text=False)
-        self.tree = etree.parse(path, parser)
-        raw, self.encoding = Path(path).read_bytes(), self.tree.docinfo.encoding or "utf-8"
-        if raw.startswith(b"\xef\xbb\xbf"):
-            self.encoding = "utf-8-sig"
-        self.newline = "\r\n" if b"\r\n" in raw else "\n"
-        content = raw.decode(self.encoding).replace("\r\n", "\n")
-        end: Any = re.search(rf"(?:</{self.tree.getroot().tag}\s*>|/>)(?P<after>{self.OUTSIDE})\Z", content, re.S)
-        start: Any = re.match(self.OUTSIDE, content, re.S)
-        self.start, self.end = start[0], end["after"]
-        self._nodes: dict[str, Any] = {}
-        self._quoted: set[str] = set()
-
-    def entries(self) -> list[Entry]:
-        rows = []
-        self.values = 0
-        for node in self.tree.getroot():
-            if not isinstance(node.tag, str) or node.get("translatable") == "false":
+    def find(self) -> Iterator[tuple[Entry, Slot]]:
+        root = parse(self.text)
+        for place, node in enumerate(root.children):
+            if node.name == COMMENT or node.attributes.get("translatable") == "false":
                 continue
-            if node.tag not in TEXTS:
-                self.values += len(node) or bool((node.text or "").strip())
+            if node.name not in TEXTS:
+                self.values += len(node.children) or bool(self.inner(node).strip())
                 continue
-            items = [node] if node.tag == "string" else node.findall("item")
-            before = node.getprevious()
-            comment = (before.text or "") if before is not None and before.tag is etree.Comment else ""
+            comment, fuzzy, marks = self.mark(root, place)
+            name, product = node.attributes.get("name"), node.attributes.get("product")
+            of_product = f" ({product})" if product else ""
+            items = [node] if node.name == "string" else [item for item in node.children if item.name == "item"]
             for number, item in enumerate(items):
-                part = "" if item is node else f"[{item.get('quantity') or number}]"
-                part += f" ({node.get('product')})" if node.get("product") else ""
-                key = unique(f"{node.get('name')}{part}", self._nodes)
-                self._nodes[key] = item
-                row = self._entry(key, inner(item))
-                row.comment, row.fuzzy = comment, FUZZY in _comments(item)
-                row.plural = self.tree.getpath(node) if node.tag == "plurals" else ""
-                rows.append(row)
-        return rows
+                part = "" if item is node else f"[{item.attributes.get('quantity') or number}]"
+                row = Entry(f"{name}{part}{of_product}", "", comment=comment, fuzzy=fuzzy, is_markup=True)
+                row.plural = f"{name}{of_product}" if node.name == "plurals" else ""
+                yield row, self._slot(row, item, marks)
 
-    def _entry(self, key: str, markup: str) -> Entry:
-        if QUOTED.fullmatch(markup):
-            self._quoted.add(key)
-        if "<![CDATA[" in markup or re.search(r"&(?!lt;|gt;|amp;|quot;|apos;|#)", markup):
-            return Entry(key, markup, fault="CDATA or an own XML entity")
+    def _slot(self, row: Entry, node: Element, marks: dict) -> Slot:
+        """Return the slot of a string, and set its text or fault."""
+        markup, row.fault = self.markup(node)
+        row.source, quotes = markup, QUOTED.fullmatch(markup) is not None
         if REFERENCE.fullmatch(markup):
-            return Entry(key, markup, fault="a reference to another resource")
-        try:
-            return Entry(key, re.sub(r"&amp;(?!#?\w+;)", "&", unescape(markup)))
-        except ValueError as error:
-            return Entry(key, markup, fault=str(error))
+            row.fault = "a reference to another resource"
+        elif not row.fault:
+            try:
+                row.source = text_of(unescape(markup))
+            except ValueError as error:
+                row.fault = str(error)
 
-    def set(self, row: Entry, text: str) -> None:
-        node, quoted = self._nodes[row.key], row.key in self._quoted
-        markup = escape(re.sub(r"&(?!#?\w+;)", "&amp;", text), quoted)
-        markup = f'"{markup}"' if quoted else markup
-        spaces = "".join(f' xmlns:{k}="{v}"' for k, v in node.nsmap.items() if k)
-        try:
-            filled = etree.fromstring(f"<x{spaces}>{markup}</x>")
-        except etree.XMLSyntaxError as error:
-            raise ValueError(f"the output is no valid XML: {error}") from error
-        for child in list(node):
-            node.remove(child)
-        node.text = filled.text
-        node.extend(list(filled))
-        self.filled[row.key] = inner(node)
-        self._mark(node)
+        def written(text: str) -> str:
+            markup = escape(markup_of(text), quotes)
+            return f'"{markup}"' if quotes else markup
 
-    def copy(self, row: Entry, other: Any, key: str) -> None:
-        node, filled = self._nodes[row.key], copy.deepcopy(other._nodes[key])
-        filled.tail = node.tail
-        node.getparent().replace(node, filled)
-        self._nodes[row.key] = filled
-        self.filled[row.key] = inner(filled)
-        if FUZZY in _comments(other._nodes[key]):
-            self._mark(filled)
-
-    def parts(self) -> dict[str, Any]:
-        self.entries()
-        found: dict[str, Any] = {key: inner(node) for key, node in self._nodes.items()}
-        for node in self._nodes.values():  # the texts are removed to compare the rest
-            node.text, node[:] = None, []
-        for comment in list(self.tree.getroot().iter(etree.Comment)):
-            if comment.text == FUZZY:
-                comment.getparent().remove(comment)
-        rest = [(str(node.tag), dict(node.attrib), (node.text or "").strip()) for node in self.tree.getroot().iter()]
-        return found | {"the rest": rest, "start": self.start, "end": self.end}
-
-    def _mark(self, node) -> None:
-        """Add the comment before a string, and before its own comment."""
-        comments = _comments(node)
-        if FUZZY in comments:
-            return
-        root = self.tree.getroot()
-        node = node if node.getparent() is root else node.getparent()
-        node = node.getprevious() if comments else node
-        mark = etree.Comment(FUZZY)
-        place = root.index(node)
-        mark.tail = root[place - 1].tail if place else root.text
-        root.insert(place, mark)
-
-    def content(self) -> bytes:
-        body = etree.tostring(self.tree.getroot(), encoding="unicode", with_tail=False)
-        content = (self.start + body + self.end).replace("\n", self.newline)
-        return content.encode(self.encoding, "xmlcharrefreplace")
-
-
-def _comments(node) -> list[str]:
-    """Return the texts of up to two comments before a string, or before the plurals or array that it is an item of."""
-    found: list[str] = []
-    node = (node if node.tag != "item" else node.getparent()).getprevious()
-    while node is not None and node.tag is etree.Comment and len(found) < 2:
-        found.append(node.text or "")
-        node = node.getprevious()
-    return found
-
-
-def inner(node) -> str:
-    """Return the content of an element as XML."""
-    text = etree.tostring(node, encoding="unicode", with_tail=False)
-    body = re.sub(r"^<[^>]*?/>$|^<[^>]*>|</[^<>]*>$", "", text)
-    return re.sub(r' xmlns:\w+="[^"]*"', "", body)
+        return self.slot(node, written, marks)

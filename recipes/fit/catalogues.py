@@ -1,4 +1,4 @@
-"""Files of interface strings: gettext .po, Android strings.xml, JSON. Each is read, filled and written again."""
+"""Files of interface strings, by their suffix. Each is read, filled and written again."""
 
 import csv
 import json
@@ -7,26 +7,52 @@ from pathlib import Path
 from typing import Any
 
 from android_files import Android
+from entries import Catalogue
 from gettext_files import Gettext
 from json_files import Json
+from line_files import Properties, Strings
+from xcstrings_files import Xcstrings
+from xliff_files import Xliff
+from xml_files import Resx
 
 
-KINDS: dict[str, Any] = {".po": Gettext, ".pot": Gettext, ".xml": Android, ".json": Json, ".arb": Json}
+KINDS: dict[str, type[Catalogue]] = {
+    **dict.fromkeys((".po", ".pot"), Gettext),
+    **dict.fromkeys((".xlf", ".xliff"), Xliff),
+    ".xcstrings": Xcstrings,
+    ".strings": Strings,
+    ".xml": Android,
+    **dict.fromkeys((".json", ".arb"), Json),
+    **dict.fromkeys((".resx", ".resw"), Resx),
+    ".properties": Properties,
+}
 
 
-def read(path: str, sources: str | None = None, json_keys: list[str] | None = None):
-    """Read the file of a path, by its suffix."""
+def read(path: str, **options: Any) -> Catalogue:
+    """
+    Read the file of a path, by its suffix.
+
+    Args:
+        options: `source_file`, `json_keys` and `language`, of the formats that have them; `None` is no option.
+
+    Raises:
+        `ValueError`: for another suffix, an option that the format does not have, and a file that is broken.
+    """
     kind = KINDS.get(Path(path).suffix.lower())
     if kind is None:
         raise ValueError(f"strings must be {', '.join(KINDS)}, got {path!r}")
-    if json_keys is None:
-        return kind(path, sources)
-    if kind is not Json:
-        raise ValueError(f"json_keys is for JSON and ARB, got {path!r}; leave it out")
-    return Json(path, sources, json_keys)
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in given:
+        if name not in kind.takes:
+            others = ", ".join(suffix for suffix, other in KINDS.items() if name in other.takes)
+            raise ValueError(f"{name} is for {others}, got {path!r}; leave it out")
+    try:
+        return kind(path, **given)
+    except (LookupError, ValueError) as error:  # also for an unknown encoding
+        raise ValueError(f"{path}: {error}") from error
 
 
-def limits(path: str | None) -> dict[str, int]:
+def read_limits(path: str | None) -> dict[str, int]:
     """Read limits by key, from a CSV with the columns `key` and `max`, or a JSON object."""
     if path is None:
         return {}

@@ -8,6 +8,7 @@ from os.path import commonprefix
 from pathlib import Path
 
 from cues import Cue
+from files import splice
 
 
 # Files in the wild have commas and dots, short and missing fractions, missing hours, and spaces.
@@ -162,15 +163,6 @@ def replace(content: str, cues: Sequence[Cue], texts: Sequence[str]) -> str:
     """Return the file with new texts; everything else stays, line ends too."""
     pairs = zip(cues, texts, strict=True)
     return splice(content, [(cue.span, text.replace("\n", cue.newline)) for cue, text in pairs if text != cue.text])
-
-
-def splice(content: str, parts: Sequence[tuple[tuple[int, int], str]]) -> str:
-    """Replace the characters of a text at these places."""
-    pieces, last = [], 0
-    for (start, end), text in parts:
-        pieces += [content[last:start], text]
-        last = end
-    return "".join([*pieces, content[last:]])
 
 
 def difference(content: str, cues: Sequence[Cue], texts: Sequence[str]) -> tuple[int, str] | None:

@@ -17,9 +17,10 @@ EDGE = rf"(?:{MARKUP.pattern}|\\[Nh]|&(?:nbsp|lrm|rlm);|[{SIGNS}\s])*"
 ENTITY = re.compile(r"&#?\w+;")
 BACKSLASH = re.compile(r"(?<!\w)[A-Za-z]:\\|\\(?![Nh])")  # it matches a path, or an escape other than \N and \h
 TIMES = re.compile(r"\d:\d\d.*-->|-->.*\d:\d\d|\d:\d\d:\d\d.*\d:\d\d:\d\d")  # it matches an invalid timing
-LEAD = re.compile(rf"(?:(?:[-‐‑–—―]|>>+)\s*)?(?:[{SIGNS}]\s*)*")  # it matches a dash and signs of a song
+VOICE = r"<v[.\s][^<>]*>"  # a tag of WebVTT that names a speaker
+LEAD = re.compile(rf"(?:{VOICE})?(?:(?:[-‐‑–—―]|>>+)\s*)?(?:[{SIGNS}]\s*)*")  # a voice, a dash and signs of a song
 NAME = re.compile(r"([^\W\d_](?:\w|[\s.'’&/()#-]|[\u0300-\u036f])+)[:：](?![\d/])\s*")
-TAIL = re.compile(rf"[{SIGNS}\s]*\Z")
+TAIL = re.compile(rf"[{SIGNS}\s]*(?:</v>)?\Z")
 LONGEST = 2000  # characters of a text; a longer text is not a subtitle, and the patterns above are slow on it
 SMALL = set(
     "a an the my your his her its our their this that these those I you he she it we they who to of in on at for with"
@@ -34,7 +35,7 @@ PARTICLE = set("off up out down back away on".split())  # a break before these w
 
 
 class Turn(NamedTuple):
-    """The text of one speaker in a cue: a dash, a name or a sign of a song; the text; and signs after it."""
+    """The text of one speaker in a cue: a voice, a dash, a name, a sign of a song; the text; and what is after it."""
 
     lead: str
     text: str
@@ -74,7 +75,7 @@ class Cue:
         if len(self.text) > LONGEST:
             self.fault = f"more than {LONGEST} characters"
             return
-        joined = re.sub(r"</(\w+)>\s*\n\s*<\1>", "\n", self.text)  # tags of each line become tags of the cue
+        joined = re.sub(r"</(\w+)>\s*\n\s*(<\1\b[^<>]*>)", _joined, self.text)
         match = re.fullmatch(f"({EDGE})(.*?)({EDGE})", joined, flags=re.S)
         assert match is not None  # every part may be empty, so the pattern always matches
         self.before, body, self.after = match.groups()
@@ -85,14 +86,15 @@ class Cue:
 
     def _fault(self, body: str) -> str:
         """Return the reason why a text cannot be translated, or an empty text."""
-        entities = ENTITY.findall(body)
+        entities, bare = ENTITY.findall(body), re.sub(rf"(?m)^{VOICE}|</v>$", "", body)
         if "\n\n" in body:
             return "an empty line inside the text"
         if TIMES.search(body):
             return "times inside the text"
-        if MARKUP.search(body) or "<" in body:
+        if MARKUP.search(bare) or "<" in bare:
             return "markup inside the text"
-        if entities and (self.kind == "srt" or any(html.unescape(entity) == entity for entity in entities)):
+        unknown = self.kind == "srt" or any(html.unescape(entity) == entity for entity in entities)
+        if entities and (unknown or re.search("</?v", self._decoded(bare))):  # it would become a voice
             return "an entity inside the text"
         if BACKSLASH.search(body):
             return "a backslash inside the text"
@@ -135,13 +137,26 @@ class Cue:
     def written(self, lines: list[str]) -> str:
         """Return the text of the cue in the file with these lines."""
         newline = "\\N" if "\\N" in self.text and "\n" not in self.text else "\n"
-        escaped = [html.escape(line, quote=False) for line in lines] if self.kind == "vtt" else lines
+        escaped = [_escaped(line) for line in lines] if self.kind == "vtt" else lines
         return f"{self.before}{newline.join(escaped)}{self.after}"
 
     def shown(self, lines: list[str] | None = None) -> list[str]:
         """Return the visible text of the cue, or of these lines in its place."""
         text = self._decoded(MARKUP.sub("", self.text if lines is None else self.written(lines)))
         return [line.strip() for line in text.split("\n") if line.strip()]
+
+
+def _joined(match: re.Match) -> str:
+    """Return a line end in place of a tag that ends and begins again as it was: it becomes a tag of the cue."""
+    before = re.findall(rf"<{match[1]}\b[^<>]*>", match.string[: match.start()])
+    return "\n" if before[-1:] == [match[2]] else match[0]
+
+
+def _escaped(line: str) -> str:
+    """Return a line of WebVTT; the tags of a voice stay."""
+    match = re.fullmatch(rf"({VOICE})?(.*?)(</v>)?", line, re.S)
+    assert match is not None  # every part may be empty, so the pattern always matches
+    return (match[1] or "") + html.escape(match[2], quote=False) + (match[3] or "")
 
 
 def lead_of(line: str) -> str:

@@ -1,12 +1,18 @@
 """An entry, one string of a file, and the base class of all files of strings."""
 
+import codecs
 import re
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from files import splice, write
 
+
+FUZZY = "fuzzy"  # the comment before a text that is to be read again, where a format has no other mark
+BOMS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 NUMBER = r"(?P<number>\d{1,3}(?:[.,'’ \u00a0\u202f_]\d{3})+|\d+)"  # the number may have thousands separators
 UNIT = (
     r"(?:(?:unicode|utf-?8|ascii|display|printable|visible|text)[ -])?"
@@ -87,6 +93,8 @@ class Entry:
         marked (`bool`): Whether `&` or `_` before a letter is its accelerator.
         fuzzy (`bool`): Whether the file marks the translation so far as one to be read again.
         plural (`str`): The plural that it is a form of, else empty.
+        limits (`dict[str, int]`): The maximum in each unit, where the format has a place for it.
+        is_markup (`bool`): Whether `&lt;` in it stands for `<`.
     """
 
     key: str
@@ -95,13 +103,33 @@ class Entry:
     comment: str = ""
     fault: str = ""
     marked: bool = False
-    fuzzy: bool = False
+    fuzzy: bool = field(default=False, compare=False)
     plural: str = ""
+    limits: dict[str, int] = field(default_factory=dict)
+    is_markup: bool = False
 
     @property
     def limit(self) -> int | None:
         """Return the maximum length that the comment states."""
         return limit_of(self.comment)
+
+
+@dataclass
+class Slot:
+    """
+    The place of an entry's text in its file.
+
+    Attributes:
+        span (`tuple[int, int]`): Where the text is.
+        written (`Callable`): From a new text to the characters there; raises `ValueError` if the file cannot hold it.
+        marks (`dict[tuple[int, int], str]`): The characters at other places that mark a new text as fuzzy.
+        around (`tuple[str, str]`, *optional*): What comes before and after a text that the file has no place for yet.
+    """
+
+    span: tuple[int, int]
+    written: Callable[[str], str]
+    marks: dict[tuple[int, int], str] = field(default_factory=dict)
+    around: tuple[str, str] | None = None
 
 
 def unique(key: str, taken) -> str:
@@ -115,54 +143,83 @@ def unique(key: str, taken) -> str:
 
 class Catalogue:
     """
-    A file of strings. `filled` has what each changed part of it shall be; every other part stays as it was. `values`
-    is the number of values that are no texts.
+    A file of strings. A translation replaces the characters of its slot, and every other part stays as it was.
+
+    Attributes:
+        field (`str`): What a translation replaces: `"source"`, or `"target"` in a file of two languages.
+        takes (`tuple[str, ...]`): The options of `read` that the format has.
+        errors (`str`): How a character that the encoding lacks is written.
+        values (`int`): The number of values that are no texts.
     """
 
-    values = 0
+    field = "source"
+    takes: tuple[str, ...] = ()
+    errors = "strict"
 
-    def __init__(self, path: str):
-        self.path, self.filled = path, dict[str, Any]()
+    def __init__(self, path: str, **options: Any):
+        self.path, self.options, self.values = path, options, 0
+        raw = Path(path).read_bytes()
+        self.bom = next((bom for bom in BOMS if raw.startswith(bom)), b"")
+        self.encoding = BOMS[self.bom] if self.bom else self.encoding_of(raw)
+        self.text = raw.removeprefix(self.bom).decode(self.encoding)
+        self.newline = "\r\n" if "\r\n" in self.text else "\n"
+        self.entries: list[Entry] = []
+        self.slots: dict[str, Slot] = {}
+        self.edits: dict[tuple[int, int], str] = {}
+        self.filled: dict[str, dict[str, str]] = {}
+        for row, slot in self.find():
+            row.key = unique(row.key, self.slots)
+            self.entries.append(row)
+            self.slots[row.key] = slot
 
-    def entries(self) -> list[Entry]:
+    def encoding_of(self, raw: bytes) -> str:
+        """Return the encoding of a file without a mark of the order of bytes."""
+        return "utf-8"
+
+    def find(self) -> Iterator[tuple[Entry, Slot]]:
+        """Find the strings of the file, each with its slot; raise `ValueError` for a file of another format."""
         raise NotImplementedError
 
     def set(self, row: Entry, text: str) -> None:
         """Fill in a translation, and mark it as fuzzy; raise `ValueError` if the file cannot hold it."""
-        raise NotImplementedError
+        slot = self.slots[row.key]
+        before, after = slot.around or ("", "")
+        written = before + slot.written(text) + after
+        try:
+            written.encode(self.encoding, self.errors)
+        except UnicodeEncodeError as error:
+            raise ValueError(f"the file is {self.encoding}, which has no {written[error.start]!r}") from error
+        self.edits |= {slot.span: written, **slot.marks}
+        self.filled[row.key] = {self.field: text}
 
-    def copy(self, row: Entry, other: "Catalogue", key: str) -> None:
-        """Copy a string from another file."""
-        raise NotImplementedError
-
-    def parts(self) -> dict[str, Any]:
-        """Return the parts of the file by name, right after it was read."""
-        raise NotImplementedError
+    def copy(self, row: Entry, other: "Catalogue", theirs: Entry) -> None:
+        """Copy a string of another file with its mark, as the translation so far."""
+        slot, there = self.slots[row.key], other.slots[theirs.key]
+        before, after = slot.around or ("", "")
+        self.edits[slot.span] = before + ("" if there.around else other.text[slice(*there.span)]) + after
+        self.edits |= slot.marks if theirs.fuzzy else {}
+        self.filled[row.key] = {"source": theirs.source, "fault": theirs.fault}
+        row.target, row.fuzzy = theirs.source, theirs.fuzzy
 
     def content(self) -> bytes:
         """Return the content of the file with the filled translations."""
-        raise NotImplementedError
-
-    def opened(self, path: str) -> "Catalogue":
-        """Read another file with the options of this one."""
-        return type(self)(path)
+        return self.bom + splice(self.text, self.edits.items()).encode(self.encoding, self.errors)
 
     def differences(self) -> list[str]:
-        """Return the parts that were not filled and that a second reading of the output finds changed."""
+        """Return the keys of the strings that a second reading of the output finds other than they should be."""
         with TemporaryDirectory() as folder:
             again = Path(folder) / Path(self.path).name
             again.write_bytes(self.content())
             try:
-                written = self.opened(str(again)).parts()
-            except (OSError, ValueError, SyntaxError) as error:  # the readers raise these errors for a broken file
+                written = {row.key: row for row in type(self)(str(again), **self.options).entries}
+            except (OSError, ValueError) as error:  # the readers raise these errors for a broken file
                 return [f"the whole file: {error}"]
-        expected = self.opened(self.path).parts() | self.filled
-        return [name for name in {**expected, **written} if expected.get(name) != written.get(name)]
+        rows = type(self)(self.path, **self.options).entries
+        expected = {row.key: replace(row, **self.filled.get(row.key, {})) for row in rows}  # type: ignore[arg-type]
+        return [key for key in {**expected, **written} if expected.get(key) != written.get(key)]
 
     def save(self, path: str) -> None:
-        """Write the file, unless a part changes that was not filled."""
+        """Write the file, unless a string changes that was not filled."""
         if names := self.differences():
             raise ValueError(f"the output would differ from input_file in {names[:5]}; nothing was written")
-        aside = Path(f"{path}.part")
-        aside.write_bytes(self.content())
-        aside.replace(path)
+        write(path, self.content())

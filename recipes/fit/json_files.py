@@ -8,7 +8,7 @@ from json.decoder import scanstring  # type: ignore[attr-defined]
 from pathlib import Path
 from typing import Any
 
-from entries import Catalogue, Entry, unique
+from entries import Catalogue, Entry, Slot, unique
 
 
 PLURALS = frozenset({"zero", "one", "two", "few", "many", "other"})
@@ -66,28 +66,19 @@ class Json(Catalogue):
     """
     Texts under flat or nested keys, or those of messages with a known `Shape`. A key that begins with @ is about
     another (ARB), its description may have the limit. Nothing in the file can mark a text as fuzzy, so `en.fuzzy.json`
-    beside `en.json` lists these texts. Only the texts change, to the character.
+    beside `en.json` lists these texts.
 
     Args:
-        keys (`list[str]`, *optional*): The keys whose values are texts, for other shapes.
+        json_keys (`list[str]`, *optional*): The keys whose values are texts, for other shapes.
     """
 
-    def __init__(self, path: str, sources: str | None = None, keys: list[str] | None = None):
-        if sources is not None:
-            raise ValueError("source_file is for .po; of strings.xml and JSON, input_file has the sources")
-        super().__init__(path)
-        raw, marks = Path(path).read_bytes(), self._marks(path)
-        self.encoding = "utf-8-sig" if raw.startswith(b"\xef\xbb\xbf") else "utf-8"
-        self.text, self.keys = raw.decode(self.encoding), keys
-        try:
-            self.data = json.loads(self.text)  # this raises an error for invalid JSON
-        except RecursionError as error:
-            raise ValueError(f"{path} is nested too deeply to be read") from error
+    takes = ("json_keys",)
+
+    def __init__(self, path: str, **options: Any):
+        marks = self._marks(path)
         self.fuzzy: dict[str, str] = json.loads(marks.read_text(encoding="utf-8")) if marks.exists() else {}
-        self._places: dict[str, tuple[int, int]] = {}
-        self._new: dict[str, str] = {}
         self._marked: dict[str, str] = {}
-        self._shape, self._messages = self._known_shape()
+        super().__init__(path, **options)
 
     @staticmethod
     def _marks(path: str) -> Path:
@@ -110,8 +101,8 @@ class Json(Catalogue):
 
     def _is_text(self, path: tuple) -> bool:
         names = [part for part in path if isinstance(part, str)]
-        if self.keys is not None:
-            return bool(names) and names[-1] in self.keys
+        if (keys := self.options.get("json_keys")) is not None:
+            return bool(names) and names[-1] in keys
         if any(META.match(name) for name in names):
             return False
         if isinstance(self.data, dict):
@@ -123,51 +114,30 @@ class Json(Catalogue):
         own = self._message(path)
         return self._shape is None or own == path or path[len(own)] in self._shape.texts
 
-    def entries(self) -> list[Entry]:
-        found: list[tuple[tuple, str, tuple[int, int]]] = []
-        find_strings(self.text, 0, (), found)
-        taken = [row for row in found if self._is_text(row[0])]
-        self.values = len(found) - len(taken)
-        about = {path: value for path, value, _ in found}
-        paths = {path for path, _, _ in taken}
-        rows = []
-        for path, value, place in taken:
-            key = unique(whole(".".join(map(str, path))), self._places)
-            self._places[key] = place
-            comment = about.get((*path[:-1], f"@{path[-1]}", "description"), "") if path else ""
+    def find(self) -> Iterator[tuple[Entry, Slot]]:
+        self.data, places = parsed(self.text)
+        self._shape, self._messages = self._known_shape()
+        strings = {path: _at(self.data, path) for path in places}
+        strings = {path: value for path, value in strings.items() if isinstance(value, str)}
+        paths = {path for path in strings if self._is_text(path)}
+        self.values = len(strings) - len(paths)
+        for path in (path for path in strings if path in paths):
+            value, key = strings[path], whole(".".join(map(str, path)))
+            comment = strings.get((*path[:-1], f"@{path[-1]}", "description"), "") if path else ""
             comment = comment or _comment(self._messages.get(self._message(path), {}))
             row = Entry(key, whole(value), "", whole(comment), plural=_plural(path, paths))
-            row.fuzzy = self.fuzzy.get(key) == row.source
+            row.fuzzy = self.fuzzy.get(unique(key, self.slots)) == row.source
             row.fault = "" if row.source == value else "half a character (a lone surrogate)"
-            rows.append(row)
-        return rows
+            yield row, Slot(places[path], quoted)
 
     def set(self, row: Entry, text: str) -> None:
-        self._new[row.key], self.filled[row.key] = json.dumps(text, ensure_ascii=False), text
+        super().set(row, text)
         self._marked[row.key] = text
 
-    def copy(self, row: Entry, other: Any, key: str) -> None:
-        start, end = other._places[key]
-        self._new[row.key] = other.text[start:end]
-        self.filled[row.key] = whole(json.loads(other.text[start:end]))
-        if other.fuzzy.get(key) == self.filled[row.key]:
-            self._marked[row.key] = self.filled[row.key]
-
-    def parts(self) -> dict[str, Any]:
-        """Return each string by its path; only the entries of this file have names."""
-        found: list[tuple[tuple, str, tuple[int, int]]] = []
-        find_strings(self.text, 0, (), found)
-        rest = [(path, value) for path, value, _ in found if not self._is_text(path)]
-        return {"the rest": rest} | {row.key: row.source for row in self.entries()}
-
-    def opened(self, path: str) -> "Json":
-        return Json(path, keys=self.keys)
-
-    def content(self) -> bytes:
-        content = self.text
-        for key, (start, end) in sorted(self._places.items(), key=lambda item: -item[1][0]):
-            content = content[:start] + self._new.get(key, content[start:end]) + content[end:]
-        return content.encode(self.encoding)
+    def copy(self, row: Entry, other: Catalogue, theirs: Entry) -> None:
+        super().copy(row, other, theirs)
+        if theirs.fuzzy:
+            self._marked[row.key] = theirs.source
 
     def save(self, path: str) -> None:
         super().save(path)
@@ -217,32 +187,47 @@ def whole(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def find_strings(content: str, start: int, path: tuple, found: list) -> int:
-    """
-    Find the path, the value and the place of each text of a JSON value that begins at `start`; add them to `found`.
+def quoted(text: str) -> str:
+    """Return a text as a string of JSON."""
+    return json.dumps(text, ensure_ascii=False)
 
-    Returns:
-        `int`: The position where the value ends.
 
-    >>> found = []
-    >>> find_strings('{"a": ["x", 1]}', 0, (), found), found
-    (15, [(('a', 0), 'x', (7, 10))])
+def parsed(content: str) -> tuple[Any, dict[tuple, tuple[int, int]]]:
     """
+    Parse JSON; return its value, and the place of each value in it by its path.
+
+    >>> parsed('{"a": ["x", 1]}')
+    ({'a': ['x', 1]}, {(): (0, 15), ('a',): (6, 14), ('a', 0): (7, 10), ('a', 1): (12, 13)})
+    """
+    places: dict[tuple, tuple[int, int]] = {}
+    try:
+        data = json.loads(content)  # this raises an error for invalid JSON
+        _find_places(content, 0, (), places)
+    except RecursionError as error:
+        raise ValueError("the JSON is nested too deeply to be read") from error
+    return data, places
+
+
+def _find_places(content: str, start: int, path: tuple, places: dict) -> int:
+    """Add the places of a value that begins at `start`, and of all in it; return the position where it ends."""
 
     def skip(at: int) -> int:
         return re.compile(r"[\s,:]*").match(content, at).end()  # type: ignore[union-attr]  # it also matches the empty text
 
     start = skip(start)
-    if content[start] == '"':
-        value, end = scanstring(content, start + 1)
-        found.append((path, value, (start, end)))
-        return end
+    if path in places:  # of a key that an object has twice, the last value counts
+        for old in [old for old in places if old[: len(path)] == path]:
+            del places[old]
+    places[path] = (start, start)  # an object is before what it has
     if content[start] not in "{[":
-        return json.JSONDecoder().raw_decode(content, start)[1]
-    at, number = skip(start + 1), 0
-    while content[at] not in "}]":
-        key: Any = number
-        if content[start] == "{":
-            key, at = scanstring(content, at + 1)
-        at, number = skip(find_strings(content, at, (*path, key), found)), number + 1
-    return at + 1
+        end = json.JSONDecoder().raw_decode(content, start)[1]
+    else:
+        at, number = skip(start + 1), 0
+        while content[at] not in "}]":
+            key: Any = number
+            if content[start] == "{":
+                key, at = scanstring(content, at + 1)
+            at, number = skip(_find_places(content, at, (*path, key), places)), number + 1
+        end = at + 1
+    places[path] = (start, end)
+    return end

@@ -138,8 +138,8 @@ def piece(line: str, variant: int) -> Piece | str:
     inside: dict[str, str] = {}
 
     def stand_in(match: re.Match) -> str:
-        pool = numbers if COUNT.fullmatch(match[0]) else names
         held = match[0].strip(QUOTES)
+        pool = numbers if COUNT.fullmatch(re.sub(r"<[^<>]+>", "", held)) else names
         if not pool or re.match(r"<[^<>]+>$|&|%%|https?:|[^\s<>]+@", held):
             raise Unprotectable("a tag, an entity or too many placeholders inside a sentence")
         name = pool.pop(0)

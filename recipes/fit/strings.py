@@ -3,12 +3,14 @@
     python recipes/fit/strings.py --input_file docs/samples/de.json --output_file en.json \\
         --report_dir strings_report --model models/translate_to_english
 
-Reads gettext .po, Android strings.xml and JSON. Only a string without a translation, or with a fuzzy one that is too
-long, is touched, and each new text is marked. A string stays as it was where the models cannot write it within the
-limit, with every placeholder, and where the output is doubtful. The report lists it, with the output as a suggestion.
+Reads .po, XLIFF, .xcstrings, .strings, strings.xml, JSON, .resx and .properties. Only a string without a translation,
+or with a fuzzy one that is too long, is touched, and each new text is marked. A string stays as it was where the
+models cannot write it within the limit, with every placeholder, and where the output is doubtful. The report lists it,
+with the output as a suggestion.
 """
 
 import argparse
+import html
 import re
 from collections.abc import Callable
 from functools import partial
@@ -16,11 +18,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from catalogues import limits, read
+from catalogues import read, read_limits
 from entries import Catalogue, Entry
 from fitting import Fitted, Request, add_options, cell, check_files, columns, fitter, run, write_report
-from gettext_files import Gettext
 from placeholders import NAMES, Piece, Unprotectable, mark_of, protect, restore
+
+from hf_lenctrl.length_units import count_units
 
 
 SURE = -0.2  # a text with at least this score is not doubtful
@@ -28,40 +31,49 @@ ALIKE = 80  # a text whose chrF to the translation by another path is lower is d
 BELOW = 0.25  # a score so far under the median of the file is doubtful
 
 
-def width(text: str) -> int:
-    """Return the columns of the widest line; placeholders count with all their characters, tags do not count."""
-    lines = re.sub(r"</?[a-zA-Z][^<>]*>", "", text).replace("\t", " ").replace("\r", "").split("\n")
-    return max(columns(line) for line in lines)
+def size(text: str, unit: str = "width", is_markup: bool = False) -> int:
+    """
+    Return the units of a text, of `"width"` the columns of its widest line; tags do not count.
+
+    Raises:
+        `ValueError`: for a unit that the package does not have.
+
+    >>> size("<b>Größe:</b>\\n5 &lt; 6", is_markup=True), size("Größe", "byte"), size("{count} Züge", "word")
+    (6, 7, 2)
+    """
+    shown = re.sub(r"</?[a-zA-Z][^<>]*>", "", text).replace("\t", " ").replace("\r", "")
+    shown = html.unescape(shown) if is_markup else shown
+    return max(map(columns, shown.split("\n"))) if unit == "width" else count_units(shown, unit)
 
 
-def too_long(row: Entry, limit: int | None) -> bool:
-    """Return whether the translation so far is longer than its limit; an accelerator's mark does not count."""
-    mark = mark_of(row.target) if row.marked else ""
-    return limit is not None and width(row.target) - len(mark) > limit
+def fits(row: Entry, text: str, limits: dict[str, int]) -> bool:
+    """Return whether a text of an entry keeps its limits; an accelerator's mark does not count."""
+    text = text.replace(mark_of(text), "", 1) if row.marked else text
+    return all(size(text, unit, row.is_markup) <= most for unit, most in limits.items())
 
 
-def lay_out(source: str, parts: list[Piece | str], mark: str, limit: int | None, outputs: list[str]) -> str | None:
+def lay_out(row: Entry, parts: list[Piece | str], mark: str, limits: dict[str, int], outputs: list[str]) -> str | None:
     """Restore the string; return `None` if a placeholder is lost or the string is too long."""
-    text = restore(parts, outputs, mark, source)
-    if text is None or (limit is not None and width(text) - len(mark) > limit):
-        return None
-    return text
+    text = restore(parts, outputs, mark, row.source)
+    return text if text is not None and fits(row, text, limits) else None
 
 
-def request(row: Entry, limit: int | None, variant: int) -> Request:
+def request(row: Entry, limits: dict[str, int], variant: int) -> Request:
     """Build the request of a string with one set of stand-ins; raise `Unprotectable` if this is impossible."""
     parts, mark = protect(row.source, variant, row.marked)
     pieces = [part for part in parts if isinstance(part, Piece)]
     texts = [text for part in pieces for text in part.texts]
     if not texts:
         raise Unprotectable("nothing to translate")
-    room = limit
-    if limit is not None:  # the room of the sentences, with the stand-ins
+    room = None
+    if limits:  # about how many columns the sentences have, with the stand-ins
+        sizes = [(most, max(1, size(row.source, unit, row.is_markup))) for unit, most in limits.items()]
+        limit = min(most * size(row.source) // units for most, units in sizes)
         placed = [item for part in pieces for item in part.inside.items()]
-        outside = max(width(part.before) + width(part.after) for part in pieces)
-        room = max(1, limit - outside - sum(width(held) - len(name) for name, held in placed))
+        outside = max(size(part.before) + size(part.after) for part in pieces)
+        room = max(1, limit - outside - sum(size(held) - len(name) for name, held in placed))
         room += limit * (len(pieces) - 1)  # each piece has its own line
-    return Request(texts, room, partial(lay_out, row.source, parts, mark, limit))
+    return Request(texts, room, partial(lay_out, row, parts, mark, limits))
 
 
 def best(choices: list[tuple[Fitted, Request]], least: float) -> tuple[Fitted, Request, str]:
@@ -90,43 +102,60 @@ def doubt(score: float, agreement: float, middle: float) -> str:
     return "doubtful: far below the other texts" if score < min(SURE, middle - BELOW) else ""
 
 
-def to_do(
-    rows: list[Entry], most: dict[str, int], factor: float | None, replace: bool = False
-) -> list[tuple[Entry, int | None]]:
+def limits_of(row: Entry, most: dict[str, int], unit: str, factor: float | None) -> dict[str, int]:
     """
-    Return the entries to translate, and their limits: those without a translation, and fuzzy ones that are too long.
+    Return the maximum of an entry in each unit: that of its key, or else those of the file. An entry with a limit in a
+    unit that the package does not have gets a fault.
 
     Args:
-        most (`dict[str, int]`): Limits by key, before those of the comments.
-        factor (`float`, *optional*): The limit of other entries: times the width of the source.
-        replace (`bool`): Also translate a finished translation that is too long; else it gets a fault.
+        most (`dict[str, int]`): Limits by key.
+        unit (`str`): Their unit, and that of comments.
+        factor (`float`, *optional*): The limit of an entry without one: times the size of the source.
     """
-    found = []
-    for row in rows:
-        limit = most.get(row.key, row.limit)
-        if limit is None and factor is not None:
-            limit = max(1, int(factor * width(row.source)))
-        if not (row.source.strip() or row.fault) or (row.target and not too_long(row, limit)):
-            continue
-        if row.target and not row.fuzzy and not replace and not row.fault:
-            row.fault = "too long, but finished: --replace_too_long replaces it"
-        found.append((row, limit))
+    if row.key in most:
+        return {unit: most[row.key]}
+    found = {}
+    for name, limit in row.limits.items():
+        try:
+            size("", name)
+            found[name] = limit
+        except ValueError:
+            row.fault = row.fault or f"its limit is in {name}, which this package cannot count: name it in limits_file"
+    if row.limit is not None:
+        found[unit] = min(row.limit, found.get(unit, row.limit))
+    if not (found or row.limits) and factor is not None:
+        found[unit] = max(1, int(factor * size(row.source, unit, row.is_markup)))
     return found
 
 
-def translate(todo: list[tuple[Entry, int | None]], fit, least: float) -> list[dict]:
+def to_do(rows: list[tuple[Entry, dict[str, int]]], replace: bool = False) -> list[tuple[Entry, dict[str, int]]]:
+    """
+    Return the entries to translate, with their limits: those without a translation, and fuzzy ones that are too long.
+    With `replace` also a finished translation that is too long; else it gets a fault.
+    """
+    found = []
+    for row, limits in rows:
+        if not (row.source.strip() or row.fault) or (row.target and fits(row, row.target, limits)):
+            continue
+        if row.target and not row.fuzzy and not replace and not row.fault:
+            row.fault = "too long, but finished: --replace_too_long replaces it"
+        found.append((row, limits))
+    return found
+
+
+def translate(todo: list[tuple[Entry, dict[str, int]]], fit, least: float) -> list[dict]:
     """Translate the entries; return a row of the report for each: its new text, or the reason why it stays."""
     asked: list[tuple[int, Request]] = []
     rows: list[dict] = []
-    for i, (row, limit) in enumerate(todo):
-        report = {"key": row.key, "source": row.source, "limit": limit, "before": row.target, "output": None}
+    for i, (row, limits) in enumerate(todo):
+        report = {"key": row.key, "source": row.source, "limits": limits, "before": row.target, "output": None}
         rows.append(report | {"fault": row.fault, "score": None, "shortened": False, "suggestion": None})
         if row.fault:
             continue
         try:
-            first, parts = request(row, limit, 0), protect(row.source, 0, row.marked)[0]
+            first, parts = request(row, limits, 0), protect(row.source, 0, row.marked)[0]
             variants = len(NAMES) if any(isinstance(p, Piece) and p.inside for p in parts) else 1
-            asked += [(i, first), *((i, request(row, limit, k)) for k in range(1, variants))]
+            asked += [(i, first), *((i, request(row, limits, k)) for k in range(1, variants))]
         except Unprotectable as error:
             rows[i]["fault"] = str(error)
             asked = [pair for pair in asked if pair[0] != i]
@@ -199,21 +228,17 @@ def leave(rows: list[dict], fault: str) -> None:
         row |= {"suggestion": row["output"], "output": None, "fault": fault, "shortened": False}
 
 
-def summary(entries: list[Entry], rows: list[dict], most: dict[str, int], values: int) -> dict:
+def summary(entries: list[tuple[Entry, dict[str, int]]], rows: list[dict], values: int) -> dict:
     """
-    Count the entries: all, without a translation, too long, translated, shortened, left; the limits that were found in
-    comments; and the `values` that are no texts.
+    Count the entries: all, without a translation, too long, translated, shortened, left; the limits that the file
+    states; and the `values` that are no texts.
     """
-    limited = [(row, most.get(row.key, row.limit)) for row in entries]
-    done = written(rows)
-    over = sum(row["limit"] is not None and width(row["output"]) > row["limit"] for row in done)
-    counts = {
-        "entries": len(entries),
-        "other_values": values,
-        "limits_in_comments": sum(bool(row.limit) for row in entries),
-    }
-    counts |= {"missing": sum(not row.target for row in entries)}
-    counts |= {"too_long": sum(too_long(row, limit) for row, limit in limited)}
+    known, done = {row.key: row for row, _ in entries}, written(rows)
+    over = sum(not fits(known[row["key"]], row["output"], row["limits"]) for row in done)
+    counts = {"entries": len(entries), "other_values": values}
+    counts |= {"limits_in_the_file": sum(bool(row.limits or row.limit) for row, _ in entries)}
+    counts |= {"missing": sum(not row.target for row, _ in entries)}
+    counts |= {"too_long": sum(not fits(row, row.target, limits) for row, limits in entries)}
     counts |= {"translated": len(done), "shortened": sum(row["shortened"] for row in done), "over_limit": over}
     return counts | {"left": len(rows) - len(done)}
 
@@ -228,7 +253,8 @@ def markdown(figures: dict, rows: list[dict]) -> list[str]:
         if own:
             lines += ["", f"## {title}", "", f"| key | max | {why} | source | {text} |", "|---|---|---|---|---|"]
         for row in own:
-            values = (row["key"], row["limit"], row[why], row["source"], row[text])
+            most = ", ".join(f"{limit} {unit}" for unit, limit in row["limits"].items())
+            values = (row["key"], most, row[why], row["source"], row[text])
             lines.append(f"| {' | '.join('' if value is None else cell(str(value)) for value in values)} |")
     return lines
 
@@ -237,71 +263,69 @@ def main(argv=None) -> None:
     """Run the recipe."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser, min_score=-0.25)
-    parser.add_argument("--source_file", help=".po of another language: its msgstrs are translated, not the msgids")
-    parser.add_argument("--existing_file", help="strings.xml or JSON with the translations so far, by key")
-    parser.add_argument(
-        "--limits_file", help="CSV with the columns key and max, or a JSON object, beside the comments"
-    )
-    parser.add_argument("--max_factor", type=float, help="limit of a string that has none: times its source's width")
-    parser.add_argument("--replace_too_long", action="store_true", help="also replace finished translations")
-    parser.add_argument(
-        "--json_keys", nargs="+", help="keys of JSON whose values are texts, where its format is unknown"
-    )
+    add = parser.add_argument
+    add("--source_file", help=".po of another language: its msgstrs are translated, not the msgids")
+    add("--existing_file", help="the translations so far by key, for a format whose files have one language")
+    add("--language", help="of the translations in an .xcstrings; default: en")
+    add("--limits_file", help="CSV with the columns key and max, or a JSON object; before the limits of input_file")
+    add("--limit_unit", default="width", help="of limits_file, comments and max_factor; default: columns of a line")
+    add("--max_factor", type=float, help="limit of a string that has none: times its source's size")
+    add("--replace_too_long", action="store_true", help="also replace finished translations")
+    add("--json_keys", nargs="+", help="keys of JSON whose values are texts, where its format is unknown")
     args = parser.parse_args(argv)
     check_files(args, "input_file", "source_file", "existing_file", "limits_file")
+    size("", args.limit_unit)  # this raises an error for an unknown unit
     entries, most, build = open_files(args)
-    rows = translate(to_do(entries, most, args.max_factor, args.replace_too_long), fitter(args), args.min_score)
+    limited = [(row, limits_of(row, most, args.limit_unit, args.max_factor)) for row in entries]
+    rows = translate(to_do(limited, args.replace_too_long), fitter(args), args.min_score)
     catalogue = fill(rows, build)
     catalogue.save(args.output_file)
-    figures = summary(entries, rows, most, catalogue.values)
+    figures = summary(limited, rows, catalogue.values)
     write_report(args.report_dir, markdown(figures, rows), {**figures, "rows": rows})
     print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in figures.items()))
 
 
 def open_files(args: argparse.Namespace) -> tuple[list[Entry], dict[str, int], Callable[[], Any]]:
     """Open the files; return the entries with the translations so far, the limits by key, and `build` of `fill`."""
-    most = limits(args.limits_file)
-    other = None if args.existing_file is None else read(args.existing_file, json_keys=args.json_keys)
-    theirs = [] if other is None else other.entries()
-
-    catalogue = read(args.input_file, args.source_file, args.json_keys)
-    if other is not None and (type(other) is not type(catalogue) or isinstance(other, Gettext)):
+    most = read_limits(args.limits_file)
+    options = {"json_keys": args.json_keys, "language": args.language}
+    other = None if args.existing_file is None else read(args.existing_file, **options)
+    theirs = [] if other is None else other.entries
+    catalogue = read(args.input_file, source_file=args.source_file, **options)
+    if other is not None and (type(other) is not type(catalogue) or other.field == "target"):
         raise ValueError(
-            f"existing_file is for strings.xml and JSON, of the kind of input_file, got {args.existing_file!r} for "
-            f"{args.input_file!r}; a .po file holds its own translations"
+            f"existing_file is for formats with one language, of the kind of input_file, got {args.existing_file!r} "
+            f"for {args.input_file!r}; a .po, .xlf or .xcstrings holds its own translations"
         )
-    keys = {row.key for row in catalogue.entries()}
     for name, named in (("limits_file", set(most)), ("existing_file", {row.key for row in theirs})):
-        if unknown := sorted(named - keys):
+        if unknown := sorted(named - catalogue.slots.keys()):
             raise ValueError(f"{name} has keys that input_file lacks: {', '.join(unknown[:5])}; remove them")
 
-    def build() -> tuple[Any, dict[str, Entry]]:
-        catalogue = read(args.input_file, args.source_file, args.json_keys)
-        places = {row.key: row for row in catalogue.entries()}
+    def build() -> tuple[Catalogue, dict[str, Entry]]:
+        catalogue = read(args.input_file, source_file=args.source_file, **options)
+        places = {row.key: row for row in catalogue.entries}
         for row in theirs:
-            places[row.key].target, places[row.key].fuzzy = row.source, row.fuzzy
-            catalogue.copy(places[row.key], other, row.key)
+            catalogue.copy(places[row.key], other, row)
         return catalogue, places
 
     entries = list(build()[1].values())
-    check_output(args, entries)
+    check_output(args, entries, options)
     return entries, most, build
 
 
-def check_output(args: argparse.Namespace, entries: list[Entry]) -> None:
+def check_output(args: argparse.Namespace, entries: list[Entry], options: dict[str, Any]) -> None:
     """Raise `ValueError` if output_file exists and has finished translations that would be lost."""
     path = Path(args.output_file)
     if not path.exists() or (args.existing_file and path.resolve() == Path(args.existing_file).resolve()):
         return
     try:
-        there = read(str(path), json_keys=args.json_keys)
-    except (OSError, ValueError, SyntaxError):
+        there = read(str(path), **options)
+    except (OSError, ValueError):
         return  # the output is not a file of strings
-    known = {(row.key, text) for row in entries for text in (row.source, row.target, "")}
-    of_po = isinstance(there, Gettext)
-    texts = [(row.key, row.target if of_po else row.source) for row in there.entries() if not row.fuzzy]
-    if finished := [key for key, text in texts if (key, text) not in known]:
-        option = "--input_file" if of_po else "--existing_file"
+    known = {(row.key, text) for row in entries for text in (row.source, row.target)}
+    texts = [(row.key, getattr(row, there.field)) for row in there.entries if not row.fuzzy]
+    if finished := [key for key, text in texts if text and (key, text) not in known]:
+        option = "--input_file" if there.field == "target" else "--existing_file"
         raise ValueError(
             f"output_file must have no finished translations, which would be lost, got {args.output_file!r} with "
             f"{len(finished)} ({', '.join(finished[:3])}); pass it as {option}, or remove it"

@@ -8,7 +8,6 @@ sentence over several cues is translated as one and divided again.
 """
 
 import argparse
-import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,8 @@ from itertools import combinations, pairwise
 from pathlib import Path
 
 from cue_files import difference, left_out, read, replace
-from cues import Cue, break_cost, break_lines, whole
+from cues import MARKUP, Cue, break_cost, break_lines, whole
+from files import write
 from fitting import Fitted, Request, add_options, cell, check_files, columns, fitter, run, sentences, write_report
 
 
@@ -124,11 +124,12 @@ def lay_out(passage: Passage, limits: Limits, outputs: list[str], loose: bool = 
     cue, lines, rest = passage.cues[0], [], list(outputs)
     room, most = max(1, limits.lines // len(cue.turns)), max(1, limits.columns - cue.edge)
     for (lead, _, tail), count in zip(cue.turns, passage.turns, strict=True):
-        said, rest = lead + " ".join(rest[:count]) + tail, rest[count:]
+        said, rest = MARKUP.sub("", lead) + " ".join(rest[:count]) + MARKUP.sub("", tail), rest[count:]
         broken = break_lines(said, most, room) or (whole(said, most) if loose else None)
         if broken is None:
             return None
-        lines += broken
+        lines += ["".join(MARKUP.findall(lead)) + broken[0], *broken[1:]]
+        lines[-1] += "".join(MARKUP.findall(tail))
     return [lines] if loose or not limits.faults(cue, cue.shown(lines)) else None
 
 
@@ -156,7 +157,7 @@ def divide(cues: Sequence[Cue], limits: Limits, text: str, loose: bool) -> list[
 def request(passage: Passage, limits: Limits) -> Request:
     layout: Callable = partial(lay_out, passage, limits)
     turns = passage.cues[0].turns if len(passage.cues) == 1 else []
-    signs = passage.cues[0].edge + sum(columns(turn.lead) + columns(turn.tail) for turn in turns)
+    signs = passage.cues[0].edge + sum(columns(MARKUP.sub("", turn.lead + turn.tail)) for turn in turns)
     budget = sum(limits.budget(cue) for cue in passage.cues) + len(passage.cues) - 1 - signs
     return Request(passage.texts, max(1, budget), layout)
 
@@ -282,17 +283,6 @@ def plot(rows: list[dict], limits: Limits, path: Path) -> None:
     axes.legend(frameon=False, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1))
     figure.savefig(path, dpi=110)
     plt.close(figure)
-
-
-def write(path: str, content: bytes) -> None:
-    """Write a file under another name and rename it, so that no other program sees a part of it."""
-    target = Path(path).resolve()
-    aside = target.with_name(f"{target.name}.{os.getpid()}.part")  # no file of the user has this name
-    try:
-        aside.write_bytes(content)
-        aside.replace(target)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def options(argv=None) -> argparse.Namespace:
