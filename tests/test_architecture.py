@@ -75,7 +75,7 @@ def test_the_page_names_every_file_above_those_it_imports():
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     core, rooms = re.findall(r"^## The (?:core|rooms)\n(.*?)(?=^## )", page, flags=re.M | re.S)
     floors, carried, floor = {}, set(), 0
-    for number, files in re.findall(r"^\| (\d?) ?\| (.*?) \|", core, flags=re.M):
+    for number, files in re.findall(r"^\| (\d*) ?\| (.*?) \|", core, flags=re.M):
         floor = int(number or floor)
         floors |= dict.fromkeys(re.findall(r"`(\w+)\.py`", files), floor)
         carried |= set(re.findall(r"\*\*`(\w+)\.py`\*\*", files))

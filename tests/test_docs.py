@@ -40,8 +40,8 @@ from hf_lenctrl.commands.recipes import find_recipe
 
 DOCS = ROOT / "docs"
 # in the order in which a reader makes what the later ones use; results/ is a record of measurements
-ORDER = ["train", "finetune", "quickstart", "generate", "units", "causal", "predict", "evaluate", "share", "serve"]
-ORDER += ["onnx", "methods", "subtitles", "strings", "service", "vllm", "continuous_batching", "ray", "json"]
+ORDER = ["train", "finetune", "quickstart", "generate", "units", "limits", "causal", "predict", "evaluate", "share"]
+ORDER += ["serve", "onnx", "methods", "subtitles", "strings", "service", "vllm", "continuous_batching", "ray", "json"]
 ORDER += ["architecture", "index", "which", "faq", "fit", "thinking", "commands"]
 REFERENCE = [f"reference/{path.stem}" for path in (DOCS / "reference").glob("*.md")]
 RESULTS = sorted(f"results/{path.stem}" for path in (DOCS / "results").glob("*.md"))

@@ -12,7 +12,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 NEEDED = (
     *("cache", "character_costs", "generation", "length_constraint", "length_guidance", "length_pair", "length_rules"),
-    *("length_units", "lengths", "thoughts", "unit_vocabulary"),
+    *("length_units", "lengths", "text_units", "thoughts", "unit_vocabulary"),
 )
 
 
