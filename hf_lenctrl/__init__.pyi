@@ -13,6 +13,7 @@ from .configuration_lenctrl import (
     LenCtrlT5Config as LenCtrlT5Config,
     LenCtrlUMT5Config as LenCtrlUMT5Config,
 )
+from .character_costs import Unit as Unit
 from .conversion import add_length_control as add_length_control
 from .evaluation.metrics import length_metrics as length_metrics
 from .evaluation.report import length_report as length_report

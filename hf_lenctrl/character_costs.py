@@ -1,10 +1,10 @@
-"""The cost of each character, which it adds to a length: columns of a terminal, or a cost that the user states."""
+"""Units of length as machines over characters: a unit of the user, a cost of each character, columns of a terminal."""
 
 import functools
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -36,7 +36,8 @@ _SEQUENCES = [  # joined emoji, flags, a keycap, jamo, conjuncts, a line end, li
 _PLANES = (0, 1, 2, 3, 14, 15, 16)  # planes of Unicode that have characters
 _UNIFORM = (2, 3, 15, 16)  # planes of ideographs, which are all wide, and of private characters
 _COMMON = 100  # most frequent characters of a vocabulary, whose pairs are checked
-_DEAREST = 1000  # highest cost of one character; tables of exact lengths grow with it
+_DEAREST = 1024  # highest cost of one character; tables of exact lengths grow with it
+_MOST_CONTEXTS = 120  # states of a unit; a byte numbers those of a table, two for each where white space is stripped
 
 
 def count_columns(text: str) -> int:
@@ -49,17 +50,119 @@ def count_columns(text: str) -> int:
     return sum(map(wcswidth, _CONTROL.split(text)))
 
 
-class CharacterCost:
+class Unit:
     """
-    A cost of a text that is the sum of the costs of its characters, integers from 0 to 1000; it raises `ValueError`
-    for another cost.
+    A unit of length: a finite automaton over the characters of a text. Any unit that reads a text from left to right
+    with a finite memory is one, such as groups of vowels, or pixels with kerning.
 
-    Both costs here are finite automata: in a `context`, a character of a `kind` adds units and leads to a context.
-    This one has one context, and the kind of a character is its cost.
+    Args:
+        start: The state before the text. A state is any hashable value; a unit may have 120 of them.
+        step (`Callable`): From a state and a character to `(units, state)`: the units that the character adds, an
+            integer from 0 to 1024, and the next state; or `(units, state, False)` where a constraint must not write
+            the character.
+        kind (`Callable`, *optional*): From a character to its kind, a hashable value that `step` gets in place of the
+            character. A byte-level tokenizer can write 450,000 characters: with few kinds its table is made faster.
+        count (`Callable`, *optional*): From a text to its units; by default the sum of the steps.
+        name (`str`, *optional*, defaults to `"unit"`): For messages.
+
+    Raises:
+        `ValueError`: when a step has other units, or reaches too many states.
+
+    Example:
+
+    ```python
+    >>> from hf_lenctrl import Unit
+    >>> groups = Unit(False, lambda inside, vowel: (int(vowel and not inside), vowel), kind=lambda c: c in "aeiou")
+    >>> groups.count("a queue of boats")
+    4
+
+    ```
     """
 
-    def __init__(self, cost: Callable[[str], int]):
-        self.count = cost
+    def __init__(
+        self,
+        start: Hashable,
+        step: Callable[[Any, Any], tuple],
+        kind: Callable[[str], Hashable] = str,
+        *,
+        count: Callable[[str], int] | None = None,
+        name: str = "unit",
+    ):
+        self.name, self.count = name, count or self.add_up
+        self._step_of, self._kind_of = step, kind
+        self._states, self._context_of = [start], {start: 0}
+        self._values: list[Hashable] = []  # the kinds, by their numbers
+        self._kind_number: dict[Hashable, int] = {}
+        self._kinds: dict[str, int] = {}
+        self._steps: dict[tuple[int, int], tuple[int, int, bool]] = {}
+
+    def __str__(self) -> str:
+        return self.name
+
+    def add_up(self, text: str) -> int:
+        """Return the sum of the steps over a text."""
+        units = context = 0
+        for character in text:
+            more, context, _ = self.step(context, self.kind(character))
+            units += more
+        return units
+
+    def kind(self, character: str) -> int:
+        """Return the number of the kind of a character."""
+        if character not in self._kinds:
+            value = self._kind_of(character)
+            if value not in self._kind_number:
+                self._kind_number[value] = len(self._values)
+                self._values.append(value)
+            self._kinds[character] = self._kind_number[value]
+        return self._kinds[character]
+
+    def step(self, context: int, kind: int) -> tuple[int, int, bool]:
+        """Return the units of a step, the next context, and whether a constraint may allow the character."""
+        if (context, kind) not in self._steps:
+            self._steps[context, kind] = self._first_step(context, self._values[kind])
+        return self._steps[context, kind]
+
+    def _first_step(self, context: int, value: Any) -> tuple[int, int, bool]:
+        """Take a step, check it, and number its state."""
+        units, state, *may = self._step_of(self._states[context], value)
+        if not isinstance(units, Integral) or not 0 <= int(units) <= _DEAREST:
+            raise ValueError(f"a step must add 0 to {_DEAREST} units, a whole number, got {units!r} for {value!r}")
+        if state not in self._context_of:
+            if len(self._states) == _MOST_CONTEXTS:
+                raise ValueError(f"a unit may have {_MOST_CONTEXTS} states, got {state!r} beside these; merge some")
+            self._context_of[state] = len(self._states)
+            self._states.append(state)
+        return int(units), self._context_of[state], all(may)
+
+    def loose(self, context: int) -> int | None:
+        """Return the loose context that represents this one and others; most units have none."""
+        return None
+
+    def alike(self) -> list[int]:
+        """Return for each kind the first one with the same steps; no state tells the two apart."""
+        classes = [0] * len(self._values)
+        for context, _ in enumerate(self._states):  # the steps add to the states
+            known: dict[tuple, int] = {}
+            steps = (self._first_step(context, value) for value in self._values)
+            classes = [known.setdefault(pair, len(known)) for pair in zip(classes, steps, strict=True)]
+        first: dict[int, int] = {}
+        return [first.setdefault(number, kind) for kind, number in enumerate(classes)]
+
+    @functools.cached_property
+    def opened(self) -> "OpenCharacters":
+        """Characters that are split over entries of a vocabulary, as first bytes."""
+        return OpenCharacters(self)
+
+
+class Cost(Unit):
+    """
+    A cost of a text that is the sum of the costs of its characters, integers from 0 to 1024; it raises `ValueError`
+    for another cost. It has one state, and the kind of a character is its cost.
+    """
+
+    def __init__(self, cost: Callable[[str], int], name: str = "cost"):
+        super().__init__(None, lambda state, units: (units, state), self._check, count=cost, name=name)
         if self._check(""):
             raise ValueError(f"a text of no characters must cost 0, but cost('') is {cost('')!r}")
 
@@ -68,19 +171,6 @@ class CharacterCost:
         if isinstance(units, bool) or not isinstance(units, Integral) or not 0 <= units <= _DEAREST:
             raise ValueError(f"a character must cost 0 to {_DEAREST}, a whole number, but cost({text!r}) is {units!r}")
         return int(units)
-
-    @functools.cached_property
-    def kind(self) -> Callable[[str], int]:
-        """Return the kind of a character: its cost."""
-        return functools.cache(self._check)
-
-    def step(self, context: int, kind: int) -> tuple[int, int, bool]:
-        """Return the units of a step, the next context, and whether a constraint may allow the character."""
-        return kind, context, True
-
-    def loose(self, context: int) -> int | None:
-        """Return the loose context that represents this one and others; this cost has only one context."""
-        return None
 
     def check_sum(self, texts: list[str]) -> None:
         """
@@ -91,7 +181,7 @@ class CharacterCost:
         pairs = ["".join(first + second for second in common) for first in common]
         probes = [text for text in [*_SEQUENCES, *_ENDINGS] if all(map(self._is_known, text))]
         for text in [*texts, *probes, *pairs]:
-            whole, parts = self.count(text), sum(map(self.kind, text))
+            whole, parts = self.count(text), self.add_up(text)
             if whole != parts:
                 raise ValueError(f"a cost must add up over characters, but cost({text!r}) is {whole!r}, not {parts}")
 
@@ -102,63 +192,68 @@ class CharacterCost:
         except Exception:
             return False
 
-    @functools.cached_property
-    def opened(self) -> "OpenCharacters":
-        """Characters that are split over entries of a vocabulary, as first bytes."""
-        return OpenCharacters(self._check)
 
-
-class Columns:
+class Learned(Unit):
     """
-    `count_columns` as a finite automaton, learned from `wcswidth`. Two texts have the same context if all endings of
-    three kinds add the same columns to both. So the automaton follows the rules of the installed version for joiners,
-    variation selectors, flags and conjuncts, whose width is not the sum over their characters.
+    A unit that is learned from its `measure` of a text. Two texts have the same state if each of the `endings` adds
+    the same to both; the state is the first of these texts. The kind of a character is a character like it.
 
-    A constraint forbids control characters, except the newline, and characters that make a text narrower (U+FE0E
-    after a wide emoji).
+    A constraint forbids a character that makes a text shorter.
+    """
+
+    def __init__(
+        self, measure: Callable[[str], int], endings: Sequence[str], kind: Callable[[str], str], **options: Any
+    ):
+        self._measure, self._endings = measure, endings
+        self._text_of = {self._signature(""): ""}
+        self._grown: dict[str, tuple[int, str, bool]] = {}
+        super().__init__("", self._grow, kind, **{"count": measure, **options})
+
+    def _signature(self, text: str) -> tuple[int, ...]:
+        base = self._measure(text)
+        return tuple([self._measure(text + ending) - base for ending in self._endings])
+
+    def _grow(self, text: str, character: str) -> tuple[int, str, bool]:
+        grown = text + character
+        if grown not in self._grown:
+            units = self._measure(grown) - self._measure(text)
+            state = self._text_of.setdefault(self._signature(grown), grown)
+            self._grown[grown] = max(units, 0), state, units >= 0
+        return self._grown[grown]
+
+
+class Columns(Learned):
+    """
+    `count_columns`, learned from `wcswidth`. So it follows the rules of the installed version for joiners, variation
+    selectors, flags and conjuncts, whose width is not the sum over their characters.
+
+    A constraint forbids control characters, except the newline, and U+FE0E after a wide emoji, which makes it narrow.
     """
 
     def __init__(self):
-        self.count = count_columns
-        self.count("")
-        self._texts, self._contexts, self._steps = [""], {self._signature(""): 0}, {}
-        self._number: dict[Any, int] = {}
-        self._example: list[str] = []  # one character of each kind
-        self.kind = functools.cache(self._kind)
+        count_columns("")
+        self._examples: dict[tuple[int, ...], str] = {}  # one character of each kind
+        super().__init__(wcswidth, _ENDINGS, self._example, count=count_columns)
         for character in ["\n", "\t", *_KINDS]:
             self.kind(character)
 
-    @staticmethod
-    def _signature(text: str) -> tuple[int, ...]:
-        base = wcswidth(text)
-        return tuple([wcswidth(text + ending) - base for ending in _ENDINGS])
-
-    def _kind(self, character: str) -> int:
+    def _example(self, character: str) -> str:
         plane, place = divmod(ord(character), 0x10000)
         if plane in _UNIFORM and 0 < place < 0xFFFE:  # the last two are no characters
-            return self.kind(chr(plane << 16))
-        key: bool | tuple[tuple[int, ...], ...] | tuple[int, ...] = character == "\n"
-        if not _CONTROL.match(character):
-            key = tuple([wcswidth(before + character + after) for before, after in _AROUND])
-        if key not in self._number:
-            self._number[key] = len(self._example)
-            self._example.append(character)
-        return self._number[key]
+            return self._example(chr(plane << 16))
+        if _CONTROL.match(character):
+            return "\n" if character == "\n" else "\t"
+        widths = tuple([wcswidth(before + character + after) for before, after in _AROUND])
+        return self._examples.setdefault(widths, character)
+
+    def _grow(self, text: str, character: str) -> tuple[int, str, bool]:
+        return (0, "", character == "\n") if character in "\n\t" else super()._grow(text, character)
 
     def step(self, context: int, kind: int) -> tuple[int, int, bool]:
-        """Return the units of a step, the next context, and whether a constraint may allow the character."""
-        if kind < 2:  # control characters
-            return 0, 0, kind == 0
-        if (context, kind) not in self._steps and context < 0:
+        """Return a step as `Unit.step` does, also of a loose context."""
+        if context < 0 and (context, kind) not in self._steps:
             self._steps[context, kind] = self._loose_step(context, kind)
-        elif (context, kind) not in self._steps:
-            text = self._texts[context] + self._example[kind]
-            columns, signature = wcswidth(text) - wcswidth(self._texts[context]), self._signature(text)
-            if signature not in self._contexts:
-                self._contexts[signature] = len(self._texts)
-                self._texts.append(text)
-            self._steps[context, kind] = max(columns, 0), self._contexts[signature], columns >= 0
-        return self._steps[context, kind]
+        return super().step(context, kind)
 
     def loose(self, context: int) -> int | None:
         """Return the loose context that represents this one and others: -1 after text, -2 after a joiner."""
@@ -171,7 +266,7 @@ class Columns:
 
     @functools.cached_property
     def _several(self) -> dict[int, list[int]]:
-        kinds, contexts = range(len(self._example)), [0]
+        kinds, contexts = range(len(self._values)), [0]
         for context in contexts:
             contexts += dict.fromkeys(to for k in kinds if (to := self.step(context, k)[1]) not in contexts)
         bases, joiner = [self.kind(base) for base in _KINDS[:7] + "\U0001f1e6"], self.kind("\u200d")
@@ -186,31 +281,20 @@ class Columns:
         safe = len(units) == 1 and all(may for _, _, may in steps) and bool(len(to) == 1 or around)
         return max(units), to.pop() if len(to) == 1 else (around or [-1])[0], safe
 
-    @functools.cached_property
-    def opened(self) -> "OpenCharacters":
-        """Characters that are split over entries of a vocabulary, as first bytes."""
-        return OpenCharacters(self._kind)
-
-
-@functools.cache
-def columns() -> Columns:
-    """Return the `Columns`; cached, because learning the widths takes a second."""
-    return Columns()
-
 
 class OpenCharacters:
     """
     The first bytes of UTF-8 characters, in equivalence classes: the bytes of one group have the same continuations. A
-    group is the list of kinds, or groups, that the 64 next bytes lead to; -1 means no character. `kind` returns the
-    kind of a character.
+    group is the list of kinds, or groups, that the 64 next bytes lead to; -1 means no character.
     """
 
-    def __init__(self, kind: Callable[[str], int]):
+    def __init__(self, unit: Unit):
         kinds = torch.full((0x110000,), -1)
         for plane in _PLANES:
             first = max(0x80, plane << 16)
             points = range(first, (plane + 1) << 16)
-            kinds[first : points[-1] + 1] = torch.tensor([-1 if p >> 11 == 27 else kind(chr(p)) for p in points])
+            kinds[first : points[-1] + 1] = torch.tensor([-1 if p >> 11 == 27 else unit.kind(chr(p)) for p in points])
+        kinds = torch.tensor([*unit.alike(), -1])[kinds]
         of_one = self._grouped(kinds)
         of_one[1][864:896] = -1  # surrogates
         self.kinds = sorted(set(kinds.tolist()) - {-1})

@@ -23,7 +23,7 @@ from .cache import CACHE, takes_cache
 from .length_constraint import LengthConstraintLogitsProcessor
 from .length_guidance import LengthGuidanceLogitsProcessor
 from .length_pair import PairConstraintLogitsProcessor, check_pair, other_limit, units_apart
-from .length_units import UnitTable
+from .length_units import COST, UnitTable
 from .lengths import OPTIONS, Target, as_target, defaults_of, refuse_length, refuse_none
 from .thoughts import ThinkingBudgetLogitsProcessor, Thoughts, thoughts_of
 
@@ -72,9 +72,8 @@ def token_limit(
     model's positions, which also hold a causal model's prompt (`apart`). Raises `ValueError` if these are too few.
     """
     # A word is many tokens in a character decoder; a character is up to four tokens in byte-level BPE.
-    split = 8 if table.states > 3 else 2
-    per_unit: float | None = {"token": 2, "byte": 2, "character": split, "word": 24, "width": split}.get(table.unit)
-    if per_unit is None:  # a cost needs the average units of an entry
+    per_unit: float = {"token": 2, "byte": 2, "word": 24, "zh_word": 24}.get(table.unit, 8 if table.states > 3 else 2)
+    if table.unit in (COST, "arial"):  # a cost needs the average units of an entry
         written = table.weights[min(1, table.states - 1)].clamp(min=0).float()
         per_unit = 8 / float(written.mean())
     room = [math.ceil(per_unit * high) for high in target.high.tolist()]
@@ -200,7 +199,7 @@ def generate_within(
     ids = outputs if isinstance(outputs, torch.Tensor) else outputs.sequences
     produced = table.count(ids[:, prompt:]) if thoughts is None else _answered(thoughts, ids, prompt, target)
     warn_of_cuts(ids, produced, target, _longest(options, before), model.config.pad_token_id)
-    if constraint == "exact":
+    if constraint in ("exact", "min"):
         _warn_of_misses(produced, target, table.unit)
     return outputs
 
@@ -443,8 +442,9 @@ class LengthControlledGeneration:
                 length in the model's unit, and a limit in another unit that holds as well; it needs the argument
                 `tokenizer`, and its constraint is `"max"` by default.
             length_constraint (`str`, *optional*): `"max"`, never longer than `length`; `"exact"`, this length
-                wherever the vocabulary allows it, with a warning where it did not; `None`, unconstrained, the default
-                without a length. See `LengthConstraintLogitsProcessor`.
+                wherever the vocabulary allows it, with a warning where it did not; `"min"`, never shorter, and at most
+                four times as long; `None`, unconstrained, the default without a length. See
+                `LengthConstraintLogitsProcessor`.
             length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window: the model plans
                 for `length`, and an output may end this far from it and nowhere else. Units (4), a share of the length
                 (0.1), a pair of these below and above, `(0, 4)`, or a list with one of these for each example. A
@@ -485,6 +485,8 @@ class LengthControlledGeneration:
             return generate(inputs, **kwargs, length=none)
         requested = refuse_none() if asked.length is None else asked.length
         table = self.unit_table  # not `self.device`, because the first parameter may be offloaded
+        if isinstance(requested, Target) and requested.table is not None:
+            table = requested.table
         if rows is not None and rows.device != table.weights.device:  # a model over several devices
             table = copy.deepcopy(table).to(rows.device)
         many = _number_of(requested)
@@ -494,7 +496,7 @@ class LengthControlledGeneration:
         target = as_target(requested, asked.constraint, asked.tolerance, batch_size, table.weights.device)
         if asked.other is not None:
             target = replace(target, other=other_limit(asked.other, kwargs.get("tokenizer"), table, batch_size))
-        warn_of_range(target.length, getattr(self.config, "trained_lengths", None), table.unit)
+        warn_of_range(target.length, getattr(self.config, "trained_lengths", None), self.unit_table.unit)
         thoughts = thoughts_of(length_from, kwargs.get("tokenizer"), table, thinking_budget)
         kwargs["inputs"] = inputs
         if controlled:

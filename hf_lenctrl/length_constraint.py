@@ -29,7 +29,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
     Args:
         unit_table (`UnitTable`): Units that each entry of the model's vocabulary adds.
         length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`): Units, for all or for each.
-        constraint (`str`, *optional*, defaults to `"max"`): `"max"`, never longer; `"exact"`, this length.
+        constraint (`str`, *optional*, defaults to `"max"`): `"max"`, never longer; `"exact"`, this length; `"min"`,
+            never shorter, and at most four times as long.
         tolerance (`int`, `float`, `tuple` or `list`, *optional*): For `"exact"`, a window around the length, see
             `length_tolerance` of `generate`.
         eos_token_id (`int` or `list[int]`): Ids that end an output.
@@ -83,7 +84,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         unit_table.require_filled()
         self.thoughts = thoughts_of(length_from, tokenizer, unit_table)
         unit_table = unit_table if self.thoughts is None else self.thoughts.table
-        self.table, self.constraint = unit_table, constraint
+        self.table, self.constraint = unit_table, "max" if constraint == "max" else "exact"  # "min" is a window
         rows = len(length) if isinstance(length, torch.Tensor | list) else 1
         target = as_target(length, constraint, tolerance, rows, unit_table.weights.device)
         self.low, self.high = target.low, target.high  # (B,) each
@@ -91,8 +92,8 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         self.max_length, self.prompt_length = max_length, prompt_length
         self.running = RunningCount(unit_table if self.thoughts is None else self.thoughts, prompt_length)
         eos = [eos_token_id] if is_integer(eos_token_id) else torch.as_tensor(eos_token_id).reshape(-1).tolist()
-        self.rules = rules_of(unit_table, tuple(eos), constraint)
-        if constraint == "exact" and max_length is not None:
+        self.rules = rules_of(unit_table, tuple(eos), self.constraint)
+        if self.constraint == "exact" and max_length is not None:
             self._check_room(start_length)
 
     def _check_room(self, start_length: int) -> None:

@@ -9,14 +9,14 @@ import torch
 from transformers.generation import LogitsProcessor
 
 from .length_rules import Rules, rules_of
-from .length_units import LENGTH_UNITS, RunningCount, UnitTable
-from .lengths import LONGEST, as_length_tensor, check_name
+from .length_units import RunningCount, Unit, UnitTable, check_unit
+from .lengths import LONGEST, as_length_tensor
 
 
 _NEVER = LONGEST
 
 
-def units_apart(length, unit: str) -> tuple[Any, tuple[str, Any] | None]:
+def units_apart(length, unit: str | Unit) -> tuple[Any, tuple[str, Any] | None]:
     """
     Split a length in two units, `{"character": 30, "word": 6}`: return the length in `unit`, and the other unit with
     its limit. Any other length is returned with `None`. Raises `ValueError` unless there are two known units, `unit`
@@ -25,7 +25,7 @@ def units_apart(length, unit: str) -> tuple[Any, tuple[str, Any] | None]:
     if not isinstance(length, Mapping):
         return length, None
     for name in length:
-        check_name("unit of a length", name, LENGTH_UNITS)
+        check_unit("unit of a length", name)
     if len(length) != 2 or unit not in length:
         raise ValueError(
             f"a length in several units has two, one of them {unit!r}, got {dict(length)}; "

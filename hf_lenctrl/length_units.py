@@ -1,5 +1,6 @@
 """Units of length: count the units of a text or of a sequence of token ids."""
 
+import importlib
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,33 +8,61 @@ from typing import Any
 import torch
 from torch import nn
 
-from .character_costs import CharacterCost, Columns, columns, count_columns
+from .character_costs import Cost, Unit
 from .lengths import check_name
+from .text_units import UNITS, unit_of
 from .unit_vocabulary import CostVocabulary, UnitVocabulary, entries_of
 
 
-LENGTH_UNITS = ("token", "character", "word", "byte", "width")
-COST = "cost"  # the unit of a table built with a user's function; only this table can count it
+LENGTH_UNITS = ("token", "character", "word", "byte", *UNITS)
+COST = "cost"  # the unit of a table built with a user's unit or function; only this table can count it
 
 _COUNTED: dict = {  # UTF-8 is the default of `str.encode`
     "character": len,
     "word": lambda text: len(text.split()),
     "byte": lambda text: len(text.encode()),
-    "width": count_columns,
 }
-_CODES = (*LENGTH_UNITS, COST)  # a saved table stores the index of its unit in this tuple
+_CODES = (*LENGTH_UNITS[:5], COST, *LENGTH_UNITS[5:])  # a saved table stores the index of its unit in this tuple
 NOT_FILLED = torch.iinfo(torch.int32).min  # weight of an entry before `set_unit_table`
 NO_STATE = 255  # next state of an entry before `set_unit_table`
 
 
-def count_units(text: str, unit: str) -> int:
+def check_unit(option: str, unit, known: Sequence[str] = LENGTH_UNITS) -> None:
+    """Raise `ValueError` unless a unit is one of the `known` names, or a `Unit`."""
+    if not isinstance(unit, Unit):
+        check_name(option, unit, known)
+
+
+def as_unit(unit: str | Unit | Callable[[str], int]) -> str | Unit:
+    """Return a unit: a name or a `Unit` as it is, a function as the cost that it counts."""
+    return unit if isinstance(unit, str | Unit) else Cost(unit)
+
+
+def load_unit(name: str) -> str | Unit:
+    """
+    Return the unit that a command line names: one of `LENGTH_UNITS`, or `"module:name"` of a `Unit` or of a cost in a
+    module that can be imported. Raises `ValueError` for another name.
+    """
+    module, _, attribute = name.partition(":")
+    if not attribute:
+        check_name("unit", name, [*LENGTH_UNITS, "module:name"])
+        return name
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"a unit of your own is module:name, a Unit or a function, got {name!r}: {error}") from error
+    return as_unit(found)
+
+
+def count_units(text: str, unit: str | Unit) -> int:
     """
     Count the units of a decoded text, without special tokens.
 
     Args:
         text (`str`): The text.
-        unit (`str`): `"character"`, Unicode code points; `"word"`, the parts that `str.split()` returns; `"byte"`,
-            bytes of UTF-8; `"width"`, columns of a terminal. Tokens are counted from ids: `UnitTable.count`.
+        unit (`str` or `Unit`): `"character"`, Unicode code points; `"word"`, the parts that `str.split()` returns;
+            `"byte"`, bytes of UTF-8; `"width"`, columns of a terminal; another name in `docs/units.md`, or a unit of
+            your own. Tokens are counted from ids: `UnitTable.count`.
 
     Raises:
         `ValueError`, `ImportError`: for an unknown unit; for `"width"` without the package `wcwidth`.
@@ -42,19 +71,24 @@ def count_units(text: str, unit: str) -> int:
 
     ```python
     >>> from hf_lenctrl.length_units import count_units
-    >>> [count_units("naïve 日本", unit) for unit in ("character", "word", "byte", "width")]
-    [8, 2, 13, 10]
+    >>> [count_units("naïve 日本", unit) for unit in ("character", "word", "byte", "width", "utf16", "zh_word")]
+    [8, 2, 13, 10, 8, 3]
 
     ```
     """
-    check_name("unit of a text", unit, _COUNTED)
-    return _COUNTED[unit](text)
+    check_unit("unit of a text", unit, LENGTH_UNITS[1:])
+    return counter_of(unit)(text)
 
 
-def count_texts(tokenizer, texts: Sequence[str], unit: str, *, target: bool = False) -> list[int]:
+def counter_of(unit: str | Unit) -> Callable[[str], int]:
+    """Return the function that counts a text in a unit, but not in tokens."""
+    return unit.count if isinstance(unit, Unit) else _COUNTED.get(unit) or unit_of(unit).count
+
+
+def count_texts(tokenizer, texts: Sequence[str], unit: str | Unit, *, target: bool = False) -> list[int]:
     """
-    Count the units of each text, in one of `LENGTH_UNITS`. Tokens are those of the source side, or with `target` of
-    the target side, without special tokens.
+    Count the units of each text, in one of `LENGTH_UNITS` or in a `Unit`. Tokens are those of the source side, or with
+    `target` of the target side, without special tokens.
     """
     if unit != "token":
         return [count_units(text, unit) for text in texts]
@@ -127,7 +161,7 @@ class UnitTable(nn.Module):
 
     @classmethod
     def from_tokenizer(
-        cls, tokenizer, unit: str | None = None, *, cost: Callable[[str], int] | None = None
+        cls, tokenizer, unit: str | Unit | None = None, *, cost: Unit | Callable[[str], int] | None = None
     ) -> "UnitTable":
         """
         Build the table of a tokenizer's target vocabulary, and check it against decoded texts.
@@ -140,38 +174,42 @@ class UnitTable(nn.Module):
         Args:
             tokenizer (`PreTrainedTokenizerBase`): The tokenizer; for units other than tokens it must decode byte-level
                 BPE (BART), SentencePiece (Marian, mBART, T5, Pegasus, M2M100, NLLB) or WordPiece (BERT).
-            unit (`str`, *optional*): `"token"`, `"character"`, `"word"`, `"byte"` or `"width"`.
-            cost (`Callable[[str], int]`, *optional*): Instead of a unit, any cost of a text that is the sum of the
-                costs of its characters, integers from 0 to 1000. The table's unit is then `"cost"`.
+            unit (`str` or `Unit`, *optional*): One of `LENGTH_UNITS`, or a unit of your own, as `cost`.
+            cost (`Unit` or `Callable[[str], int]`, *optional*): Instead of a unit, one of your own, or any cost of a
+                text that is the sum of the costs of its characters, integers from 0 to 1024. The table's unit is then
+                `"cost"`.
 
-        If entries split characters (byte-level BPE), a character of `"width"` or of a `cost` counts at its last byte.
+        If entries split characters (byte-level BPE), a character counts at its first byte as a `"character"` and at
+        its last byte in units that are machines over characters: `"width"` and those behind it, and a `cost`.
 
         Raises:
             `TypeError`, `ValueError`: for an unknown unit, a tokenizer whose text is not the sum of its pieces, a cost
                 that does not add up, is not an integer, is below 0, or is 0 for every entry.
             `ImportError`: for `"width"` without the package `wcwidth`.
         """
+        if isinstance(unit, Unit) and cost is None:
+            return cls.from_tokenizer(tokenizer, cost=unit)
         if unit == COST if cost is None else unit not in (None, COST):
             raise ValueError(f"unit='cost' is counted by cost=function, got unit={unit!r} and cost={cost!r}")
         if cost is None:
             check_name("unit", unit, LENGTH_UNITS)
-        unit = unit or COST
+        unit = unit if isinstance(unit, str) else COST
         vocab_size, special = entries_of(tokenizer)
         if unit == "token":
             special.discard(tokenizer.unk_token_id)  # decoding keeps an unknown word
             return cls(unit, torch.tensor([[int(i not in special) for i in range(vocab_size)]]))
         vocabulary = UnitVocabulary(tokenizer, vocab_size, special)
-        if unit not in (COST, "width"):
+        if unit in _COUNTED:
             table = cls(unit, *vocabulary.machine(unit))
             _check(table, vocabulary, _COUNTED[unit])
             return table
-        costs: Columns | CharacterCost = columns() if cost is None else CharacterCost(cost)
-        if isinstance(costs, CharacterCost):
-            costs.check_sum(vocabulary.texts())
-        table = cls(unit, *CostVocabulary(vocabulary, costs).machine())
+        own = unit_of(unit) if cost is None else cost if isinstance(cost, Unit) else Cost(cost)
+        if isinstance(own, Cost):
+            own.check_sum(vocabulary.texts())
+        table = cls(unit, *CostVocabulary(vocabulary, own).machine())
         if not bool((table.weights > 0).any()):
             raise ValueError(f"a {unit} must count something, but every entry of the vocabulary has 0; pass another")
-        _check(table, vocabulary, costs.count)
+        _check(table, vocabulary, own.count)
         return table
 
     def progress(self, ids: torch.Tensor) -> torch.Tensor:
@@ -183,9 +221,9 @@ class UnitTable(nn.Module):
         self.require_filled()
         if self.states == 1:
             return self._progress(ids, torch.zeros_like(ids), shifted=True)
-        if self.unit in ("word", "width", COST):
-            return self._progress(ids, self.states_after(ids))
-        return self._progress(ids, self._started_before(ids).long(), shifted=True)  # only the start differs
+        if self.unit in ("character", "byte"):  # only the start differs
+            return self._progress(ids, self._started_before(ids).long(), shifted=True)
+        return self._progress(ids, self.states_after(ids))
 
     def _progress(self, ids, states, *, shifted: bool = False):
         before = states if shifted else torch.cat([torch.zeros_like(ids[:, :1]), states[:, :-1]], dim=-1)  # (B, T)
@@ -229,13 +267,12 @@ class UnitTable(nn.Module):
             return (started | (following[0, ids] != 0)).long()
         # An entry that adds text sets the state, whatever it was, except for the missing bytes of a character. From
         # any start, three rounds pass on the four bytes of a character. Words also need the bytes of the character
-        # before, which may be white space, and the first byte of this one. Special tokens keep the state.
-        rounds = 1 if count == 3 else 7 if self.unit == "word" else 3
-        if self.unit == "width":  # half a flag depends on all flags before it
-            rounds = ids.shape[1]
-        silent = (following[1, ids] == 1) & (following[2, ids] == 2)  # (B, T)
-        if self.unit in ("width", COST):  # the third state may be after text, and a combining mark keeps it
-            silent &= following[0, ids] == 0
+        # before, which may be white space, and the first byte of this one. Special tokens keep the state. In other
+        # units the state may depend on all of the text, as half a flag does.
+        known_rounds = {"character": 3, "byte": 3, "word": 7}.get(self.unit)
+        rounds = ids.shape[1] if known_rounds is None else 1 if count == 3 else known_rounds
+        # Only a special token keeps the start too: a combining mark may keep the other two states.
+        silent = (following[0, ids] == 0) & (following[1, ids] == 1) & (following[2, ids] == 2)  # (B, T)
         position = torch.arange(ids.shape[1], device=ids.device)
         last = torch.where(silent, 0, position).cummax(-1).values  # (B, T) the last entry with text, up to here
         state = following[1, ids].long()  # (B, T)
@@ -243,7 +280,7 @@ class UnitTable(nn.Module):
             state = state.gather(-1, last)
             before = torch.cat([torch.zeros_like(state[:, :1]), state[:, :-1]], dim=-1)
             known, state = state, following[torch.where(started, before, 0), ids].long()
-            if self.unit == "width" and torch.equal(known, state):
+            if known_rounds is None and torch.equal(known, state):
                 break
         return state
 

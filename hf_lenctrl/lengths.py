@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 OPTIONS = ("length", "length_constraint", "length_tolerance")  # options of a call and of configurations
-LENGTH_CONSTRAINTS = ("max", "exact")
+LENGTH_CONSTRAINTS = ("max", "exact", "min")
+_MOST = 4  # times the length that `"min"` allows, so that a text ends
 LONGEST = 10**7  # no model produces more units; sums stay far from overflow
 
 
@@ -49,7 +50,8 @@ def check_length(length) -> None:
 def check_constraint(constraint) -> None:
     """Raise unless `constraint` is None or one of `LENGTH_CONSTRAINTS`."""
     if constraint not in (None, *LENGTH_CONSTRAINTS):
-        raise ValueError(f"length_constraint must be 'max' (never longer), 'exact' or None, got {constraint!r}")
+        rule = "'max' (never longer), 'exact', 'min' (never shorter) or None"
+        raise ValueError(f"length_constraint must be {rule}, got {constraint!r}")
 
 
 def share_of(length: int, share: float) -> Fraction:
@@ -137,13 +139,13 @@ def units_of(length: int, side: int | float) -> int:
     return side
 
 
-def window_of(lengths: Sequence[int], tolerance) -> tuple[list[int], list[int]]:
+def window_of(lengths: Sequence[int], tolerance, constraint: str | None = "exact") -> tuple[list[int], list[int]]:
     """
     Return the lowest and the highest length of each window, in units. `check_tolerance` must have checked the
     tolerance.
 
     Shares are rounded down: 0.1 of 36 is 3 units, and the window is 33 to 39. A share above 0 is at least one unit. No
-    window goes below 1.
+    window goes below 1. The window of the constraint `"min"` begins at the length, and ends at four times as much.
 
     Example:
 
@@ -154,6 +156,8 @@ def window_of(lengths: Sequence[int], tolerance) -> tuple[list[int], list[int]]:
 
     ```
     """
+    if constraint == "min":
+        return list(lengths), [min(LONGEST - 1, _MOST * n) for n in lengths]
     lowest, highest = [], []
     for n, item in zip(lengths, tolerances_of(tolerance, len(lengths)), strict=True):
         sides = item if isinstance(item, tuple) else (item, item)
@@ -167,14 +171,16 @@ def window_of(lengths: Sequence[int], tolerance) -> tuple[list[int], list[int]]:
 class Target:
     """
     The target of each output of a batch, as `torch.LongTensor` of shape `(batch_size,)`: the planned length, and the
-    lowest and highest length of an `"exact"` output, which equal the length without a window. `other` is the table of
-    another unit, and the limit in this unit, `(batch_size,)`.
+    lowest and highest length of an `"exact"` or `"min"` output, which equal the length without a window. `other` is
+    the table of another unit, and the limit in this unit, `(batch_size,)`. `table` counts the lowest and highest
+    length, if the planned length may be in another unit.
     """
 
     length: torch.Tensor
     low: torch.Tensor
     high: torch.Tensor
     other: tuple[Any, torch.Tensor] | None = None
+    table: Any = None
 
 
 def as_target(length, constraint, tolerance, batch_size: int, device: torch.device) -> Target:
@@ -187,9 +193,9 @@ def as_target(length, constraint, tolerance, batch_size: int, device: torch.devi
     check_constraint(constraint)
     check_tolerance(tolerance, constraint)
     length = as_length_tensor(length, batch_size, device)  # (B,)
-    if tolerance is None:
+    if tolerance is None and constraint != "min":
         return Target(length, length, length)
-    return Target(length, *map(length.new_tensor, window_of(length.tolist(), tolerance)))
+    return Target(length, *map(length.new_tensor, window_of(length.tolist(), tolerance, constraint)))
 
 
 def refuse_length() -> None:

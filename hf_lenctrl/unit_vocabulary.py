@@ -135,7 +135,7 @@ _Pair = tuple[int, int, int]  # a context, and an open character: its missing by
 
 class CostVocabulary:
     """
-    The automaton of a cost that is a sum over characters, see `Columns` and `CharacterCost`.
+    The automaton of a cost that is a sum over characters, see `Unit`.
 
     A character that is split over entries is counted at its last byte. A state has the context and the group of the
     first bytes, an equivalence class with the same continuations. If there are too many groups, only the most frequent
@@ -144,7 +144,7 @@ class CostVocabulary:
 
     Args:
         vocabulary (`UnitVocabulary`): The decoded entries.
-        costs (`Columns` or `CharacterCost`): The cost of each character.
+        costs (`Unit`): The automaton over characters.
     """
 
     def __init__(self, vocabulary: UnitVocabulary, costs: Any):

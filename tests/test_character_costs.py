@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from test_length_units import decode
 
 import hf_lenctrl
+from hf_lenctrl.text_units import unit_of
 
 
 MORSE = {"a": 9, "e": 5, "t": 7, "o": 15, "n": 9, "i": 7, "s": 9, " ": 4}  # dots of time, with the pause after
@@ -66,7 +67,7 @@ texts = st.lists(
 @example(text="क\u094d\u200d\u0937\u093f👩\u200d👧\ufe0f")
 def test_the_machine_has_learned_wcswidth(text):
     """Character by character: the same columns, but more where one makes the text narrower."""
-    machine = hf_lenctrl.character_costs.columns()
+    machine = unit_of("width")
     context = columns = 0
     every_one_may_be_written = True
     for character in text:
@@ -81,7 +82,7 @@ def test_the_machine_has_learned_wcswidth(text):
 
 def test_without_wcwidth_only_the_width_is_refused(monkeypatch, tokenizers_of_every_kind):
     monkeypatch.setattr(hf_lenctrl.character_costs, "wcswidth", None)
-    hf_lenctrl.character_costs.columns.cache_clear()
+    unit_of.cache_clear()
     for call in (
         lambda: hf_lenctrl.count_units("a", "width"),
         lambda: hf_lenctrl.UnitTable.from_tokenizer(tokenizers_of_every_kind["bert"], "width"),
@@ -89,7 +90,7 @@ def test_without_wcwidth_only_the_width_is_refused(monkeypatch, tokenizers_of_ev
         with pytest.raises(ImportError, match="'width' counts with the package wcwidth; pip install wcwidth"):
             call()
     assert hf_lenctrl.UnitTable.from_tokenizer(tokenizers_of_every_kind["bert"], "character").states > 0
-    hf_lenctrl.character_costs.columns.cache_clear()
+    unit_of.cache_clear()
 
 
 @pytest.mark.parametrize(("kind", "piece"), [("bart", "Ā"), ("byte fallback", "<0x00>")])
@@ -206,8 +207,8 @@ def test_a_cost_may_know_no_more_than_the_characters_of_the_vocabulary(shared_to
     [
         ({"cost": lambda text: len(text) * 0.5}, r"whole number, but cost\(''\) is 0\.0"),
         ({"cost": lambda text: bool(text)}, "whole number, but .* is False"),
-        ({"cost": lambda text: -len(text)}, r"must cost 0 to 1000, a whole number, but cost\('.'\) is -1"),
-        ({"cost": lambda text: 5000 * len(text)}, "must cost 0 to 1000, .* is 5000"),
+        ({"cost": lambda text: -len(text)}, r"must cost 0 to 1024, a whole number, but cost\('.'\) is -1"),
+        ({"cost": lambda text: 5000 * len(text)}, "must cost 0 to 1024, .* is 5000"),
         ({"cost": lambda text: 1 + len(text)}, r"no characters must cost 0, but cost\(''\) is 1"),
         ({"cost": lambda text: 0}, "a cost must count something"),
         ({"cost": lambda text: len(set(text))}, "must add up over characters, but cost"),

@@ -40,7 +40,7 @@ from hf_lenctrl.commands.recipes import find_recipe
 
 DOCS = ROOT / "docs"
 # in the order in which a reader makes what the later ones use; results/ is a record of measurements
-ORDER = ["train", "finetune", "quickstart", "generate", "units", "causal", "decoding", "predict", "evaluate"]
+ORDER = ["train", "finetune", "quickstart", "generate", "units", "limits", "causal", "decoding", "predict", "evaluate"]
 ORDER += ["share", "serve"]
 ORDER += ["onnx", "methods", "subtitles", "strings", "service", "vllm", "continuous_batching", "ray", "json"]
 ORDER += ["architecture", "index", "which", "faq", "fit", "thinking", "families", "commands"]

@@ -173,7 +173,7 @@ def test_an_end_is_as_likely_as_its_last_mark_beside_the_likeliest_entry(rewrite
     [
         ({"length": 0}, ValueError, "length must be at least 1"),
         ({"length": [4, 5]}, ValueError, "for each of the 1 texts"),
-        ({"constraint": None}, ValueError, "pass constraint='max' or 'exact'"),
+        ({"constraint": None}, ValueError, "pass constraint='max', 'exact' or 'min'"),
         ({"tolerance": 3}, ValueError, "window around an exact length"),
         ({"candidates": "Short."}, ValueError, "a list of texts for each"),
         ({"unit": "pixel"}, ValueError, "unit of a text"),

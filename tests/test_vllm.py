@@ -208,7 +208,7 @@ REFUSED = {
     "a length goes without ignore_eos, which may end or continue a text, got True": {"ignore_eos": True},
     "a length goes without stop, which may end or continue a text, got ['.']": {"stop": "."},
     "a length goes without stop_token_ids, which may end or continue a text, got [7]": {"stop_token_ids": [7]},
-    "exactly 9 tokens need 10 with EOS, got max_tokens=9; pass max_tokens=10": {"max_tokens": 9},
+    "9 tokens need 10 with EOS, got max_tokens=9; pass max_tokens=10": {"max_tokens": 9},
 }
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
@@ -16,8 +17,8 @@ from transformers.hf_argparser import string_to_bool
 from ..configuration_lenctrl import LENGTH_ENCODING_NAMES
 from ..evaluation.metrics import ROUGE_UNITS
 from ..length_tokens import LENGTH_TOKEN_KINDS
-from ..length_units import LENGTH_UNITS
-from ..lengths import check_length, check_tolerance, parse_tolerance
+from ..length_units import LENGTH_UNITS, load_unit
+from ..lengths import LENGTH_CONSTRAINTS, check_length, check_tolerance, parse_tolerance
 from ..training.model_card import TASKS
 from .recipes import did_you_mean, find_recipe, model_name
 
@@ -27,6 +28,18 @@ MODELS = """model_name_or_path base_model tokenizer_name_or_path encoder_name_or
     length_predictor adapter""".split()
 FAMILIES = ["marian", "bart"]  # families of new models; lab/reproduce/baselines adds to both
 ENCODINGS = list(LENGTH_ENCODING_NAMES)
+UNIT_HELP = f"{', '.join(LENGTH_UNITS)}, or your own, module:name"
+
+
+def unit_name(value: str) -> str:
+    """Check the name of a unit, and return it. A module of your own may be in the current folder."""
+    if ":" in value and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        load_unit(value)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return value
 
 
 def option(default: Any, help: str, choices: Iterable | None = None) -> Any:
@@ -53,7 +66,7 @@ class ModelArguments:
     base_model: str | None = option(None, "Plain encoder-decoder (BART, Marian, NLLB, T5, LED) to add length control")
     source_language: str | None = option(None, "Language code of a multilingual tokenizer")
     target_language: str | None = option(None, "Language code of the outputs")
-    length_constraint: str | None = option(None, "Default constraint of the trained model", ["max", "exact"])
+    length_constraint: str | None = option(None, "Default constraint of the trained model", list(LENGTH_CONSTRAINTS))
     length_tolerance: list[str] = option([], "Window of 'exact': units (4), a share (0.1), or two, below and above")
     family: str = option("marian", "Family of a new model", FAMILIES)
     length_encoding: str = option("ldpe", "How the decoder is given the length; none for the plain model", ENCODINGS)

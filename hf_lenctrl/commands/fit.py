@@ -9,6 +9,7 @@ rewords the text. No text is cut. Each line of the output holds a row of the inp
 command, repeat it.
 """
 
+import argparse
 import hashlib
 import sys
 from collections import Counter
@@ -18,9 +19,10 @@ from typing import Any
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
 from ..inference.fit import INSTRUCTION, fit
-from ..length_units import LENGTH_UNITS
+from ..inference.presets import PRESETS
+from ..length_units import load_unit
 from ..lengths import LENGTH_CONSTRAINTS
-from .arguments import CommandParser
+from .arguments import UNIT_HELP, CommandParser, unit_name
 from .identity import identity
 from .locking import locked
 from .output_file import OutputFile
@@ -32,6 +34,13 @@ ADDED = ("origin", "score", "fault")
 BLOCK = 64  # a killed command loses at most this many texts
 
 
+def limit(value: str) -> int | str:
+    """Parse `--length`: a number of units, or the name of a limit."""
+    if value not in PRESETS and not value.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be an integer or one of {', '.join(PRESETS)}, got {value!r}")
+    return value if value in PRESETS else int(value)
+
+
 def make_parser() -> CommandParser:
     """Return the parser of the options."""
     parser = CommandParser(description=__doc__)
@@ -39,10 +48,10 @@ def make_parser() -> CommandParser:
     add("--input_file", required=True, help="texts: txt, json, jsonl, csv (.gz too), parquet")
     add("--output_file", required=True, help="JSON lines")
     lengths = parser.add_mutually_exclusive_group(required=True)
-    lengths.add_argument("--length", type=int, help="units that every text may have")
+    lengths.add_argument("--length", type=limit, help="units that every text may have, or a limit's name, bluesky")
     lengths.add_argument("--length_column", help="column of the length of each text")
-    add("--length_unit", choices=LENGTH_UNITS, help="the model's, or characters")
-    add("--length_constraint", choices=LENGTH_CONSTRAINTS, default="max", help="never longer, or exactly so long")
+    add("--length_unit", type=unit_name, metavar="UNIT", help=f"the model's, or characters, or {UNIT_HELP}")
+    add("--length_constraint", choices=LENGTH_CONSTRAINTS, default="max", help="never longer, exact, never shorter")
     parser.add_window("window around an exact length: units (4), a share (0.1), or two of them, below and above")
     add("--model", type=model_name, help="folder or Hub name of a model that rewords; without it, candidates alone")
     add("--instruction", default=INSTRUCTION, help="system message, for a model with a chat template")
@@ -65,7 +74,8 @@ def candidates_of(rows: Rows, column: str | None) -> list[list[str]]:
 
 def write(requests: list[Request], candidates: list[list[str]], args: Any, file: OutputFile) -> None:
     """Fit the texts that the file does not hold yet, block by block."""
-    options: dict[str, Any] = {"unit": args.length_unit, "constraint": args.length_constraint}
+    unit = None if args.length_unit is None else load_unit(args.length_unit)
+    options: dict[str, Any] = {"unit": unit, "constraint": args.length_constraint}
     options |= {"tolerance": args.length_tolerance, "instruction": args.instruction}
     if args.model is not None:
         from transformers import pipeline
@@ -77,7 +87,7 @@ def write(requests: list[Request], candidates: list[list[str]], args: Any, file:
     for start in tqdm(range(done, len(requests), BLOCK), desc="Fitting", unit="block"):
         block = slice(start, start + BLOCK)
         sources = [request.source for request in requests[block]]
-        lengths = [args.length or request.length for request in requests[block]]
+        lengths = args.length or [request.length for request in requests[block]]
         lines = []
         for request, fitted in zip(
             requests[block], fit(sources, lengths, candidates=candidates[block], **options), strict=True

@@ -28,10 +28,11 @@ from transformers import PreTrainedConfig
 
 import hf_lenctrl
 
+from ..inference.presets import PRESETS
 from ..inference.sources import length_or_range
-from ..length_units import LENGTH_UNITS
+from ..length_units import LENGTH_UNITS, load_unit
 from ..lengths import LENGTH_CONSTRAINTS, window_in
-from .arguments import CommandParser
+from .arguments import UNIT_HELP, CommandParser, unit_name
 from .identity import identity
 from .locking import locked
 from .output_file import OutputFile, encoded, write_whole
@@ -53,14 +54,15 @@ OWN = """model base_model input_file output_file overwrite length length_column 
 
 
 def length_source(value: str) -> int | tuple | str:
-    """Parse a value of `--length`: a number of units, a range, or the source of the lengths, such as `predict`."""
-    if value in ("predict", "source", "reference"):
+    """Parse a value of `--length`: a number of units, a range, a limit's name, or the lengths' source as `predict`."""
+    if value in ("predict", "source", "reference", *PRESETS):
         return value
     try:
         return length_or_range(value)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"must be an integer of at least 1, a range as 30-42, 'predict', 'source' or 'reference', got {value!r}"
+            f"must be an integer of at least 1, a range as 30-42, 'predict', 'source', 'reference' or a limit of "
+            f"{', '.join(PRESETS)}, got {value!r}"
         ) from None
 
 
@@ -88,15 +90,15 @@ def make_parser() -> CommandParser:
         "--length",
         type=length_source,
         nargs="+",
-        help="units of every output, or a range, 30-42; several for an output at each; or 'predict' by a length "
-        "predictor, 'source' or 'reference' for as many as these have",
+        help="units of every output, or a range, 30-42; several for an output at each; or a limit by its name, as "
+        "bluesky; or 'predict' by a length predictor, 'source' or 'reference' for as many as these have",
     )
     lengths.add_argument("--length_column", help="column that holds the length or the range of each text")
     lengths.add_argument("--length_ratio", type=float, nargs="+", help="times the source's length; two are a range")
     add("--predictor", type=model_name, help="length predictor for --length predict; defaults to the model's own")
     add("--reference_column", help="column of the references for --length reference")
-    add("--length_unit", choices=LENGTH_UNITS, help="unit of a constraint on a plain model; others know theirs")
-    add("--length_constraint", choices=LENGTH_CONSTRAINTS, help="never longer, or exactly so long")
+    add("--length_unit", type=unit_name, metavar="UNIT", help=f"the model's, or {UNIT_HELP}")
+    add("--length_constraint", choices=LENGTH_CONSTRAINTS, help="never longer, exactly so long, or never shorter")
     parser.add_window("window around an exact length: units (4), a share (0.1), or two of them, below and above")
     add("--min_score", type=float, help="texts under it go into <output_file>.low.jsonl too, for a person to read")
     add("--num_return_sequences", type=int, default=1, help="outputs for each text, the best first")
@@ -163,6 +165,8 @@ def models_of(args: argparse.Namespace) -> dict[str, Any]:
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options of the pipeline; a missing option leaves the model's default."""
     options = {name: value for name, value in vars(args).items() if name not in OWN and value is not None}
+    if args.length_unit is not None:
+        options["length_unit"] = load_unit(args.length_unit)
     if args.length_ratio is not None:
         options["length_ratio"] = tuple(args.length_ratio) if len(args.length_ratio) > 1 else args.length_ratio[0]
     if args.do_sample:

@@ -11,7 +11,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 )
 from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
 
-from ..length_units import UnitTable
+from ..length_units import Unit, UnitTable, load_unit
 from ..lengths import is_integer
 from .requests import FIELDS, Asked, Counter, Point, Row, mask
 
@@ -24,7 +24,8 @@ def add_length_constraint(manager: ContinuousBatchingManager, tokenizer, length_
         manager (`ContinuousBatchingManager`): The result of `model.init_continuous_batching(...)`, before it starts.
         tokenizer: The model's tokenizer.
         length_units (`Sequence[str]`, *optional*): Units whose tables are built now, which takes seconds; the table
-            of another unit is built at the first request in it, and all requests wait for it.
+            of another unit is built at the first request in it, and all requests wait for it. `"module:name"` is a
+            unit of your own; a request names it in the same way.
 
     Raises:
         `ValueError`: for a manager that has started, that runs ahead of its tokens or replays its steps, or that has
@@ -53,8 +54,8 @@ def add_length_constraint(manager: ContinuousBatchingManager, tokenizer, length_
             "generation_config that has one"
         )
     constraint = LengthConstraint(tokenizer, model.config.get_text_config().vocab_size, eos, model.device)
-    for unit in length_units:
-        constraint.count(unit)
+    for name in length_units:
+        constraint.count(name, load_unit(name))
     manager.logit_processor = _Processors(constraint, manager.logit_processor)
 
 
@@ -78,11 +79,11 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
         self.rows: list[Row] = []
         self.points: dict[str, Point] = {}  # request of the last step -> its text so far
 
-    def count(self, unit: str) -> None:
-        """Build the table of a unit; raise `ValueError` if the tokenizer cannot count the unit."""
-        if unit not in self.counters:
-            table = UnitTable.from_tokenizer(self.tokenizer, unit).padded(self.vocab_size)
-            self.counters[unit] = Counter(table, self.device)
+    def count(self, name: str, unit: str | Unit | None = None) -> None:
+        """Build the table of a unit, by default of this name; raise `ValueError` if it cannot be counted."""
+        if name not in self.counters:
+            table = UnitTable.from_tokenizer(self.tokenizer, unit or name).padded(self.vocab_size)
+            self.counters[name] = Counter(table, self.device)
 
     def check(self, kwargs: dict) -> None:
         """Raise `ValueError` for an invalid length, a unit that cannot be counted, or a marker of thoughts."""

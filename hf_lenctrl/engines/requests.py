@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from ..inference.presets import limit_of
 from ..length_constraint import LengthConstraintLogitsProcessor
 from ..length_units import LENGTH_UNITS, UnitTable
 from ..lengths import LENGTH_CONSTRAINTS, check_length, check_name, check_tolerance, window_of
@@ -41,9 +42,10 @@ class Asked:
         Return the requested length from the arguments of a request; `None` if they name no length.
 
         Args:
-            extra_args (`dict`, *optional*): With `length` (`int`) and, where they are not the default,
-                `length_unit` (`"token"`), `length_constraint` (`"max"`) and `length_tolerance`: units, a share, or a
-                list of two, below and above; for a thinking model `length_from`, a text or ids, and `thinking_budget`.
+            extra_args (`dict`, *optional*): With `length` (`int`, or the name of a limit) and, where they are not the
+                default, `length_unit` (`"token"`, or `"module:name"` of a unit that the server has loaded),
+                `length_constraint` (`"max"`) and `length_tolerance`: units, a share, or a list of two, below and
+                above; for a thinking model `length_from`, a text or ids, and `thinking_budget`.
 
         Raises:
             `ValueError`: for an invalid length, unit, constraint, tolerance, marker or budget, or without a length.
@@ -53,18 +55,20 @@ class Asked:
             return None
         if "length" not in given:
             raise ValueError(f"{next(iter(given))} goes with a length, got {given}; {CALL}")
-        length, unit = given["length"], given.get("length_unit", "token")
         constraint, tolerance = given.get("length_constraint", "max"), given.get("length_tolerance")
         try:
+            length, unit = limit_of(given["length"], given.get("length_unit"))
+            unit = unit or "token"
             check_length(length)
-            check_name("length_unit", unit, LENGTH_UNITS)
+            if ":" not in unit:  # a unit of the server's own
+                check_name("length_unit", unit, LENGTH_UNITS)
             check_name("length_constraint", constraint, LENGTH_CONSTRAINTS)
             tolerance = tuple(tolerance) if isinstance(tolerance, list) else tolerance
             check_tolerance(tolerance, constraint)
             check_thinking(given.get("length_from"), given.get("thinking_budget"))
         except (TypeError, ValueError) as error:
             raise ValueError(f"{error}; {CALL}") from error
-        ends = ([length], [length]) if tolerance is None else window_of([length], tolerance)
+        ends = window_of([length], tolerance or 0, constraint)
         marker = given.get("length_from")
         marker = tuple(marker) if isinstance(marker, list) else marker
         return cls(unit, constraint, ends[0][0], ends[1][0], marker, given.get("thinking_budget"))

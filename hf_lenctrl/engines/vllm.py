@@ -14,7 +14,7 @@ from vllm.v1.sample.logits_processor import LogitsProcessor as V1LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor, LogitsProcRequestState
 
-from ..length_units import UnitTable
+from ..length_units import UnitTable, load_unit
 from ..thoughts import marker_of
 from .requests import Asked, Counter, Point, Row, mask
 
@@ -56,8 +56,10 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
         self.requests: dict[int, Request] = {}  # slot of V2, or row of V1 -> request
         self.counters: dict[Any, Counter | None] = {}  # `Asked.counted` -> counter
         config = vllm_config.additional_config
-        for unit in config.get("length_units", []) if isinstance(config, dict) else []:
-            self.counters[unit] = self._count(unit)
+        names = config.get("length_units", []) if isinstance(config, dict) else []
+        self.units = {name: load_unit(name) for name in names}  # a request cannot name another module
+        for name in names:
+            self.counters[name] = self._count(name)
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
@@ -66,21 +68,22 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
         if asked is None:
             return
         breaks = ["ignore_eos", "structured_outputs", "thinking_token_budget"]
-        breaks += ["stop", "stop_token_ids"] if asked.constraint == "exact" else []
+        breaks += ["stop", "stop_token_ids"] if asked.constraint != "max" else []
         for name in breaks:
             if (value := getattr(params, name, None)) not in (None, False, []):
                 raise ValueError(f"a length goes without {name}, which may end or continue a text, got {value!r}")
         least = asked.low + 1
-        if (asked.unit, asked.constraint) == ("token", "exact") and params.max_tokens and params.max_tokens < least:
+        if asked.unit == "token" and asked.constraint != "max" and params.max_tokens and params.max_tokens < least:
             raise ValueError(
-                f"exactly {asked.low} tokens need {least} with EOS, got max_tokens={params.max_tokens}; pass "
+                f"{asked.low} tokens need {least} with EOS, got max_tokens={params.max_tokens}; pass "
                 f"max_tokens={least}"
             )
 
     def _count(self, unit: str, length_from: str | tuple[int, ...] | None = None) -> Counter:
         tokenizer = cached_tokenizer_from_config(self.model_config)
         marker = None if length_from is None else marker_of(length_from, tokenizer)
-        return Counter(UnitTable.from_tokenizer(tokenizer, unit).padded(self.vocab_size), self.device, marker)
+        table = UnitTable.from_tokenizer(tokenizer, self.units.get(unit, unit))
+        return Counter(table.padded(self.vocab_size), self.device, marker)
 
     def _request(self, params: SamplingParams) -> Request | None:
         asked = Asked.of(params.extra_args)

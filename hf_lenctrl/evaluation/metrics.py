@@ -371,7 +371,7 @@ def lead(source: str, length: int, unit: str, tokenizer=None) -> str:
         return " ".join(source.split()[:length])
     if unit == "byte":
         return source.encode("utf-8")[:length].decode("utf-8", errors="ignore")
-    if unit == "width":
+    if unit != "token":
         return next(cut for n in range(len(source), -1, -1) if count_units(cut := source[:n], unit) <= length)
     # the tokens of outputs are counted in the same way
     ids = tokenizer(text_target=source, add_special_tokens=False)["input_ids"]

@@ -64,7 +64,7 @@ class Single:
         return [
             Job(request, planned, request.low, request.high)
             for request in requests
-            for planned in request.planned or [None]
+            for planned in (map(request.plan, request.planned) if request.planned else [None])
         ]
 
     def stages(self, jobs: list[Job], requests: Sequence[Request]) -> Iterator[list[Job]]:
@@ -168,7 +168,8 @@ class Choice(Single):
     def _planned(self, request: Request) -> list[Job]:
         """Return the jobs of a request with a planned length."""
         count = self._count(request)
-        return [Job(request, length, request.low, request.high, count) for length in self._lengths(request)]
+        planned = map(request.plan, self._lengths(request))
+        return [Job(request, length, request.low, request.high, count) for length in planned]
 
     def stages(self, jobs: list[Job], requests: Sequence[Request]) -> Iterator[list[Job]]:
         """

@@ -7,7 +7,7 @@ import torch
 from transformers.generation import BaseStreamer, LogitsProcessor
 
 from ..length_rules import rules_of
-from ..length_units import COST, RunningCount, UnitTable
+from ..length_units import COST, RunningCount, Unit, UnitTable
 from ..lengths import check_name
 from .sentences import finished, goes_on, last_sentence_end, pieces_of, settled
 
@@ -18,7 +18,7 @@ FINISHES = ("sentence", "word")
 _MARK_SHARE = math.log(0.05)
 
 
-def check_finish(finish: str | None, constraint: str | None, unit: str) -> None:
+def check_finish(finish: str | None, constraint: str | None, unit: str | Unit) -> None:
     """Raise `ValueError` for an unknown finish, for a finish without the constraint `"max"`, or with a cost."""
     if finish is None:
         return

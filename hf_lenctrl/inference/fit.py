@@ -10,8 +10,9 @@ from typing import Any, Literal, overload
 
 from transformers import pipeline
 
-from ..length_units import check_sources, count_texts
+from ..length_units import as_unit, check_sources, count_texts
 from ..lengths import check_constraint, check_counts, check_length, check_tolerance, window_of
+from .presets import limit_of
 from .ranking import endings, similarity
 from .sentences import ends, sentence_ends
 
@@ -118,10 +119,10 @@ def fit(texts, length, *, candidates: Candidates | None = None, attempts: int = 
 
     Args:
         texts (`str` or `list[str]`): Sources.
-        length (`int` or `list[int]`): Units, for all texts or for each.
-        unit (`str`, *optional*): `"character"`, `"word"`, `"byte"` or `"width"`; defaults to the model's, or
-            characters.
-        constraint (`str`, *optional*, defaults to `"max"`): `"max"`, or `"exact"` with a `tolerance`.
+        length (`int`, `list[int]` or `str`): Units, for all texts or for each; or the name of a limit, `"bluesky"`.
+        unit (`str`, `Unit` or function, *optional*): A name, as `"character"`, or a unit of your own; defaults to the
+            model's, or characters.
+        constraint (`str`, *optional*, defaults to `"max"`): `"max"`, `"exact"` with a `tolerance`, or `"min"`.
         tolerance (`int`, `float` or `tuple`, *optional*): With `"exact"`, a window, as `length_tolerance` of
             `generate`.
         candidates (`list` or function, *optional*): Other texts of the same meaning: a list for a single text, a list
@@ -185,7 +186,7 @@ class _Job:
         *,
         candidates,
         attempts: int,
-        unit: str | None = None,
+        unit: Any = None,
         constraint: str = "max",
         tolerance=None,
         model=None,
@@ -196,7 +197,7 @@ class _Job:
         check_sources(sources)
         check_counts(attempts=attempts)
         if constraint is None:
-            raise ValueError("fit keeps a limit, got constraint=None; pass constraint='max' or 'exact'")
+            raise ValueError("fit keeps a limit, got constraint=None; pass constraint='max', 'exact' or 'min'")
         check_constraint(constraint)
         check_tolerance(tolerance, constraint)
         self.pipe: Any = model
@@ -204,13 +205,15 @@ class _Job:
             self.pipe = pipeline("length-controlled-generation", model=str(model))  # type: ignore[call-overload]
         self.constraint, self.tolerance, self.instruction = constraint, tolerance, instruction
         own = getattr(getattr(getattr(self.pipe, "model", None), "config", None), "length_unit", None)
-        self.unit = unit or own or "character"
+        length, unit = limit_of(length, unit)
+        self.unit = as_unit(unit or own or "character")
         lengths = list(length) if isinstance(length, list | tuple) else [length] * len(sources)
         if len(lengths) != len(sources):
             raise ValueError(f"length must be one integer or one for each of the {len(sources)} texts, got {length}")
         for n in lengths:
             check_length(n)
-        lows, highs = ([0] * len(lengths), lengths) if constraint == "max" else window_of(lengths, tolerance or 0)
+        lows, highs = window_of(lengths, tolerance or 0, constraint)
+        lows = [0] * len(lengths) if constraint == "max" else lows
         self.requests = [_Request(*row) for row in zip(sources, lengths, lows, highs, strict=True)]
         for request in self.requests:
             self.add(request, [request.source], "source")
@@ -344,7 +347,7 @@ class _Job:
 
     def results(self) -> Any:
         """Return the results: the best text of each request."""
-        results = [_best(request, self.unit) for request in self.requests]
+        results = [_best(request, str(self.unit)) for request in self.requests]
         return results[0] if self.single else results
 
 

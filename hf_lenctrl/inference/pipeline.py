@@ -13,7 +13,7 @@ from ..cache import CACHE, read_once
 from ..conversion import LoadedModel, PipelineModel, check_tokenizer
 from ..generation import encode_once, eos_of, generate_for, prompt_of, rows_of_each
 from ..length_tokens import LengthTokens
-from ..length_units import COST, UnitTable, check_sources, count_texts
+from ..length_units import COST, Unit, UnitTable, check_sources, count_texts
 from ..lengths import Target
 from ..shards import check_shards
 from ..thoughts import Thoughts, thoughts_of
@@ -47,9 +47,10 @@ class LengthControlledGenerationPipeline(Pipeline):
             output, of any length within; a model that does not choose takes the candidate with the highest mean
             log-probability of a token at the candidate's own length. `"predict"` uses a length predictor (Oka et al.
             2020), `"source"` the source's length (Lakew et al. 2019), `"reference"` that of `references`, the best
-            case. Defaults to the model's; `None` switches that off. A dictionary of two units, `{"character": 30,
-            "word": 6}`, has a length in the model's unit (or the first), and a limit in another unit, an `int` or a
-            list with one for each text; both are kept, by default by `"max"`.
+            case; a name in `inference.presets.PRESETS`, such as `"bluesky"`, is this limit, in its unit. Defaults to
+            the model's; `None` switches that off. A dictionary of two units, `{"character": 30, "word": 6}`, has a
+            length in the model's unit (or the first), and a limit in another unit, an `int` or a list with one for
+            each text; both are kept, by default by `"max"`.
         predictor (`str` or `tuple`, *optional*): Path or Hub name of a `LengthPredictor`, or the model and its
             tokenizer; defaults to the one that the model's configuration names.
         truncation (`bool`, *optional*, defaults to `False`): Predict the length for a text that is too long for the
@@ -57,8 +58,9 @@ class LengthControlledGenerationPipeline(Pipeline):
         references (`list[str]`, *optional*): One for each source, for `length="reference"`.
         length_ratio (`float` or `tuple`, *optional*): Instead of a length, this many times the source's, rounded, at
             least 1; or a range of ratios, `(0.9, 1.1)`, rounded so that no range goes beyond it.
-        length_unit (`str`, *optional*): Defaults to the model's; a length-controlled model has no other.
-        length_constraint (`str`, *optional*): `"max"`, `"exact"` or `None`; defaults to the model's.
+        length_unit (`str`, `Unit` or function, *optional*): The unit of the length, a name or your own; defaults to
+            the model's. A length-controlled model plans in its own unit, by the ratio of both units in the source.
+        length_constraint (`str`, *optional*): `"max"`, `"exact"`, `"min"` or `None`; defaults to the model's.
         length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window around the length,
             see `LengthControlledGeneration.generate`; a list holds one for each text. A call without a constraint has
             the model's.
@@ -103,8 +105,8 @@ class LengthControlledGenerationPipeline(Pipeline):
 
     Raises:
         `TypeError`, `ValueError`: for inputs that are not texts or are empty, a missing or invalid length (below 1 or
-            not an integer), both `length` and `length_ratio`, a unit the checkpoint has no table for, a plain model
-            without a constraint, and a predictor that is missing or has another unit.
+            not an integer), both `length` and `length_ratio`, another unit for a model that plans in a cost, a plain
+            model without a constraint, and a predictor that is missing or has another unit.
     """
 
     model: Any
@@ -125,6 +127,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         self._predictors = Predictors(self.model, {**loaded.hub_options, **given})
         tokens = getattr(self.model.config, "length_tokens", None)
         self._length_tokens = None if tokens is None else LengthTokens(**tokens)
+        self._tables: dict[tuple[str | Unit, int], UnitTable] = {}  # of other units than the model's
         self._controlled = getattr(self.model.config, "length_controlled", False)
         self._causal = not self.model.config.is_encoder_decoder
         if self._causal and self.tokenizer.pad_token is None:  # like the text-generation pipeline of transformers
@@ -191,12 +194,16 @@ class LengthControlledGenerationPipeline(Pipeline):
             ]
         return results[0] if is_single(inputs) else results
 
-    def _unit_table(self, unit: str) -> UnitTable:
+    def _unit_table(self, unit: str | Unit) -> UnitTable:
         own = getattr(self.model, "unit_table", None)
         if own is not None and own.unit == unit:
             return own
-        table = UnitTable.from_tokenizer(self.tokenizer, unit)
-        return table.padded(self.model.get_output_embeddings().weight.shape[0]).to(self.device)
+        size = self.model.get_output_embeddings().weight.shape[0]
+        if (unit, size) not in self._tables:
+            if len(self._tables) == 8:
+                self._tables.clear()  # a caller may pass a new function in each call
+            self._tables[unit, size] = UnitTable.from_tokenizer(self.tokenizer, unit).padded(size)
+        return self._tables[unit, size].to(self.device)
 
     def _sizes(self, prompts: Sequence[Prompt]) -> dict[int, int]:
         """Return the tokens of each source."""
@@ -229,7 +236,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         """Add the window and the score to each output, and treat outputs of a low score, in place."""
         several = [result if isinstance(result, list) else [result] for result in results]
         outputs = [(request, out) for request, own in zip(requests, several, strict=True) for out in own]
-        if call.length_constraint == "exact" and not call.ranged:
+        if call.length_constraint in ("exact", "min") and not call.ranged:
             for request, out in outputs:
                 out |= {"window": (request.low, request.high)} if request.low < request.high else {}
         is_optional = getattr(self.model.config, "length_optional", False) and call.length_from is None
@@ -326,13 +333,14 @@ class LengthControlledGenerationPipeline(Pipeline):
         # the choice ranks such texts low, and thoughts are free
         if call.length_constraint not in (None, "max") and not call.choose and call.length_from is None:
             arguments["logits_processor"] = [*(arguments.get("logits_processor") or []), self._mark_runs]
-        target = target_of(jobs, call.length_constraint, table.weights.device, other)
+        target = target_of(jobs, call.length_constraint, table, other)
         found = generate_for(self.model, table, target, call.length_constraint, arguments)
         ids = found if isinstance(found, torch.Tensor) else found.sequences
         scores, token_scores = getattr(found, "sequences_scores", None), None
         if plan.scores_tokens:
+            own = self.model.unit_table if self._controlled else table  # the model plans in it
             token_scores = token_log_probabilities(
-                self.model, table, ids, inputs, self._causal * prompt, controlled=self._controlled
+                self.model, own, ids, inputs, self._causal * prompt, controlled=self._controlled
             )
         counts, others = None, None
         if table.unit in ("token", COST):  # a text does not show these units, only its ids
@@ -369,7 +377,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         process = FinishLogitsProcessor(self.tokenizer, table, limits, str(call.finish), **options)
         arguments["logits_processor"] = [*(arguments.get("logits_processor") or []), process]
         if arguments.get("streamer") is not None:
-            enough = self._enough(jobs[0], table.unit)
+            enough = self._enough(jobs[0], call.unit)
             arguments["streamer"] = HeldStreamer(arguments["streamer"], self.tokenizer, process, enough)
         return process
 
@@ -379,7 +387,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         written = [[i for i in own if i not in ends] for own in ids[:, prompt:].tolist()]
         return [thoughts.marker.split(own, over) for own, over in zip(written, closed, strict=True)]
 
-    def _enough(self, job: Job, unit: str) -> Callable[[str], bool]:
+    def _enough(self, job: Job, unit: str | Unit) -> Callable[[str], bool]:
         """Return a function that says whether a text has at least half the length of a job."""
         return lambda text: count_texts(self.tokenizer, [text], unit, target=True)[0] >= job.high / 2
 
@@ -395,8 +403,8 @@ class LengthControlledGenerationPipeline(Pipeline):
             texts = [answer or "" for _, answer in answers]
         counts = count_texts(self.tokenizer, texts, unit) if outputs["counts"] is None else outputs["counts"].tolist()
         others = outputs["others"]
-        if others is None and other is not None:
-            others = count_texts(self.tokenizer, texts, other.unit)
+        if others is None and call.other is not None:
+            others = count_texts(self.tokenizer, texts, call.other[0])
         written, copies = [], len(texts) // len(jobs)
         for k, text in enumerate(texts):
             job, out = jobs[k // copies], {"generated_text": text, "length": counts[k]}
@@ -409,25 +417,24 @@ class LengthControlledGenerationPipeline(Pipeline):
                 if out["generated_text"] != text:  # encoding the text again may give more tokens than were generated
                     again = count_texts(self.tokenizer, [out["generated_text"]], unit, target=True)[0]
                     out["length"] = min(out["length"], again)
-            out |= {"requested_length": job.request.requested, "length_unit": unit}
-            if other is not None:
-                out["lengths"] = {unit: out["length"], other.unit: others[k]}
+            out |= {"requested_length": job.request.requested, "length_unit": str(unit)}
+            if call.other is not None:
+                out["lengths"] = {str(unit): out["length"], str(call.other[0]): others[k]}
             scores = (outputs[name] and outputs[name][k] for name in ("scores", "token_scores"))
             written.append(Candidate(out, *scores))
         return written
 
 
-def target_of(
-    jobs: Sequence[Job], constraint: str | None, device: torch.device, other: UnitTable | None
-) -> Target | None:
-    """Return the target of a batch of jobs, with the table of another unit; `None` for jobs without a length."""
+def target_of(jobs: Sequence[Job], constraint: str | None, table: UnitTable, other: UnitTable | None) -> Target | None:
+    """Return the target of a batch of jobs, in units of a table and of another one; `None` for jobs without length."""
     if jobs[0].planned is None:
         return None
     planned, low, high, limit = (
-        torch.tensor(values, device=device)
+        torch.tensor(values, device=table.weights.device)
         for values in zip(*((job.planned, job.low, job.high, job.request.limit or 0) for job in jobs), strict=True)
     )
-    return Target(planned, high if constraint == "max" else low, high, None if other is None else (other, limit))
+    pair = None if other is None else (other, limit)
+    return Target(planned, high if constraint == "max" else low, high, pair, table)
 
 
 # The entry for the table of tasks in transformers; see `registration.py`.

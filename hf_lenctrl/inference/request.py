@@ -9,10 +9,12 @@ from transformers import GenerationConfig, PreTrainedConfig
 
 from ..generation import FROM_CONFIG, defaults_for
 from ..length_pair import check_pair, units_apart
+from ..length_units import COST, Unit, as_unit, count_texts
 from ..lengths import check_constraint, check_counts, check_length, check_name, check_tolerance, window_of
 from .chats import Prompt, check_length_source
 from .finish import check_finish
 from .options import Length, Predictor, Tolerance
+from .presets import limit_of
 from .sources import is_ranged, plans_of, requested_lengths
 
 
@@ -37,6 +39,7 @@ class Request:
         low, high (`int`): The lowest and the highest length that fits, in units; 0 without a length.
         planned (`tuple[int, ...]`): Lengths that the decoder may be conditioned on; a range has several.
         limit (`int`, *optional*): The limit in the other unit, `Call.other`.
+        rate (`float`): Units that the model plans in, for each unit of the request.
     """
 
     source: Prompt
@@ -46,6 +49,11 @@ class Request:
     high: int = 0
     planned: tuple[int, ...] = ()
     limit: int | None = None
+    rate: float = 1.0
+
+    def plan(self, length: int) -> int:
+        """Return a planned length in the unit that the model plans in."""
+        return max(1, round(self.rate * length))
 
     def fits(self, length: int) -> bool:
         """Return whether a length is in the window of the request."""
@@ -93,7 +101,7 @@ class Call:
 
     length: Length | list[Any] = None
     length_ratio: float | tuple[float, float] | None = None
-    length_unit: str | None = None
+    length_unit: str | Unit | Callable[[str], int] | None = None
     length_constraint: str | None = FROM_CONFIG
     length_tolerance: Tolerance = None
     finish: str | None = None
@@ -115,7 +123,8 @@ class Call:
     options: dict[str, Any] = field(default_factory=dict, init=False)  # the others, for `generate`
     defaults: GenerationConfig = field(default_factory=GenerationConfig, init=False)  # those of `generate`
     own: dict[str, Any] = field(default_factory=dict, init=False)  # the model's defaults for the length options
-    unit: str = field(default="token", init=False)  # unit of the length
+    unit: str | Unit = field(default="token", init=False)  # unit of the length
+    planned_unit: str | None = field(default=None, init=False)  # the model's, if it plans in another unit
     other: tuple[str, Any] | None = field(default=None, init=False)  # another unit and its limit, for all or for each
     ranged: bool = field(default=False, init=False)  # the lengths are ranges
     plans: int = field(default=1, init=False)  # planned lengths of a range, at most
@@ -144,19 +153,25 @@ class Call:
 
     def _read_unit(self, able: Abilities) -> None:
         """Set the unit: the call's, else the model's, else the first of a length in two units; and the other unit."""
+        if isinstance(self.length, str):
+            name = self.length
+            self.length, self.length_unit = limit_of(self.length, self.length_unit)
+            if self.length != name and self.length_constraint is FROM_CONFIG:
+                self.length_constraint = "max"
         first = next(iter(self.length), None) if isinstance(self.length, Mapping) else None
-        self.unit = self.length_unit or able.unit or first or "token"
+        self.unit = as_unit(self.length_unit or able.unit or first or "token")
         if isinstance(self.length, Mapping):
             self.length, self.other = units_apart(self.length, self.unit)
         self.ranged = is_ranged(self.length) or isinstance(self.length_ratio, tuple)
         if self.other is not None and self.finish is not None:
             raise ValueError(f"finish={self.finish!r} goes with one limit, got two; pass a length in one unit")
         if able.needs_unit and self.unit != able.unit:
-            given, only = f"length_unit={self.unit!r}", "a table" if able.is_controlled else "length tokens"
-            raise ValueError(
-                f"{given}, but the model was trained to count {able.unit}s and has {only} for these alone; leave "
-                f"length_unit out, or train one: add_length_control(..., {given})"
-            )
+            self.planned_unit = able.unit
+            if able.unit == COST:
+                raise ValueError(
+                    f"a model that plans in a cost has lengths in this alone, got length_unit={str(self.unit)!r}; "
+                    "leave length_unit out"
+                )
 
     def _read_constraint(self, able: Abilities) -> None:
         """Set the constraint and the tolerance, from the call or the model; a range is a window."""
@@ -225,7 +240,7 @@ class Call:
             "an encoder-decoder model": not able.is_causal,
             "min_score": self.min_score is not None,
             "a range of lengths": self.ranged,
-            "a second unit": self.other is not None,
+            "a second unit": self.other is not None or self.planned_unit is not None,
             "a streamer and finish": self.finish is not None and self.options.get("streamer") is not None,
         }
         for other, is_given in others.items():
@@ -296,7 +311,16 @@ class Call:
             return list(lengths)
         if self.length_constraint == "max":
             return [(0, high) for high in lengths]
-        return list(zip(*window_of(lengths, 0 if tolerance is None else tolerance), strict=True))
+        tolerance = 0 if tolerance is None else tolerance
+        return list(zip(*window_of(lengths, tolerance, self.length_constraint), strict=True))
+
+    def rates(self, prompts: Sequence[Prompt], tokenizer) -> list[float]:
+        """Return for each source the units that the model plans in, for each unit of the call."""
+        if self.planned_unit is None:
+            return [1.0] * len(prompts)
+        texts = [prompt.text for prompt in prompts]
+        own, requested = (count_texts(tokenizer, texts, unit) for unit in (self.planned_unit, self.unit))
+        return [planned / max(1, count) for planned, count in zip(own, requested, strict=True)]
 
 
 def requests_of(
@@ -332,12 +356,12 @@ def requests_of(
         if len(tolerance) != count:
             raise ValueError(f"length_tolerance needs one item for each of {count} lengths, got {tolerance}")
         tolerance = [tolerance[place] for place in places]
-    requests = []
+    requests, rates = [], call.rates(prompts, tokenizer)
     for source, place, own, (low, high) in zip(
         sources, places, lengths, call.windows(lengths, tolerance), strict=True
     ):
         planned = tuple(plans_of(low, high, call.plans)) if call.ranged else (own,)
-        requests.append(Request(source, place, own, low, high, planned, limits[place]))
+        requests.append(Request(source, place, own, low, high, planned, limits[place], rates[place]))
     return requests, has_lists
 
 

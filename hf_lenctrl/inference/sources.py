@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..length_units import check_texts, count_texts
+from ..length_units import Unit, check_texts, count_texts
 from ..lengths import check_length, share_of
 
 
@@ -103,7 +103,7 @@ def requested_lengths(
     texts: Sequence[str],
     length,
     *,
-    unit: str,
+    unit: str | Unit,
     tokenizer,
     ratio: float | tuple[float, float] | None = None,
     references: Sequence[str] | None = None,

@@ -72,7 +72,6 @@ def test_a_stock_model_needs_no_length(stock, tmp_path):
     [
         ("stock", ("--length", 5), "MarianMTModel has no length control.*length_constraint='max' or 'exact'"),
         ("saved", (), "no length was given; pass length=40"),
-        ("saved", ("--length", 4, "--length_unit", "word"), "='word', but the model was trained to count ch"),
     ],
 )
 def test_what_a_model_cannot_do_is_told(request, tmp_path, model, options, message):

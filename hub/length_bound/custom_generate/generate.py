@@ -24,9 +24,9 @@ def generate(
     Args:
         length (`int`, `list[int]` or `torch.LongTensor` of shape `(batch_size,)`): Units, for all rows or for each; a
             causal model's prompt does not count.
-        length_unit (`str`, *optional*, defaults to `"token"`): `"token"`, `"character"`, `"word"`, `"byte"`
-            or `"width"`.
-        length_constraint (`str`, *optional*, defaults to `"max"`): `"max"`, never longer; `"exact"`, this length.
+        length_unit (`str` or `Unit`, *optional*, defaults to `"token"`): One of `LENGTH_UNITS`, or your own.
+        length_constraint (`str`, *optional*, defaults to `"max"`): `"max"`, never longer; `"exact"`, this length;
+            `"min"`, never shorter.
         length_tolerance (`int`, `float`, `tuple` or `list`, *optional*): With `"exact"`, a window around the length:
             units (4), a share (0.1), a pair of these, below and above, or a list with one of these for each row.
         tokenizer (`PreTrainedTokenizerBase`): The model's.

@@ -1,0 +1,38 @@
+"""Limits with a name: what a service, a program or a style guide allows."""
+
+from typing import Any
+
+
+# `docs/limits.md` has the source of each limit.
+PRESETS: dict[str, tuple[str, int]] = {
+    "apns": ("byte", 4076),  # 4,096 bytes with {"aps":{"alert":""}}
+    "bbc": ("width", 37),
+    "bluesky": ("grapheme", 300),
+    "commit_subject": ("character", 50),
+    "google_ads_headline": ("width", 30),
+    "netflix": ("width", 42),
+    "seo_title": ("arial", 30_000),  # 600 pixels of Arial at 20 pixels an em
+    "sms": ("sms", 160),
+    "x": ("x", 280),
+}
+
+
+def limit_of(length: Any, unit: Any) -> tuple[Any, Any]:
+    """
+    Return a length and its unit, also for the name of a limit. Raises `ValueError` for a name with another unit.
+
+    Example:
+
+    ```python
+    >>> from hf_lenctrl.inference.presets import limit_of
+    >>> limit_of("bluesky", None), limit_of(300, "byte")
+    ((300, 'grapheme'), (300, 'byte'))
+
+    ```
+    """
+    if not isinstance(length, str) or length not in PRESETS:
+        return length, unit
+    own, most = PRESETS[length]
+    if unit not in (None, own):
+        raise ValueError(f"length={length!r} is a limit in {own}s, got length_unit={unit!r}; leave length_unit out")
+    return most, own
