@@ -123,13 +123,13 @@ class Slot:
         span (`tuple[int, int]`): Where the text is.
         written (`Callable`): From a new text to the characters there; raises `ValueError` if the file cannot hold it.
         marks (`dict[tuple[int, int], str]`): The characters at other places that mark a new text as fuzzy.
-        around (`tuple[str, str]`, *optional*): What comes before and after a text that the file has no place for yet.
+        around (`tuple[str, str]`): What comes before and after a text that the file has no place for yet.
     """
 
     span: tuple[int, int]
     written: Callable[[str], str]
     marks: dict[tuple[int, int], str] = field(default_factory=dict)
-    around: tuple[str, str] | None = None
+    around: tuple[str, str] = ("", "")
 
 
 def unique(key: str, taken) -> str:
@@ -183,8 +183,7 @@ class Catalogue:
     def set(self, row: Entry, text: str) -> None:
         """Fill in a translation, and mark it as fuzzy; raise `ValueError` if the file cannot hold it."""
         slot = self.slots[row.key]
-        before, after = slot.around or ("", "")
-        written = before + slot.written(text) + after
+        written = slot.written(text).join(slot.around)
         try:
             written.encode(self.encoding, self.errors)
         except UnicodeEncodeError as error:
@@ -195,8 +194,8 @@ class Catalogue:
     def copy(self, row: Entry, other: "Catalogue", theirs: Entry) -> None:
         """Copy a string of another file with its mark, as the translation so far."""
         slot, there = self.slots[row.key], other.slots[theirs.key]
-        before, after = slot.around or ("", "")
-        self.edits[slot.span] = before + ("" if there.around else other.text[slice(*there.span)]) + after
+        raw = "" if any(there.around) else other.text[slice(*there.span)]
+        self.edits[slot.span] = raw.join(slot.around)
         self.edits |= slot.marks if theirs.fuzzy else {}
         self.filled[row.key] = {"source": theirs.source, "fault": theirs.fault}
         row.target, row.fuzzy = theirs.source, theirs.fuzzy

@@ -87,7 +87,7 @@ class Xliff(Xml):
             slot = self.slot(target, markup_of, {})
         if version_2:
             slot.marks |= self._tagged(holder, {"state": "initial", "subState": READ_AGAIN})
-        elif slot.around:
+        elif any(slot.around):
             slot.around = with_attributes(slot.around[0], REVIEW), slot.around[1]
         else:
             assert target is not None
