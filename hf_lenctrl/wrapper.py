@@ -88,9 +88,10 @@ class LengthControlWrapper(  # type: ignore[misc, override]
     def check_taken(self) -> None:
         """Raise `ValueError` for an architecture that a length encoding cannot reach, or that would not load again."""
         plain, embed, reason = self.language_model, self.embed_tokens, ""
-        # no padding, which some architectures find among the ids
-        ids = torch.tensor([[i for i in range(5) if i != self.config.pad_token_id][:4]], device=plain.device)
         side = "decoder_" if self.config.is_encoder_decoder else ""
+        # a causal model's prompts have padding; an encoder-decoder that finds it among the ids may do so
+        left_out = self.config.pad_token_id if side else None
+        ids = torch.tensor([[i for i in range(5) if i != left_out][:4]], device=plain.device)
         given = {"use_cache": False} | ({"input_ids": ids} if side else {})
         built = type(plain.config) in (self.inner_auto_class._model_mapping or ())  # private in transformers 5.23
         if not built and not hasattr(plain.config, "auto_map"):

@@ -205,6 +205,7 @@ def test_a_checkpoint_ships_the_code_it_needs_and_no_more(checkpoints, family):
         "lengths",
         "modeling_lenctrl",
         "shards",
+        "text_units",
         "thoughts",
         "unit_vocabulary",
     ]

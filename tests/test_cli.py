@@ -67,7 +67,7 @@ def test_the_recipes_are_listed_with_a_line_each(capsys, monkeypatch):
     [
         (["trian"], "lenctrl: there is no command 'trian'; did you mean train?"),
         (["evaluate", "--input_file", "y", "--untis", "word"], "--untis word (did you mean --units?)"),
-        (["generate", "--length_unit", "words"], "invalid choice: 'words'"),
+        (["generate", "--length_unit", "words"], "unit must be one of token, character, word, byte, width, "),
         (["train", "--layer=2"], "unrecognized arguments: --layer=2 (did you mean --layers?)"),
         (["train", "--colour=red"], "unrecognized arguments: --colour=red;"),
         (["train", "headline/small", "second.yaml"], "unrecognized arguments: second.yaml;"),

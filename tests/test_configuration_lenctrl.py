@@ -9,6 +9,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig
 
 import hf_lenctrl
+from hf_lenctrl.length_units import LENGTH_UNITS
 
 
 NAMES = ("Bart", "Marian", "MBart", "Pegasus", "M2M100", "T5", "MT5", "UMT5")
@@ -37,7 +38,7 @@ def test_defaults_are_the_documented_ones_and_those_of_the_base_model(any_family
 
 
 ENCODINGS = "length_encoding must be one of ldpe, lrpe, pre, pre_noise, learned, scale, none, got "
-UNITS = "length_unit must be one of token, character, word, byte, width, cost, got "
+UNITS = f"length_unit must be one of {', '.join(LENGTH_UNITS)}, cost, got "
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ UNITS = "length_unit must be one of token, character, word, byte, width, cost, g
         ({"length": 7.5}, r"'length' with value 7\.5"),
         ({"length_encoding": "none", "absolute_positions": False}, "length_encoding='none'.*absolute_positions=False"),
         ({**NONE, "length": 5}, "length=5 has no effect with length_encoding='none'"),
-        ({"length_constraint": "min"}, "length_constraint must be .* got 'min'"),
+        ({"length_constraint": "least"}, "length_constraint must be .* got 'least'"),
         ({**NONE, "length_projection": True}, "length_projection=True .* length_encoding='none'"),
         ({"length_encoding": "scale", "length_projection": True}, "length_projection=True .* length_encoding='scale'"),
         ({"length_scale": 50}, "length_scale=50 has no effect with length_encoding='ldpe'"),

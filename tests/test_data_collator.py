@@ -64,7 +64,7 @@ def test_a_target_that_counts_nothing_is_refused(byte_level_tokenizer, length):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"length_unit": "line"}, "unit must be one of token, character, word, byte, width, got 'line'"),
+        ({"length_unit": "line"}, "unit must be one of token, character, word, .*, arial, got 'line'"),
         ({"length": 0}, "length must be .*at least 1, got 0"),
         ({"overshoot_share": -0.1}, "shares must be at least 0, .* got {'overshoot_share': -0.1"),
         ({"no_length_share": 1.0}, "shares must be at least 0, .* 'no_length_share': 1.0}"),

@@ -133,7 +133,7 @@ def test_another_name_of_a_length_is_refused(own, tokenizer, name):
     ("given", "message"),
     [
         ({"length": 0.5}, "length must be an int"),
-        ({"length": 9, "length_constraint": "min"}, "got 'min'"),
+        ({"length": 9, "length_constraint": "least"}, "got 'least'"),
         ({"length": 9, "length_constraint": "max", "length_tolerance": 3}, "a window around an exact length"),
     ],
 )

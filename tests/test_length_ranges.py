@@ -12,6 +12,7 @@ from transformers import Seq2SeqTrainingArguments
 import hf_lenctrl
 from hf_lenctrl import LengthControlledGenerationPipeline as Pipeline
 from hf_lenctrl.evaluation.metrics import build_compute_metrics
+from hf_lenctrl.inference.marks import MarkRunsLogitsProcessor
 from hf_lenctrl.inference.sources import plans_of, ratio_ranges
 
 
@@ -37,6 +38,7 @@ def candidates(pipe, source: str, low: int, high: int, plans: list[int], **optio
     """Each text written alone, and the mean log-probability of a token, from the loss at the text's own length."""
     found = []
     inputs = pipe.tokenizer(source, return_tensors="pt")
+    options["logits_processor"] = [MarkRunsLogitsProcessor(pipe.tokenizer, pipe.model.config.vocab_size)]
     for n in plans:
         window = {"length_constraint": "exact", "length_tolerance": (n - low, high - n)}
         for ids in pipe.model.generate(**inputs, length=n, **window, **options):

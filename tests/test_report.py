@@ -154,7 +154,7 @@ def test_a_far_difference_makes_no_more_bars_than_a_near_one(tmp_path, monkeypat
         ({"predictions": "text"}, ValueError, "got 4 and 6"),
         ({"predictions": ["a", None]}, TypeError, r"must be a text, got None at position 1"),
         ({"requested": [17, 10, 0, 17, 10, 3]}, ValueError, "at least 1, got 0"),
-        ({"units": ["line"]}, ValueError, "unit of a text must be one of character, word, byte, width, got 'line'"),
+        ({"units": ["line"]}, ValueError, "unit of a text must be one of character, word, .*, arial, got 'line'"),
         ({"units": ["character", "word"]}, ValueError, r"for each unit, \{'character': \[...\], ...\}, got one list"),
     ],
 )

@@ -114,7 +114,7 @@ def test_the_reward_counts_the_last_message_of_a_chat_in_any_unit():
             "token",
             {"length": [3]},
             ValueError,
-            "unit of a text must be one of character, word, byte, width, got 'token'",
+            "unit of a text must be one of character, word, .*, arial, got 'token'",
         ),
         ("word", {}, ValueError, "needs a column 'length' in the data set"),
         ("word", {"length": [0]}, ValueError, "length must be at least 1, got 0"),
