@@ -51,11 +51,11 @@ class LengthControlRules:
             not change the base model's positions. `"fairseq"` computes them, and the sinusoidal positions of Marian
             and Pegasus, with the formulas of the code of Takase & Okazaki, for its checkpoints.
         length_unit (`str`, defaults to `"token"`): The unit of lengths: `"token"`, or of the decoded text
-            `"character"` (Unicode code points), `"word"` (separated by white space), `"byte"` (UTF-8), `"width"`
-            (columns of a terminal) or `"cost"` (a function of the user, see `UnitTable.from_tokenizer`). Special
-            tokens count zero.
+            `"character"` (Unicode code points), `"word"` (separated by white space), another unit of `LENGTH_UNITS`
+            or `"cost"` (a unit of the user, see `UnitTable.from_tokenizer`). Special tokens count zero.
         length (`int`, *optional*): Default length of a call.
-        length_constraint (`str`, *optional*): `"max"` or `"exact"`; the default constraint of a call to `generate`.
+        length_constraint (`str`, *optional*): `"max"`, `"exact"` or `"min"`; the default constraint of a call to
+            `generate`.
         length_tolerance (`int`, `float` or `tuple`, *optional*): With `length_constraint="exact"`, the window around
             the length in calls that set neither: units, a share, or a pair of them, below and above. A call (or
             `from_pretrained`) that sets a constraint has only its own window.

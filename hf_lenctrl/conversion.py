@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 
 from .adapters import is_adapter, load_adapter
+from .character_costs import Unit
 from .configuration_lenctrl import LengthControlRules
 from .length_encoding import LENGTH_ENCODINGS
 from .length_tokens import LengthTokens
@@ -151,7 +152,7 @@ class ConversionOptions(TypedDict, total=False):
 
     length_encoding: str
     length_unit: str
-    cost: Callable[[str], int] | None
+    cost: Unit | Callable[[str], int] | None
     length_tokens: LengthTokens | None
     length: int | None
     length_constraint: str | None
@@ -211,7 +212,7 @@ def add_length_control(
     *,
     length_encoding: str = "ldpe",
     length_unit: str = "token",
-    cost: Callable[[str], int] | None = None,
+    cost: Unit | Callable[[str], int] | None = None,
     tokenizer=None,
     length_tokens: LengthTokens | None = None,
     **options,
@@ -230,9 +231,8 @@ def add_length_control(
         model_or_path (`PreTrainedModel` or `str`): A plain model, or a folder or Hub name of one.
         length_encoding (`str`, *optional*, defaults to `"ldpe"`): `"ldpe"`, `"lrpe"`, `"pre"`, `"pre_noise"` or
             `"learned"`.
-        length_unit (`str`, *optional*, defaults to `"token"`): `"token"`, `"character"`, `"word"`, `"byte"`,
-            `"width"` or `"cost"`.
-        cost (`Callable[[str], int]`, *optional*): The cost that `"cost"` counts, see `UnitTable.from_tokenizer`.
+        length_unit (`str`, *optional*, defaults to `"token"`): A unit with a name, see `docs/units.md`, or `"cost"`.
+        cost (`Unit` or `Callable[[str], int]`, *optional*): What `"cost"` counts, see `UnitTable.from_tokenizer`.
         tokenizer (`PreTrainedTokenizerBase`, *optional*): The model's; by default the tokenizer in the same folder.
         length_tokens (`LengthTokens`, *optional*): Tokens before the source; the model's embedding must have rows for
             them. With these, or with the encoder's embedding, `length_encoding="none"` is allowed.

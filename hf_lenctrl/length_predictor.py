@@ -45,7 +45,7 @@ class LengthPredictorConfig(PreTrainedConfig):
         encoder (`PreTrainedConfig` or `dict`, *optional*, defaults to a `BertConfig`): The encoder's configuration; a
             `dict` names its `model_type`.
         length_unit (`str`, *optional*, defaults to `"token"`): Unit of the predicted lengths: `"token"`,
-            `"character"`, `"word"`, `"byte"` or `"width"`, as in the generator's configuration.
+            `"character"` or another unit with a name, as in the generator's configuration.
         target_mean (`float`, *optional*, defaults to 0.0), target_std (`float`, *optional*, defaults to 1.0): Mean and
             standard deviation of the training targets' lengths, in units.
         dropout (`float`, *optional*, defaults to 0.1): Dropout before the linear layer.

@@ -13,7 +13,7 @@ from transformers import initialization as init
 from .custom_pipeline import custom_pipelines
 from .length_encoding import FAIRSEQ_ENCODINGS, LENGTH_ENCODINGS, fairseq_sinusoidal, pre
 from .length_head import LengthHeadOutput
-from .length_units import UnitTable
+from .length_units import Unit, UnitTable
 from .lengths import as_length_tensor, given_or_default
 from .shards import check_shards
 
@@ -207,7 +207,7 @@ class StoresUnitTable:
         """Units that each entry of the vocabulary adds; `unit_table.count(ids)` measures outputs."""
         return self._counting_part()._modules["unit_table"]
 
-    def set_unit_table(self, tokenizer, *, cost: Callable[[str], int] | None = None) -> None:
+    def set_unit_table(self, tokenizer, *, cost: Unit | Callable[[str], int] | None = None) -> None:
         """
         Set the unit table for the decoder's vocabulary; it is saved with the model. `length_unit="cost"` needs a
         `cost`, see `UnitTable.from_tokenizer`; a saved model counts it without the function. Raises `ValueError` if

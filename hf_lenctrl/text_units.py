@@ -22,7 +22,7 @@ _CLUSTER_KIND = regex.compile(
     r"|(\p{GCB=Extend})|(\p{GCB=SpacingMark})|(\p{InCB=Consonant})|(\p{ExtPict})|()"
 )
 # Chinese words: a Han character, or a word of Latin letters and digits
-_WORD = r"[\p{Latin}\p{Nd}]\p{M}*"
+_WORD = r"[\p{Latin}\p{Nd}](?:(?!\p{Han})\p{M})*"
 _CHINESE = regex.compile(rf"\p{{Han}}|(?:{_WORD})+(?:['’.,-](?:{_WORD})+)*")
 _CHINESE_KINDS, _CHINESE_KIND = "汉a\u0301- ", regex.compile(r"(\p{Han})|([\p{Latin}\p{Nd}])|(\p{M})|(['’.,-])|()")
 # The default alphabet of 3GPP TS 23.038; a character of its extension table takes two septets.

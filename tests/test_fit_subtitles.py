@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recipe_runs import ROOT
 
+from hf_lenctrl.inference.presets import PRESETS
+
 
 FILM = ROOT / "tests" / "breakfast.de.srt"
 NETFLIX = subtitles.Limits(17, 42, 2)
@@ -592,6 +594,8 @@ def test_presets_are_those_of_the_language_of_the_output(name, language, speed, 
     files = ["--input_file", "a.srt", "--output_file", "b.srt", "--report_dir", "c"]
     args = subtitles.options([*files, "--preset", name, "--language", language])
     assert (args.speed, args.columns, args.lines) == (speed, width, 2)
+    if (name, language) == ("netflix", "en"):
+        assert PRESETS["netflix"] == ("width", width)  # `length="netflix"` is a line
 
 
 @pytest.mark.parametrize(

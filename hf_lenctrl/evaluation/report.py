@@ -125,7 +125,7 @@ def length_report(
         predictions (`Sequence[str]`): Texts, without special tokens.
         requested (`Sequence[int]` or `Mapping[str, Sequence[int]]`): One length for each text; for several units
             such a list for each, `{"character": [...], "word": [...]}`.
-        units (`Sequence[str]`): `"character"`, `"word"`, `"byte"`, `"width"` (see `count_units`) or `"token"`.
+        units (`Sequence[str]`): `"token"`, or others with a name, see `count_units`.
         sources (`Sequence`, *optional*): The source of each text, by which `distinct` groups the texts.
         tokenizer (`PreTrainedTokenizerBase`, *optional*): Splits the texts, as targets, into tokens; special tokens do
             not count. A text that was generated with other tokens is still counted in these.

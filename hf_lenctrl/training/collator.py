@@ -44,8 +44,8 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
     `DataCollatorForSeq2Seq` that adds `length`, counted from each example's labels.
 
     Args:
-        length_unit (`str`, *optional*): `"character"`, `"word"`, `"byte"`, `"width"` or `"token"`; by default the
-            unit of `model.config`.
+        length_unit (`str`, *optional*): A unit with a name, as `"character"`; by default that of
+            `model.config`.
         length (`int` or `str`, *optional*): Request this length for every example instead, to evaluate at one
             length; or `"column"`, which requests the length in the column `length` of each row.
         length_noise (`int`, *optional*, defaults to 0): Add an integer drawn uniformly from [-w, w] to each length,
