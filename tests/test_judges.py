@@ -118,15 +118,14 @@ def test_the_harness_scores_a_model_that_keeps_its_lengths(monkeypatch):
         """Its texts are letters at random, so their words are replaced; their number is that of the model."""
 
         def _answer(self, request):
-            text = super()._answer(request)
-            asked.append((request.args[0], len(text.split())))
-            return "word " * len(text.split())
+            asked.append(request.args[0])
+            return "word " * hf_lenctrl.count_units(super()._answer(request), "zh_word")
 
     found = judge.judge(Recorded(write), "lifebench", file=str(SAMPLES / "lifebench.jsonl"), lengths=[3])
     assert found.keys() == {"lifebench_equal_to", "lifebench_at_most", "lifebench_at_least"}
     assert all(own["length_score"] == 100.0 for own in found.values())
     assert found["lifebench_equal_to"]["length_deviation"] == found["lifebench_equal_to"]["refused"] == 0.0
-    assert len(asked) == 9 and asked[0][0].endswith("equal to 3 words long.")
+    assert len(asked) == 9 and asked[0].endswith("equal to 3 words long.")
 
     class Fixed(judge.LengthModel):
         def _answer(self, request):

@@ -3,12 +3,14 @@
     python recipes/judges/judge.py --model path/or/name --task lifebench --file docs/samples/lifebench.jsonl \\
         --lengths 16 32 64
 
-The model generates under our constraint, in words. lm-evaluation-harness runs the same tasks with any other model
-(docs/evaluate.md). It needs `pip install lm_eval`.
+The model generates under our constraint, in words. Those of IFEval are counted exactly, those of LIFEBench
+as `zh_word`: one in 90 English sentences has another number of these, as `2,000` is two words of LIFEBench.
+lm-evaluation-harness runs the same tasks with any other model (docs/evaluate.md). It needs `pip install lm_eval`.
 """
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,15 @@ from lm_eval.tasks import TaskManager
 from tqdm.auto import tqdm  # type: ignore[import-untyped]
 
 import hf_lenctrl
+
+
+CONSTRAINTS = {"equal to": "exact", "at most": "max", "less than": "max", "at least": "min"}
+WORDS = hf_lenctrl.Unit(  # the words of IFEval: runs of letters, digits and "_"
+    False,
+    lambda inside, letter: (int(letter and not inside), letter),
+    lambda character: re.match(r"\w", character) is not None,
+    name="word of IFEval",
+)
 
 
 class LengthModel(LM):
@@ -49,21 +60,20 @@ def options_of(document: dict) -> dict[str, Any]:
     Return the length options for a document; none if it asks for no number of words.
 
     >>> options_of({"control": "at least", "length": 16})
-    {'length': 16, 'length_constraint': 'exact', 'length_tolerance': (0, 16), 'length_unit': 'word'}
-    >>> options_of({"instructions": '[["number_words", {"relation": "less than", "num_words": 20}]]'})
-    {'length': 19, 'length_constraint': 'max', 'length_unit': 'word'}
+    {'length': 16, 'length_constraint': 'min', 'length_unit': 'zh_word'}
+    >>> options = options_of({"instructions": '[["number_words", {"relation": "less than", "num_words": 20}]]'})
+    >>> options["length"], options["length_constraint"], options["length_unit"].count("a well-known word")
+    (19, 'max', 4)
     """
     if "control" in document:
-        control, length = document["control"], document["length"]
-    else:
-        wishes = [given for name, given in json.loads(document["instructions"]) if name == "number_words"]
-        if not wishes:
-            return {}
-        less = wishes[0]["relation"] == "less than"
-        control, length = ("at most", wishes[0]["num_words"] - 1) if less else ("at least", wishes[0]["num_words"])
-    options: dict[str, Any] = {"length": length, "length_constraint": "max" if control == "at most" else "exact"}
-    options |= {"length_tolerance": (0, length)} if control == "at least" else {}
-    return {**options, "length_unit": "word"}
+        constraint = CONSTRAINTS[document["control"]]
+        return {"length": document["length"], "length_constraint": constraint, "length_unit": "zh_word"}
+    for name, given in json.loads(document["instructions"]):
+        if name == "number_words":
+            constraint = CONSTRAINTS[given["relation"]]
+            length = given["num_words"] - (constraint == "max")
+            return {"length": length, "length_constraint": constraint, "length_unit": WORDS}
+    return {}
 
 
 def judge(model: LM, task: str, **metadata: Any) -> dict[str, dict]:
