@@ -70,7 +70,7 @@ COUNTS = {
     },
     "zh_word": {
         **{"我爱 Python 3.12，don't 你？": 6, "你好世界": 4, "AI模型": 3, "well-known — yes": 2, "１２3": 1},
-        **{"cafe\u0301s": 1, "a.": 1, "a..b": 2, "かな": 0},
+        **{"cafe\u0301s": 1, "a.": 1, "a..b": 2, "かな": 0, "ve\U00016ff0": 2},
     },
     "syllable_en": {
         **{"the": 1, "make": 1, "maker": 2, "table": 2, "tables": 2, "used": 1, "wanted": 2, "houses": 2, "tax": 1},
