@@ -6,6 +6,7 @@ import torch
 from transformers.generation import LogitsProcessor
 
 from .cache import CACHE, read_once
+from .length_units import places_among
 
 
 PLAUSIBLE = 4.0  # nats; an entry that is this much less likely than the best one gains nothing by the guidance
@@ -84,9 +85,5 @@ class LengthGuidanceLogitsProcessor(LogitsProcessor):
         if last is None or not hasattr(self.cache, "reorder_cache") or ids.shape != (len(last), last.shape[1] + 1):
             return None
         copies = len(ids) // self.batch_size
-        now, before = (x.view(self.batch_size, copies, -1) for x in (ids[:, :-1], last))
-        same = (now.unsqueeze(2) == before.unsqueeze(1)).all(dim=3)  # (texts, rows of now, rows of before)
-        if not bool(same.any(dim=2).all()):
-            return None
-        first = torch.arange(self.batch_size, device=ids.device).unsqueeze(1) * copies
-        return (same.int().argmax(dim=2) + first).flatten()
+        text = torch.arange(self.batch_size, device=ids.device).repeat_interleave(copies).unsqueeze(1)  # (rows, 1)
+        return places_among(torch.cat([text, last], dim=1), torch.cat([text, ids[:, :-1]], dim=1))

@@ -350,7 +350,7 @@ class RunningCount:
         kept = self._kept
         if kept is not None and torch.equal(kept[0], ids):
             return kept[1], kept[2]
-        places = None if kept is None or ids.shape[1] <= self.prompt_length else _places(ids[:, :-1], kept[0])
+        places = None if kept is None or ids.shape[1] <= self.prompt_length else places_among(kept[0], ids[:, :-1])
         if kept is None or places is None:
             count, state = self.counter.count_and_state(ids, self.prompt_length)
         else:
@@ -359,8 +359,8 @@ class RunningCount:
         return count, state
 
 
-def _places(rows: torch.Tensor, known: torch.Tensor) -> torch.Tensor | None:
-    """Return the place of each of the rows among the known ones, `(rows,)`; `None` if one is missing."""
+def places_among(known: torch.Tensor, rows: torch.Tensor) -> torch.Tensor | None:
+    """Return the place among the known rows of each of `rows (rows, T)`, `(rows,)`; `None` if one is missing."""
     if rows.shape[1] != known.shape[1]:
         return None
     if torch.equal(rows, known):

@@ -99,9 +99,12 @@ TEXT, LENGTH = "text must be a string of valid Unicode", "length must be an inte
         ({"length": ...}, [f"{LENGTH}nothing"]),
         *(({"text": text}, [TEXT, f"got {json.dumps(text)}; send"]) for text in ("", "  ", "\x1c", "\x1d \x85", 7)),
         ({"text": "x" * 5001}, [TEXT, f'"{"x" * 59}... (5003 characters)']),
-        ({"constraint": "min"}, ["constraint must be max or exact", 'got "min"; send "constraint": "max"']),
+        (
+            {"constraint": "least"},
+            ["constraint must be one of max, exact, min", 'got "least"; send "constraint": "max"'],
+        ),
         ({"tolerance": -1}, ["tolerance must be an integer from 0", 'got -1; send "tolerance": 2']),
-        ({"unit": "line"}, ["unit must be token, character, word, byte or width", 'got "line"']),
+        ({"unit": "line"}, ["unit must be one of token, character, word, ", 'got "line"']),
         ({"lenght": 4}, ["the fields of a request are text, length, unit, constraint, tolerance", 'got "lenght"']),
         ({"tolerance": 3, "constraint": "max"}, ["length_tolerance=", "exact"]),  # this is the pipeline's
         (b'{"text": "Hallo \\ud83d", "length": 30}', [TEXT, '"Hallo \\ud83d"; send "text"']),  # half a character

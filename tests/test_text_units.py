@@ -305,7 +305,7 @@ def test_a_limit_has_a_name(shared_tokenizer):
     assert len(out["generated_text"]) == out["length"] <= 50 == out["requested_length"]
     asked = Asked.of({"length": "sms"})
     assert (asked.unit, asked.constraint, asked.high) == ("sms", "max", 160)
-    with pytest.raises(ValueError, match="'sms' is a limit in smss, got length_unit='byte'"):
+    with pytest.raises(ValueError, match="'sms' counts the unit sms, got length_unit='byte'"):
         write("a small editor", length="sms", length_unit="byte")
 
 

@@ -46,7 +46,7 @@ WRONG = {
     "length must be an int of at least 1, got '75' (str)": {"length": "75"},
     "length_unit must be one of token, character, word, byte, width, ": {"length": 5, "length_unit": "char"},
     "length_constraint must be one of max, exact, min, got 'least'": {"length": 5, "length_constraint": "least"},
-    "length='sms' is a limit in smss, got length_unit='byte'": {"length": "sms", "length_unit": "byte"},
+    "length='sms' counts the unit sms, got length_unit='byte'": {"length": "sms", "length_unit": "byte"},
     "length_tolerance=2 is a window around an exact length, got": {"length": 5, "length_tolerance": 2},
     "length_tolerance must be units (4), a share of the length": EXACT_5 | {"length_tolerance": [1]},
     "length_from goes with a length, got {'length_from': '</think>'}": {"length_from": "</think>"},

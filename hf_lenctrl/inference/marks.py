@@ -8,7 +8,7 @@ from ..unit_vocabulary import entries_of
 
 MARKS = ".,;:!?…。，、；：！？"
 PAIRS = (".,", ".;", ".:", ".?", ".!", "?!", "!?", "？！", "！？")  # marks that may follow each other: "etc., he"
-_SPACES = "▁ĠĊ# "  # how tokenizers write white space, and that a piece goes on
+_SPACES = "▁ĠĊ# "  # how tokenizers write white space, and that a piece continues
 _AVOIDED = 1e4  # nats; finite, so that a length that only marks can reach is reached
 
 

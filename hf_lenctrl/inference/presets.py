@@ -34,5 +34,5 @@ def limit_of(length: Any, unit: Any) -> tuple[Any, Any]:
         return length, unit
     own, most = PRESETS[length]
     if unit not in (None, own):
-        raise ValueError(f"length={length!r} is a limit in {own}s, got length_unit={unit!r}; leave length_unit out")
+        raise ValueError(f"length={length!r} counts the unit {own}, got length_unit={unit!r}; leave length_unit out")
     return most, own

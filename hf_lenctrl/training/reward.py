@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from ..length_units import count_units
+from ..length_units import Unit, count_units
 from ..lengths import check_length
 
 
-def length_reward(unit: str | Callable[[str], int] = "character") -> Callable[..., list[float]]:
+def length_reward(unit: str | Unit | Callable[[str], int] = "character") -> Callable[..., list[float]]:
     """
     Return a reward function for the trainers of TRL, such as `GRPOTrainer`, that compares the length of each answer
     with the column `length` of the data set.
@@ -18,8 +18,8 @@ def length_reward(unit: str | Callable[[str], int] = "character") -> Callable[..
     divided by the larger one: half and double the length get 0.5, no text gets 0. The reward is our own.
 
     Args:
-        unit (`str` or function, *optional*, defaults to `"character"`): `"character"`, `"word"`, `"byte"` or
-            `"width"`, or a function that counts the units of a text.
+        unit (`str`, `Unit` or function, *optional*, defaults to `"character"`): A unit of a text, see `count_units`,
+            or a function that counts the units of a text.
 
     Returns:
         A function of the columns that TRL passes. It takes `completions`, texts or lists of chat messages, whose last

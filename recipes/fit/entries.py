@@ -94,7 +94,7 @@ class Entry:
         fuzzy (`bool`): Whether the file marks the translation so far as one to be read again.
         plural (`str`): The plural that it is a form of, else empty.
         limits (`dict[str, int]`): The maximum in each unit, where the format has a place for it.
-        is_markup (`bool`): Whether `&lt;` in it stands for `<`.
+        is_markup (`bool`): Whether `&lt;` in it means `<`.
     """
 
     key: str

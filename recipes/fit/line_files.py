@@ -52,7 +52,7 @@ class Lines(Catalogue):
         at = 0
         while match := self.pair.match(self.text, at):
             comment, fuzzy, marks = self._comments(at, match.start("key"))
-            named = "key" if match["value"] is None else "value"  # Apple's "key"; stands for "key" = "key";
+            named = "key" if match["value"] is None else "value"  # Apple's `"key";` means `"key" = "key";`
             row = Entry(match["key"], match[named], comment=comment, fuzzy=fuzzy)
             try:
                 row.key = self.decoded(match["key"])
@@ -109,7 +109,7 @@ class Properties(Lines):
     """A .properties of Java in UTF-8 or ISO 8859-1; one of ASCII alone stays so."""
 
     end = r"(?:\r\n|[\r\n])"
-    space = rf"(?:[ \t\f]|\\{end})*+"  # a line with a backslash at its end goes on
+    space = rf"(?:[ \t\f]|\\{end})*+"  # a line with a backslash at its end continues
     before = rf"(?:[ \t\f]*+(?:[#!][^\r\n]*+)?{end})*+[ \t\f]*+"
     pair = re.compile(
         rf"{before}(?![#!]|\Z)(?P<key>(?:[^\r\n\\ \t\f=:]|\\(?:\r\n|.|\Z))*+){space}(?:[=:]{space})?"

@@ -27,7 +27,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt
 from transformers import StoppingCriteria, pipeline
 
 import hf_lenctrl  # noqa: F401  it registers the task
-from hf_lenctrl.length_units import check_sources
+from hf_lenctrl.length_units import LENGTH_UNITS, check_sources
+from hf_lenctrl.lengths import LENGTH_CONSTRAINTS
 
 
 SHIPPED = Path(__file__).resolve().parents[2] / "models" / "translate_to_english"
@@ -59,11 +60,11 @@ class Request(BaseModel):
     length: StrictInt = Field(
         ge=1, le=LONGEST_OUTPUT, description=f"an integer from 1 to {LONGEST_OUTPUT}", examples=[40]
     )
-    unit: Literal["token", "character", "word", "byte", "width"] | None = Field(
-        None, description="token, character, word, byte or width (by default the model's)", examples=["character"]
+    unit: Literal[LENGTH_UNITS] | None = Field(  # type: ignore[valid-type]
+        None, description=f"one of {', '.join(LENGTH_UNITS)} (by default the model's)", examples=["character"]
     )
-    constraint: Literal["max", "exact"] | None = Field(
-        None, description="max or exact (by default the model's)", examples=["max"]
+    constraint: Literal[LENGTH_CONSTRAINTS] | None = Field(  # type: ignore[valid-type]
+        None, description=f"one of {', '.join(LENGTH_CONSTRAINTS)} (by default the model's)", examples=["max"]
     )
     tolerance: StrictInt | None = Field(
         None, ge=0, description='an integer from 0 (with "exact": so many units more or less)', examples=[2]
