@@ -16,9 +16,11 @@ from recipe_runs import ROOT
 FOLDER = ROOT / "data" / "everyday_en_de_fr"
 COLUMNS = ["de", "fr", "en", "shorter", "longer", "subject"]
 KINDS = {"words": "kind de fr en", "phrases": "de fr en de_done fr_done en_done", "names": "kind de fr en"}
-LISTS = {name: set(columns.split()) for name, columns in (KINDS | {"templates": "de fr en"}).items()}
+OTHERS = {"templates": "de fr en", "rewordings": "en texts"}
+LISTS = {name: set(columns.split()) for name, columns in (KINDS | OTHERS).items()}
 MOST = 105  # MB of tracked files: the weights are 86 of them
 LARGE = {  # the only files of more than 1 MB
+    "data/everyday_en_de_fr/rewordings.parquet",
     "data/everyday_en_de_fr/train-00000-of-00001.parquet",
     "models/rewrite_english/adapter_model.safetensors",
     "models/rewrite_english/tokenizer.json",
@@ -49,7 +51,7 @@ def test_the_data_set_loads_with_its_splits_and_lists(loaded):
     assert {name: part.num_rows for name, part in loaded.splits.items()} == {"train": 129_762, "validation": 206}
     assert all(part.column_names == COLUMNS for part in loaded.splits.values())
     found = {name: part.num_rows for name, part in loaded.lists.items()}
-    assert found == {"words": 5388, "phrases": 4111, "names": 947, "templates": 334}
+    assert found == {"words": 5388, "phrases": 4111, "names": 947, "templates": 334, "rewordings": 14_996}
     assert all(set(part.column_names) == LISTS[name] for name, part in loaded.lists.items())
     row = loaded.splits["validation"][0]
     assert (row["de"], row["en"]) == ("Kau nicht an den Fingernägeln!", "Don't bite your nails!")
@@ -65,6 +67,16 @@ def test_each_row_has_three_stripped_texts_and_a_subject_in_plain_words(loaded):
 def test_no_sentence_of_the_validation_rows_is_trained_on(loaded):
     for code in ("de", "fr", "en"):
         assert not {*loaded.splits["train"][code]} & {*loaded.splits["validation"][code]}
+
+
+def test_the_rewordings_are_of_training_sentences_and_of_other_lengths(loaded):
+    lines = loaded.lists["rewordings"]
+    assert len({*lines["en"]}) == len(lines) and {*lines["en"]} <= {*loaded.splits["train"]["en"]}
+    assert sum(map(len, lines["texts"])) == 68_285
+    for en, texts in zip(lines["en"], lines["texts"], strict=True):
+        assert texts and len({*texts, en}) == len(texts) + 1, en
+        assert all(0.5 <= len(text) / len(en) <= 1.6 for text in texts), en
+        assert all(sorted(re.findall(r"\d+", text)) == sorted(re.findall(r"\d+", en)) for text in texts), en
 
 
 def test_the_card_has_the_figures_of_the_rows(loaded):
@@ -108,4 +120,4 @@ def test_the_checkout_stays_small_and_has_no_new_large_file(sizes):
     large = {name for name, size in sizes.items() if size > 1_000_000}
     assert large <= LARGE, f"put these elsewhere, or name them here: {sorted(large - LARGE)}"
     assert sum(sizes.values()) < MOST * 1_000_000
-    assert sum(size for name, size in sizes.items() if name.startswith("data/")) < 10_000_000
+    assert sum(size for name, size in sizes.items() if name.startswith("data/")) < 11_500_000

@@ -178,7 +178,7 @@ def test_other_lengths_are_of_training_sources_alone(scripts, tmp_path, monkeypa
     out = tmp_path / "out.jsonl"
     script.main(["--model", "none", "--train_file", str(train), "--output_file", str(out), "--written", "1"])
     rows = read_rows(out)
-    assert len(rows) in (2, 3) and {row["source"] for row in rows} == {known}
+    assert 2 <= len(rows) <= 9 and {row["source"] for row in rows} == {known}
 
 
 def test_written_sentences_become_pairs_and_lengths(scripts, tmp_path):

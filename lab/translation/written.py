@@ -2,11 +2,12 @@
 Read the data set `data/everyday_en_de_fr`, which was written for the translator; its card says what it holds.
 
 A row of `train` and `validation` has German, French, English, a shorter and a longer English text of the same meaning;
-the last two may be empty.
+the last two may be empty. The list `rewordings` has more English texts of other lengths for some English sentences.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -18,13 +19,13 @@ TEXTS = ("de", "fr", "en", "shorter", "longer")
 SHORTEST, LONGEST = 0.6, 1.45
 
 
-def read(name: str, folder: Path | None = None) -> list[dict[str, str]]:
+def read(name: str, folder: Path | None = None) -> list[dict[str, Any]]:
     """Return the rows of a split, `"train"` or `"validation"`, or of a list, such as `"words"`."""
     (path,) = (folder or FOLDER).glob(f"{name}*.parquet")
     return pyarrow.parquet.read_table(path).to_pylist()
 
 
-def save(rows: list[dict[str, str]], path: Path) -> None:
+def save(rows: list[dict[str, Any]], path: Path) -> None:
     """Write a file of the data set; the same rows and version of pyarrow make the same bytes."""
     table = pyarrow.Table.from_pylist(rows)
     # each column is one page, because each page is compressed separately
@@ -45,10 +46,17 @@ def pairs(code: str, split: str = "train", folder: Path | None = None) -> Iterat
 
 
 def lengths(code: str, folder: Path | None = None) -> Iterator[dict[str, str]]:
-    """Yield the same sources with the shorter and longer English texts."""
+    """Yield the same sources with the English texts of other lengths."""
+    more = rewordings(folder)
     for line in lines(folder=folder):
-        for text in _of_its_length(line[2:])[1:]:
+        for text in _of_its_length((*line[2:], *more.get(line[2], [])))[1:]:
             yield {"source": line[("de", "fr").index(code)], "target": text}
+
+
+def rewordings(folder: Path | None = None) -> dict[str, list[str]]:
+    """Return the texts of the list `rewordings` for each of its English sentences."""
+    there = (folder or FOLDER) / "rewordings.parquet"
+    return {row["en"]: row["texts"] for row in read("rewordings", folder)} if there.is_file() else {}
 
 
 def _of_its_length(texts: tuple[str, ...]) -> list[str]:
