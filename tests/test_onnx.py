@@ -155,6 +155,26 @@ def test_every_family_runs(family, fields, quantization, tmp_path):
         assert onnx.TensorProto.UINT8 in saved
 
 
+@pytest.mark.slow
+def test_the_runner_keeps_a_length_in_another_unit_than_the_trained_one(tmp_path):
+    model, tokenizer = controlled_model("marian", length_unit="character"), tokenizer_of("marian")
+    export_onnx(model, tokenizer, tmp_path)
+    written = []
+    for each in (runner(tmp_path), model):
+        write = pipeline("length-controlled-generation", model=each, tokenizer=tokenizer)
+        given = [
+            {"length": 4, "length_unit": "word", "length_constraint": "exact"},
+            {"length": 9, "length_unit": "utf16", "length_constraint": "max"},
+            {"length": {"character": 20, "word": 3}},
+        ]
+        written.append([[out["generated_text"] for out in write(TEXTS, **options)] for options in given])
+    words, code_units, both = written[0]
+    assert written[0] == written[1]
+    assert [len(text.split()) for text in words] == [4, 4, 4]
+    assert all(len(text.encode("utf-16-le")) <= 18 for text in code_units) and any(code_units)
+    assert all(len(text) <= 20 and len(text.split()) <= 3 for text in both) and any(both)
+
+
 def test_the_table_is_read_as_it_was_written(tmp_path):
     for family, unit in (("bart", "character"), ("marian", "word"), ("t5", "byte")):
         model = controlled_model(family, length_unit=unit)

@@ -3,6 +3,7 @@
 import copy
 import re
 
+import peft
 import pytest
 import torch
 import transformers
@@ -12,7 +13,14 @@ from family_models import tokenizer_of as family_tokenizer
 from huggingface_hub.errors import StrictDataclassClassValidationError
 from recipe_runs import ROOT, isolated
 from torch.nn.functional import cross_entropy
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, FSMTConfig, FSMTForConditionalGeneration
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    FSMTConfig,
+    FSMTForConditionalGeneration,
+    ProphetNetConfig,
+    ProphetNetForConditionalGeneration,
+)
 
 import hf_lenctrl
 from hf_lenctrl.engines.onnx_export import export_onnx
@@ -167,6 +175,37 @@ def test_training_reads_what_generation_read(architecture):
     assert not torch.allclose(other.logits, trained.logits, atol=1e-2)
 
 
+@torch.no_grad()
+def test_it_compiles():
+    _, model = build("mvp")
+    source, labels = encode("mvp", SOURCES), labels_of("mvp")
+    expected = model(**source, labels=labels).loss
+    torch.compiler.reset()  # what other tests compiled counts as well
+    found = torch.compile(model, backend="eager")(**source, labels=labels).loss
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("architecture", ["led", "t5gemma", "encoder-decoder"])
+def test_an_adapter_trains_the_length_and_keeps_every_length(architecture, tmp_path):
+    _, model = build(architecture)
+    source = encode(architecture, SOURCES)
+    exact = {"do_sample": False, "length": LENGTHS, "length_constraint": "exact"}
+    expected = model.generate(**source, **exact)
+    tuned = peft.get_peft_model(model, peft.LoraConfig(target_modules="all-linear"))
+    trained = [name for name, value in tuned.named_parameters() if value.requires_grad]
+    assert any("length_projection" in name for name in trained)
+    assert torch.equal(tuned.generate(**source, **exact), expected)  # an adapter begins as nothing
+    torch.manual_seed(3)
+    for name, value in tuned.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(value, std=0.3)
+    out = tuned.generate(**source, **exact)
+    assert not torch.equal(out, expected) and model.unit_table.count(out).tolist() == LENGTHS
+    tuned.save_pretrained(tmp_path)
+    again = peft.PeftModel.from_pretrained(build(architecture)[1], tmp_path)
+    assert torch.equal(again.generate(**source, **exact), out)
+
+
 TOKENS = {"length_encoding": "none", "length_tokens": hf_lenctrl.LengthTokens("ratio", (0.9, 1.1))}
 
 
@@ -245,6 +284,18 @@ def test_an_architecture_that_takes_no_embeddings_is_refused():
     )
     with pytest.raises(ValueError, match="reads the ids beside their embeddings, so it takes no length"):
         hf_lenctrl.add_length_control(blind, tokenizer=make_tokenizers()["bart"])
+
+
+def test_prophetnet_is_refused_while_a_longer_text_changes_what_it_reads():
+    sizes = {"hidden_size": 32, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "vocab_size": 60, "init_std": 0.3}
+    sizes |= {f"num_{side}_{part}": 2 for side in ("encoder", "decoder") for part in ("layers", "attention_heads")}
+    plain = ProphetNetForConditionalGeneration(ProphetNetConfig(**sizes)).eval()
+    ids = torch.tensor([[5, 9, 10, 11, 12, 13]])
+    with torch.no_grad():
+        whole, part = (plain(input_ids=ids, decoder_input_ids=ids[:, :n], use_cache=False).logits for n in (6, 4))
+    assert not torch.allclose(whole[:, :4], part, atol=1e-2)  # if they are equal one day, it need not be refused
+    with pytest.raises(ValueError, match="gives a token other logits in a longer text, so it takes no length"):
+        hf_lenctrl.add_length_control(plain, tokenizer=make_tokenizers()["bert"])
 
 
 def test_the_table_of_the_families_has_every_architecture_that_is_tested():

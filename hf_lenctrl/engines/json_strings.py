@@ -1,4 +1,4 @@
-"""JSON of a schema whose strings keep their lengths and end at a word; xgrammar provides the grammar."""
+"""JSON of a schema whose strings keep their lengths and end at a word, behind any grammar engine."""
 
 import functools
 import json
@@ -12,8 +12,9 @@ import torch
 from transformers.generation import LogitsProcessor
 
 from ..inference.sentences import finished, goes_on, text_of
-from ..lengths import is_integer
+from ..lengths import check_name, is_integer
 from ..unit_vocabulary import UnitVocabulary, entries_of
+from .json_grammars import GRAMMARS, Matcher, compile_schema
 from .json_places import PLAIN, STATES, Places, Reader, read_character
 
 
@@ -55,9 +56,9 @@ class StringVocabulary:
             self.fits(PLAIN, left)
 
     def bits(self, allowed: np.ndarray) -> np.ndarray:
-        """Pack booleans into bits: `(V,)` -> `(words,)`."""
+        """Pack booleans into bits: `(V,)`, or those of the first entries, -> `(words,)`."""
         padded = np.zeros(32 * self.words, dtype=bool)
-        padded[: self.size] = allowed
+        padded[: len(allowed)] = allowed
         return np.packbits(padded, bitorder="little").view(np.int32)
 
     @staticmethod
@@ -128,23 +129,115 @@ def _vocabulary(tokenizer) -> StringVocabulary:
     return StringVocabulary(tokenizer)
 
 
+class StringLengths:
+    """
+    The lengths of the strings of a schema as masks over a vocabulary, to be combined with the mask of a grammar.
+
+    Args:
+        schema (`dict`): A JSON Schema, see `Places` for what is refused.
+        tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
+    """
+
+    def __init__(self, schema: dict[str, Any], tokenizer):
+        self.places, self.vocabulary = Places(schema), _vocabulary(tokenizer)
+        self.begins: dict[tuple, np.ndarray] = {}  # place -> mask
+
+    def allowed(self, reader: Reader, grammar: np.ndarray, scores: torch.Tensor) -> tuple[np.ndarray, int | None]:
+        """
+        Return what may follow a text, `(words,)`, and the model's first choice if a string must end in its place.
+
+        Args:
+            reader (`Reader`): The text so far.
+            grammar (`np.ndarray` of shape `(words,)`): The entries that the grammar of `places.plain` allows.
+            scores (`torch.FloatTensor` of shape `(vocab_size,)`): The model's scores.
+        """
+        if not reader.inside:
+            if (where := reader.where) not in self.begins:
+                self.begins[where] = self.vocabulary.begins(reader)
+            return grammar & self.begins[where], None
+        allowed = grammar & self._fits(reader)
+        if self._is_late(reader) and (ends := allowed & self.vocabulary.ends).any():
+            first = _first(grammar, scores)
+            if not _holds(allowed, first):
+                return ends, first
+        return allowed, None
+
+    def _fits(self, reader: Reader) -> np.ndarray:
+        """Return the entries that keep the lengths of the string that a text is in."""
+        (low, high), longest = reader.bounds, self.vocabulary.longest
+        left = longest if high is None else min(max(high - reader.count, 0), longest)
+        fits = self.vocabulary.fits(reader.state, left)
+        missing = min(low - reader.count, longest + 1)
+        return fits & self.vocabulary.long_enough(reader.state, missing) if missing > 0 else fits
+
+    def _is_late(self, reader: Reader) -> bool:
+        """Return whether a string may end here, and has no room for the longest entry."""
+        (low, high), count = reader.bounds, reader.count
+        has_room = high is None or high - count >= self.vocabulary.longest
+        return reader.state == PLAIN and count >= low and not has_room
+
+    def finish(self, ids: Sequence[int], firsts: Sequence[int | None]) -> str:
+        """
+        Return the JSON of an output. A string that had to end within a word now ends after the word before it, if at
+        least one word and `minLength` characters are left; then its white space at the end is removed, too.
+
+        Args:
+            ids (`list[int]` of length `positions`): The entries of the output, with or without EOS.
+            firsts (`list[int]` of length `positions`): The model's first choice at each of them, as far as the grammar
+                allows; `None` where it is not needed.
+        """
+        reader, text, edits, pieces = Reader(self.places), bytearray(), [], self.vocabulary.pieces
+        for k, (i, first) in enumerate(zip(ids, firsts, strict=True)):
+            cut, low, opened = False, reader.bounds.low, reader.opened
+            if first is not None and reader.inside and self._is_late(reader):
+                cut = not _holds(self._fits(reader), first) and goes_on(pieces[first])
+                cut &= not (pieces[ids[k - 1]] or "")[-1:].isspace()
+            reader.read(self.vocabulary.data[i])
+            text += self.vocabulary.data[i]
+            if cut and reader.closed >= opened:  # the entry did end it
+                value = json.loads(b'"' + bytes(text[opened : reader.closed]) + b'"')
+                enough = functools.partial(_has, low)
+                shorter = finished(value, "word", enough, at_word=False)[0]
+                if enough(shorter):
+                    edits.append((opened, reader.closed, json.dumps(shorter, ensure_ascii=False)[1:-1].encode()))
+        for start, end, new in reversed(edits):
+            text[start:end] = new
+        return text.decode("utf-8", errors="replace")
+
+
+def _holds(bits: np.ndarray, entry: int) -> bool:
+    return bool(bits[entry // 32] >> entry % 32 & 1)
+
+
+def _first(grammar: np.ndarray, scores: torch.Tensor) -> int:
+    """Return the model's first choice among the entries that the grammar allows."""
+    first = int(scores.argmax())
+    return first if _holds(grammar, first) else int(forbid(grammar, scores.clone()).argmax())
+
+
+def forbid(allowed: np.ndarray, scores: torch.Tensor) -> torch.Tensor:
+    """Mask the scores `(vocab_size,)` of all entries that are not among the allowed ones `(words,)`, in place."""
+    bits = np.unpackbits(allowed.view(np.uint8), count=len(scores), bitorder="little").view(bool)
+    return scores.masked_fill_(~torch.from_numpy(bits).to(scores.device), -torch.inf)
+
+
 class _Row:
     """An output so far: its state in the grammar and in the schema."""
 
-    def __init__(self, matcher, reader: Reader):
+    def __init__(self, matcher: Matcher, reader: Reader):
         self.matcher, self.reader = matcher, reader
 
     def copy(self) -> "_Row":
-        return _Row(self.matcher.fork(), self.reader.copy())
+        return _Row(self.matcher.copy(), self.reader.copy())
 
 
 class JsonStringsLogitsProcessor(LogitsProcessor):
     """
     A logits processor for JSON of a schema, each string within its `minLength` and `maxLength`, for any causal model;
-    greedy, beam search or sampling. Needs `xgrammar`: `pip install "hf_lenctrl[json]"`.
+    greedy, beam search or sampling. Needs a grammar engine: `pip install "hf_lenctrl[json]"` for xgrammar.
 
-    xgrammar gets the schema without the lengths, so a step costs the same at any length. In a string, entries that
-    are too long are masked, and the closing quote is masked until the string is long enough. An escape (`\\n`,
+    The grammar engine gets the schema without the lengths, so a step costs the same at any length. In a string, too
+    long entries are masked, and the closing quote is masked until the string is long enough. An escape (`\\n`,
     `\\u00e9`) is one character. If the model's first choice is too long, the string ends. If it ends within a word,
     `finish` removes the unfinished word. Make one processor for each call of `generate`.
 
@@ -153,36 +246,37 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
         tokenizer (`PreTrainedTokenizerBase`): The model's tokenizer.
         prompt_length (`int`, *optional*, defaults to 0): Number of positions before the JSON.
         eos_token_id (`int` or `list[int]`, *optional*): Ids that end an output; by default the tokenizer's EOS.
+        grammar (`str`, *optional*, defaults to `"xgrammar"`): The grammar engine, or `"llguidance"`.
 
     Raises:
         `TypeError`, `ValueError`, `ImportError`: for a schema whose lengths cannot be kept, see `Places`; for a
-            tokenizer whose entries are unknown; without xgrammar.
+            tokenizer whose entries are unknown; for an unknown grammar engine, or without it.
     """
 
     supports_continuous_batching = False
 
-    def __init__(self, schema: dict[str, Any], tokenizer, *, prompt_length: int = 0, eos_token_id=None):
-        try:
-            import xgrammar
-        except ImportError as error:
-            raise ImportError('JsonStringsLogitsProcessor needs xgrammar: pip install "hf_lenctrl[json]"') from error
-        self.places, self.prompt_length = Places(schema), prompt_length
-        self.vocabulary = _vocabulary(tokenizer)
+    def __init__(
+        self,
+        schema: dict[str, Any],
+        tokenizer,
+        *,
+        prompt_length: int = 0,
+        eos_token_id=None,
+        grammar: str = "xgrammar",
+    ):
+        check_name("grammar", grammar, GRAMMARS)
+        self.lengths, self.prompt_length = StringLengths(schema, tokenizer), prompt_length
+        self.vocabulary = self.lengths.vocabulary
         eos = tokenizer.eos_token_id if eos_token_id is None else eos_token_id
-        eos = [eos] if is_integer(eos) else list(eos)
-        size = self.vocabulary.size
-        info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=size, stop_token_ids=eos)
-        compiler = xgrammar.GrammarCompiler(info, max_threads=1)
-        self.grammar = compiler.compile_json_schema(json.dumps(self.places.plain), any_whitespace=False)
-        self.xgrammar = xgrammar
-        self.bitmask = xgrammar.allocate_token_bitmask(1, size)  # (1, words)
+        self.eos = (eos,) if is_integer(eos) else tuple(eos)
+        places = self.lengths.places
+        self.matcher = compile_schema(grammar, places.plain, tokenizer, self.vocabulary.size, self.eos)
         # (rows, positions) the ids of the last step, without the prompt
         self.written = torch.empty(0, 0, dtype=torch.long)
         self.rows: list[_Row] = []
-        self.begins: dict[tuple, np.ndarray] = {}  # place -> mask
-        # all ids before the quote of a string that had to end -> whether a word ends there; the prompt's ids are part
+        # all ids before the quote of a string that had to end -> the model's first choice; the prompt's ids are part
         # of the key, because the same JSON may continue in another way after another prompt
-        self.cut: dict[tuple[int, ...], bool] = {}
+        self.firsts: dict[tuple[int, ...], int] = {}
 
     def __call__(self, input_ids, scores):
         """
@@ -194,11 +288,13 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
                 f"got scores of {scores.shape[1]} entries, the tokenizer has {size}; pass the model's own"
             )
         scores = scores.clone()
-        scores[:, size:] = -torch.inf
         self._follow(input_ids)
         for i, row in enumerate(self.rows):
-            if not row.matcher.is_terminated():
-                self._mask(row, input_ids[i], scores[i : i + 1, :size])
+            if not row.matcher.ended:
+                allowed, first = self.lengths.allowed(row.reader, row.matcher.allowed(), scores[i, :size])
+                if first is not None:
+                    self.firsts[tuple(input_ids[i].tolist())] = first
+                forbid(allowed, scores[i])
         return scores
 
     def _follow(self, input_ids: torch.Tensor) -> None:
@@ -224,76 +320,27 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
         return rows
 
     def _start(self) -> _Row:
-        return _Row(self.xgrammar.GrammarMatcher(self.grammar), Reader(self.places))
+        return _Row(self.matcher(), Reader(self.lengths.places))
 
     def _read(self, row: _Row, entry: int) -> None:
-        if row.matcher.is_terminated():
+        if row.matcher.ended:
             return  # the rest is padding
-        if not row.matcher.accept_token(entry):
+        if not row.matcher.read(entry):
             piece = self.vocabulary.pieces[entry] if entry < self.vocabulary.size else None
             raise ValueError(f"the output is no JSON of the schema at entry {entry} ({piece!r}); pass prompt_length")
         row.reader.read(self.vocabulary.data[entry])
 
-    def _mask(self, row: _Row, ids: torch.Tensor, scores: torch.Tensor) -> None:
-        vocabulary, reader = self.vocabulary, row.reader
-        row.matcher.fill_next_token_bitmask(self.bitmask, 0)
-        grammar = self.bitmask.numpy()[0]  # (words,)
-        if not reader.inside:
-            if (where := reader.where) not in self.begins:
-                self.begins[where] = vocabulary.begins(reader)
-            allowed = grammar & self.begins[where]
-        else:
-            (low, high), longest = reader.bounds, vocabulary.longest
-            left = longest if high is None else min(high - reader.count, longest)
-            allowed = grammar & vocabulary.fits(reader.state, left)
-            if reader.count < low:
-                allowed &= vocabulary.long_enough(reader.state, min(low - reader.count, longest + 1))
-            elif left < longest and (ends := allowed & vocabulary.ends).any():
-                first = self._first(grammar, scores)
-                if not allowed[first // 32] >> first % 32 & 1:
-                    allowed = ends
-                    space = (vocabulary.pieces[int(ids[-1])] or "")[-1:].isspace()
-                    self.cut[tuple(ids.tolist())] = space or not goes_on(vocabulary.pieces[first])
-        self._apply(allowed, scores)
-
-    def _first(self, grammar: np.ndarray, scores: torch.Tensor) -> int:
-        """Return the model's first choice among the entries that the grammar allows."""
-        first = int(scores.argmax())
-        if grammar[first // 32] >> first % 32 & 1:
-            return first
-        allowed_scores = scores.clone()
-        self._apply(grammar, allowed_scores)
-        return int(allowed_scores.argmax())
-
-    def _apply(self, allowed: np.ndarray, scores: torch.Tensor) -> None:
-        mask = torch.from_numpy(allowed).to(scores.device)
-        self.xgrammar.apply_token_bitmask_inplace(scores, mask.unsqueeze(0))
-
     def finish(self, ids: Sequence[int]) -> str:
         """
-        Return the JSON of an output. A string that had to end within a word now ends after the word before it, if at
-        least one word and `minLength` characters are left; then its white space at the end is removed, too.
+        Return the JSON of an output, see `StringLengths.finish`.
 
         `ids (sequence_length,)` are a row of the result of `generate`, with the prompt, because equal JSON of two rows
         may have different prompts. Raise `ValueError` for ids without a prompt.
         """
-        eos, ids = set(self.grammar.tokenizer_info.stop_token_ids), tuple(int(i) for i in ids)
-        if len(ids) <= self.prompt_length:
-            raise ValueError(f"ids must be those of generate with the prompt of {self.prompt_length}, got {len(ids)}")
-        row, text = self._start(), bytearray()
-        reader, edits = row.reader, []
-        for k, i in enumerate(ids[self.prompt_length :], self.prompt_length):
-            if i in eos:
-                break
-            at_word, low, opened = self.cut.get(ids[:k]), reader.bounds.low, reader.opened
-            enough = functools.partial(_has, low)
+        ids, start = tuple(int(i) for i in ids), self.prompt_length
+        if len(ids) <= start:
+            raise ValueError(f"ids must be those of generate with the prompt of {start}, got {len(ids)}")
+        row, end = self._start(), next((k for k in range(start, len(ids)) if ids[k] in self.eos), len(ids))
+        for i in ids[start:end]:
             self._read(row, i)
-            text += self.vocabulary.data[i]
-            if at_word is False:
-                value = json.loads(b'"' + bytes(text[opened : reader.closed]) + b'"')
-                shorter = finished(value, "word", enough, at_word=False)[0]
-                if enough(shorter):
-                    edits.append((opened, reader.closed, json.dumps(shorter, ensure_ascii=False)[1:-1].encode()))
-        for start, end, new in reversed(edits):
-            text[start:end] = new
-        return text.decode("utf-8", errors="replace")
+        return self.lengths.finish(ids[start:end], [self.firsts.get(ids[:k]) for k in range(start, end)])

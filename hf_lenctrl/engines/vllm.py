@@ -16,6 +16,7 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProc
 
 from ..length_units import UnitTable, load_unit
 from ..thoughts import marker_of
+from .json_requests import JSON, JsonRequest, Text, schema_of
 from .requests import Asked, Counter, Point, Row, mask
 
 
@@ -23,21 +24,28 @@ logger = init_logger("vllm.hf_lenctrl")
 
 
 class Request:
-    """A running request with a requested length; it has no counter if its unit cannot be counted."""
+    """
+    A running request: with a length and its `Counter`, or with its `JsonRequest`. It has no counter if nothing can be
+    counted.
+    """
 
-    def __init__(self, asked: Asked, params: SamplingParams, counter: Counter | None):
+    def __init__(self, asked: Asked | None, params: SamplingParams, counter: Any):
         self.asked, self.counter = asked, counter
         self.eos = tuple(sorted(params.all_stop_token_ids))
         self.most = params.max_tokens or math.inf
-        self.points: dict[int, Point] = {}  # V2: position of the last step -> text up to it
+        self.points: dict[int, Point | Text] = {}  # V2: position of the last step -> text up to it
         # V1: the prompt's tokens, and the generated tokens, to which vLLM appends
         self.prompt: Sequence[int] = ()
         self.tokens: Sequence[int] = ()
-        self.point: Point | None = None  # V1: the text that is counted already
+        self.point: Point | Text | None = None  # V1: the text that is counted already
 
     def row(self, index: int, point: Point, longest: int) -> Row:
         """Return the row of logits that follows a text."""
+        assert self.asked is not None
         return Row(index, self.asked, point, self.eos, int(min(self.most, longest)))
+
+
+Place = tuple[int, Request, Any, int]  # a row of logits: its index, its request, the text so far, the longest text
 
 
 class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
@@ -50,6 +58,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
 
     def __init__(self, vllm_config: VllmConfig, where: Any, is_pin_memory: bool = False):
         self.model_config = vllm_config.model_config
+        self.structured_outputs = vllm_config.structured_outputs_config
         self.states = where if isinstance(where, LogitsProcRequestState) else None
         self.device = torch.device(where.device if self.states else where)
         self.vocab_size = self.states.vocab_size if self.states else self.model_config.get_vocab_size()
@@ -65,6 +74,8 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
     def validate_params(cls, sampling_params: SamplingParams) -> None:
         """Raise `ValueError` for an invalid length, or for options of the request that would break the length."""
         params, asked = sampling_params, Asked.of(sampling_params.extra_args)
+        if (params.extra_args or {}).get(JSON) is not None:
+            schema_of(params.extra_args, params.structured_outputs)
         if asked is None:
             return
         breaks = ["ignore_eos", "structured_outputs", "thinking_token_budget"]
@@ -86,6 +97,8 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
         return Counter(table.padded(self.vocab_size), self.device, marker)
 
     def _request(self, params: SamplingParams) -> Request | None:
+        if (params.extra_args or {}).get(JSON) is not None:
+            return self._json(params)
         asked = Asked.of(params.extra_args)
         if asked is None:
             return None
@@ -97,9 +110,25 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
                 self.counters[asked.counted] = None
         return Request(asked, params, self.counters[asked.counted])
 
-    def _mask(self, logits: torch.Tensor, rows: list[Row], ended: list[tuple[int, Request]]) -> torch.Tensor:
-        if rows:
-            logits = mask(logits, rows, {counted: counter for counted, counter in self.counters.items() if counter})
+    def _json(self, params: SamplingParams) -> Request:
+        strings = None
+        try:
+            schema = schema_of(params.extra_args, params.structured_outputs)
+            config = self.structured_outputs
+            if config.reasoning_parser and not config.enable_in_reasoning:
+                raise ValueError("thoughts are no JSON; serve without a reasoning parser")
+            strings = JsonRequest(schema, cached_tokenizer_from_config(self.model_config))
+        except Exception as error:  # a tokenizer may raise any error, and one request must not end the engine
+            logger.error("hf_lenctrl cannot keep lengths in JSON, so such outputs are empty: %s", error)
+        return Request(None, params, strings)
+
+    def _mask(self, logits: torch.Tensor, rows: list[Place], ended: list[tuple[int, Request]]) -> torch.Tensor:
+        lengths = [request.row(index, point, most) for index, request, point, most in rows if request.asked]
+        if lengths:
+            logits = mask(logits, lengths, {counted: counter for counted, counter in self.counters.items() if counter})
+        for index, request, text, _ in rows:
+            if isinstance(request.counter, JsonRequest):
+                request.counter.mask(logits[index], text)
         for index, request in ended:
             logits[index] = -math.inf
             logits[index, list(request.eos)] = 0.0
@@ -139,7 +168,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
         | the first of a step | that of a row of the last step, and one token: any number of drafts may be accepted |
         | behind a draft | that of the row before it, and the draft |
         """
-        rows: list[Row] = []
+        rows: list[Place] = []
         ended: list[tuple[int, Request]] = []
         facts = (ctx.expanded_idx_mapping, ctx.expanded_local_pos, ctx.pos, ctx.input_ids)
         for index, (slot, local, position, token) in enumerate(torch.stack([f.long() for f in facts]).T.tolist()):
@@ -157,11 +186,11 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
             else:
                 point = request.counter.after(known, [token])
             request.points[position] = point
-            rows.append(request.row(index, point, self.model_config.max_model_len - prompt))
+            rows.append((index, request, point, self.model_config.max_model_len - prompt))
         return rows, ended
 
     @staticmethod
-    def _recounted(counter: Counter, ids: torch.Tensor, prompt: int) -> Point:
+    def _recounted(counter: Any, ids: torch.Tensor, prompt: int) -> Any:
         """Count a text from its start: ids `(positions,)`, of which the first `prompt` are the prompt."""
         tokens = ids.tolist()
         return counter.after(counter.start(tokens[:prompt]), tokens[prompt:])
@@ -183,7 +212,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
 
     def _listed(self):
         """Return the rows with a requested length, and the rows whose last token vLLM hides."""
-        rows: list[Row] = []
+        rows: list[Place] = []
         ended: list[tuple[int, Request]] = []
         for index, request in sorted(self.requests.items()):
             counter, tokens, point = request.counter, request.tokens, request.point
@@ -198,5 +227,5 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
             if point is None or len(tokens) < point.tokens:  # the request is new, or vLLM removed tokens
                 point = counter.start(request.prompt)
             request.point = point = counter.after(point, tokens[point.tokens :])
-            rows.append(request.row(index, point, self.model_config.max_model_len - len(request.prompt)))
+            rows.append((index, request, point, self.model_config.max_model_len - len(request.prompt)))
         return rows, ended

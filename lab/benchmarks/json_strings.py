@@ -1,6 +1,6 @@
-"""JSON with strings of a length: xgrammar alone beside `JsonStringsLogitsProcessor`.
+"""JSON with strings of a length: xgrammar and llguidance alone beside `JsonStringsLogitsProcessor`.
 
-    python lab/benchmarks/json_strings.py runs/causal/base [--rows 1000] [--bounds 40 400 4000] \\
+    python lab/benchmarks/json_strings.py runs/causal/base [--rows 1000] [--bounds 1000 100000 524288] \\
         [--entries 8000]
 
 First the outputs: the model continues a prompt by sampling, in JSON with two strings. Prints for each way the outputs
@@ -9,29 +9,30 @@ string ends, the model's first choice goes on with the word, and that has no roo
 where no word stands before it, or fewer characters than `minLength`. All outputs are read by the same rule, behind the
 entries that the model chose, and "anew", behind those into which the tokenizer splits the same text: where they
 differ, so may the first choice. Then the milliseconds of a step in a string of each bound, at its start and in its
-last 20 characters, without the model: medians of rounds in turn, on one thread. `--entries 150000` times a vocabulary
-of made-up words instead.
+last 20 characters, without the model: medians of rounds in turn, of the time of one thread. The first round is not
+counted, so what a tokenizer needs once is not, either. `--entries 150000` times a vocabulary of made-up words instead.
 """
 
 import argparse
 import copy
 import functools
 import json
+import math
 import random
 import statistics
 import time
 from collections import Counter
 
 import torch
-import xgrammar
 from jsonschema import Draft202012Validator
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 from transformers.generation import LogitsProcessor
 
 from hf_lenctrl.cache import CACHE
+from hf_lenctrl.engines.json_grammars import GRAMMARS, compile_schema
 from hf_lenctrl.engines.json_places import PLAIN, Places, Reader
-from hf_lenctrl.engines.json_strings import JsonStringsLogitsProcessor
+from hf_lenctrl.engines.json_strings import JsonStringsLogitsProcessor, forbid
 from hf_lenctrl.inference.sentences import goes_on
 
 
@@ -50,30 +51,29 @@ PROMPT = (
 )
 
 
-def compiled(schema: dict, tokenizer):
-    """The grammar of xgrammar."""
-    info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=len(tokenizer))
-    compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
-    return compiler.compile_json_schema(json.dumps(schema), any_whitespace=False)
+def compiled(name: str, schema: dict, tokenizer):
+    """What makes a matcher of a grammar engine."""
+    return compile_schema(name, schema, tokenizer, len(tokenizer), (tokenizer.eos_token_id,))
 
 
-class XGrammar(LogitsProcessor):
-    """xgrammar alone, as its own processor for transformers does it."""
+class Alone(LogitsProcessor):
+    """A grammar engine alone."""
 
-    def __init__(self, grammar, rows: int, size: int, prompt_length: int):
-        self.matchers = [xgrammar.GrammarMatcher(grammar) for _ in range(rows)]
-        self.bitmask = xgrammar.allocate_token_bitmask(rows, size)
-        self.prompt_length = prompt_length
+    def __init__(self, new_matcher, rows: int, prompt_length: int):
+        self.matchers, self.position = [new_matcher() for _ in range(rows)], prompt_length
 
     def __call__(self, input_ids, scores):
         """Forbid what the grammar forbids."""
-        for i, matcher in enumerate(self.matchers):
-            if input_ids.shape[1] > self.prompt_length and not matcher.is_terminated():
-                matcher.accept_token(int(input_ids[i, -1]))
-            if not matcher.is_terminated():
-                matcher.fill_next_token_bitmask(self.bitmask, i)
         scores = scores.clone()
-        xgrammar.apply_token_bitmask_inplace(scores, self.bitmask)
+        for i, matcher in enumerate(self.matchers):
+            for k, entry in enumerate(input_ids[i, self.position :].tolist()):
+                if not matcher.ended:
+                    matcher.read(entry)
+                if k % 100 == 99:  # llguidance has a limit for what is read between two masks
+                    matcher.allowed()
+            if not matcher.ended:
+                forbid(matcher.allowed(), scores[i])
+        self.position = input_ids.shape[1]
         return scores
 
 
@@ -84,13 +84,13 @@ def outputs(model, tokenizer, rows: int, batch_size: int) -> dict[str, list[Outp
     """The outputs of each way."""
     inputs = tokenizer([PROMPT] * batch_size, return_tensors="pt")
     start = inputs["input_ids"].shape[1]
-    grammar = compiled(SCHEMA, tokenizer)
-    made: dict[str, list[Output]] = {"xgrammar alone": [], "lengths": [], "lengths, finished": []}
+    made: dict[str, list[Output]] = {"xgrammar": [], "llguidance": [], "lengths": [], "lengths, finished": []}
+    grammars = {name: compiled(name, SCHEMA, tokenizer) for name in GRAMMARS}
     for batch in range(rows // batch_size):
-        for name in ("xgrammar alone", "lengths"):
+        for name in (*GRAMMARS, "lengths"):
             torch.manual_seed(batch)
             ours = JsonStringsLogitsProcessor(SCHEMA, tokenizer, prompt_length=start)
-            process = ours if name == "lengths" else XGrammar(grammar, batch_size, len(tokenizer), start)
+            process = ours if name == "lengths" else Alone(grammars[name], batch_size, start)
             options = {"do_sample": True, "top_k": 50, "max_new_tokens": 150, "use_cache": True}
             whole = model.generate(**inputs, **options, logits_processor=[process])
             ids = whole[:, start:]
@@ -106,7 +106,7 @@ class Judge:
 
     def __init__(self, model, tokenizer):
         self.model, self.tokenizer, self.places = model, tokenizer, Places(SCHEMA)
-        self.grammar = compiled(self.places.plain, tokenizer)
+        self.grammar = compiled("xgrammar", self.places.plain, tokenizer)
         self.vocabulary = JsonStringsLogitsProcessor(SCHEMA, tokenizer).vocabulary
         self.prompt = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
         with torch.no_grad():
@@ -115,16 +115,12 @@ class Judge:
 
     @torch.no_grad()
     def _first(self, ids: tuple[int, ...]) -> int:
-        matcher = xgrammar.GrammarMatcher(self.grammar)
+        matcher = self.grammar()
         for i in ids:
-            matcher.accept_token(i)
-        bitmask = xgrammar.allocate_token_bitmask(1, len(self.tokenizer))
-        matcher.fill_next_token_bitmask(bitmask)
+            matcher.read(i)
         cache = copy.deepcopy(self.cache)
         scores = self.model(torch.tensor([ids]), **{CACHE: cache}, use_cache=True).logits[:, -1].float()
-        scores = scores[:, : len(self.tokenizer)].contiguous()
-        xgrammar.apply_token_bitmask_inplace(scores, bitmask)
-        return int(scores.argmax())
+        return int(forbid(matcher.allowed(), scores[0]).argmax())
 
     def entries(self, ids: list[int]) -> dict[str, dict[int, int]]:
         """Of each string by its name: how many entries are written where it has so many characters."""
@@ -200,13 +196,14 @@ def made_up(entries: int) -> PreTrainedTokenizerFast:
 
 
 def steps(process, ids: torch.Tensor, scores: torch.Tensor, first: int) -> float:
-    """Median milliseconds of the steps from `first` on."""
+    """Median milliseconds of the steps from `first` on; what is before is read in one step."""
     times = []
-    for k in range(ids.shape[1] + 1):
-        start = time.perf_counter()
+    process(ids[:, : first - 1], scores)
+    for k in range(first, ids.shape[1] + 1):
+        start = time.thread_time()
         process(ids[:, :k], scores)
-        times.append(time.perf_counter() - start)
-    return 1000 * statistics.median(times[first:])
+        times.append(time.thread_time() - start)
+    return 1000 * statistics.median(times)
 
 
 def cost(tokenizer, bounds: list[int], rounds: int) -> None:
@@ -219,23 +216,25 @@ def cost(tokenizer, bounds: list[int], rounds: int) -> None:
     for bound in bounds:
         title = {"type": "string", "maxLength": bound}
         schema = {"type": "object", "properties": {"title": title}, "required": ["title"]}
-        plain = Places(schema).plain
         text = opening + "we read the short text " * (bound // 23 + 1)
         ids = tokenizer(text[: len(opening) + bound], add_special_tokens=False, return_tensors="pt")["input_ids"]
         tail = tokenizer(text[len(opening) + bound - 20 : len(opening) + bound], add_special_tokens=False)["input_ids"]
-        made: dict = {
-            "xgrammar alone": lambda s=schema: XGrammar(compiled(s, tokenizer), 1, len(tokenizer), 0),
-            "xgrammar, no lengths": lambda s=plain: XGrammar(compiled(s, tokenizer), 1, len(tokenizer), 0),
-            "lengths": lambda s=schema: JsonStringsLogitsProcessor(s, tokenizer),
+        made: dict = {name: lambda s=schema, n=name: Alone(compiled(n, s, tokenizer), 1, 0) for name in GRAMMARS}
+        made |= {
+            f"lengths, {name}": lambda s=schema, n=name: JsonStringsLogitsProcessor(s, tokenizer, grammar=n)
+            for name in GRAMMARS
         }
         ways: dict[str, list[tuple[float, ...]]] = {name: [] for name in made}
         for turn in range(rounds + 1):
             for name in list(made)[:: 1 if turn % 2 else -1]:
-                start = time.perf_counter()
+                start = time.thread_time()
                 process = made[name]()
-                seconds = time.perf_counter() - start
+                seconds = time.thread_time() - start
                 early = steps(process, ids[:, :60], scores, 10)
-                late = steps(made[name](), ids, scores, ids.shape[1] - len(tail))
+                try:
+                    late = steps(made[name](), ids, scores, ids.shape[1] - len(tail))
+                except RuntimeError:  # llguidance has a limit for the states of a text, one for each character
+                    late = math.nan
                 ways[name] += [(1000 * seconds, early, late)] if turn else []
         for name, rows in ways.items():
             compile_, early, late = (statistics.median(column) for column in zip(*rows, strict=True))
@@ -248,7 +247,7 @@ def main(argv=None) -> None:
     parser.add_argument("model")
     parser.add_argument("--rows", type=int, default=1000, help="outputs of each way; 0 for the times alone")
     parser.add_argument("--batch_size", type=int, default=50)
-    parser.add_argument("--bounds", type=int, nargs="*", default=[40, 400, 4000])
+    parser.add_argument("--bounds", type=int, nargs="*", default=[1000, 100_000, 524_288])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--entries", type=int, default=0, help="of a made-up vocabulary for the times")
     args = parser.parse_args(argv)

@@ -13,7 +13,7 @@ from json_files import Json
 from line_files import Properties, Strings
 from xcstrings_files import Xcstrings
 from xliff_files import Xliff
-from xml_files import Resx
+from xml_files import Resx, Stringsdict
 
 
 KINDS: dict[str, type[Catalogue]] = {
@@ -21,6 +21,7 @@ KINDS: dict[str, type[Catalogue]] = {
     **dict.fromkeys((".xlf", ".xliff"), Xliff),
     ".xcstrings": Xcstrings,
     ".strings": Strings,
+    ".stringsdict": Stringsdict,
     ".xml": Android,
     **dict.fromkeys((".json", ".arb"), Json),
     **dict.fromkeys((".resx", ".resw"), Resx),

@@ -3,10 +3,10 @@
     python recipes/fit/strings.py --input_file docs/samples/de.json --output_file en.json \\
         --report_dir strings_report --model models/translate_to_english
 
-Reads .po, XLIFF, .xcstrings, .strings, strings.xml, JSON, .resx and .properties. Only a string without a translation,
-or with a fuzzy one that is too long, is touched, and each new text is marked. A string stays as it was where the
-models cannot write it within the limit, with every placeholder, and where the output is doubtful. The report lists it,
-with the output as a suggestion.
+Reads .po, XLIFF, .xcstrings, .strings, .stringsdict, strings.xml, JSON, .resx and .properties. Only a string without
+a translation, or with a fuzzy one that is too long, is touched, and each new text is marked. A string stays as it was
+where the models cannot write it within the limit, with every placeholder, and where the output is doubtful. The report
+lists it, with the output as a suggestion.
 """
 
 import argparse

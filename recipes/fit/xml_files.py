@@ -1,4 +1,4 @@
-"""Files of XML: where each element is in the text, read by expat; and .resx, the resources of .NET."""
+"""Files of XML: where each element is in the text, read by expat; and .resx of .NET, .stringsdict of Apple."""
 
 import html
 import re
@@ -11,6 +11,8 @@ from entries import FUZZY, Catalogue, Entry, Slot
 
 
 COMMENT = "#comment"
+FORMS = {"zero", "one", "two", "few", "many", "other"}
+VARIABLE = re.compile(r"%(?:\d+\$)?#@\w+@")  # of a plural in a .stringsdict
 ATTRIBUTE = re.compile(r"""([^\s=<>/"']+)(\s*=\s*)("[^"]*"|'[^']*')""")
 TAG = re.compile(r"""<([^\s/>]+)(?:[^"'>]|"[^"]*"|'[^']*')*>""")
 CHARACTER = re.compile(r"&(?:#(\d+)|#x([0-9a-fA-F]+)|quot|apos);")
@@ -190,3 +192,37 @@ class Resx(Xml):
             comment = html.unescape(self.markup(node.child("comment"))[0])
             row = Entry(name, html.unescape(markup), comment=comment, fault=fault, fuzzy=fuzzy)
             yield row, self.slot(value, partial(html.escape, quote=False), marks)
+
+
+class Stringsdict(Xml):
+    """
+    A .stringsdict of Apple, a property list: the plural forms of each string. Its format stays, if it is a variable
+    alone. The limit of a string is in the comment before its key. All forms of a string are one plural.
+    """
+
+    def find(self) -> Iterator[tuple[Entry, Slot]]:
+        root = parse(self.text)
+        if root.name != "plist" or (strings := root.child("dict")) is None:
+            raise ValueError(f"the root of a .stringsdict must be a plist of a dict, got {root.name!r}")
+        for place, name, string in self._pairs(strings):
+            comment, fuzzy, marks = self.mark(strings, place)
+            found = [(f"{name}.{key}", value) for _, key, value in self._pairs(string) if value.name == "string"]
+            for _, variable, rule in self._pairs(string):
+                forms = [(key, form) for _, key, form in self._pairs(rule) if form.name == "string"]
+                found += [(f"{name}.{variable}.{key}", form) for key, form in forms if key in FORMS]
+                self.values += sum(key not in FORMS for key, _ in forms)
+            for key, node in found:
+                markup, fault = self.markup(node)
+                text = html.unescape(markup)
+                if VARIABLE.fullmatch(text):
+                    self.values += 1
+                    continue
+                fault = fault or ("a variable of a plural in a text" if VARIABLE.search(text) else "")
+                row = Entry(key, text, comment=comment, fault=fault, fuzzy=fuzzy, plural=name)
+                yield row, self.slot(node, partial(html.escape, quote=False), marks)
+
+    def _pairs(self, node: Element) -> Iterator[tuple[int, str, Element]]:
+        """Return the index of each key of a dict among its children, the key and its value."""
+        places = [i for i, child in enumerate(node.children) if child.name != COMMENT] if node.name == "dict" else []
+        for at, then in zip(places[::2], places[1::2], strict=False):
+            yield at, html.unescape(self.inner(node.children[at])), node.children[then]

@@ -80,8 +80,9 @@ def config_of(folder: str, vocab_size: int, **additional) -> SimpleNamespace:
     )  # fmt: skip
     scheduler = SimpleNamespace(max_num_seqs=SLOTS)
     return SimpleNamespace(
-        model_config=model, additional_config=additional, speculative_config=None, scheduler_config=scheduler
-    )
+        model_config=model, additional_config=additional, speculative_config=None, scheduler_config=scheduler,
+        structured_outputs_config=SimpleNamespace(reasoning_parser="", enable_in_reasoning=False),
+    )  # fmt: skip
 
 
 class Bench:

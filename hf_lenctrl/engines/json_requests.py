@@ -1,0 +1,77 @@
+"""The string lengths of a request to an engine whose grammar masks the logits already; needs no engine."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from .json_places import Places, Reader
+from .json_strings import StringLengths, forbid
+
+
+JSON = "json_strings"  # the argument of a request
+CALL = (
+    f'pass extra_args={{"{JSON}": schema}} and StructuredOutputsParams(json=Places(schema).plain); '
+    "from hf_lenctrl.engines.json_places import Places"
+)
+
+
+def schema_of(extra_args: Any, structured_outputs: Any) -> dict[str, Any]:
+    """
+    Return the schema with lengths that a request passes as `json_strings`.
+
+    Args:
+        extra_args (`dict`): The arguments of the request. The schema is a dict, or a text of JSON.
+        structured_outputs (`StructuredOutputsParams`, *optional*): Its `json` is the schema that the engine follows.
+
+    Raises:
+        `ValueError`: for a schema whose lengths cannot be kept, or if the engine does not follow this schema without
+            its lengths: then the lengths would hide the model's first choice, or the output would not be JSON.
+    """
+    given = [extra_args[JSON], getattr(structured_outputs, "json", None)]
+    try:
+        schema, grammar = [json.loads(each) if isinstance(each, str) else each for each in given]
+        plain = Places(schema).plain
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{JSON}: {error}") from error
+    if grammar != plain:
+        raise ValueError(f"{JSON} needs a structured output of the schema without lengths, got {grammar!r}; {CALL}")
+    return schema
+
+
+class Text(NamedTuple):
+    """An output so far: its tokens and its reader; no reader if it is no JSON, as a draft that will be rejected."""
+
+    tokens: int
+    reader: Reader | None
+
+
+class JsonRequest:
+    """The string lengths of a request: reads its text, and masks a row of logits behind the mask of the grammar."""
+
+    def __init__(self, schema: dict[str, Any], tokenizer):
+        self.lengths = StringLengths(schema, tokenizer)
+
+    def start(self, prompt: Sequence[int] | None = None) -> Text:
+        """Return the start of an output; the prompt does not count."""
+        return Text(0, Reader(self.lengths.places))
+
+    def after(self, text: Text, tokens: Sequence[int]) -> Text:
+        """Return the text after more tokens."""
+        data = self.lengths.vocabulary.data
+        if text.reader is None or any(not 0 <= token < len(data) for token in tokens):
+            return Text(text.tokens + len(tokens), None)
+        reader = text.reader.copy()
+        try:
+            reader.read(b"".join(data[token] for token in tokens))
+        except (ValueError, IndexError):
+            return Text(text.tokens + len(tokens), None)
+        return Text(text.tokens + len(tokens), reader)
+
+    def mask(self, logits: torch.Tensor, text: Text) -> None:
+        """Mask the tokens that the lengths forbid, in place: `(vocab_size,)`, -inf where the grammar forbids one."""
+        if text.reader is not None:
+            vocabulary = self.lengths.vocabulary
+            grammar = vocabulary.bits((logits[: vocabulary.size] > -torch.inf).cpu().numpy())
+            forbid(self.lengths.allowed(text.reader, grammar, logits)[0], logits)
