@@ -76,8 +76,8 @@ def test_it_keeps_the_names_of_people(pipe):
 
 
 def test_exact_lengths_are_exact(pipe, own_lengths):
-    lengths = [[round(ratio * n) for ratio in (0.7, 0.8, 1.0, 1.2, 1.4)] for n in own_lengths]
-    outputs = pipe(SENTENCES, length=lengths, length_constraint="exact")
+    lengths = [[round(ratio * n) for ratio in (0.7, 1.0, 1.4)] for n in own_lengths[:4]]
+    outputs = pipe(SENTENCES[:4], length=lengths, length_constraint="exact")
     assert [[len(out["generated_text"]) for out in row] for row in outputs] == lengths
 
 
