@@ -1,8 +1,10 @@
 """Fresh Python processes, which need not import torch again: forks of one that has imported nothing else."""
 
+import atexit
 import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -57,6 +59,7 @@ class Process:
 
     def __init__(self, code: str, *argv: str, cwd: str | Path = ".", **environment: str):
         self.folder = Path(tempfile.mkdtemp(prefix="process"))
+        atexit.register(shutil.rmtree, self.folder, ignore_errors=True)
         self.log = self.folder / "err"
         self.log.touch()
         for name in ("in", "out"):
