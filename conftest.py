@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import gc
 import json
 import os
 import shutil
@@ -21,8 +22,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CODES
 
 import hf_lenctrl
+from hf_lenctrl.evaluation.report import LengthReport
 
 
+gc.freeze()  # the modules stay, and each full collection looked at all of them
 atexit.register(shutil.rmtree, os.environ["HF_DATASETS_CACHE"], ignore_errors=True)
 SOURCES = [
     "This package contains a small editor for plain text files. It opens large files fast.",
@@ -274,7 +277,19 @@ def plain(plain_pipe):
 
 
 LAB = Path(__file__).parent / "lab"
-LONGEST = ("test_notebooks", "test_docs", "test_wheel", "test_hub", "test_accelerate", "test_reproduce")
+DRAWN = ("test_demo", "test_docs", "test_evaluate", "test_fit_subtitles", "test_readme", "test_report")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pictures(request):
+    """A report's picture takes half a second to draw: an empty file, but in the files that are about pictures."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.stem not in DRAWN:
+            patch.setattr(LengthReport, "plot", lambda self, path: Path(path).touch())
+        yield
+
+
+LONGEST = ("test_onnx", "test_docs", "test_notebooks", "test_causal_recipe", "test_reproduce", "test_benchmarks")
 
 
 def pytest_collection_modifyitems(items):

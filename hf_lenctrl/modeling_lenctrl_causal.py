@@ -232,10 +232,4 @@ def _check_cached(cache: Cache, start: int, columns: int) -> None:
         )
 
 
-def is_plain_causal(model: Any) -> bool:
-    """Return whether a model is a plain causal model, which `LenCtrlForCausalLM` can contain."""
-    config = model.config
-    return model.can_generate() and not config.is_encoder_decoder and not hasattr(config, "length_encoding")
-
-
 LenCtrlForCausalLM.register_for_auto_class("AutoModelForCausalLM")

@@ -4,13 +4,12 @@ import base64
 import hashlib
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+from processes import Process
 
 
 LFS = (".safetensors", ".spm", ".png", ".bin", ".pt")
@@ -218,13 +217,11 @@ for line in sys.stdin:
 class Worker:
     """A process that runs code; an error in it is raised here as `RuntimeError`."""
 
-    def __init__(self, log: Path, **environment):
+    def __init__(self, **environment: str):
         kept = {name: value for name, value in os.environ.items() if name not in ("HF_TOKEN", "HF_HOME")}
         common = {"HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0", "OMP_NUM_THREADS": "1", "NO_PROXY": "127.0.0.1"}
-        self.log = log
-        environment = {**kept, **common, "CUDA_VISIBLE_DEVICES": "", **environment}
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log.open("w"), "text": True}
-        self.process = subprocess.Popen([sys.executable, "-I", "-c", WORKER], env=environment, **pipes)
+        self.process = Process(WORKER, **{**kept, **common, "CUDA_VISIBLE_DEVICES": "", **environment})
+        self.log = self.process.log
 
     def __call__(self, code: str, *given):
         self.process.stdin.write(json.dumps([code, given], default=str) + "\n")
@@ -237,5 +234,4 @@ class Worker:
         return answer["result"]
 
     def end(self):
-        self.process.kill()  # it has nothing left to write
-        self.process.wait()
+        self.process.end()  # it has nothing left to write

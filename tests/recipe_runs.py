@@ -3,13 +3,13 @@
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import torch
 import transformers
 from conftest import SOURCES, TARGETS, build_model, plain_marian
+from processes import output_of
 from safetensors.torch import load_file
 
 import hf_lenctrl
@@ -160,9 +160,6 @@ def isolated(code: str, *given, folder: Path):
     """What a Python without the package prints."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"HF_MODULES_CACHE": str(folder / "modules")}
-    # -I leaves the working directory out; an editable install of the package is hidden
+    # an editable install of the package is hidden
     code = "import sys; sys.modules['hf_lenctrl'] = None\n" + code
-    command = [sys.executable, "-I", "-c", code, json.dumps(given)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(output_of(code, json.dumps(given), cwd=folder, **environment).splitlines()[-1])

@@ -2,12 +2,11 @@
 
 import ast
 import re
-import subprocess
-import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from processes import output_of
 
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -102,7 +101,6 @@ def test_the_page_names_every_file_above_those_it_imports():
 
 @pytest.mark.slow
 def test_pytest_alone_collects_tests_that_import_folders_of_the_repository():
-    # -P: without the current folder, as the program `pytest` starts
-    command = [sys.executable, "-P", "-m", "pytest", "--collect-only", "-q", "lab/tests/test_benchmarks.py"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stdout[-2000:]
+    # without the current folder on its path, as the program `pytest` starts
+    collect = 'import pytest; sys.exit(pytest.main(["--collect-only", "-q", "lab/tests/test_benchmarks.py"]))'
+    assert "test_benchmarks.py" in output_of(collect, cwd=ROOT)

@@ -2,14 +2,13 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
 from conftest import FAMILIES, RELATIVE, TARGETS, build_model, build_model_of, make_tokenizers
+from processes import output_of
 from recipe_runs import isolated, save
 from safetensors.torch import load_file, save_file
 from test_readme import ENVIRONMENT
@@ -61,9 +60,13 @@ from transformers.pipelines import PIPELINE_REGISTRY
 task = PIPELINE_REGISTRY.check_task("length-controlled-generation")[1]["impl"].__name__
 print(json.dumps([loaded, missing, complete, found, task]))
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == [[], [], True, CLASSES, "LengthControlledGenerationPipeline"]
+    assert json.loads(output_of(code, cwd=tmp_path, **ENVIRONMENT).splitlines()[-1]) == [
+        [],
+        [],
+        True,
+        CLASSES,
+        "LengthControlledGenerationPipeline",
+    ]
 
 
 def test_a_saved_model_comes_back_as_it_was(any_family, tokenizers_of_every_kind, tmp_path):
@@ -181,35 +184,12 @@ def test_a_checkpoint_brings_the_pipeline_of_the_installed_package(checkpoints, 
 
 
 def test_a_checkpoint_ships_the_code_it_needs_and_no_more(checkpoints, family):
-    modules = [
-        "cache",
-        "card",
-        "character_costs",
-        "configuration_lenctrl",
-        "controlled_parts",
-        "custom_pipeline",
-        "generation",
-    ]
-    modules += [
-        "length_constraint",
-        "length_encoding",
-        "length_guidance",
-        "length_head",
-        "length_pair",
-        "length_rules",
-        "length_signal",
-    ]
-    modules += [
-        "length_tokens",
-        "length_units",
-        "lengths",
-        "modeling_lenctrl",
-        "shards",
-        "text_units",
-        "thoughts",
-        "unit_vocabulary",
-    ]
-    assert sorted(path.stem for path in checkpoints[family].glob("*.py")) == modules
+    modules = """
+        cache card character_costs configuration_lenctrl controlled_parts custom_pipeline generation
+        length_constraint length_encoding length_guidance length_head length_pair length_rules length_signal
+        length_tokens length_units lengths modeling_lenctrl shards text_units thoughts unit_vocabulary
+    """
+    assert sorted(path.stem for path in checkpoints[family].glob("*.py")) == modules.split()
 
 
 def test_a_base_model_names_its_own_auto_class(any_family, tmp_path):

@@ -14,7 +14,7 @@ from recipe_runs import ROOT, as_options, files_of, load_script, read_rows, writ
 from safetensors.torch import load_file
 from test_causal import make_tokenizer
 from test_report import table_rows
-from transformers import AutoModelForCausalLM, AutoTokenizer, TrainingArguments
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, TrainingArguments
 
 import hf_lenctrl
 from hf_lenctrl.commands import causal, train
@@ -38,7 +38,10 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     with gzip.open(folder / "rows.jsonl.gz", "wt", encoding="utf-8") as file:
         file.write("".join(json.dumps(row) + "\n" for row in ROWS))
-    base.main([str(folder / "rows.jsonl.gz"), str(folder / "base"), "--max_steps", "2", "--batch_size", "2"])
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base, "LlamaConfig", lambda **fields: LlamaConfig(**{**fields, **sizes}))
+        base.main([str(folder / "rows.jsonl.gz"), str(folder / "base"), "--max_steps", "2", "--batch_size", "2"])
     fields = yaml.safe_load((RECIPES / "causal" / "acl.yaml").read_text(encoding="utf-8"))
     fields |= {"base_model": str(folder / "base"), "train_file": str(folder / "base" / "data" / "train.jsonl")}
     fields |= {"output_dir": str(folder / "whole"), "bf16": False, "disable_tqdm": True}
@@ -242,7 +245,7 @@ def test_no_file_holds_the_token_and_no_upload_rows_or_arguments(runs, tmp_path)
     adapter |= {"config.json"}
     figures = {"all_results.json", "train_results.json"}
     with Hub(token=SECRET) as hub:
-        worker = Worker(tmp_path / "log", HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path / "home"))
+        worker = Worker(HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path / "home"))
         worker("import os, sys; sys.path[:0] = given", str(ROOT))
         try:
             for name, lora, expected in (("whole", 0, {"README.md", *files}), ("lora", 2, adapter)):

@@ -1,6 +1,7 @@
 """Columns of a terminal and costs of the user: counts of ids against the decoded text, and constraints in them."""
 
 import functools
+import itertools
 import random
 import re
 import string
@@ -100,8 +101,9 @@ def test_no_null_character_is_written_within_a_width(tables, tokenizers_of_every
     assert hf_lenctrl.count_units("a\0b", "width") == 2
 
 
-@pytest.mark.parametrize("cost", ["width", *COSTS])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "cost"), [*((kind, "width") for kind in KINDS), *itertools.product(WHOLE, COSTS), ("bart", "morse")]
+)
 def test_random_ids_count_what_they_decode_to(tokenizers_of_every_kind, tables, kind, cost):
     """Of whatever a constraint lets a model write: single bytes, marks, joiners, special tokens in between."""
     tokenizer, table, draw = tokenizers_of_every_kind[kind], tables(kind, cost), random.Random(7)

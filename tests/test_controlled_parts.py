@@ -2,14 +2,14 @@
 
 import copy
 import io
-import multiprocessing
-import pickle
 
 import pytest
 import torch
 from accelerate import cpu_offload, disk_offload
 from conftest import FAMILIES, build_model_of, given_to, make_tokenizers, size_of
 from family_models import stock_model
+from processes import output_of
+from test_readme import ENVIRONMENT
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hf_lenctrl import UnitTable, add_length_control
@@ -60,16 +60,18 @@ def test_a_part_that_is_saved_alone_is_loaded_as_it_was(any_family, tmp_path):
     assert int(again.unit_table.weights[0, 12]) == 3
 
 
-def outputs_in_child(data: bytes, queue) -> None:
-    """Logits and lengths in a spawned process, which has built no model."""
-    models, source, ids = pickle.loads(data)
-    with torch.no_grad():
-        written = models[0].generate(source, length=5, length_constraint="exact")
-        logits = [model(source, decoder_input_ids=ids, length=6).logits.numpy() for model in models]
-    queue.put((logits, models[0].unit_table.count(written).tolist()))
+# in a process that has built no model
+CHILD = """
+import torch
+models, source, ids = torch.load(sys.argv[1], weights_only=False)
+with torch.no_grad():
+    written = models[0].generate(source, length=5, length_constraint="exact")
+    logits = [model(source, decoder_input_ids=ids, length=6).logits for model in models]
+torch.save((logits, models[0].unit_table.count(written).tolist()), sys.argv[1])
+"""
 
 
-def test_a_model_is_pickled_copied_and_sent_to_a_spawned_worker():
+def test_a_model_is_pickled_copied_and_sent_to_another_process(tmp_path):
     models = [build_model_of(family, absolute_positions=True, **FULL) for family in ("bart", "m2m_100", "t5")]
     expected = []
     for model in models:
@@ -82,15 +84,10 @@ def test_a_model_is_pickled_copied_and_sent_to_a_spawned_worker():
             for other in (copy.deepcopy(model), torch.load(file, weights_only=False)):  # which pickles it
                 assert type(other.get_decoder()) is type(model.get_decoder())
                 assert torch.equal(other(SOURCE, decoder_input_ids=IDS, length=6).logits, expected[-1])
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    worker = context.Process(target=outputs_in_child, args=(pickle.dumps((models, SOURCE, IDS)), queue))
-    worker.start()
-    try:
-        received, lengths = queue.get(timeout=120)
-    finally:
-        worker.join()
-    assert all(map(torch.equal, map(torch.from_numpy, received), expected)) and lengths == [5, 5]
+    torch.save((models, SOURCE, IDS), tmp_path / "sent")
+    output_of(CHILD, str(tmp_path / "sent"), **ENVIRONMENT)
+    received, lengths = torch.load(tmp_path / "sent")
+    assert all(map(torch.equal, received, expected)) and lengths == [5, 5]
 
 
 def test_resizing_positions_of_pegasus_leaves_a_controlled_decoder_without_them():

@@ -13,7 +13,7 @@ from conftest import word_tokenizer
 
 from hf_lenctrl.commands.arguments import DataArguments
 from hf_lenctrl.commands.data import RowReport, leave_out_lengths, load_splits, tokenize
-from hf_lenctrl.commands.rows import Rows, load_rows, read_requests
+from hf_lenctrl.commands.rows import Rows, load_rows
 from hf_lenctrl.training.collator import DataCollatorForLengthControl
 
 
@@ -293,4 +293,4 @@ def test_a_text_with_u0000_is_refused_with_its_row(tmp_path, column, kind):
 def test_lines_of_utf_16_without_a_mark_are_no_texts(tmp_path, code):
     (tmp_path / "in.txt").write_bytes("one\ntwo\n".encode(code))
     with pytest.raises(ValueError, match="row 1 of .*in.txt: 'source' holds U.0000; save the file as UTF-8"):
-        read_requests(str(tmp_path / "in.txt"))
+        Rows(str(tmp_path / "in.txt"), plain_text=True).texts("source")

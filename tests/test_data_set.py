@@ -66,7 +66,8 @@ def test_each_row_has_three_stripped_texts_and_a_subject_in_plain_words(loaded):
 
 def test_no_sentence_of_the_validation_rows_is_trained_on(loaded):
     for code in ("de", "fr", "en"):
-        assert not {*loaded.splits["train"][code]} & {*loaded.splits["validation"][code]}
+        train, validation = ({row[code] for row in loaded.rows[name]} for name in ("train", "validation"))
+        assert not train & validation
 
 
 def test_the_rewordings_are_of_training_sentences_and_of_other_lengths(loaded):
@@ -88,10 +89,10 @@ def test_the_card_has_the_figures_of_the_rows(loaded):
     assert f"{len(rows):,} sentences" in text and f"{several:,} of them" in text
     empty = [sum(not row[column] for row in rows) for column in ("shorter", "longer")]
     assert "empty in {:,} and in {:,} rows".format(*empty) in text
-    train = loaded.splits["train"]
-    distinct = [len({*train[code]}) for code in ("de", "fr", "en")]
+    train = loaded.rows["train"]
+    distinct = [len({row[code] for row in train}) for code in ("de", "fr", "en")]
     assert "{:,} German, {:,} French and {:,} English sentences are distinct".format(*distinct) in text
-    texts = {tuple(row[column] for column in COLUMNS[:5]) for row in loaded.rows["train"]}
+    texts = {tuple(row[column] for column in COLUMNS[:5]) for row in train}
     assert f"- {len(train) - len(texts)} rows of `train` are there twice" in text
     counts = {name: part.num_rows for name, part in {**loaded.splits, **loaded.lists}.items()}
     assert all(f"| `{name}` | {count:,} |" in text for name, count in counts.items())

@@ -23,10 +23,11 @@ import translations
 import yaml
 from accelerate.commands.launch import launch_command_parser
 from conftest import MARIAN, SHAPE, SOURCES, TARGETS, save_in
+from processes import output_of
 from recipe_runs import run_lenctrl
 from test_causal import build_plain, make_tokenizer
 from test_from_fairseq import SOURCE, TARGET, make_checkpoint
-from test_readme import README, ROOT
+from test_readme import ENVIRONMENT, README, ROOT
 from transformers import BertConfig, BertModel, BertTokenizer, MarianConfig, MarianMTModel
 
 import hf_lenctrl
@@ -56,7 +57,7 @@ OPTIONS = {
     field.name for cls in (*train.CLASSES, CausalArguments, PredictorArguments) for field in dataclasses.fields(cls)
 }
 TINY = "--max_steps 2 --save_steps 1 --eval_steps 1 --use_cpu --validation_share 0.2 --test_share 0.2"
-TINY_MODEL = "--d_model 32 --ffn_dim 32 --attention_heads 2 --vocab_size 150"
+TINY_MODEL = "--layers 1 --d_model 32 --ffn_dim 32 --attention_heads 2 --vocab_size 150"
 TINY_TESTS = "--test_lengths 20 --max_test_rows 4 --max_validation_rows 4 --generation_num_beams 1"
 
 
@@ -274,8 +275,7 @@ def test_the_messages_of_the_errors_page_are_those_of_the_package():
 def test_the_page_of_the_commands_has_their_options():
     code = "import sys; sys.path.append('docs'); import commands; print(commands.page(), end='')"
     # a process of its own: here the families and encodings of the baselines may be known too
-    said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert said.stdout == PAGES["commands"], f"run `python docs/commands.py` {said.stderr}"
+    assert output_of(code, cwd=ROOT, **ENVIRONMENT) == PAGES["commands"], "run `python docs/commands.py`"
 
 
 def test_pages_are_short_and_in_the_navigation():

@@ -87,8 +87,8 @@ def start(tmp_path_factory):
     workers, home = [], tmp_path_factory.mktemp("home")  # the Hub's cache, which the workers share
 
     def start(first: str, **environment):
-        log = tmp_path_factory.mktemp("worker") / "log"
-        worker = Worker(log, **{"HF_HOME": str(home), "HF_MODULES_CACHE": str(log.parent / "modules"), **environment})
+        modules = tmp_path_factory.mktemp("modules")
+        worker = Worker(**{"HF_HOME": str(home), "HF_MODULES_CACHE": str(modules), **environment})
         workers.append(worker)
         worker(first, str(ROOT), str(ROOT / "recipes"))
         return worker

@@ -8,6 +8,7 @@ import sys
 import pytest
 import transformers
 from conftest import FAMILIES
+from processes import output_of
 from test_readme import ENVIRONMENT, ROOT
 
 import hf_lenctrl
@@ -27,17 +28,6 @@ tables = [AutoModelForSeq2SeqLM, AutoModelForCausalLM, AutoModel]
 found = [kind._model_mapping[type(config)] for kind, config in zip(tables, named)]
 task = check_task("length-controlled-generation")[1]
 print(*(kind.__name__ for kind in [*found, task["impl"], AutoModel._model_mapping[type(named[0])]]))
-"""
-# each piece of code in a process of its own, which need not import torch again
-FORKS = """
-import json, os, sys, torch
-
-for code in json.loads(sys.argv[1]):
-    if not os.fork():
-        exec(code)
-        sys.stdout.flush()
-        os._exit(0)
-    os.wait()
 """
 COMMANDS = """
 import contextlib, io, json
@@ -71,8 +61,8 @@ def python(code: str, *words: str) -> str:
 
 def test_transformers_knows_the_models_in_whatever_order_modules_are_imported():
     found = "LenCtrlMarianMTModel LenCtrlForCausalLM LengthPredictor LengthControlledGenerationPipeline"
-    said = python(FORKS, json.dumps([f"{first}\n{KNOWN}" for first in ORDERS]))
-    assert said == f"{found} LenCtrlMarianModel\n" * len(ORDERS)
+    for first in ORDERS:
+        assert output_of(f"{first}\n{KNOWN}", **ENVIRONMENT) == f"{found} LenCtrlMarianModel\n", first
 
 
 def test_the_import_loads_neither_torch_nor_transformers_and_a_name_comes_when_it_is_used():
@@ -133,7 +123,8 @@ def test_the_core_install_generates_evaluates_and_names_the_extra_that_a_command
     ]
     commands = [["generate", *generate, "--length_constraint", "max"], ["evaluate", "--input_file", out]]
     commands += [["export", "--help"], *(words for _, words in lacking)]
-    said = json.loads(python(WITHOUT_EXTRAS + COMMANDS, json.dumps(commands)).splitlines()[-1])
+    said = output_of(WITHOUT_EXTRAS + COMMANDS, json.dumps(commands), **ENVIRONMENT)
+    said = json.loads(said.splitlines()[-1])
     row = json.loads((tmp_path / "out.jsonl").read_text())
     assert row["length"] == len(row["output"]) <= 30
     assert "| character | 1 |" in said[1] and said[2].startswith("usage: lenctrl export")

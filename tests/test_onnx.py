@@ -40,7 +40,7 @@ def everyday(tmp_path_factory):
 @pytest.mark.slow
 def test_the_runner_writes_what_the_model_writes(everyday):
     files = [ROOT / "recipes" / "translation" / f"{name}.txt" for name in ("german", "french")]
-    texts = [text for path in files for text in path.read_text("utf-8").splitlines()[:15]]
+    texts = [text for path in files for text in path.read_text("utf-8").splitlines()[:6]]
     lengths = [max(8, round(len(text) * (0.8 + 0.1 * (i % 5)))) for i, text in enumerate(texts)]
     model, tokenizer = AutoModelForSeq2SeqLM.from_pretrained(EVERYDAY).float(), AutoTokenizer.from_pretrained(everyday)
     batch, other = tokenizer(texts, return_tensors="pt", padding=True), runner(everyday)
@@ -55,7 +55,7 @@ def test_the_runner_writes_what_the_model_writes(everyday):
         assert ours == theirs, options
         if options.get("length_constraint") == "exact" and "length_tolerance" not in options:
             assert list(map(len, ours)) == lengths
-    assert len(set(ours)) > 25
+    assert len(set(ours)) == 12
 
 
 @pytest.mark.slow
@@ -119,12 +119,12 @@ def test_the_cache_follows_its_rows_whatever_their_number():
         assert [past.tensors[name].flatten().tolist() for name in names] == [left, left]
 
 
+# mBART's graphs are BART's with one norm more
 FAMILIES = [
-    ("bart", {"length_encoding": "lrpe", "encoder_length_embedding": True, "absolute_positions": True}, "float32"),
+    ("bart", {"length_encoding": "learned", "encoder_length_embedding": True, "absolute_positions": True}, "float32"),
     ("m2m_100", {"length_encoding": "pre", "absolute_positions": True}, "float32"),
-    ("mbart", {"length_encoding": "learned", "encoder_length_embedding": True, "absolute_positions": True}, "float32"),
     ("t5", {"length_encoding": "scale", "length_unit": "word"}, "float32"),
-    ("marian", {"length_projection": True, "length_unit": "character"}, "int8"),
+    ("marian", {"length_encoding": "lrpe", "length_projection": True, "length_unit": "character"}, "int8"),
 ]
 
 
@@ -132,7 +132,7 @@ FAMILIES = [
 @pytest.mark.parametrize(("family", "fields", "quantization"), FAMILIES, ids=[row[0] for row in FAMILIES])
 def test_every_family_runs(family, fields, quantization, tmp_path):
     model, tokenizer = controlled_model(family, **fields), tokenizer_of(family)
-    if family in ("bart", "mbart"):
+    if family == "bart":
         torch.nn.init.normal_(model.get_encoder().length_table.weight)  # zero says nothing of the length
     export_onnx(model, tokenizer, tmp_path, quantization)
     other, batch = runner(tmp_path), tokenizer(TEXTS, return_tensors="pt", padding=True)

@@ -4,12 +4,11 @@ import gzip
 import json
 import os
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
 import transformers
+from processes import output_of
 from recipe_runs import ROOT, load_script
 from safetensors.torch import load_file
 
@@ -56,15 +55,17 @@ def test_it_is_loaded_in_single_precision(pipe):
 
 def test_without_the_package_the_message_says_what_is_missing(tmp_path):
     """In a process that cannot find the package."""
-    call = f"M.from_pretrained({str(FOLDER)!r}, trust_remote_code=True)"
-    code = f"from transformers import AutoModelForSeq2SeqLM as M; {call}"
-    blocked = f"import sys; sys.path[:] = [p for p in sys.path if p not in ('', {str(MODELS.parent)!r})]; "
-    blocked += "sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in repr(f).lower()]; "
+    code = f"""
+sys.path[:] = [path for path in sys.path if path not in ("", {str(ROOT)!r})]
+sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder).lower()]
+from transformers import AutoModelForSeq2SeqLM
+try:
+    AutoModelForSeq2SeqLM.from_pretrained({str(FOLDER)!r}, trust_remote_code=True)
+except ImportError as error:
+    print(error)
+"""
     environment = {**os.environ, "HF_HOME": str(tmp_path), "PYTHONPATH": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", blocked + code], capture_output=True, text=True, env=environment, cwd=tmp_path
-    )
-    assert done.returncode != 0 and "pip install hf_lenctrl" in done.stderr, done.stderr[-2000:]
+    assert "pip install hf_lenctrl" in output_of(code, cwd=tmp_path, **environment)
 
 
 def test_it_keeps_the_names_of_people(pipe):
@@ -75,8 +76,8 @@ def test_it_keeps_the_names_of_people(pipe):
 
 
 def test_exact_lengths_are_exact(pipe, own_lengths):
-    lengths = [[round(ratio * n) for ratio in (0.7, 0.8, 1.0, 1.2, 1.4)] for n in own_lengths]
-    outputs = pipe(SENTENCES, length=lengths, length_constraint="exact")
+    lengths = [[round(ratio * n) for ratio in (0.7, 1.0, 1.4)] for n in own_lengths[:4]]
+    outputs = pipe(SENTENCES[:4], length=lengths, length_constraint="exact")
     assert [[len(out["generated_text"]) for out in row] for row in outputs] == lengths
 
 

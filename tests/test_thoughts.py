@@ -1,6 +1,7 @@
 """The answers of thinking models: nothing before the marker counts, is masked or hears of a length."""
 
 import functools
+import itertools
 import json
 import math
 import random
@@ -22,46 +23,10 @@ from hf_lenctrl.training.collator import DataCollatorForAnswers
 
 MARKER = "</think>"
 # the marker in every way: whole, in parts, with text before and behind it in one entry
-PIECES = [
-    "<s>",
-    "</s>",
-    "<pad>",
-    "<mark>",
-    "<",
-    "/",
-    "t",
-    "h",
-    "i",
-    "n",
-    "k",
-    ">",
-    "</",
-    "th",
-    "ink",
-    "think",
-    "think>",
-]
-PIECES += ["</think>", "?</th", "ink>ĊĊHel", ">Ċ", ">ĊĠ", "></", "x</think>y", "Ċ", "ĊĊ", "Ġ", "Ġa", "ĊĠlo", "H", "e"]
-PIECES += [
-    "a",
-    "b",
-    "c",
-    "l",
-    "lo",
-    "y",
-    ".",
-    ",",
-    "Ġword",
-    "æ",
-    "Ĺ",
-    "¥",
-    "æĹ¥",
-    "æĹ",
-    "<</",
-    "</thi</",
-    "d",
-    "</think",
-]
+PIECES = """
+    <s> </s> <pad> <mark> < / t h i n k > </ th ink think think> </think> ?</th ink>ĊĊHel >Ċ >ĊĠ ></ x</think>y
+    Ċ ĊĊ Ġ Ġa ĊĠlo H e a b c l lo y . , Ġword æ Ĺ ¥ æĹ¥ æĹ <</ </thi</ d </think
+""".split()
 
 
 @functools.cache
@@ -250,19 +215,23 @@ def total(batches: int, rows: int) -> dict[str, int]:
 
 
 def test_random_runs_keep_the_length_behind_the_marker_and_are_the_stock_model_before_it():
-    met = total(25, 20)
-    assert met["answers"] > 300 and met["steps compared"] > 500
+    met = total(12, 20)
+    assert met["answers"] > 140 and met["steps compared"] > 240
 
 
-@pytest.mark.parametrize("kind", ["bart", "byte fallback", "mbart", "nllb", "pegasus", "t5"])
-@pytest.mark.parametrize("unit", [*COUNTS, "width"])
+KINDS = ["bart", "byte fallback", "mbart", "nllb", "pegasus", "t5"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "unit"), [*itertools.product(KINDS, COUNTS), ("byte fallback", "width"), ("nllb", "width")]
+)
 def test_answers_of_every_kind_of_tokenizer_are_counted_as_they_read(kind, unit, tokenizers_of_every_kind):
     tokenizer, draw = tokenizers_of_every_kind[kind], random.Random(3)
     table = hf_lenctrl.UnitTable.from_tokenizer(tokenizer, unit)
     thoughts = thoughts_of("e", tokenizer, table)  # which many entries have in them
     size, answers = len(tokenizer), 0
     pieces = [i for i in range(size) if i not in tokenizer.all_special_ids and "\ufffd" not in tokenizer.decode([i])]
-    for _ in range(200):
+    for _ in range(100):
         text = "".join(draw.choices("ae né日😀 x\u3000", k=draw.randint(0, 6)))  # whose characters are split
         middle = tokenizer(text, add_special_tokens=False)["input_ids"]
         ids = [*draw.choices(pieces, k=2), *middle, *draw.choices(pieces, k=3)]
@@ -277,7 +246,7 @@ def test_answers_of_every_kind_of_tokenizer_are_counted_as_they_read(kind, unit,
             assert answer == text.partition("e")[2].lstrip(" \t\r\n") and before == text.partition("e")[0].strip()
             assert count == hf_lenctrl.count_units(answer, unit)
             answers += 1
-    assert answers > 50
+    assert answers > 25
 
 
 @pytest.mark.parametrize("unit", COUNTS)

@@ -38,7 +38,7 @@ from .locking import locked
 from .output_file import OutputFile, encoded, write_whole
 from .processes import gathered, processes
 from .recipes import model_name
-from .rows import Request, read_requests
+from .rows import Request, Rows, requests_of
 
 
 SAMPLING = (
@@ -280,8 +280,8 @@ def main(argv=None) -> None:
     """Run the command: generate the outputs that the output file does not hold yet."""
     args = parse(argv)
     scored = args.min_score is not None
-    requests = read_requests(
-        args.input_file,
+    requests = requests_of(
+        Rows(args.input_file, plain_text=True),
         args.source_column,
         args.length_column,
         args.reference_column,

@@ -131,43 +131,21 @@ class Request:
         return "{" + ", ".join(filter(None, [self.columns, added])) + "}"
 
 
-def read_requests(
-    path: str,
-    source_column: str = "source",
-    length_column: str | None = None,
-    reference_column: str | None = None,
-    *,
-    lengths: Sequence = (None,),
-    prefix: str = "",
-    added: Sequence[str] = (),
-) -> list[Request]:
-    """
-    Read the requests of a text file (one text a line) or a file of rows. Each row gives one request at the length in
-    `length_column`, or without it one at each of `lengths`. The output adds columns, whose names begin with `prefix`;
-    `added` names further ones, such as `score`.
-    """
-    return requests_of(
-        Rows(path, plain_text=True),
-        source_column,
-        length_column,
-        reference_column,
-        lengths=lengths,
-        prefix=prefix,
-        added=added,
-    )
-
-
 def requests_of(
     rows: Rows,
     source_column: str,
     length_column: str | None,
     reference_column: str | None = None,
     *,
-    lengths: Sequence = (None,),
+    lengths: Sequence,
     prefix: str = "",
     added: Sequence[str] = (),
 ) -> list[Request]:
-    """Build the requests for rows that are already read, see `read_requests`."""
+    """
+    Build the requests of rows. Each row gives one request at the length in `length_column`, or without it one at each
+    of `lengths`. The output adds columns, whose names begin with `prefix`; `added` names further ones, such as
+    `score`.
+    """
     path = rows.path
     sources = rows.texts("source" if rows.kind == "txt" else source_column)
     if empty := [i for i, source in zip(rows.numbers, sources, strict=True) if not source.strip()]:

@@ -44,8 +44,9 @@ def make_base(folder: str | Path) -> Path:
     read = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
     config: Any = read.config
     del config.quantization_config  # the new model has plain weights, which `read` cannot save
-    model = LlamaForCausalLM(config)
-    model.load_state_dict(read.state_dict())
+    with torch.device("meta"):  # random weights would take seconds
+        model = LlamaForCausalLM(config)
+    model.load_state_dict(read.state_dict(), assign=True)
     model.tie_weights()
     assert model.generation_config is not None
     model.generation_config.eos_token_id = tokenizer.eos_token_id
