@@ -3,10 +3,8 @@
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,6 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from accelerate.utils.launch import prepare_multi_gpu_env
 from conftest import SOURCES, build_model_of
-from processes import Process
 from recipe_runs import ROOT, ROWS, TINY, assert_same_weights, load, read_rows, train, weights, write_rows
 from torch.distributed.fsdp import FullyShardedDataParallel
 
@@ -71,31 +68,17 @@ runpy.run_path(f"{recipes}/generate.py", run_name="__main__")
 """
 
 
-OWN = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-
-
 def words(values: dict) -> list[str]:
     return [f"--{key}={value}" for key, value in values.items()]
 
 
 def launch(tmp_path: Path, configuration: str, *command, **environment) -> subprocess.CompletedProcess:
     """`accelerate launch --config_file ...` as a user writes it, without the settings and the GPU of this machine."""
-    environment = {**os.environ, **OWN, "HF_HOME": str(tmp_path / "home"), **environment}
+    own = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, **own, "HF_HOME": str(tmp_path / "home"), **environment}
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", CONFIGURATIONS / configuration]
     command = [*map(str, launcher), *map(str, command)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-
-
-def start(folder: Path, rank: int, *argv: str) -> Process:
-    """One of two processes, with the environment that `accelerate launch` and torchrun give it."""
-    command = ["--config_file", str(CONFIGURATIONS / "cpu_2procs.yaml"), "script.py"]
-    args, _, _ = _validate_launch_command(launch_command_parser().parse_args(command))
-    if rank == 0:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            (folder / "port").write_text(str(free.getsockname()[1]))
-    environment = prepare_multi_gpu_env(args) | OWN | {"HF_HOME": str(folder / "home"), "MASTER_ADDR": "127.0.0.1"}
-    environment |= {"MASTER_PORT": (folder / "port").read_text(), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    return Process(DRIVER, *argv, "--use_cpu", **environment, RANK=str(rank), LOCAL_RANK=str(rank))
 
 
 @pytest.fixture(scope="module")
@@ -114,19 +97,15 @@ def two(tmp_path_factory):
         options = {**TINY, **options, "train_file": file, "output_dir": folder / name}
         del options["use_cpu"]
         runs.append({"folder": str(folder / name), "options": words(options)})
+    (folder / "driver.py").write_text(DRIVER)
     (folder / "together").mkdir()
     where = {"model": folder / "whole", "input_file": write_rows(folder / "in.jsonl", REQUESTS)}
     where["output_file"] = folder / "together" / "out.jsonl"
     generate = [*words(where), "--num_beams=2", *GENERATED]
     (folder / "runs.json").write_text(json.dumps({"runs": runs, "generate": generate}))
-    processes = [start(folder, rank, str(ROOT / "recipes"), str(folder / "runs.json")) for rank in (0, 1)]
-    while None in (ended := [process.poll() for process in processes]) and not any(ended):
-        time.sleep(0.1)
-    log = "".join(process.log.read_text() for process in processes)
-    for process in processes:
-        process.end()
-    assert ended == [0, 0], log[-3000:]
-    (folder / "log").write_text(log)
+    done = launch(folder, "cpu_2procs.yaml", folder / "driver.py", ROOT / "recipes", folder / "runs.json", "--use_cpu")
+    assert done.returncode == 0, done.stderr[-3000:]
+    (folder / "log").write_text(done.stderr)
     return folder
 
 
