@@ -34,7 +34,10 @@ _SEQUENCES = [  # joined emoji, flags, a keycap, jamo, conjuncts, a line end, li
     *("e\u0301", "\r\n", "AVATAR", "office", "ij lj nj sz", "https://example.org/a", "two words, and 3.50 more."),
 ]
 _PLANES = (0, 1, 2, 3, 14, 15, 16)  # planes of Unicode that have characters
-_UNIFORM = (2, 3, 15, 16)  # planes of ideographs, which are all wide, and of private characters
+# ideographs, which are all wide, private characters, and a plane without characters behind its first 4,096; the last
+# two code points of a plane are no characters
+_UNIFORM = tuple(range(*ends) for ends in ((0x3400, 0x4DC0), (0x4E00, 0xA000), (0xE000, 0xF900), (0xE1000, 0xEFFFE)))
+_UNIFORM += tuple(range(plane << 16, (plane << 16) + 0xFFFE) for plane in (2, 3, 15, 16))
 _COMMON = 100  # most frequent characters of a vocabulary, whose pairs are checked
 _DEAREST = 1024  # highest cost of one character; tables of exact lengths grow with it
 _MOST_CONTEXTS = 120  # states of a unit; a byte numbers those of a table, two for each where white space is stripped
@@ -94,6 +97,7 @@ class Unit:
         self._values: list[Hashable] = []  # the kinds, by their numbers
         self._kind_number: dict[Hashable, int] = {}
         self._kinds: dict[str, int] = {}
+        self.uniform: tuple[range, ...] = ()  # code points of one kind, whose first one is asked for
         self._steps: dict[tuple[int, int], tuple[int, int, bool]] = {}
 
     def __str__(self) -> str:
@@ -211,7 +215,7 @@ class Learned(Unit):
 
     def _signature(self, text: str) -> tuple[int, ...]:
         base = self._measure(text)
-        return tuple([self._measure(text + ending) - base for ending in self._endings])
+        return tuple([units - base for units in map(self._measure, map(text.__add__, self._endings))])
 
     def _grow(self, text: str, character: str) -> tuple[int, str, bool]:
         grown = text + character
@@ -234,13 +238,15 @@ class Columns(Learned):
         count_columns("")
         self._examples: dict[tuple[int, ...], str] = {}  # one character of each kind
         super().__init__(wcswidth, _ENDINGS, self._example, count=count_columns)
+        self.uniform = _UNIFORM
         for character in ["\n", "\t", *_KINDS]:
             self.kind(character)
 
     def _example(self, character: str) -> str:
-        plane, place = divmod(ord(character), 0x10000)
-        if plane in _UNIFORM and 0 < place < 0xFFFE:  # the last two are no characters
-            return self._example(chr(plane << 16))
+        point = ord(character)
+        for points in _UNIFORM:
+            if point in points and point != points.start:
+                return str(self._values[self.kind(chr(points.start))])
         if _CONTROL.match(character):
             return "\n" if character == "\n" else "\t"
         widths = tuple([wcswidth(before + character + after) for before, after in _AROUND])
@@ -290,10 +296,12 @@ class OpenCharacters:
 
     def __init__(self, unit: Unit):
         kinds = torch.full((0x110000,), -1)
+        for points in unit.uniform:
+            kinds[points.start : points.stop] = unit.kind(chr(points.start))
         for plane in _PLANES:
             first = max(0x80, plane << 16)
-            points = range(first, (plane + 1) << 16)
-            kinds[first : points[-1] + 1] = torch.tensor([-1 if p >> 11 == 27 else unit.kind(chr(p)) for p in points])
+            left = first + (kinds[first : (plane + 1) << 16] < 0).nonzero().squeeze(1)  # (points,)
+            kinds[left] = torch.tensor([-1 if p >> 11 == 27 else unit.kind(chr(p)) for p in left.tolist()])
         kinds = torch.tensor([*unit.alike(), -1])[kinds]
         of_one = self._grouped(kinds)
         of_one[1][864:896] = -1  # surrogates

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from test_length_units import decode
 
 import hf_lenctrl
+from hf_lenctrl import character_costs
 from hf_lenctrl.text_units import unit_of
 
 
@@ -221,3 +222,12 @@ def test_a_cost_may_know_no_more_than_the_characters_of_the_vocabulary(shared_to
 def test_a_cost_that_is_none_or_does_not_add_up_is_refused(shared_tokenizer, given, message):
     with pytest.raises(ValueError, match=message):
         hf_lenctrl.UnitTable.from_tokenizer(shared_tokenizer, **given)
+
+
+def test_characters_that_are_not_asked_for_have_the_columns_of_the_first_one():
+    around = [*character_costs._AROUND, ("\u1100", ""), ("", "\u1161"), ("", "\u200d\u00a9"), ("\U0001f3fd", "")]
+    for points in character_costs._UNIFORM:
+        columns = [
+            {wcwidth.wcswidth(before + chr(point) + after) for point in points[::37]} for before, after in around
+        ]
+        assert columns == [{wcwidth.wcswidth(before + chr(points.start) + after)} for before, after in around]
