@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast, overload
 
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 
@@ -317,16 +317,14 @@ def remove_length_control(model_or_path: PreTrainedModel | str | Path) -> Any:
     Raises:
         `ValueError`: for a model that always needs a length, or has fairseq's sinusoids, which no stock class has.
     """
-    model: Any = model_or_path
-    if not isinstance(model, PreTrainedModel):
-        model = auto_class(model).from_pretrained(model)
+    loaded = isinstance(model_or_path, PreTrainedModel)
+    model = cast(Any, model_or_path) if loaded else auto_class(model_or_path).from_pretrained(model_or_path)
     config = model.config
     if not getattr(config, "length_optional", False) or config.sinusoids != "paper":
         rule = "needs a model that also generates without a length (length_optional), with sinusoids='paper'"
         raise ValueError(f"remove_length_control {rule}; this {type(model).__name__} has no plain model within")
     if isinstance(model, LengthControlWrapper):
-        inner = model.language_model
-        plain: Any = copy.deepcopy(inner) if model is model_or_path else inner
+        plain = copy.deepcopy(model.language_model) if loaded else model.language_model
     else:
         left_out = (*_OWN_FIELDS, *LengthControlRules.__annotations__)
         fields = {name: value for name, value in config.to_dict().items() if name not in left_out}

@@ -147,4 +147,4 @@ def test_the_plain_model_within_it_is_a_stock_model_with_its_logits(pipe):
     assert type(plain) is transformers.MarianMTModel
     assert re.search(r"([\d.]+) million parameters", CARD)[1] == f"{pipe.model.num_parameters() / 1e6:.1f}"
     batch = pipe.tokenizer(SENTENCES[:2], text_target=["Yes.", "No."], padding=True, return_tensors="pt")
-    assert torch.equal(plain(**batch).logits, pipe.model(**batch, length=0).logits)
+    assert torch.equal(plain(**batch).logits, pipe.model(**batch, length=torch.zeros(2, dtype=torch.long)).logits)
