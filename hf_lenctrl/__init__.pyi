@@ -14,7 +14,10 @@ from .configuration_lenctrl import (
     LenCtrlUMT5Config as LenCtrlUMT5Config,
 )
 from .character_costs import Unit as Unit
-from .conversion import add_length_control as add_length_control
+from .conversion import (
+    add_length_control as add_length_control,
+    remove_length_control as remove_length_control,
+)
 from .evaluation.metrics import length_metrics as length_metrics
 from .evaluation.report import length_report as length_report
 from .inference.fit import Fitted as Fitted, fit as fit, fit_async as fit_async

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast, overload
 
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedModel
 
@@ -47,6 +47,8 @@ if TYPE_CHECKING:  # the overloads use these
 logger = logging.getLogger(__name__)
 
 _OF_THE_HUB = ("revision", "token", "cache_dir", "local_files_only", "subfolder", "trust_remote_code", "code_revision")
+# Fields of a configuration that belong to its class or its folder; a model of another class does not get them.
+_OWN_FIELDS = ("model_type", "architectures", "transformers_version", "_name_or_path", "auto_map", "custom_pipelines")
 
 
 class _AdaptedModel:
@@ -279,8 +281,7 @@ def add_length_control(
         model.conversion_report = _report(model, {f"language_model.{name}" for name, _ in plain.named_parameters()})
         return model
     head = FAMILIES[plain.config.model_type]
-    left_out = ("model_type", "architectures", "transformers_version", "_name_or_path", "auto_map", "custom_pipelines")
-    fields = {name: value for name, value in plain.config.to_dict().items() if name not in left_out}
+    fields = {name: value for name, value in plain.config.to_dict().items() if name not in _OWN_FIELDS}
     config = head.config_class(**fields, **control)
     config._attn_implementation = plain.config._attn_implementation
     model = head(config).to(plain.dtype)
@@ -296,6 +297,44 @@ def add_length_control(
         raise ValueError(f"these weights of the {type(plain).__name__} found no place: {', '.join(unknown)}")
     logger.info("%s -> %s: %s", type(plain).__name__, type(model).__name__, model.conversion_report)
     return model.eval()
+
+
+def remove_length_control(model_or_path: PreTrainedModel | str | Path) -> Any:
+    """
+    Return the plain model within a model that also generates without a length: a stock model with the same weights,
+    without the modules of length control. It is the counterpart of `add_length_control`.
+
+    The plain model's logits equal those of the other model without a length, bit for bit. Dtype, configuration and
+    generation configuration are copied; the other model does not change.
+
+    Args:
+        model_or_path (`PreTrainedModel` or `str`): A model with `length_optional`, or a folder or Hub name of one. The
+            tokenizer of this model is the plain model's too.
+
+    Returns:
+        The plain model, in eval mode.
+
+    Raises:
+        `ValueError`: for a model that always needs a length, or has fairseq's sinusoids, which no stock class has.
+    """
+    loaded = isinstance(model_or_path, PreTrainedModel)
+    model = cast(Any, model_or_path) if loaded else auto_class(model_or_path).from_pretrained(model_or_path)
+    config = model.config
+    if not getattr(config, "length_optional", False) or config.sinusoids != "paper":
+        rule = "needs a model that also generates without a length (length_optional), with sinusoids='paper'"
+        raise ValueError(f"remove_length_control {rule}; this {type(model).__name__} has no plain model within")
+    if isinstance(model, LengthControlWrapper):
+        plain = copy.deepcopy(model.language_model) if loaded else model.language_model
+    else:
+        left_out = (*_OWN_FIELDS, *LengthControlRules.__annotations__)
+        fields = {name: value for name, value in config.to_dict().items() if name not in left_out}
+        stock = AutoConfig.for_model(config.model_type.removeprefix("lenctrl_"), **fields)
+        plain = AutoModelForSeq2SeqLM.from_config(stock, attn_implementation=config._attn_implementation)
+        plain.to(device=model.device, dtype=model.dtype)
+        weights = model.state_dict()
+        plain.load_state_dict({name: weights[name] for name in plain.state_dict()})
+    plain.generation_config = copy.deepcopy(model.generation_config)
+    return plain.eval()
 
 
 def _wrapper_of(plain: Any) -> type[LengthControlWrapper] | None:

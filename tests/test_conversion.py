@@ -7,10 +7,11 @@ import torch
 from conftest import MARIAN, SHAPE, save_in
 from family_models import FAMILIES, SOURCE, controlled_model, stock_model, tokenizer_of
 from huggingface_hub.errors import StrictDataclassError
-from transformers import MarianConfig, MarianMTModel
+from test_causal import build_plain, make_tokenizer
+from transformers import AutoModelForSeq2SeqLM, MarianConfig, MarianMTModel
 
 import hf_lenctrl
-from hf_lenctrl import add_length_control
+from hf_lenctrl import add_length_control, remove_length_control
 
 
 INPUTS = {
@@ -100,6 +101,48 @@ def test_separate_vocabularies_are_carried_over(character_tokenizer):
         assert torch.equal(converted(**inputs, length=9).logits, plain(**inputs).logits)
     report = converted.conversion_report
     assert (report.new, report.dropped) == (("model.decoder.length_projection.weight",), ())
+
+
+def optional(plain, tokenizer):
+    """The plain model with a trained length layer, and a length that is optional."""
+    model = add_length_control(plain, tokenizer=tokenizer, length_unit="character")
+    torch.nn.init.normal_(model._counting_part().length_projection.weight)
+    model.make_length_optional()
+    model.generation_config.num_beams = 7
+    return model
+
+
+@torch.no_grad()
+def test_the_plain_model_comes_out_as_it_went_in(plain, tmp_path):
+    save_in(tmp_path, optional(plain, tokenizer_of(family_of(plain))), tokenizer_of(family_of(plain)))
+    found = remove_length_control(tmp_path)
+    unsaved = {"architectures": None, "dtype": None}  # a model that is saved has them
+    assert type(found) is type(plain)
+    assert {**found.config.to_dict(), **unsaved} == {**plain.config.to_dict(), **unsaved}
+    assert torch.equal(found(**INPUTS).logits, plain(**INPUTS).logits)
+    assert found.generation_config.num_beams == 7 and not found.training
+    found.save_pretrained(tmp_path / "plain")
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "plain")
+    assert torch.equal(loaded(**INPUTS).logits, plain(**INPUTS).logits)
+
+
+@torch.no_grad()
+def test_the_model_in_a_wrapper_comes_out_as_a_copy():
+    plain, ids = build_plain("llama").bfloat16(), torch.tensor([[5, 6, 7]])
+    model, expected = optional(plain, make_tokenizer()), plain(ids).logits
+    found = remove_length_control(model)
+    assert type(found) is type(plain) and found.generation_config.num_beams == 7
+    for parameter in model.parameters():
+        parameter.add_(1)
+    assert torch.equal(found(ids).logits, expected)
+
+
+def test_a_model_that_has_no_plain_model_within_is_told():
+    fairseq = optional(stock_model("marian"), tokenizer_of("marian"))
+    fairseq.config.sinusoids = "fairseq"
+    for model in (stock_model("bart"), convert(stock_model("bart")), fairseq):
+        with pytest.raises(ValueError, match=f"this {type(model).__name__} has no plain model within"):
+            remove_length_control(model)
 
 
 def test_what_cannot_be_converted_is_told(tmp_path):

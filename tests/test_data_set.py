@@ -18,7 +18,7 @@ COLUMNS = ["de", "fr", "en", "shorter", "longer", "subject"]
 KINDS = {"words": "kind de fr en", "phrases": "de fr en de_done fr_done en_done", "names": "kind de fr en"}
 OTHERS = {"templates": "de fr en", "rewordings": "en texts"}
 LISTS = {name: set(columns.split()) for name, columns in (KINDS | OTHERS).items()}
-MOST = 105  # MB of tracked files: the weights are 86 of them
+MOST = 82  # MB of tracked files: the weights are 62 of them
 LARGE = {  # the only files of more than 1 MB
     "data/everyday_en_de_fr/rewordings.parquet",
     "data/everyday_en_de_fr/train-00000-of-00001.parquet",
@@ -26,7 +26,6 @@ LARGE = {  # the only files of more than 1 MB
     "models/rewrite_english/tokenizer.json",
     "models/translate_to_english/model.safetensors",
     "models/translate_to_english/predictor/model.safetensors",
-    "models/translate_to_english_base/model.safetensors",
 }
 
 

@@ -41,7 +41,7 @@ def test_the_finetune_demo_is_measured_and_shown_on_sentences_that_are_not_train
     train, validation = script.pairs()
     assert script.pairs() == (train, validation)  # drawn with a seed
     sources = {row["source"] for row in train}
-    assert len(sources) > 5000 and len({row["source"] for row in validation}) == script.HELD_OUT
+    assert len(sources) > 1900 and len({row["source"] for row in validation}) == script.HELD_OUT
     assert not sources & {*script.SHOWN, *(row["source"] for row in validation)}
 
 
@@ -52,5 +52,5 @@ def test_the_finetune_demo_takes_german_and_french_in_turn_with_each_english_tex
     columns = ("de", "fr", "en", "shorter", "longer")
     table = pyarrow.Table.from_pylist([dict(zip(columns, row, strict=True)) for row in rows])
     pyarrow.parquet.write_table(table, tmp_path / "train.parquet")
-    found = load_script("recipes/translation/finetune_demo.py").several(tmp_path)
+    found = load_script("recipes/translation/finetune_demo.py").several("train", tmp_path)
     assert found == [("Où est-il ?", ["Where is he?", "Where's he?"]), ("Merci", ["Thank you", "Thanks"])]

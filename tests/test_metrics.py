@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import sacrebleu
 import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, EvalPrediction
+from conftest import save_in
+from transformers import AutoTokenizer, EvalPrediction
 
-from hf_lenctrl import length_metrics
+from hf_lenctrl import length_metrics, remove_length_control
 from hf_lenctrl.commands.arguments import ModelArguments, RunArguments
 from hf_lenctrl.commands.quality import base_figures, warn_of_baselines
 from hf_lenctrl.evaluation.metrics import build_compute_metrics, rouge_metrics, rouge_settings, translation_metrics
@@ -203,10 +204,10 @@ REFERENCES = ["That's good.", "I would like to go to the park.", "I can't live w
 
 
 @pytest.mark.slow
-def test_the_base_models_figures_are_sacrebleus_for_its_own_texts(pytestconfig):
-    folder = str(pytestconfig.rootpath / "models" / "translate_to_english_base")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32).eval()
+def test_the_base_models_figures_are_sacrebleus_for_its_own_texts(pytestconfig, tmp_path):
+    translator, folder = pytestconfig.rootpath / "models" / "translate_to_english", str(tmp_path)
+    tokenizer, model = AutoTokenizer.from_pretrained(translator), remove_length_control(translator)
+    save_in(folder, model, tokenizer)
     ids = [model.generate(**tokenizer(source, return_tensors="pt"), num_beams=2)[0] for source in SOURCES]
     texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
     args = SimpleNamespace(device=torch.device("cpu"), generation_num_beams=2, per_device_eval_batch_size=3)

@@ -95,14 +95,13 @@ def execute(tmp_path_factory, shared_tokenizer, hub):
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     (tmp_path / "notebooks").mkdir()
     models, plain = tmp_path / "models", plain_marian(shared_tokenizer)
-    save_in(models / "translate_to_english_base", plain, shared_tokenizer)
     save_chat_model(tmp_path / "runs" / "smollm2", models / "rewrite_english")
     model = add_length_control(plain, tokenizer=shared_tokenizer, length_unit="character")
     model.make_length_optional()
     model.config.length_predictor, model.config.length_constraint = "./predictor", "exact"
     write_predictor(save_in(models / "translate_to_english", model, shared_tokenizer) / "predictor")
     # what would change where the kernel draws, or what it loads
-    unset = {"MPLBACKEND", "LENCTRL_MODEL", "LENCTRL_BASE_MODEL"}
+    unset = {"MPLBACKEND", "LENCTRL_MODEL"}
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     environment |= {"LENCTRL_NOTEBOOK_STEPS": "2", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     environment |= {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}

@@ -20,9 +20,8 @@ from hf_lenctrl.inference.candidates import Candidate
 
 
 HERE = Path(__file__).resolve().parent
-SHIPPED = HERE.parents[1] / "models"
-MODELS = [HERE / "model", SHIPPED / "translate_to_english"]  # of a Space, of the repository
-BASES = [HERE / "base", SHIPPED / "translate_to_english_base"]
+MODELS = [HERE / "model", HERE.parents[1] / "models" / "translate_to_english"]  # of a Space, of the repository
+BASES = [HERE / "base"]  # of a Space; the shipped translator needs none
 QUEUE, LARGEST_FILE = 64, "10kb"  # requests that wait, and what a visitor may send as a file
 LONGEST_TEXT = 300  # characters; the models know single sentences
 # the end of a sentence and the start of the next; "3. Mai" and "Dr. Frey" hold none

@@ -23,7 +23,7 @@ def main(argv=None) -> None:
     parser.add_argument("--shares", type=float, nargs=2, default=(0.6, 1.5), help="of the natural length")
     parser.add_argument("--output_file", default="demo/scores.png", help="picture")
     args = parser.parse_args(argv)
-    translate = demo.load("translate_to_english")
+    translate = demo.load()
     natural = translate(args.text)["length"]
     low, high = (round(share * natural) for share in args.shares)
     outputs = translate(args.text, length=list(range(low, high + 1)), length_constraint="exact")

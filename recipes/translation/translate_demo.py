@@ -23,7 +23,7 @@ from hf_lenctrl.inference.sentences import ends
 
 
 HERE = Path(__file__).resolve().parent
-MODELS = HERE.parents[1] / "models"
+TRANSLATOR = HERE.parents[1] / "models" / "translate_to_english"
 # We chose the sentences of the table by hand, with lengths in characters near which English has a good sentence.
 SHOWN = {
     "Sie wartete eine Stunde, aber niemand kam.": [32, 42, 45],
@@ -41,11 +41,11 @@ DRAWN = 100  # number of sentences in the picture
 SHARES = (0.8, 1.2)  # the picture's requested lengths as shares of the natural length
 
 
-def load(name: str):
-    """Load the pipeline of a model of this repository."""
+def load(folder: Path = TRANSLATOR):
+    """Load the pipeline of a model, by default of the shipped translator."""
     task: Any = "length-controlled-generation"  # the stubs of Transformers only know its own tasks
     options: dict[str, Any] = {"num_beams": 4, "batch_size": 50, "length_unit": "character", "progress_bar": False}
-    return pipeline(task, model=str(MODELS / name), device="cpu", **options)
+    return pipeline(task, model=str(folder), device="cpu", **options)
 
 
 def sentences() -> list[str]:
@@ -112,7 +112,7 @@ def main(argv=None) -> None:
     out = Path(args.output_dir)
     out.mkdir(parents=True, exist_ok=True)
 
-    translate = load("translate_to_english")
+    translate = load()
     print("Requested characters, their window of 10 %, produced characters; natural: without a length")
     show(translate, SHOWN)
     print("\nSentences and lengths were chosen by hand: English has a good sentence near each.")
