@@ -155,6 +155,13 @@ def test_a_natural_text_that_fits_needs_no_candidates_and_no_more_positions_than
     assert [call["length"] for call in calls[1:]] == [[0, 0], [10, 9, 8, 0]]  # both natural texts, then the second's
 
 
+def test_the_search_without_a_plan_may_have_more_beams(chooser, monkeypatch):
+    monkeypatch.setattr(chooser.model.config, "choice", {"beams": 6, "free_beams": 5}, raising=False)
+    calls = spy(monkeypatch, chooser.model)
+    assert chooser("one more text", length=9, length_constraint="exact")["length"] == 9
+    assert sorted((call["num_beams"], call["length"]) for call in calls) == [(2, [9, 0]), (5, [0])]
+
+
 def test_many_lengths_of_a_text_share_a_search(chooser, monkeypatch):
     monkeypatch.setattr(chooser.model.config, "choice", {"few_lengths": 3}, raising=False)
     calls = spy(monkeypatch, chooser.model)

@@ -148,7 +148,8 @@ class Choice(Single):
                 jobs.append(Job(longest, 0, max(1, low), longest.high, count, self.search))
             else:
                 for request in own:
-                    free = Job(request, 0, request.low, request.high, self._count(request))
+                    count_free = max(self._count(request), config.free_beams)
+                    free = Job(request, 0, request.low, request.high, count_free)
                     jobs += [*self._planned(request), free]
             self.natural[place] = Job(longest, 0, 1, config.natural_room * longest.high + 32, count)
             jobs.append(self.natural[place])

@@ -34,6 +34,7 @@ class ChoiceConfig:
     Attributes:
         planned_shares (`tuple[float, ...]`): Planned lengths for a limit, as shares of it.
         beams (`int`): Beams and candidates, divided among the searches of a text.
+        free_beams (`int`): The fewest beams of the search without a planned length.
         natural_room (`int`): Limit of the natural text, as a multiple of the length.
         few_lengths (`int`): A text with more lengths than this gets one search by length.
         shared_beams (`int`): Beams of the search by length, in each group, and of its natural text.
@@ -45,6 +46,7 @@ class ChoiceConfig:
 
     planned_shares: Sequence[float] = (1.0, 0.9, 0.8)
     beams: int = 24
+    free_beams: int = 1
     natural_room: int = 4
     few_lengths: int = 8
     shared_beams: int = 5

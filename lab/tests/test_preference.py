@@ -2,11 +2,12 @@
 
 import gzip
 import json
+import shutil
 
 import pytest
 import torch
 from recipe_runs import ROOT, load_script
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -119,3 +120,18 @@ def test_a_run_learns_to_prefer_and_resumes(script, small, data, tmp_path, monke
     before = (tmp_path / "out" / "model.safetensors").read_bytes()
     script.main(command)  # a finished run
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
+
+
+def test_the_mix_is_between_the_models(script, small, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(small, other)
+    weights = load_file(small / "model.safetensors")
+    changed = {name: w + 1 if w.is_floating_point() else w for name, w in weights.items()}
+    save_file(changed, other / "model.safetensors", {"format": "pt"})
+    script.main(["mix", str(small), str(other), "--share", "0.25", "--output_dir", str(tmp_path / "between")])
+    found = load_file(tmp_path / "between" / "model.safetensors")
+    assert found.keys() == weights.keys()
+    for name, weight in found.items():
+        expected = weights[name] + 0.25 if weight.is_floating_point() else weights[name]
+        torch.testing.assert_close(weight, expected)
+    AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "between")

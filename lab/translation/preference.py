@@ -3,17 +3,20 @@
     python lab/translation/preference.py write --model models/translate_to_english --output_file pairs.jsonl
     python lab/translation/preference.py train pairs.jsonl --model models/translate_to_english \\
         --corpora tatoeba_de_en.jsonl.gz interface_de_en.jsonl.gz everyday_de_en.jsonl.gz --output_dir runs/preference
+    python lab/translation/preference.py mix models/translate_to_english runs/preference --output_dir runs/mixed
 
 A model that learns from single texts ends at its length: for "Garde ça pour toi, c'est un secret." and 26 characters
 it thinks "Keep it to you, it's a me." likelier than "Don't tell, it's a secret.". `write` writes the model's two best
 texts of exactly the length of a text of data/everyday_en_de_fr, and keeps those that are bad: without a length they
 are unlikely. `train` adds the loss of CPO (Xu et al. 2024) to the cross entropy, -log sigmoid(beta * (log p(written)
 - log p(own))), both at their length. A step has as many other rows, drawn as by epochs.py. A run that died resumes.
+`mix` goes back a part of the way, because the trained model has forgotten some names and rare words.
 """
 
 import argparse
 import json
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +25,7 @@ import epochs
 import everyday
 import torch
 import written
+from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Seq2SeqTrainingArguments
@@ -212,6 +216,19 @@ def train(args: argparse.Namespace) -> None:
     trainer.save_model()
 
 
+def mix(args: argparse.Namespace) -> None:
+    """Save the model between two of the same shape (Wortsman et al. 2022), with the other files of the first."""
+    shutil.copytree(args.models[0], args.output_dir)
+    one, two = (load_file(Path(path, "model.safetensors")) for path in args.models)
+    between = {
+        name: weight.float().lerp(two[name].float(), args.share).to(weight.dtype)
+        if weight.is_floating_point()
+        else weight
+        for name, weight in one.items()
+    }
+    save_file(between, Path(args.output_dir, "model.safetensors"), {"format": "pt"})
+
+
 def main(argv=None) -> None:
     """Run the script."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -230,11 +247,15 @@ def main(argv=None) -> None:
     training.add_argument("--beta", type=float, default=0.2)
     training.add_argument("--weight", type=float, default=1.0, help="of the preference, beside cross entropies of 1")
     training.add_argument("--use_cpu", action="store_true")
+    mixing = parts.add_parser("mix", help="save the model between two models")
+    mixing.add_argument("models", nargs=2)
+    mixing.add_argument("--share", type=float, default=0.45, help="of the second model")
+    mixing.add_argument("--output_dir", required=True)
     for part in (writing, training):
         part.add_argument("--model", required=True)
         part.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(argv)
-    {"write": write, "train": train}[args.part](args)
+    {"write": write, "train": train, "mix": mix}[args.part](args)
 
 
 if __name__ == "__main__":
