@@ -50,7 +50,7 @@ def test_the_data_set_loads_with_its_splits_and_lists(loaded):
     assert {name: part.num_rows for name, part in loaded.splits.items()} == {"train": 129_762, "validation": 206}
     assert all(part.column_names == COLUMNS for part in loaded.splits.values())
     found = {name: part.num_rows for name, part in loaded.lists.items()}
-    assert found == {"words": 5388, "phrases": 4111, "names": 947, "templates": 334, "rewordings": 14_996}
+    assert found == {"words": 5388, "phrases": 4111, "names": 947, "templates": 334, "rewordings": 17_677}
     assert all(set(part.column_names) == LISTS[name] for name, part in loaded.lists.items())
     row = loaded.splits["validation"][0]
     assert (row["de"], row["en"]) == ("Kau nicht an den Fingernägeln!", "Don't bite your nails!")
@@ -72,7 +72,7 @@ def test_no_sentence_of_the_validation_rows_is_trained_on(loaded):
 def test_the_rewordings_are_of_training_sentences_and_of_other_lengths(loaded):
     lines = loaded.lists["rewordings"]
     assert len({*lines["en"]}) == len(lines) and {*lines["en"]} <= {*loaded.splits["train"]["en"]}
-    assert sum(map(len, lines["texts"])) == 68_285
+    assert sum(map(len, lines["texts"])) == 81_459
     for en, texts in zip(lines["en"], lines["texts"], strict=True):
         assert texts and len({*texts, en}) == len(texts) + 1, en
         assert all(0.5 <= len(text) / len(en) <= 1.6 for text in texts), en
