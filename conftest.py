@@ -277,7 +277,15 @@ def plain(plain_pipe):
 
 
 LAB = Path(__file__).parent / "lab"
-DRAWN = ("test_demo", "test_docs", "test_evaluate", "test_fit_subtitles", "test_readme", "test_report")
+DRAWN = (
+    "test_demo",
+    "test_docs",
+    "test_evaluate",
+    "test_fit_subtitles",
+    "test_honest_runs",
+    "test_readme",
+    "test_report",
+)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -657,7 +657,7 @@ def test_a_file_is_translated_within_its_limits(tmp_path, capsys):
     assert report["over"]["output"] == 1 and report["flagged"] == [6]
     assert report["over"]["natural"] > 1 and report["shortened"] >= 1
     texts = ["\n".join(part.rstrip("\n").split("\n")[2:]) for part in after]
-    assert (texts[0], texts[4]) == ("- Where is Tom?\n- He's already in the office.", "")
+    assert (texts[0], texts[4]) == ("- Where's Tom?\n- He's already in the office.", "")
     assert texts[3].startswith("Didn't you take an umbrella") and "with you" not in texts[3]  # which is too long
     assert texts[5].startswith("I ") and texts[5].endswith("office.")  # whole
     assert "cannot fit" in (tmp_path / "report.md").read_text(encoding="utf-8")
