@@ -102,24 +102,36 @@ def test_the_loss_is_cross_entropy_and_the_preference_of_written_texts(script, s
     torch.testing.assert_close(loss, expected - 0.7 * F.logsigmoid(0.3 * better).mean(), rtol=1e-4, atol=1e-4)
 
 
-def test_a_run_learns_to_prefer_and_resumes(script, small, data, tmp_path, monkeypatch):
+def test_a_run_learns_to_prefer_and_resumes_with_the_same_weights(script, small, data, tmp_path, monkeypatch):
     monkeypatch.setattr(script.written, "FOLDER", data)
     monkeypatch.setattr(script.epochs, "TEMPLATES", 5)
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in PAIRS), encoding="utf-8")
     command = ["train", str(tmp_path / "pairs.jsonl"), "--model", str(small), "--batch_size", "2", "--use_cpu"]
-    command += ["--corpora", str(data / "everyday_de_en.jsonl.gz"), "--output_dir", str(tmp_path / "out")]
-    command += ["--max_steps", "100", "--learning_rate", "3e-3"]
-    script.main(command)
-    state = json.loads((tmp_path / "out" / "checkpoint-100" / "trainer_state.json").read_text(encoding="utf-8"))
+    command += ["--corpora", str(data / "everyday_de_en.jsonl.gz"), "--max_steps", "110", "--learning_rate", "3e-3"]
+    whole, again = ([*command, "--output_dir", str(tmp_path / name)] for name in ("whole", "again"))
+    script.main(whole)
+    state = json.loads((tmp_path / "whole" / "checkpoint-110" / "trainer_state.json").read_text(encoding="utf-8"))
     logged = [line["preference"] for line in state["log_history"] if "preference" in line]
-    assert len(logged) == 5 and logged[-1] < 0.6 * logged[0]
-    weights = load_file(tmp_path / "out" / "model.safetensors")
+    assert logged[-1] < 0.6 * logged[0]
+    weights = load_file(tmp_path / "whole" / "model.safetensors")
     assert weights["model.shared.weight"].dtype == torch.float16
-    config = AutoConfig.from_pretrained(tmp_path / "out")
+    config = AutoConfig.from_pretrained(tmp_path / "whole")
     assert config.trained_lengths == AutoConfig.from_pretrained(MODEL).trained_lengths
-    before = (tmp_path / "out" / "model.safetensors").read_bytes()
-    script.main(command)  # a finished run
-    assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
+
+    step = script.PreferenceTrainer.training_step
+
+    def die(self, *args, **kwargs):
+        if self.state.global_step == 105:
+            raise KeyboardInterrupt
+        return step(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(script.PreferenceTrainer, "training_step", die)
+        with pytest.raises(KeyboardInterrupt):
+            script.main(again)
+    script.main(again)
+    resumed = load_file(tmp_path / "again" / "model.safetensors")
+    assert all(torch.equal(weights[name], resumed[name]) for name in weights)
 
 
 def test_the_mix_is_between_the_models(script, small, tmp_path):

@@ -36,7 +36,7 @@ SHARES = {"tatoeba": 0.6, "interface": 0.7, "everyday": 1.0}
 KINDS = {"developer_tools": 0.3, "voice_assistants": 0.4}
 VARIANTS = argparse.Namespace(replace_share=0.15, typed_share=0.04, glue_share=0.03)
 REWORDED = 0.12  # share of the pairs that also have a reworded English text
-OTHER_LENGTHS = 0.6  # share of the written shorter and longer English texts
+OTHER_LENGTHS = 0.6  # share of the written English texts of other lengths
 TEMPLATES = 30_000  # sentences of slots.py, for each language
 SAMPLED, ALPHA = 0.4, 0.3  # share of the sources with sampled pieces; smoothing of their probabilities
 WITHOUT, OVERSHOOT = 0.3, 0.03  # shares of the pairs without a length, and of those that teach how a text ends

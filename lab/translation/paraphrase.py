@@ -8,7 +8,7 @@ longer ones that are just as good: "It's", "It has", "that" or no "that". This s
 best, read well (see lab/benchmarks/reading.py), and differ in length, and writes them after the pairs themselves. A
 source whose best translation is far from its reference is left out: the model does not know its words. With
 `--rewordings` it adds pairs whose English is said in other words, by the rules of rewordings.py, with `--written` the
-shorter and longer texts of data/everyday_en_de_fr. It needs CTranslate2: `pip install '.[fast]'`.
+English texts of other lengths in data/everyday_en_de_fr. It needs CTranslate2: `pip install '.[fast]'`.
 """
 
 import argparse
@@ -86,7 +86,7 @@ def main(argv=None) -> None:
     parser.add_argument("--sources", type=int, default=16000, help="so many sources are translated")
     parser.add_argument("--copies", type=int, default=2, help="of each new pair")
     parser.add_argument("--rewordings", type=float, default=0, help="share of the pairs, where a rule fits")
-    parser.add_argument("--written", type=int, default=0, help="copies of each shorter and longer written text")
+    parser.add_argument("--written", type=int, default=0, help="copies of each written text of another length")
     args = parser.parse_args(argv)
     pairs = Rows(args.train_file).values
     known = words_of(pair["target"] for pair in pairs)
