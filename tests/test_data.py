@@ -99,6 +99,20 @@ def test_columns_are_those_that_the_options_name(tmp_path, columns, found):
     assert load_splits(args)["train"].to_list() == [found]
 
 
+def test_a_column_tells_which_training_rows_keep_their_length(tmp_path, shared_tokenizer):
+    rows = [{"source": "a b", "target": "c", "reworded": i == 1} for i in range(3)]
+    path = write(tmp_path / "a.jsonl", rows)
+    args = whole(path, keep_length_column="reworded", validation_file=write(tmp_path / "b.jsonl", numbered(2)))
+    splits = load_splits(args)
+    assert splits["train"].to_list()[1] == {"source": "a b", "target": "c", "keep_length": True}
+    tokenized, _ = tokenize(splits, shared_tokenizer, args)
+    assert tokenized["train"]["keep_length"][:] == [False, True, False]
+    assert tokenized["validation"].column_names == ["input_ids", "attention_mask", "labels"]
+    for column in ("target", "kept"):
+        with pytest.raises(ValueError, match=f"a.jsonl must have a column '{column}' of true and false"):
+            load_splits(whole(path, keep_length_column=column))
+
+
 def test_rows_of_unseen_lengths_are_left_out_and_counted(shared_tokenizer, caplog):
     rows = datasets.Dataset.from_dict({"source": ["s"] * 5, "target": ["abc", " ab ", "abc", "a", "é"]})
     with caplog.at_level("INFO"):

@@ -111,6 +111,11 @@ def test_a_share_of_the_examples_has_no_length_and_whole_labels(shared_tokenizer
     whole = (batch["labels"] != -100).all(dim=1)
     assert 150 < int((~whole).sum()) < 250
     assert batch["length"][whole & ~without].unique().tolist() == [4]
+    kept = collate([{"input_ids": [5, i, 0], "labels": labels, "keep_length": i % 2 == 0} for i in range(1000)])
+    assert kept.keys() == batch.keys()
+    expected = batch["length"].clone()
+    expected[::2] = expected[::2].masked_fill(without[::2], 4)
+    assert kept["length"].tolist() == expected.tolist() and kept["labels"].tolist() == batch["labels"].tolist()
 
 
 def noisy(tokenizer, **options):

@@ -109,6 +109,7 @@ class DataArguments:
     test_file: str | None = option(None, "Local test file")
     source_column: str = option("source", "Column of the input text")
     target_column: str = option("target", "Column of the text to write")
+    keep_length_column: str | None = option(None, "Column: true for pairs that always have their length")
     group_column: str | None = option(None, "Keep each group of rows in one split, e.g. package")
     group_separator: str | None = option(None, "The group is what stands before it in group_column, e.g. '-'")
     validation_share: float = option(0.02, "Share cut from train where no validation is given")

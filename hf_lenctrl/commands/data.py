@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 import torch
-from datasets import Dataset, DatasetDict, load_dataset
+from datasets import Dataset, DatasetDict, Value, load_dataset
 
 from ..length_tokens import LengthTokens
 from ..length_units import UnitTable, count_texts
@@ -43,9 +43,10 @@ class RowReport:
 
 def load_splits(args: DataArguments) -> DatasetDict:
     """
-    Load the train, validation and test rows, with string columns `source` and `target`. A missing split is cut from
-    train by a hash of the row's group (`args.group_column`), or without groups by a hash of the source. So groups
-    never mix, and the split is the same on every machine.
+    Load the train, validation and test rows, with string columns `source` and `target`, and with the column
+    `keep_length` of train if `args.keep_length_column` names one. A missing split is cut from train by a hash of the
+    row's group (`args.group_column`), or without groups by a hash of the source. So groups never mix, and the split is
+    the same on every machine.
     """
     splits, files = _given_splits(args)
     if "train" not in splits:
@@ -54,6 +55,8 @@ def load_splits(args: DataArguments) -> DatasetDict:
     splits = {name: rows.flatten() for name, rows in splits.items()}
     for name, rows in splits.items():
         _check_columns(rows, files[name], args)
+    if (keeps := args.keep_length_column) is not None and splits["train"].features.get(keeps) != Value("bool"):
+        raise ValueError(f"{files['train']} must have a column {keeps!r} of true and false, for --keep_length_column")
     cuts = {"validation": args.validation_share, "test": args.test_share}
     cuts = {name: share for name, share in cuts.items() if name not in splits and share > 0}
     if cuts:
@@ -62,8 +65,14 @@ def load_splits(args: DataArguments) -> DatasetDict:
         if name in splits and limit is not None:
             splits[name] = splits[name].select(range(min(limit, len(splits[name]))))
     names = {args.source_column: "source", args.target_column: "target"}
-    renamed = {} if list(names) == ["source", "target"] else names
-    return DatasetDict({k: rows.select_columns(list(names)).rename_columns(renamed) for k, rows in splits.items()})
+    more = {} if args.keep_length_column is None else {args.keep_length_column: "keep_length"}
+    return DatasetDict({k: _only(rows, names | more if k == "train" else names) for k, rows in splits.items()})
+
+
+def _only(rows: Dataset, names: dict[str, str]) -> Dataset:
+    """Return the rows with these columns alone, under their new names."""
+    rows = rows.select_columns(list(names))
+    return rows if list(names) == list(names.values()) else rows.rename_columns(names)
 
 
 def _given_splits(args: DataArguments) -> tuple[dict[str, Any], dict[str, str]]:
@@ -167,7 +176,8 @@ def tokenize(
     length: int | None = None,
 ) -> tuple[DatasetDict, list[RowReport]]:
     """
-    Tokenize the splits; return the columns `input_ids`, `attention_mask` and `labels`, and a report for each split.
+    Tokenize the splits; return the columns `input_ids`, `attention_mask`, `labels` and `keep_length`, if there, and a
+    report for each split.
 
     Rows with an empty text, or with a target over `args.max_target_length` tokens, are dropped. Sources over
     `args.max_source_length` tokens are cut. With `length_tokens` each source begins with the token of its target's
@@ -179,7 +189,8 @@ def tokenize(
     reports = []
     for name, rows in splits.items():
         how = {"num_proc": args.preprocessing_num_workers, "desc": f"Tokenising {name}"}
-        encoded = rows.map(**encode, **how, remove_columns=rows.column_names)
+        kept = [column for column in rows.column_names if column == "keep_length"]
+        encoded = rows.map(**encode, **how, remove_columns=[name for name in rows.column_names if name not in kept])
         empty, too_long, cut = (encoded[column][:] for column in ("empty", "too_long", "source_cut"))
         over = f"target over {args.max_target_length} tokens"
         dropped = {i: "empty text" if empty[i] else over for i in range(len(encoded)) if empty[i] or too_long[i]}
@@ -193,7 +204,7 @@ def tokenize(
             logger.warning("%s: %s and were cut; raise --max_source_length if the model reads more", name, share)
         if not keep:
             raise ValueError(f"no row of {name} is left: {report}; look at the columns and at --max_target_length")
-        tokenized[name] = encoded.select(keep).select_columns(["input_ids", "attention_mask", "labels"])
+        tokenized[name] = encoded.select(keep).select_columns(["input_ids", "attention_mask", "labels", *kept])
         reports.append(report)
     return DatasetDict(tokenized), reports
 

@@ -121,6 +121,7 @@ def make_trainer(model, run_args: RunArguments, args, data: Data, trainer_class)
     # the metrics need them to find rows of the same source
     args.include_for_metrics = [*{*args.include_for_metrics, "inputs"}]
     draws: dict[str, Any] = {name: getattr(run_args, name) for name in DRAWS} | {"seed": args.seed}
+    args.remove_unused_columns = False  # the rows have no others, but Trainer does not know `keep_length`
     draws |= {"packing": data.limits if run_args.packing else None}
     return trainer_class(
         model=model,

@@ -59,7 +59,9 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
             training, like `length_noise`, and needs `model`.
         no_length_share (`float`, *optional*, defaults to 0.0): Share of the examples, drawn anew each epoch, that are
             trained without a length, 0: the model learns to work like a plain model if a call has no length. It is
-            only for training and needs a `model` with `length_optional`.
+            only for training and needs a `model` with `length_optional`. An example with a true `keep_length` always
+            has its length, such as a text that was written for it. Trainer drops this column unless
+            `remove_unused_columns=False`.
         packing (`tuple[int, int]`, *optional*): Several pairs in a row of so many source and target tokens, so that
             all batches have one shape. The examples are then those of
             `hf_lenctrl.training.packing.PackedRows`, which `LengthControlTrainer` makes. It needs `model`. The batch
@@ -141,6 +143,8 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
         return lay_out(batch, [len(row) for row in features], counts, self.packing, fill)
 
     def _collate(self, features, return_tensors=None):
+        keeps = torch.tensor([bool(row.get("keep_length")) for row in features])  # (B,)
+        features = [{name: value for name, value in row.items() if name != "keep_length"} for row in features]
         column = None
         if self.length == "column":
             column = [row.get("length") for row in features]
@@ -178,12 +182,12 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
             return batch
         noise = (draws[:, 0] * (2 * self.length_noise + 1)).long() - self.length_noise  # (B,)
         batch["length"] = (length + noise).clamp(min=1)
-        return self._overshoot(batch, length, draws[:, 1], draws[:, 2])
+        return self._overshoot(batch, length, draws[:, 1], draws[:, 2], keeps)
 
-    def _overshoot(self, batch, length, sort, where):
+    def _overshoot(self, batch, length, sort, where, keeps):
         """Change the examples that `sort (batch_size,)` selects: overshoot examples, and examples without a length."""
         over = (sort < self.overshoot_share) & (length > 1)  # (B,)
-        without = (sort >= self.overshoot_share) & (sort < self.overshoot_share + self.no_length_share)
+        without = (sort >= self.overshoot_share) & (sort < self.overshoot_share + self.no_length_share) & ~keeps
         half = (length // 2).clamp(min=1)
         shorter = half + (where * (length - half)).long()  # (B,), half ... length - 1
         requested = torch.where(over, shorter, batch["length"])

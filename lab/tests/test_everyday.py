@@ -19,7 +19,7 @@ from hf_lenctrl import remove_length_control
 @pytest.fixture(scope="module")
 def scripts():
     """Modules of the folder by name."""
-    names = ("everyday", "plain", "rewordings", "slots", "words", "written")
+    names = ("epochs", "everyday", "plain", "rewordings", "slots", "words", "written")
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "lab" / "translation")
         yield SimpleNamespace(**{name: importlib.import_module(name) for name in names})
@@ -170,6 +170,32 @@ def test_the_files_hold_pairs_and_variants_and_no_held_out_name(scripts, tmp_pat
     file = write(tmp_path / "it.jsonl.gz", "it", [("train", "Sì.", "Yes.", "prose")])
     with pytest.raises(ValueError, match="de or fr.*it"):
         everyday.main([file, "--output_dir", str(tmp_path / "data")])
+
+
+def test_each_draw_has_other_rows_and_no_tested_source(scripts, tmp_path, monkeypatch):
+    epochs, written = scripts.epochs, scripts.written
+    rows = [("train", f"{word} ist hier.", f"{word} is here.", "prose") for word in ("Brot", "Milch", "Wein")]
+    rows += [("test", "Milch ist hier.", "Milch is here.", "prose"), ("validation", "Gut.", "Good.", "prose")]
+    file = write(tmp_path / "everyday_de_en.jsonl.gz", "de", rows)
+    save_sentences(written, tmp_path, *["Ja, gern.|Oui, volontiers.|Yes, gladly.|Yes, sure.|Yes, please do."] * 9)
+    monkeypatch.setattr(epochs, "TEMPLATES", 5)
+    read = [(Path(file).name, *scripts.everyday.read(file))]
+    one, same, two = (epochs.draw_rows(read, seed, tmp_path) for seed in (1, 1, 2))
+    assert one == same != two
+    assert ("Brot ist hier.", "Brot is here.", False) in one and "Milch ist hier." not in {row[0] for row in one}
+    texts = {row[1:] for row in one if row[0] == "Ja, gern."}
+    assert ("Yes, gladly.", False) in texts and ("Yes, please do.", True) in texts  # it always has its length
+    with pytest.raises(KeyError):
+        epochs.draw_rows([("news_de_en.jsonl.gz", *read[0][1:])], 1, tmp_path)
+
+    save = (tmp_path / "train.parquet").read_bytes()
+    (tmp_path / "validation.parquet").write_bytes(save)
+    monkeypatch.setattr(written, "FOLDER", tmp_path)
+    epochs.main([file, "--output_dir", str(tmp_path / "out"), "--epochs", "2"])
+    train, held = (read_rows(tmp_path / "out" / f"{name}.jsonl") for name in ("train", "validation"))
+    assert {"source": "Gut.", "target": "Good.", "reworded": False} in held and len(held) == 1 + 2 * 9
+    assert sum(row["source"] == "Brot ist hier." and row["target"] == "Brot is here." for row in train) == 2
+    assert "Ja, gern." not in {row["source"] for row in train}  # a validation row now
 
 
 def test_other_lengths_are_of_training_sources_alone(scripts, tmp_path, monkeypatch):

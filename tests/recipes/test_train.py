@@ -12,6 +12,7 @@ from transformers import AutoTokenizer, MarianMTModel
 import hf_lenctrl
 from hf_lenctrl.commands import checkpoints
 from hf_lenctrl.commands import train as train_seq2seq
+from hf_lenctrl.training.collator import DataCollatorForLengthControl
 
 
 # 200 steps are two seconds, and enough to learn to count to 36; the last ones are small, and end alike on every
@@ -58,6 +59,22 @@ def test_the_metrics_are_those_of_the_saved_model(run):
     texts = tokenizer.batch_decode(model.generate(**inputs, length=24, num_beams=2), skip_special_tokens=True)
     assert len(texts) == 5
     assert metrics["test_24_mae"] == pytest.approx(sum(abs(len(text) - 24) for text in texts) / 5)
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_pairs_of_the_named_column_always_have_their_length(tmp_path, monkeypatch, packing):
+    seen, lay = [], DataCollatorForLengthControl._overshoot
+    monkeypatch.setattr(
+        DataCollatorForLengthControl,
+        "_overshoot",
+        lambda *given: seen.append((given[-1], lay(*given)["length"])) or lay(*given),
+    )
+    options = {"keep_length_column": "kept", "no_length_share": 0.9, "max_steps": 3, "packing": packing}
+    rows = [{**row, "kept": i % 2 == 0} for i, row in enumerate(ROWS)]
+    shape = {"absolute_positions": True, "max_source_length": 128, "max_target_length": 64}
+    train(tmp_path / "run", rows=rows, **options, **shape, **ONLY_TRAIN)
+    kept, length = (torch.cat(parts) for parts in zip(*seen, strict=True))
+    assert 0 < kept.sum() < len(kept) and (length[kept] > 0).all() and (length[~kept] == 0).float().mean() > 0.7
 
 
 def test_weights_saved_in_half_precision_are_those_that_were_tested(tmp_path):
