@@ -308,4 +308,4 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(autouse=True)
 def nothing_was_said(monkeypatch):
     """A warning that is logged once in a process is logged in each test that causes it."""
-    monkeypatch.setattr("hf_lenctrl.generation._SAID", set())
+    monkeypatch.setattr("hf_lenctrl.bounded_generation._SAID", set())

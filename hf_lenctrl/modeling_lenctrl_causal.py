@@ -6,9 +6,10 @@ import torch
 from transformers import AutoModelForCausalLM, Cache, DynamicCache, PreTrainedModel
 
 from .answers import answer_progress, first_progress
+from .bounded_generation import eos_of, prompt_of, warn_once
 from .cache import CACHE, takes_cache
 from .configuration_lenctrl import LenCtrlCausalLMConfig
-from .generation import PromptSpan, eos_of, prompt_of, warn_once
+from .generation import PromptSpan
 from .length_signal import required_length, warn_of_column
 from .lengths import as_length_tensor
 from .wrapper import LengthControlWrapper

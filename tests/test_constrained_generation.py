@@ -76,7 +76,7 @@ def test_the_units_of_a_decoder_prompt_count_towards_the_bound():
 def test_an_exact_length_that_cannot_be_is_missed_with_a_warning_and_never_passed(caplog):
     model, options = build_model("marian", init_std=0.3), {"num_beams": 3, "num_return_sequences": 2}
     model.model.decoder.unit_table = UnitTable("token", 2 * model.unit_table.weights)  # only pieces of two
-    with caplog.at_level(logging.WARNING, logger="hf_lenctrl.generation"):
+    with caplog.at_level(logging.WARNING, logger="hf_lenctrl.bounded_generation"):
         output = model.generate(SOURCE, length=[3, 6, 7], length_constraint="exact", **options)
         assert model.unit_table.count(output).tolist() == [2, 2, 6, 6, 6, 6]
         (record,) = caplog.records

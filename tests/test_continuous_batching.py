@@ -9,8 +9,8 @@ from transformers import CompileConfig, ContinuousBatchingConfig, GenerationConf
 from transformers.generation.continuous_batching.requests import RequestState
 
 from hf_lenctrl import UnitTable
+from hf_lenctrl.bounded_generation import generate_for
 from hf_lenctrl.engines.continuous import add_length_constraint
-from hf_lenctrl.generation import generate_for
 from hf_lenctrl.lengths import as_target
 
 

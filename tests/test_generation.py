@@ -12,7 +12,8 @@ from transformers import GenerationConfig
 from transformers.cache_utils import DynamicLayer
 
 from hf_lenctrl import UnitTable
-from hf_lenctrl.generation import FROM_CONFIG, Resolved, resolve, token_limit
+from hf_lenctrl.bounded_generation import token_limit
+from hf_lenctrl.generation import FROM_CONFIG, Resolved, resolve
 from hf_lenctrl.lengths import as_target
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..generation import token_limit
+from ..bounded_generation import token_limit
 from ..length_rules import rules_of
 from ..length_units import UnitTable
 from ..lengths import LONGEST, as_target

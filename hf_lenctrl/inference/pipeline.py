@@ -9,9 +9,9 @@ import torch
 from tqdm.auto import tqdm
 from transformers import Pipeline
 
+from ..bounded_generation import encode_once, eos_of, generate_for, prompt_of, rows_of_each
 from ..cache import CACHE, read_once
 from ..conversion import LoadedModel, PipelineModel, check_tokenizer
-from ..generation import encode_once, eos_of, generate_for, prompt_of, rows_of_each
 from ..length_tokens import LengthTokens
 from ..length_units import COST, Unit, UnitTable, check_sources, count_texts
 from ..lengths import Target

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from ..bounded_generation import encode_once, eos_of
 from ..cache import CACHE, read_once, without_length
-from ..generation import encode_once, eos_of
 from ..length_units import UnitTable
 from ..lengths import check_name
 from .chats import Prompt, as_prompt, prompt_ids

@@ -7,7 +7,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers.utils import ModelOutput
 
-from ..generation import eos_of
+from ..bounded_generation import eos_of
 from ..length_constraint import LengthConstraintLogitsProcessor
 from ..length_units import UnitTable
 

@@ -17,8 +17,8 @@ from playwright.sync_api import expect, sync_playwright
 from recipe_runs import ROOT, load_script
 
 from hf_lenctrl import LengthConstraintLogitsProcessor
+from hf_lenctrl.bounded_generation import token_limit
 from hf_lenctrl.engines.rules_file import describe
-from hf_lenctrl.generation import token_limit
 from hf_lenctrl.lengths import as_target
 
 

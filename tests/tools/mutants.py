@@ -34,6 +34,7 @@ TESTS = {
     "unit_vocabulary.py": ["length_units", "unit_vocabulary", "character_costs"],
     "length_rules.py": ["length_constraint", "length_window", "character_costs", "constrained_generation"],
     "length_constraint.py": ["length_constraint", "length_window", "constrained_generation"],
+    "bounded_generation.py": "generation length_window pipeline_batches constrained_generation causal".split(),
     "generation.py": "generation length_window optional_length pipeline_batches constrained_generation causal".split(),
     "training/collator.py": ["data_collator", "trainer"],
 }

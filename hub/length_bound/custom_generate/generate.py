@@ -2,7 +2,7 @@
 
 from transformers import GenerationMixin
 
-from .generation import generate_within
+from .bounded_generation import generate_within
 from .length_units import UnitTable
 from .lengths import as_target
 

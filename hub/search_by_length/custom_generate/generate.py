@@ -6,7 +6,7 @@ import torch
 from transformers import GenerationMixin
 from transformers.utils import ModelOutput
 
-from .generation import eos_of, generate_within
+from .bounded_generation import eos_of, generate_within
 from .length_units import UnitTable
 from .lengths import as_target
 from .search import SearchByLength
