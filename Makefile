@@ -61,7 +61,9 @@ quality: .venv/ready
 	$(BIN)/mypy
 
 bench: .venv/ready
-	$(BIN)/python lab/benchmarks/suite.py
+	$(BIN)/python lab/benchmarks/overhead.py --families marian --rounds 5
+	$(BIN)/python lab/benchmarks/overhead.py --families marian --rounds 5 --length_head
+	$(BIN)/python lab/benchmarks/constraints.py --shapes 6x512 --units token character word --rounds 3
 
 docs: .venv/ready
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import transformers
-from timing import Row, alternate, ratio, ratio_row, sides
+from timing import alternate, ratio, sides
 from tokenizers import pre_tokenizers
 from transformers import BartTokenizer
 
@@ -35,7 +35,6 @@ def byte_level_tokenizer(vocab_size: int) -> BartTokenizer:
 
 
 LENGTHS = {"token": 20, "character": 110, "word": 20, "byte": 110}  # about 20 steps
-WHAT = "time of beam-5 generation, constrained / unconstrained"
 
 
 def count_steps(model, run) -> int:
@@ -72,17 +71,6 @@ def measure(
             model.generate(**batch, length=LENGTHS[unit], max_new_tokens=steps)
 
         yield constraint, steps, alternate({"free": free, "constrained": constrained}, rounds)
-
-
-def rows(
-    shapes: list[str], units: list[str], constraints: list[str], rounds: int, vocab_size: int, batch_size: int
-) -> Iterator[Row]:
-    """For the suite."""
-    tokenizer = byte_level_tokenizer(vocab_size)
-    for shape in shapes:
-        for unit in units:
-            for constraint, _, seconds in measure(shape, tokenizer, unit, constraints, batch_size, rounds):
-                yield ratio_row(f"{shape}: {constraint}, {unit}", seconds["constrained"], seconds["free"], WHAT)
 
 
 def main(argv=None) -> None:

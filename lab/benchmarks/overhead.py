@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 import torch
 import transformers
-from timing import Row, alternate, marian_shape, ratio, ratio_row
+from timing import alternate, marian_shape, ratio
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -143,15 +143,6 @@ def measure(
             rounds,
         ),
     )
-
-
-def rows(shapes: list[str], families: list[str], rounds: int, vocab_size: int, length_head: bool) -> Iterator[Row]:
-    """For the suite."""
-    what = "time, with a length head / without" if length_head else "time, controlled / stock"
-    for shape in shapes:
-        for family in families:
-            for task, seconds in measure(family, shape, vocab_size, rounds, length_head):
-                yield ratio_row(f"{family} {shape}: {task}", seconds["controlled"], seconds["stock"], what)
 
 
 def main(argv=None) -> None:

@@ -1,28 +1,10 @@
-"""What the measurements share: rounds that alternate, ratios of a round's times, and the rows of `suite.py`."""
+"""What the measurements share: rounds that alternate, and ratios of a round's times."""
 
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import torch
-
-
-class Row(NamedTuple):
-    """
-    A figure of the suite.
-
-    Args:
-        name (`str`): What was measured.
-        ratio (`float`): Median over rounds.
-        spread (`tuple[float, float]`): The middle half of the rounds lies between these.
-        what (`str`): What is divided by what, or the figure's unit.
-    """
-
-    name: str
-    ratio: float
-    spread: tuple[float, float]
-    what: str
 
 
 def alternate(runs: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
@@ -42,17 +24,6 @@ def alternate(runs: Mapping[str, Callable[[], object]], rounds: int) -> dict[str
 def ratio(over: Sequence[float], under: Sequence[float]) -> float:
     """Median over rounds of the ratio of two times of one round."""
     return statistics.median(a / b for a, b in zip(over, under, strict=True))
-
-
-def row_of(name: str, values: Sequence[float], what: str) -> Row:
-    """Median and middle half of `values`, one of each round."""
-    low, _, high = statistics.quantiles(values, method="inclusive") if len(values) > 1 else [*values] * 3
-    return Row(name, round(statistics.median(values), 4), (round(low, 4), round(high, 4)), what)
-
-
-def ratio_row(name: str, over: Sequence[float], under: Sequence[float], what: str) -> Row:
-    """A row of the ratios of two times of one round."""
-    return row_of(name, [a / b for a, b in zip(over, under, strict=True)], what)
 
 
 def sides(layers: int, d_model: int) -> dict[str, int]:

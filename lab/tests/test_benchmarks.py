@@ -1,18 +1,14 @@
 """The measurements and comparisons run and have their form; no time decides anything here."""
 
 import json
-import math
 
 import architectures
-import finish
-import growth
+import constraints
 import instead
+import overhead
 import pytest
-import startup
-import suite
 import timing
 import torch
-import unit_tables
 import yaml
 from conftest import SOURCES, TARGETS
 from recipe_runs import ROOT, read_rows, save_translators, write_rows
@@ -21,68 +17,20 @@ from test_report import table_rows
 from lab.benchmarks import reading, translation
 
 
-# enough to run through; every part has its entry
-TINY = {
-    "startup": {"rounds": 1, "shape": "1x64"},
-    "overhead": {"shapes": ["1x64"], "families": ["marian", "llama"], "rounds": 2, "vocab_size": 60},
-    "length head": {"shapes": ["1x64"], "families": ["bart"], "rounds": 1, "vocab_size": 60},
-    "constraints": {"shapes": ["1x64"], "units": ["token"], "rounds": 1, "vocab_size": 400, "batch_size": 1},
-    "unit tables": {"rounds": 1, "vocab_size": 400, "batch_size": 2, "tokens": 5},
-    "batching": {"shape": "1x64", "rounds": 1, "source_tokens": 5, "file_rows": 17},
-    "growth": {"shape": "1x64", "rounds": 1, "vocab_size": 60, "lengths": [10, 20], "batches": [1, 2], "repeats": 1},
-    "precision": {"shape": "1x64", "rounds": 1, "vocab_size": 60, "backend": "eager"},
-    "utilisation": {"shape": "1x64", "rounds": 1, "vocab_size": 60, "batch_size": 2, "tokens": 5, "product": 64},
-}
-
-
-def settings(part: str) -> dict:
-    return {**suite.PARTS[part][1], **TINY[part]}
-
-
-assert TINY.keys() == suite.PARTS.keys()
-
-
-@pytest.mark.parametrize("part", TINY)
-def test_a_part_has_rows(part, monkeypatch):
-    small = {"Marian": (timing.marian_shape("1x64", 60), *startup.SHAPES["Marian-base"][1:])}
-    monkeypatch.setattr(startup, "SHAPES", small)
-
-    def run(command, cwd, **_):  # in this process, which has imported all
-        with monkeypatch.context() as patch:
-            patch.chdir(cwd)
-            exec(command[-1], {})
-
-    monkeypatch.setattr(startup.subprocess, "run", run)
-    monkeypatch.setattr(unit_tables, "LENGTH_UNITS", ("token", "character", "word", "grapheme"))
-    monkeypatch.setattr(torch, "compile", lambda model, **options: model)  # tests/test_precision.py compiles
-    rows = suite.measure(part, settings(part))
-    assert rows and len({(row.name, row.what) for row in rows}) == len(rows)
-    for row in rows:
-        assert row.name and row.what
-        assert math.isfinite(row.ratio) and row.spread[0] <= row.ratio <= row.spread[1]
-
-
-def test_the_suite_keeps_what_it_measured(tmp_path, monkeypatch):
-    parts = {name: (suite.PARTS[name][0], settings(name)) for name in ("overhead", "unit tables")}
-    monkeypatch.setattr(suite, "PARTS", parts)
-    calls: list[str] = []
-    row = timing.Row("a name", 1.5, (1.0, 2.0), "time, one / other")
-    monkeypatch.setattr(suite, "measure", lambda part, *_: calls.append(part) or [row])
-    threads = torch.get_num_threads()
-    suite.main(["--output_dir", str(tmp_path), "--parts", "unit tables"])
-    assert calls == ["unit tables"]
-    suite.main(["--output_dir", str(tmp_path)])  # goes on
-    suite.main(["--output_dir", str(tmp_path)])  # has all
-    assert calls == ["unit tables", "overhead"]
-    suite.main(["--output_dir", str(tmp_path), "--parts", "overhead"])  # anew
-    parts["unit tables"][1]["rounds"] += 1
-    suite.main(["--output_dir", str(tmp_path)])  # with other settings
-    assert calls == ["unit tables", "overhead", "overhead", "unit tables"]
-    results = json.loads((tmp_path / "results.json").read_text())
-    assert list(results["parts"]) == ["overhead", "unit tables"]
-    assert results["parts"]["overhead"]["cpu"]["rows"] == [["a name", 1.5, [1.0, 2.0], "time, one / other"]]
-    assert "| a name | 1.5 (1 to 2) | time, one / other |" in (tmp_path / "results.md").read_text()
+@pytest.mark.parametrize(
+    ("script", "options", "tasks"),
+    [
+        (overhead, "--families marian llama", 4),
+        (overhead, "--families bart --length_head", 2),
+        (constraints, "--units token --batch_size 1", 2),
+    ],
+)
+def test_a_measurement_has_a_ratio_for_each_task(script, options, tasks, capsys):
+    threads, size = torch.get_num_threads(), 400 if script is constraints else 60
+    script.main(f"--shapes 1x64 --rounds 1 --vocab_size {size} {options}".split())
     torch.set_num_threads(threads)
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(lines) == 1 + tasks and all(line["ratio"] > 0 for line in lines[1:])
 
 
 def test_rounds_alternate_after_one_that_warms_up():
@@ -90,20 +38,6 @@ def test_rounds_alternate_after_one_that_warms_up():
     seconds = timing.alternate({name: lambda name=name: calls.append(name) for name in "abc"}, 2)
     assert "".join(calls) == "abc" + "cba" + "abc"
     assert {name: len(each) for name, each in seconds.items()} == {"a": 2, "b": 2, "c": 2}
-    # a row has the median and the middle half of the rounds
-    row = timing.ratio_row("name", [1.0, 4.0, 9.0, 16.0, 50.0], [1.0, 2.0, 3.0, 4.0, 5.0], "what")
-    assert row == ("name", 3.0, (2.0, 4.0), "what")
-    assert timing.row_of("name", [7.0], "what").spread == (7.0, 7.0)
-
-
-def test_a_peak_counts_what_stands_at_once():
-    def run():
-        first = torch.zeros(1000)  # 4,000 bytes
-        second = first + 1
-        del first
-        return second.view(10, 100) + torch.zeros(10, 100)  # `second`, the zeros and the sum
-
-    assert growth.peak(run) == 12_000
 
 
 @pytest.mark.parametrize(
@@ -195,15 +129,6 @@ def test_the_first_that_fits_is_taken_else_the_best():
 
     sources = ["x" * 12, "x" * 40]
     assert instead.write(pipe, sources, {"of": "base", "n_best": 3}, 0.1) == ["ab" * 6, "ab" * 10]
-
-
-def test_the_table_of_finished_sentences(models, capsys):
-    folder, _ = models
-    write_rows(folder / "prompts.jsonl", [{"prompt": text} for text in SOURCES])
-    finish.main([str(folder / "base"), str(folder / "prompts.jsonl"), "--rows", "3", "--length", "30"])
-    table = table_rows(capsys.readouterr().out)
-    assert [cells[0] for cells in table] == ["finish", "none", "word", "sentence"]
-    assert all(int(cells[-1]) <= 30 for cells in table[1:])
 
 
 def test_every_length_is_written_in_every_way_and_met_by_the_exact_one(models, capsys):
