@@ -166,7 +166,7 @@ def test_the_commands_over_a_recipe_are_the_papers_models(recipe):
 )
 def test_every_recipe_parses_as_the_training_script_reads_it(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for stage in ("base", "controlled", "grown", "everyday", "everyday_controlled"):  # what later stages start from
+    for stage in ("base", "controlled"):  # what later stages start from
         Path("runs", "translation", stage).mkdir(parents=True)
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
     words = [str(path), "--output_dir", str(tmp_path), "--use_cpu", "--train_file", "rows.jsonl"]

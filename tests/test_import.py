@@ -16,7 +16,7 @@ from hf_lenctrl import registration
 
 
 # what `pip install hf_lenctrl` alone leaves out
-EXTRAS = """accelerate datasets pyarrow rouge_score sacrebleu nltk sacremoses matplotlib ctranslate2 onnx onnxruntime
+EXTRAS = """accelerate datasets pyarrow rouge_score sacrebleu nltk sacremoses matplotlib onnx onnxruntime
     onnxscript peft ray xgrammar llguidance""".split()
 WITHOUT_EXTRAS = f"import sys; sys.modules.update(dict.fromkeys({EXTRAS}))\n"
 KNOWN = """

@@ -9,11 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
-from recipe_runs import ROOT, load_script, read_rows, write_rows
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel, MarianTokenizer
-
-from hf_lenctrl import remove_length_control
+from recipe_runs import ROOT, read_rows
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel
 
 
 @pytest.fixture(scope="module")
@@ -198,46 +195,12 @@ def test_each_draw_has_other_rows_and_no_tested_source(scripts, tmp_path, monkey
     assert "Ja, gern." not in {row["source"] for row in train}  # a validation row now
 
 
-def test_other_lengths_are_of_training_sources_alone(scripts, tmp_path, monkeypatch):
-    lengths = list(scripts.written.lengths("de"))
-    known = lengths[0]["source"]
-    train = write_rows(tmp_path / "train.jsonl", [{"source": known, "target": "It."}])
-    script = load_script("lab/translation/paraphrase.py")
-    monkeypatch.setattr(script, "n_best", lambda model, sources: iter(()))
-    out = tmp_path / "out.jsonl"
-    script.main(["--model", "none", "--train_file", str(train), "--output_file", str(out), "--written", "1"])
-    rows = read_rows(out)
-    assert rows == [{"source": known, "target": "It."}, *(row for row in lengths if row["source"] == known)]
-    assert len(rows) > 1
-
-
 def test_written_sentences_become_pairs_and_lengths(scripts, tmp_path):
     written = scripts.written
     good = "Wo ist er?|Où est-il ?|Where is he?|Where's he?|In which place is he now?"
     save_sentences(written, tmp_path, good)
     assert list(written.pairs("fr", folder=tmp_path)) == [{"source": "Où est-il ?", "target": "Where is he?"}]
     assert [row["target"] for row in written.lengths("de", tmp_path)] == ["Where's he?"]  # the other is twice as long
-
-
-def test_a_grown_model_keeps_what_it_knows():
-    grow, folder = load_script("lab/translation/grow.py"), ROOT / "models" / "translate_to_english"
-    model, old = remove_length_control(folder), MarianTokenizer.from_pretrained(folder)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    grow.with_vocabulary(model, old, old)
-    grow.with_layers(model, 6)  # as many as it has
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-    new = type("Tokenizer", (), {"get_vocab": lambda self: {"▁the": 0, "▁housecat": 1}, "__len__": lambda self: 2})()
-    grow.with_vocabulary(model, old, new)
-    grow.with_layers(model, 9)
-    embeddings, known = before["model.shared.weight"], old.get_vocab()
-    parts = [known[piece] for piece in ("▁house", "c", "at")]
-    assert torch.equal(model.get_output_embeddings().weight[0], embeddings[known["▁the"]])
-    assert torch.allclose(model.get_output_embeddings().weight[1], embeddings[parts].mean(0))
-    layers = model.get_encoder().layers
-    copied = [before[f"model.encoder.layers.{k}.fc1.weight"] for k in (0, 0, 1, 2, 2, 3, 4, 4, 5)]
-    assert all(torch.equal(layer.fc1.weight, weight) for layer, weight in zip(layers, copied, strict=True))
-    assert layers[0] is not layers[1] and model.config.encoder_layers == 9
 
 
 def test_the_plain_model_writes_what_the_translator_writes_without_a_length(scripts, tmp_path):
