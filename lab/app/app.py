@@ -1,7 +1,7 @@
 """A page to try a translator: a sentence and a length in, a translation of this length out, the natural one beside it.
 
     python lab/app/app.py
-    LENCTRL_MODEL=path/or/name LENCTRL_BASE_MODEL=path/or/name python lab/app/app.py
+    LENCTRL_MODEL=path/or/name python lab/app/app.py
 
 This folder is a Space of the Hub, see its README.md.
 """
@@ -21,7 +21,6 @@ from hf_lenctrl.inference.candidates import Candidate
 
 HERE = Path(__file__).resolve().parent
 MODELS = [HERE / "model", HERE.parents[1] / "models" / "translate_to_english"]  # of a Space, of the repository
-BASES = [HERE / "base"]  # of a Space; the shipped translator needs none
 QUEUE, LARGEST_FILE = 64, "10kb"  # requests that wait, and what a visitor may send as a file
 LONGEST_TEXT = 300  # characters; the models know single sentences
 # the end of a sentence and the start of the next; "3. Mai" and "Dr. Frey" hold none
@@ -79,7 +78,7 @@ def is_controlled(pipe: LengthControlledGenerationPipeline) -> bool:
 
 
 def is_optional(pipe: LengthControlledGenerationPipeline) -> bool:
-    """Whether the model also writes without a length, and so needs no base."""
+    """Whether the model also writes without a length."""
     return getattr(pipe.model.config, "length_optional", False)
 
 
@@ -144,7 +143,7 @@ def tokens(pipe: LengthControlledGenerationPipeline, out: dict) -> str:
     return f'<div class="row"><div class="label">{title}</div><div class="tokens">{"".join(cells)}</div></div>'
 
 
-def translate(pipe: Writer, base: Writer | None, text: str, length: float, choice: str) -> str:
+def translate(pipe: Writer, text: str, length: float, choice: str) -> str:
     """
     The page's answer, as HTML.
 
@@ -166,39 +165,38 @@ def translate(pipe: Writer, base: Writer | None, text: str, length: float, choic
     if choice not in CONSTRAINTS:
         raise ValueError(f"the constraint must be one of {', '.join(CONSTRAINTS)}, got {choice!r}")
     unit, requested = unit_of(pipe), int(length)
-    natural = pipe if is_optional(pipe) else base  # writes without a length
     out = pipe(text, length=requested, length_unit=unit, **CONSTRAINTS[choice])
     kind, count = kind_of(out, choice), f"{out['length']} of {requested}"
     count += ", may not read well" if kind == "doubt" else ""
     parts = [row(f"{asked(out, choice)} {unit}s", out["generated_text"], count, kind)]
-    if natural is not None:
-        plain = natural(text, length_unit=unit)
+    if is_optional(pipe):
+        plain = pipe(text, length_unit=unit)
         parts.append(row("without a length", plain["generated_text"], str(plain["length"]), "base"))
     return "".join([*parts, tokens(pipe, out)])
 
 
-def length_of(pipe: Writer, base: Writer | None, text: str, step: str, length: float) -> int:
+def length_of(pipe: Writer, text: str, step: str, length: float) -> int:
     """The slider's length of a step for a text, by its natural length; `length` where that is not known."""
-    natural, text = pipe if is_optional(pipe) else base, (text or "").strip()
-    if natural is None or step not in SHARES or not text or len(text) > LONGEST_TEXT:
+    text = (text or "").strip()
+    if not is_optional(pipe) or step not in SHARES or not text or len(text) > LONGEST_TEXT:
         return int(length)
-    return steps(natural(text, length_unit=unit_of(pipe))["length"], length_range(pipe))[step]
+    return steps(pipe(text, length_unit=unit_of(pipe))["length"], length_range(pipe))[step]
 
 
-def build(pipe: Writer, base: Writer | None = None) -> gr.Blocks:
+def build(pipe: Writer) -> gr.Blocks:
     """The page."""
     low, high = length_range(pipe)
     choices = [name for name, given in CONSTRAINTS.items() if given["length_constraint"] or is_controlled(pipe)]
 
     def answer(*request):
         try:
-            return translate(pipe, base, *request)
+            return translate(pipe, *request)
         except ValueError as error:
             raise gr.Error(escape(str(error), quote=False), print_exception=False) from error  # it is shown as HTML
 
     def answer_step(text, step, length, choice, seen):
         if [text, step] != seen:  # else the visitor's own length stays
-            length = length_of(pipe, base, text, step, length)
+            length = length_of(pipe, text, step, length)
         return length, [text, step], answer(text, length, choice)
 
     with gr.Blocks(title="Translate to a length", analytics_enabled=False) as page:
@@ -207,7 +205,7 @@ def build(pipe: Writer, base: Writer | None = None) -> gr.Blocks:
         text = gr.Textbox(EXAMPLES[0], label="Sentence", lines=1, autofocus=True)  # with one line Enter submits
         step = gr.Radio([*SHARES], value="a little shorter", label="Beside the natural translation")
         seen = gr.State([EXAMPLES[0], "a little shorter"])
-        first = length_of(pipe, base, EXAMPLES[0], "a little shorter", min(max(30, low), high))
+        first = length_of(pipe, EXAMPLES[0], "a little shorter", min(max(30, low), high))
         length = gr.Slider(low, high, value=first, step=1, label=f"Length in {unit_of(pipe)}s")
         constraint = gr.Radio(choices, value="about", label="Constraint")
         button = gr.Button("Translate", variant="primary")
@@ -223,26 +221,19 @@ def build(pipe: Writer, base: Writer | None = None) -> gr.Blocks:
     return page.queue(max_size=QUEUE)
 
 
-def find(variable: str, folders: list[Path]) -> str | None:
-    """What the variable names, or else the first of the folders that holds a model."""
-    found = [str(folder) for folder in folders if (folder / "config.json").is_file()]
-    return os.environ.get(variable) or next(iter(found), None)
-
-
-def find_models() -> tuple[str, str | None]:
-    """The model and its base; a model that was named has only a base that was named."""
-    model = find("LENCTRL_MODEL", MODELS)
+def find_model() -> str:
+    """The model that the variable names, or else the first of `MODELS` that is there."""
+    found = [str(folder) for folder in MODELS if (folder / "config.json").is_file()]
+    model = os.environ.get("LENCTRL_MODEL") or next(iter(found), None)
     if model is None:
         raise ValueError("there is no model; set LENCTRL_MODEL to a folder or Hub name, or copy one to model/")
-    return model, find("LENCTRL_BASE_MODEL", [] if os.environ.get("LENCTRL_MODEL") else BASES)
+    return model
 
 
 def main() -> None:
-    """Serve `find_models()`."""
-    model, base = find_models()
-    pipe = load(model)
+    """Serve `find_model()`."""
     # the page takes no files; larger bodies are refused
-    build(pipe, None if base is None or is_optional(pipe) else load(base)).launch(max_file_size=LARGEST_FILE)
+    build(load(find_model())).launch(max_file_size=LARGEST_FILE)
 
 
 if __name__ == "__main__":

@@ -25,50 +25,22 @@ from hf_lenctrl import add_length_control
 
 
 # the sizes of a configuration, by the names that the libraries give them
-WIDTHS = {"hidden_size": 32, "d_model": 32, "n_embd": 32, "dim": 32, "embedding_size": 32, "embed_dim": 32}
-INNER = {
-    "intermediate_size": 48,
-    "ffn_dim": 48,
-    "decoder_ffn_dim": 48,
-    "encoder_ffn_dim": 48,
-    "d_inner": 48,
-    "n_inner": 48,
+SIZES: dict[Any, str] = {
+    2: "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers num_attention_heads n_head "
+    "n_heads num_heads num_key_value_heads decoder_attention_heads encoder_attention_heads num_experts_per_tok",
+    32: "hidden_size d_model n_embd dim embedding_size embed_dim lru_width",
+    48: "intermediate_size ffn_dim decoder_ffn_dim encoder_ffn_dim d_inner n_inner dim_ff d_ff",
+    16: "moe_intermediate_size shared_expert_intermediate_size head_dim dim_head sliding_window q_lora_rank "
+    "kv_lora_rank v_head_dim",
+    8: "state_size rotary_dim qk_rope_head_dim qk_nope_head_dim hidden_size_per_layer_input",
+    4: "num_experts num_local_experts n_routed_experts",
+    1: "n_group topk_group n_shared_experts",
+    128: "max_position_embeddings n_positions",
+    300: "vocab_size_per_layer_input",
+    0.2: "initializer_range init_std",
+    0.0: "hidden_dropout attention_probs_dropout_prob hidden_dropout_prob",
 }
-INNER |= {
-    "moe_intermediate_size": 16,
-    "shared_expert_intermediate_size": 16,
-    "dim_ff": 48,
-    "d_ff": 48,
-    "lru_width": 32,
-}
-LAYERS = {
-    "num_hidden_layers": 2,
-    "n_layer": 2,
-    "n_layers": 2,
-    "num_layers": 2,
-    "decoder_layers": 2,
-    "encoder_layers": 2,
-}
-HEADS = {"num_attention_heads": 2, "n_head": 2, "n_heads": 2, "num_heads": 2, "num_key_value_heads": 2}
-HEADS |= {"decoder_attention_heads": 2, "encoder_attention_heads": 2, "head_dim": 16, "dim_head": 16}
-EXPERTS = {"num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1}
-EXPERTS |= {"topk_group": 1, "n_shared_experts": 1}
-OTHERS: dict[str, Any] = {
-    "max_position_embeddings": 128,
-    "n_positions": 128,
-    "sliding_window": 16,
-    "state_size": 8,
-    "rotary_dim": 8,
-}
-OTHERS |= {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16}
-OTHERS |= {
-    "initializer_range": 0.2,
-    "init_std": 0.2,
-    "vocab_size_per_layer_input": 300,
-    "hidden_size_per_layer_input": 8,
-}
-OTHERS |= {"is_decoder": True, "hidden_dropout": 0.0, "attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0}
-SMALL: dict[str, Any] = WIDTHS | INNER | LAYERS | HEADS | EXPERTS | OTHERS
+SMALL: dict[str, Any] = {name: size for size, names in SIZES.items() for name in names.split()} | {"is_decoder": True}
 OWN: dict[str, dict] = {  # what goes together only so
     "mamba2": {"num_heads": 8, "head_dim": 8, "n_groups": 2, "expand": 2},
     "reformer": {

@@ -12,7 +12,6 @@ from itertools import pairwise
 
 import gradio as gr
 import pytest
-from conftest import save_in
 from huggingface_hub import SpaceCard
 from playwright.sync_api import expect
 from recipe_runs import ROOT, load_script
@@ -22,6 +21,7 @@ from test_browser import WAIT, needs_chromium, opened
 app = load_script("lab/app/app.py")
 
 SENTENCE = "This package contains a small editor for plain text files."
+QUESTION = "Wo ist die Apotheke?"
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +35,11 @@ def plain_writer(plain_pipe):
     return app.Writer(model=model, tokenizer=tokenizer, device="cpu", num_beams=4, max_new_tokens=20)
 
 
+@pytest.fixture(scope="module")
+def shipped():
+    return app.load(str(ROOT / "models" / "translate_to_english"))
+
+
 def components(page: gr.Blocks) -> dict:
     """Properties of the page's components, by label."""
     return {c["props"]["label"]: c["props"] for c in page.get_config_file()["components"] if c["props"].get("label")}
@@ -45,13 +50,13 @@ def texts(html: str, kind: str) -> list[str]:
     return [unescape(text) for text in re.findall(rf'class="{kind}">([^<]*)<', html)]
 
 
-def test_the_answer_has_the_translation_its_count_and_the_bases(writer, plain_writer):
-    html = app.translate(writer, plain_writer, SENTENCE, 25, "exact")
-    text, plain = texts(html, "text")
-    assert len(text) == 25 and plain == plain_writer(SENTENCE, length_unit="character")["generated_text"]
-    assert texts(html, "count met") == ["25 of 25"]
-    assert texts(html, "count base") == [str(len(plain))]
-    assert html.index("exact 25 characters") < html.index("without a length")
+def test_the_answer_has_the_translation_its_count_and_the_natural_text(shipped):
+    html = app.translate(shipped, QUESTION, 22, "exact")
+    text, natural = texts(html, "text")
+    assert len(text) == 22 and natural == shipped(QUESTION)["generated_text"]
+    assert texts(html, "count met") == ["22 of 22"]
+    assert texts(html, "count base") == [str(len(natural))]
+    assert html.index("exact 22 characters") < html.index("without a length")
 
 
 @pytest.mark.parametrize(
@@ -68,31 +73,31 @@ def test_counts_are_coloured(produced, choice, kind):
         assert app.kind_of(out | {"score": score}, choice) == shown
 
 
-def test_the_slider_follows_the_natural_length(writer, plain_writer):
-    natural = len(plain_writer(SENTENCE, length_unit="character")["generated_text"])
-    lengths = [app.length_of(writer, plain_writer, SENTENCE, step, 99) for step in app.SHARES]
-    assert lengths == [min(120, round(share * natural)) for share in (0.7, 0.85, 1.2)] and natural > 4
+def test_the_slider_follows_the_natural_length(writer, shipped):
+    natural = len(shipped(QUESTION)["generated_text"])
+    lengths = [app.length_of(shipped, QUESTION, step, 99) for step in app.SHARES]
+    assert lengths == [round(share * natural) for share in (0.7, 0.85, 1.2)] and natural > 20
     assert app.steps(50, (40, 55)) == {"as short as possible": 40, "a little shorter": 42, "longer": 55}
-    assert app.length_of(writer, None, SENTENCE, "longer", 33) == 33  # nobody writes a natural text
-    page = app.build(writer, plain_writer)
+    assert app.length_of(writer, SENTENCE, "longer", 33) == 33  # nobody writes a natural text
+    page = app.build(shipped)
     step = next(fn for fn in page.fns.values() if fn.api_name == "step").fn
-    length, seen, html = step(SENTENCE, "longer", 9, "about", ["", "longer"])
+    length, seen, html = step(QUESTION, "longer", 12, "about", ["", "longer"])
     assert length == lengths[2] and "about" in html
-    assert step(SENTENCE, "longer", 9, "about", seen)[0] == 9  # the visitor's own
+    assert step(QUESTION, "longer", 12, "about", seen)[0] == 12  # the visitor's own
 
 
 def test_the_queue_and_files_have_limits(writer, monkeypatch):
     assert app.build(writer)._queue.max_size == 64
     given = {}
-    monkeypatch.setattr(app, "find_models", lambda: ("model", None))
+    monkeypatch.setattr(app, "find_model", lambda: "model")
     monkeypatch.setattr(app, "load", lambda name: writer)
     monkeypatch.setattr(gr.Blocks, "launch", lambda self, **options: given.update(options))
     app.main()
     assert given == {"max_file_size": "10kb"}
 
 
-def test_without_a_base_there_is_one_text_with_the_remaining_length_under_each_token(writer):
-    html = app.translate(writer, None, SENTENCE, 25, "exact")
+def test_without_a_natural_text_there_is_one_text_with_the_remaining_length_under_each_token(writer):
+    html = app.translate(writer, SENTENCE, 25, "exact")
     assert "without a length" not in html
     [text] = texts(html, "text")
     *pieces, end = re.findall(r'class="token"><div>([^<]*)</div>', html)
@@ -116,7 +121,7 @@ TWO = "Es regnet heute. Wir bleiben zu Hause."
 )
 def test_what_the_page_does_not_take_is_refused(writer, text, length, message):
     with pytest.raises(ValueError, match=message):
-        app.translate(writer, None, text, length, "exact")
+        app.translate(writer, text, length, "exact")
 
 
 def test_a_sentence_may_hold_marks():
@@ -130,13 +135,6 @@ def test_a_sentence_may_hold_marks():
     assert len(pairs) > 200 and all(map(app.NEXT_SENTENCE.search, pairs))
 
 
-def test_the_shipped_model_writes_the_natural_text_too():
-    pipe = app.load(str(ROOT / "models" / "translate_to_english"))
-    html = app.translate(pipe, None, "Wo ist die Apotheke?", 22, "exact")
-    assert "without a length" in html and texts(html, "count met") == ["22 of 22"]
-    assert texts(html, "text")[1] == pipe("Wo ist die Apotheke?")["generated_text"]
-
-
 def test_the_slider_has_the_trained_lengths(writer, monkeypatch):
     for trained, expected in ((None, (1, 120, 30)), ({"1%": 30, "50%": 40, "99%": 66, "max": 90}, (30, 66, 30))):
         monkeypatch.setattr(writer.model.config, "trained_lengths", trained, raising=False)
@@ -144,7 +142,7 @@ def test_the_slider_has_the_trained_lengths(writer, monkeypatch):
         assert (slider["minimum"], slider["maximum"], slider["value"]) == expected
 
 
-def test_texts_and_faults_are_escaped_and_there_is_no_telemetry(writer, plain_writer, monkeypatch):
+def test_texts_and_faults_are_escaped_and_there_is_no_telemetry(writer, monkeypatch):
     page = app.build(writer)
     translate = next(fn for fn in page.fns.values() if fn.api_name == "translate")
     # a choice made while a text is generated is answered next
@@ -154,8 +152,8 @@ def test_texts_and_faults_are_escaped_and_there_is_no_telemetry(writer, plain_wr
     assert "got '&lt;b&gt;'" in raised.value.message
     evil = {"generated_text": "<b onclick='x'>&", "length": 16, "requested_length": 16, "ids": [2, 0], "units": [0, 0]}
     monkeypatch.setattr(app.Writer, "__call__", lambda self, text, **options: evil)
-    html = app.translate(writer, plain_writer, SENTENCE, 16, "exact")
-    assert texts(html, "text") == ["<b onclick='x'>&"] * 2 and "<b" not in html and "'x'" not in html
+    html = app.translate(writer, SENTENCE, 16, "exact")
+    assert texts(html, "text") == ["<b onclick='x'>&"] and "<b" not in html and "'x'" not in html
 
 
 def test_a_plain_model_needs_a_constraint(writer, plain_writer):
@@ -164,7 +162,7 @@ def test_a_plain_model_needs_a_constraint(writer, plain_writer):
 
     assert choices(writer) == ["about", "at most", "exact", "unconstrained"]
     assert choices(plain_writer) == ["about", "at most", "exact"]
-    assert texts(app.translate(plain_writer, None, SENTENCE, 12, "exact"), "count met") == ["12 of 12"]
+    assert texts(app.translate(plain_writer, SENTENCE, 12, "exact"), "count met") == ["12 of 12"]
 
 
 def test_the_space_has_the_front_matter_and_the_requirements_of_the_page():
@@ -180,37 +178,31 @@ def test_the_space_has_the_front_matter_and_the_requirements_of_the_page():
     assert set(imported) - sys.stdlib_module_names == {"gradio", "transformers", "hf_lenctrl"}
 
 
-def test_the_models_are_the_named_ones_the_spaces_or_the_repositorys(tmp_path, monkeypatch):
-    def found(folder) -> tuple:
-        return load_script(folder / "app.py").find_models()
+def test_the_model_is_the_named_ones_the_spaces_or_the_repositorys(tmp_path, monkeypatch):
+    def found(folder) -> str:
+        return load_script(folder / "app.py").find_model()
 
     monkeypatch.delenv("LENCTRL_MODEL", raising=False)
-    monkeypatch.delenv("LENCTRL_BASE_MODEL", raising=False)
-    assert found(ROOT / "lab" / "app") == (str(ROOT / "models" / "translate_to_english"), None)
+    assert found(ROOT / "lab" / "app") == str(ROOT / "models" / "translate_to_english")
     space = shutil.copytree(ROOT / "lab" / "app", tmp_path / "space")
     with pytest.raises(ValueError, match="there is no model; set LENCTRL_MODEL to a folder or Hub name, or copy one"):
         found(space)
-    for name in ("model", "base"):
-        (space / name).mkdir()
-        (space / name / "config.json").write_text("{}")
-    assert found(space) == (str(space / "model"), str(space / "base"))
+    (space / "model").mkdir()
+    (space / "model" / "config.json").write_text("{}")
+    assert found(space) == str(space / "model")
     monkeypatch.setenv("LENCTRL_MODEL", "user/name")
-    assert found(space) == ("user/name", None)  # the base of another model says nothing of this one
-    monkeypatch.setenv("LENCTRL_BASE_MODEL", "user/base")
-    assert found(space) == ("user/name", "user/base")
+    assert found(space) == "user/name"
 
 
 @pytest.fixture(scope="module")
-def address(writer, plain_writer, tmp_path_factory):
-    """Where `python lab/app/app.py` serves a saved model and its base."""
+def address(tmp_path_factory):
+    """Where `python lab/app/app.py` serves the shipped model."""
     folder = tmp_path_factory.mktemp("app")
-    for name, served in (("model", writer), ("base", plain_writer)):
-        save_in(folder / name, served.model, served.tokenizer)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     environment |= {"GRADIO_SERVER_NAME": "127.0.0.1", "GRADIO_SERVER_PORT": str(port)}
-    environment |= {"LENCTRL_MODEL": str(folder / "model"), "LENCTRL_BASE_MODEL": str(folder / "base")}
+    environment.pop("LENCTRL_MODEL", None)
     with open(folder / "log", "w+") as log:
         command = [sys.executable, str(ROOT / "lab" / "app" / "app.py")]
         server = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
