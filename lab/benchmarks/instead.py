@@ -1,6 +1,7 @@
 """Isometric translation: length control beside what people do instead, with the seconds for each text that fits.
 
-    python lab/benchmarks/instead.py lab/benchmarks/isometric.yaml --test_file data/tatoeba/test_de.jsonl
+    python lab/benchmarks/instead.py lab/benchmarks/isometric.yaml \\
+        --test_file data/tatoeba/test_tatoeba_de_en.jsonl
 
 A text fits if its characters are within 10 % of the source's; a source of at most 10 characters fits always (the
 protocol of IWSLT 2022, https://iwslt.org/2022/isometric). The ways take turns, one batch of sentences each, on the
