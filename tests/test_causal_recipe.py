@@ -169,7 +169,6 @@ def test_a_row_that_oversteps_learns_how_an_answer_ends():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--lora_merge"], "lora_merge needs an adapter to merge, got lora_r=0"),
         (["--length_encoding", "none"], "overshoot_share=0.05 is for models with a length"),
         (["--max_length", "2"], "no row of .*train.jsonl has at most max_length=2 tokens, the shortest has [0-9]+"),
         (["--train_file", "rows.jsonl"], "row 2 of rows.jsonl: .*must be texts.*got completion=''; mend"),
@@ -183,43 +182,44 @@ def test_what_has_no_effect_and_no_answer_is_refused(runs, tmp_path, monkeypatch
 
 
 LORA = ["--lora_r", "2"]
+WEIGHTS = "adapter_model.safetensors"
 SIX_STEPS = ["--max_steps", "6", "--save_steps", "1", "--save_total_limit", "9", "--overshoot_share", "0.5"]
 SIX_STEPS += ["--per_device_train_batch_size", "1"]  # an epoch and a half
 
 
-@pytest.fixture(scope="module", params=[LORA, [*LORA, "--lora_merge"]], ids=" ".join)
-def six_steps(runs, request, tmp_path_factory):
-    """Runs the recipe in a folder; the folder of a run that was not stopped; and its weights' name."""
+@pytest.fixture(scope="module")
+def six_steps(runs, tmp_path_factory):
+    """Runs the recipe in a folder; and the folder of a run that was not stopped."""
     whole = tmp_path_factory.mktemp("six") / "whole"
 
     def run(folder, *options):
         yaml = str(runs / "small.yaml")
-        train.main([yaml, *SIX_STEPS, *request.param, "--output_dir", str(folder), *options])
+        train.main([yaml, *SIX_STEPS, *LORA, "--output_dir", str(folder), *options])
         return files_of(folder)
 
     run(whole)
-    return run, whole, "adapter_model.safetensors" if request.param == LORA else "model.safetensors"
+    return run, whole
 
 
 def test_a_repeated_run_trains_nothing(six_steps, tmp_path, caplog):
-    run, whole, weights = six_steps
+    run, whole = six_steps
     shutil.copytree(whole, tmp_path / "run")
     with caplog.at_level("INFO"):
         again = run(tmp_path / "run")
     assert "training is finished" in caplog.text
     assert again.keys() == files_of(whole).keys() and "checkpoint-6/optimizer.pt" in again
-    assert again[weights] == (whole / weights).read_bytes()
+    assert again[WEIGHTS] == (whole / WEIGHTS).read_bytes()
     with pytest.raises(ValueError, match=r"max_steps=6 \(trained\), now 4"):
         run(tmp_path / "run", "--max_steps", "4")
 
 
 def test_a_resumed_run_has_the_weights_of_a_whole_one(six_steps, tmp_path):
-    run, whole, weights = six_steps
+    run, whole = six_steps
     for name in ("checkpoint-2", "checkpoint-3", "_run"):  # in the middle of an epoch
         shutil.copytree(whole / name, tmp_path / name)
     (tmp_path / "checkpoint-3" / "trainer_state.json").unlink()  # it was killed while it saved
     resumed = run(tmp_path)
-    assert resumed[weights] == (whole / weights).read_bytes()
+    assert resumed[WEIGHTS] == (whole / WEIGHTS).read_bytes()
     assert [json.loads(resumed[f"checkpoint-{n}/trainer_state.json"])["global_step"] for n in (3, 6)] == [3, 6]
 
 

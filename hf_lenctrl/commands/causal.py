@@ -63,7 +63,6 @@ class CausalArguments:
     lora_r: int = option(0, "Rank of LoRA; 0 trains the whole model")
     lora_target: str = option("all-linear", "Layers of LoRA")
     adapter: str | None = option(None, "Adapter with length control over base_model, to train it further")
-    lora_merge: bool = option(False, "Save the model with the adapter merged into it")
     load_in_4bit: bool = option(False, "Load the base by bitsandbytes, for LoRA")
     weights_dtype: str | None = option(None, "Round the final weights, to half the file", ["float16", "bfloat16"])
     base_model_name: str | None = option(None, "Name of the base on the Hub, where base_model is a folder")
@@ -73,8 +72,6 @@ class CausalArguments:
     def __post_init__(self):
         if self.adapter is not None and self.lora_r:
             raise ValueError(f"the adapter {self.adapter} has a rank already, got lora_r={self.lora_r}; leave it out")
-        if self.lora_merge and not self.trains_adapter:
-            raise ValueError("lora_merge needs an adapter to merge, got lora_r=0; give lora_r=16, or leave it out")
         for name, unused in (("overshoot_share", 0.0), ("no_length_share", 0.0), ("projection_lr_factor", 1.0)):
             value = getattr(self, name)
             if self.length_encoding == "none" and value != unused:
@@ -248,20 +245,12 @@ def card_of(options: CausalArguments, args, trainer: ResumableTrainer, history) 
         history=history,
         settings=settings,
         task="text-generation",
-        adapter=f"LoRA of rank {rank}" if options.trains_adapter and not options.lora_merge else None,
+        adapter=f"LoRA of rank {rank}" if options.trains_adapter else None,
         base_model=options.base_model_name or options.base_model,
         language=options.language,
         license=options.license,
         length_unit=options.length_unit,
     )
-
-
-def merge(trainer: ResumableTrainer) -> None:
-    """Merge the adapter's weights into the model's weights."""
-    from peft import PeftModel
-
-    assert isinstance(trainer.model, PeftModel)
-    trainer.model = trainer.model.merge_and_unload()
 
 
 def parse(argv=None) -> tuple[CausalArguments, TrainingArguments]:
@@ -287,7 +276,7 @@ def main(argv=None) -> dict:
     check_base(options.base_model)
     with begun(args, options) as record:
         trainer = make_trainer(options, args, load_tokenizer(options))
-        metrics, history = fit(trainer, record, merge if options.lora_merge else None)
+        metrics, history = fit(trainer, record)
         trainer.run = card_of(options, args, trainer, history)
         publish(trainer)
         return metrics
