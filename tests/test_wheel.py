@@ -98,7 +98,7 @@ def test_hints_to_install_name_extras_and_no_package_of_an_index():
     text = "".join(path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *files])
     found = re.findall(r"""pip install (?:'\.|"hf_lenctrl)\[([\w,]+)\]""", text)
     hints = {name for group in found for name in group.split(",")}
-    assert {"train", "fast", "onnx", "json", "plot", "ja", "ray"} <= hints <= extras.keys()
+    assert {"train", "onnx", "json", "plot", "ja", "ray"} <= hints <= extras.keys()
     # it is on no index, so a hint adds an extra to what is installed, or has an address
     assert re.findall(r"pip install (?:-\S+ )*[\"']?hf.lenctrl(?!\S* @|\[)\S*", text) == []
     code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "hf_lenctrl").rglob("*.py"))
