@@ -78,7 +78,9 @@ def check(folder: Path, units: list[str], outputs: int) -> list[str]:
     size = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
     entries = next(iter(tables.values())).weights.shape[1]
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=entries, bos_token_id=eos, eos_token_id=eos, pad_token_id=eos, **size))
+    model = LlamaForCausalLM(
+        LlamaConfig(vocab_size=entries, bos_token_id=eos, eos_token_id=eos, pad_token_id=eos, **size)
+    )
     written = broken = missed = 0
     kinds = [(unit, constraint) for unit in tables for constraint in ("max", "exact")]
     for k, (unit, constraint) in enumerate(kinds):
