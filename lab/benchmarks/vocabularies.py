@@ -40,7 +40,7 @@ TEXTS = [  # the scripts that most people read, and what joins or splits charact
     "for i in range(10):\n    print(f\"{i}\\t{i**2} €\")  # “quotes” … — ½",
 ]  # fmt: skip
 LONGEST = {"byte": 40, "token": 12, "word": 8, "arial": 12_000}  # other units: 24
-POSITIONS = 160
+POSITIONS = 64
 
 
 def count_wrong(tokenizer, tables: dict[str, UnitTable]) -> list[str]:
@@ -63,7 +63,9 @@ def outputs_of(model, table: UnitTable, constraint: str, count: int) -> tuple[li
     options = {"eos_token_id": eos, "max_length": POSITIONS, "prompt_length": 1, "start_length": 0}
     process = LengthConstraintLogitsProcessor(table, lengths, constraint, **options)
     mask = torch.ones_like(prompt)
-    ids = model.generate(prompt, attention_mask=mask, logits_processor=[process], max_length=POSITIONS, do_sample=True)
+    ids = model.generate(
+        prompt, attention_mask=mask, logits_processor=[process], max_length=POSITIONS, do_sample=True, top_k=0
+    )
     return lengths, ids[:, 1:]
 
 
