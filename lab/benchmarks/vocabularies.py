@@ -9,6 +9,7 @@ their limit or missed their exact length, and these outputs.
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -77,7 +78,7 @@ def check(folder: Path, units: list[str], outputs: int) -> list[str]:
     eos = next(vocabulary[name] for name in (*names, "<|endoftext|>") if name in vocabulary)
     tables = {unit: UnitTable.from_tokenizer(tokenizer, unit) for unit in units}
     lines = [f"{folder.name} counted {line}" for line in count_wrong(tokenizer, tables)]
-    size = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    size: dict[str, Any] = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
     entries = next(iter(tables.values())).weights.shape[1]
     torch.manual_seed(0)
     model = LlamaForCausalLM(
@@ -89,13 +90,13 @@ def check(folder: Path, units: list[str], outputs: int) -> list[str]:
         count = outputs * (k + 1) // len(kinds) - outputs * k // len(kinds)
         lengths, ids = outputs_of(model, tables[unit], constraint, count)
         for length, row in zip(lengths, ids, strict=True):
-            text = tokenizer.decode(row, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            text = str(tokenizer.decode(row, skip_special_tokens=True, clean_up_tokenization_spaces=False))
             written += 1
-            units = int((row != eos).sum()) if unit == "token" else count_units(text, unit)
-            broken += units > length
-            if units > length or (constraint == "exact" and units < length):
-                missed += units < length
-                lines.append(f"{folder.name} {constraint} {length} {unit}s: {units} in {text!r}")
+            found = int((row != eos).sum()) if unit == "token" else count_units(text, unit)
+            broken += found > length
+            if found > length or (constraint == "exact" and found < length):
+                missed += found < length
+                lines.append(f"{folder.name} {constraint} {length} {unit}s: {found} in {text!r}")
     states = max(table.states for table in tables.values())
     counted = len(TEXTS) - len({line.rpartition(": ")[2] for line in lines if " counted " in line})
     figures = f"{counted} of {len(TEXTS)} texts right in {len(tables)} units; {written} outputs, {broken} too long"
