@@ -35,6 +35,7 @@ from .length_tokens import LengthTokens as LengthTokens
 from .length_units import (
     UnitTable as UnitTable,
     count_units as count_units,
+    save_unit_table as save_unit_table,
 )
 from .modeling_lenctrl import (
     LenCtrlBartForConditionalGeneration as LenCtrlBartForConditionalGeneration,

@@ -3,6 +3,7 @@
 import math
 import threading
 from collections import defaultdict
+from functools import cache
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -36,12 +37,16 @@ class Table(Protocol):
 
 def _columns(table: Table, eos: tuple[int, ...]) -> tuple[list[int], list[int]]:
     """Return the column of each entry, `(V,)`, and the first entry of each column, `(C,)`, see `Rules`."""
-    rows = [table.next_state.cpu(), *table.weights.cpu().unsqueeze(2).contiguous().view(torch.uint8).unbind(2)]
-    data = torch.cat(rows).T.numpy().copy()  # (V, 5 S) bytes
-    sorts = data.view(f"V{data.shape[1]}").ravel().tolist()
-    for end in eos:
-        sorts[end] = end
-    return columns_of(sorts)
+    rows = torch.stack([*table.weights.cpu(), *table.next_state.cpu()])  # (2 S, V)
+    draw = torch.Generator().manual_seed(0)
+    while True:  # a random sum of each column, which two different columns almost never share
+        factors = torch.randint(-(2**63), 2**63 - 1, (len(rows),), generator=draw)
+        sorts: list = sum((row * factor for row, factor in zip(rows, factors, strict=True)), factors[0] * 0).tolist()
+        for end in eos:
+            sorts[end] = (end,)
+        column, entries = columns_of(sorts)
+        if torch.equal(rows[:, entries][:, column], rows):
+            return column, entries
 
 
 class Rules:
@@ -170,7 +175,9 @@ class Rules:
         ```
         """
         moves, idle, ending, width = self._moves()
-        recent, window = [0] * len(idle), (1 << width) - 1  # for each state: bit w - 1 is 1 if it can produce n - w
+        before = cache(lambda direct: sum(1 << s for s, reached in enumerate(idle) if reached & direct))
+        # Only the targets of moves matter later: bit w - 1 of each is 1 if it can produce n - w.
+        recent, window = dict.fromkeys((to for to, _ in moves), 0), (1 << width) - 1
         can: list[int] = []
         kept, at, following = None, 0, width
         while True:
@@ -178,8 +185,8 @@ class Rules:
             for (to, units), states in moves.items():
                 if recent[to] & units:
                     direct |= states
-            can.append(sum(1 << s for s, reached in enumerate(idle) if reached & direct))
-            recent = [(past << 1 | can[-1] >> s & 1) & window for s, past in enumerate(recent)]
+            can.append(before(direct))
+            recent = {to: (past << 1 | can[-1] >> to & 1) & window for to, past in recent.items()}
             if recent == kept:  # the window repeats
                 break
             if len(can) == following:  # keep each window longer than the last one, so that any period is found

@@ -3,6 +3,7 @@
 import importlib
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 from .character_costs import Cost, Unit
 from .lengths import check_name
+from .saved_table import read_table, write_table
 from .text_units import UNITS, unit_of
 from .unit_vocabulary import CostVocabulary, UnitVocabulary, entries_of
 
@@ -179,6 +181,8 @@ class UnitTable(nn.Module):
                 text that is the sum of the costs of its characters, integers from 0 to 1024. The table's unit is then
                 `"cost"`.
 
+        A table that `save_unit_table` saved beside the tokenizer is read.
+
         If entries split characters (byte-level BPE), a character counts at its first byte as a `"character"` and at
         its last byte in units that are machines over characters: `"width"` and those behind it, and a `cost`.
 
@@ -194,6 +198,8 @@ class UnitTable(nn.Module):
         if cost is None:
             check_name("unit", unit, LENGTH_UNITS)
         unit = unit if isinstance(unit, str) else COST
+        if unit != COST and (saved := read_table(tokenizer, unit)) is not None:
+            return cls(unit, *saved)
         vocab_size, special = entries_of(tokenizer)
         if unit == "token":
             special.discard(tokenizer.unk_token_id)  # decoding keeps an unknown word
@@ -328,6 +334,25 @@ class UnitTable(nn.Module):
     def _load_from_state_dict(self, state_dict, prefix, *args, **kwargs):
         self._filled = False
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+def save_unit_table(tokenizer, unit: str) -> Path:
+    """
+    Save the table of a unit beside its tokenizer, and return the file, `unit_tables/<unit>.safetensors`. Then
+    `UnitTable.from_tokenizer`, the pipeline and vLLM read it, if it was made from the same vocabulary with the same
+    versions of the packages that count. Else they warn, and build the table again. Large vocabularies need this.
+
+    Args:
+        tokenizer (`PreTrainedTokenizerBase`): A tokenizer that was loaded from a folder, or by its name on the Hub:
+            then the file is in the cache of the Hub.
+        unit (`str`): One of `LENGTH_UNITS`; only a unit with a name is known again.
+
+    Raises:
+        `ValueError`: for a tokenizer without a folder, and as `UnitTable.from_tokenizer`.
+    """
+    check_name("unit of a saved table", unit, LENGTH_UNITS)
+    table = UnitTable.from_tokenizer(tokenizer, unit)
+    return write_table(tokenizer, unit, table.weights, table.next_state)
 
 
 class RunningCount:

@@ -61,10 +61,13 @@ class UnitVocabulary:
             # The Rust decoder decodes the list piece by piece and knows the first piece.
             join = kept.decode
             anchor = join(["a"])
-            fallback = "ByteFallback" in json.dumps(decoder)
+            steps = set(re.findall(r'"type": "(\w+)"', json.dumps(decoder)))
+            fallback = "ByteFallback" in steps
             single = {p: bytes([int(p[3:5], 16)]) for p in pieces if fallback and _BYTE_PIECE.fullmatch(p)}
-            self.first = [single.get(p) or join([p]).encode("utf-8") for p in pieces]
             self.later = [single.get(p) or join(["a", p])[len(anchor) :].encode("utf-8") for p in pieces]
+            self.first = self.later  # these steps treat all pieces alike
+            if not steps <= {"Sequence", "Replace", "ByteFallback", "Fuse"}:
+                self.first = [single.get(p) or join([p]).encode("utf-8") for p in pieces]
         else:
             raise ValueError(
                 f"{type(tokenizer).__name__} has no decoder, so only tokens can be counted; use length_unit='token'"
@@ -130,6 +133,18 @@ class _Piece(NamedTuple):
     data: bytes  # its bytes if `kinds` is `None`
 
 
+class _Kinds(dict):
+    """The kinds of characters. Reading a dictionary is faster than a call."""
+
+    def __init__(self, costs: Any):
+        super().__init__()
+        self.costs = costs
+
+    def __missing__(self, character: str) -> int:
+        self[character] = self.costs.kind(character)
+        return self[character]
+
+
 _Pair = tuple[int, int, int]  # a context, and an open character: its missing bytes and its group
 
 
@@ -150,6 +165,7 @@ class CostVocabulary:
     def __init__(self, vocabulary: UnitVocabulary, costs: Any):
         self.vocabulary, self.costs = vocabulary, costs
         self.steps = cache(self._steps)
+        self.kind_of = _Kinds(costs)
         read = cache(self._read)
         self.first, self.later = (list(map(read, side)) for side in (vocabulary.first, vocabulary.later))
         self.whole = {kind for piece in self.later for kind in piece.kinds or ()}
@@ -161,7 +177,7 @@ class CostVocabulary:
         text, rest = _split_utf8(data)
         if text is None:
             return _Piece(None, rest, False, False, data)
-        kinds = tuple(map(self.costs.kind, text))
+        kinds = tuple(map(self.kind_of.__getitem__, text))
         return _Piece(kinds, rest, not (text.strip() or rest), bool(text) and text[-1].isspace(), b"")
 
     def _steps(self, context: int, kinds: tuple[int, ...]) -> tuple[int, int, bool]:

@@ -49,7 +49,7 @@ for name in models:
 print(json.dumps(answer))
 """
 BOUND = {"cache", "character_costs", "generation", "length_constraint", "length_guidance", "length_pair"}
-BOUND |= {"length_rules", "length_units", "lengths", "text_units", "thoughts", "unit_vocabulary"}
+BOUND |= {"length_rules", "length_units", "lengths", "saved_table", "text_units", "thoughts", "unit_vocabulary"}
 
 
 def test_plain_models_of_several_families_keep_a_length_without_the_package(tmp_path):

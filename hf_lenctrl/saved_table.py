@@ -1,0 +1,99 @@
+"""Unit tables that are saved beside a tokenizer: those of a large vocabulary take seconds to build."""
+
+import hashlib
+import json
+import unicodedata
+from pathlib import Path
+
+import regex
+import torch
+from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
+from safetensors import safe_open
+from safetensors.torch import save_file
+from transformers.utils import logging
+
+from .unit_vocabulary import columns_of, entries_of
+
+
+try:
+    from wcwidth import __version__ as columns_version
+except ImportError:
+    columns_version = ""
+
+logger = logging.get_logger(__name__)
+_SOURCES = ("character_costs.py", "length_units.py", "text_units.py", "unit_vocabulary.py")  # they build a table
+
+
+def read_table(tokenizer, unit: str) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """
+    Return weights and next states that `write_table` saved beside a tokenizer, `(S, V)` each. Return `None` without a
+    file, and with a warning if it was made from something else.
+    """
+    file = _file_of(tokenizer, unit)
+    if file is None or not file.is_file():
+        return None
+    with safe_open(file, "pt") as saved:
+        if (saved.metadata() or {}).get("made_from") == _made_from(tokenizer, unit):
+            column = saved.get_tensor("column").long()
+            return tuple(saved.get_tensor(name).index_select(1, column) for name in ("weights", "next_state"))
+    logger.warning(
+        f"{file} was made from another tokenizer or with another version of a package, so the table is built again; "
+        f"call hf_lenctrl.save_unit_table(tokenizer, {unit!r}) to replace it"
+    )
+    return None
+
+
+def write_table(tokenizer, unit: str, weights: torch.Tensor, next_state: torch.Tensor) -> Path:
+    """
+    Save a table, `(S, V)` each, beside its tokenizer, and return the file. Equal columns are saved once. Raises
+    `ValueError` if the tokenizer was not loaded from a folder, or by a name on the Hub.
+    """
+    file = _file_of(tokenizer, unit)
+    if file is None:
+        raise ValueError(
+            f"a table is saved beside its tokenizer, got name_or_path={tokenizer.name_or_path!r}, which is no folder; "
+            "call tokenizer.save_pretrained(folder) and load the tokenizer from there"
+        )
+    both = torch.cat([weights, next_state.to(weights.dtype)]).T.contiguous()  # (V, 2 S)
+    column, entries = columns_of(map(bytes, both.numpy()))
+    parts = {"weights": weights[:, entries].contiguous(), "next_state": next_state[:, entries].contiguous()}
+    parts["column"] = torch.tensor(column, dtype=torch.int32)
+    file.parent.mkdir(exist_ok=True)
+    unfinished = file.with_suffix(".part")
+    save_file(parts, unfinished, {"made_from": _made_from(tokenizer, unit)})
+    unfinished.replace(file)  # another process may read the file
+    return file
+
+
+def _file_of(tokenizer, unit: str) -> Path | None:
+    """
+    Return the place of a table, in the folder that a tokenizer was loaded from; `None` if there is none. It is in a
+    folder of its own, because vLLM loads every safetensors file beside a model as weights.
+    """
+    name = str(getattr(tokenizer, "name_or_path", None) or "")
+    folder = Path(name) if name and Path(name).is_dir() else None
+    if folder is None:
+        try:
+            cached = try_to_load_from_cache(name, "tokenizer_config.json")
+        except HFValidationError:
+            return None
+        folder = Path(cached).parent if isinstance(cached, str) else None
+    return None if folder is None else folder / "unit_tables" / f"{unit}.safetensors"
+
+
+def _made_from(tokenizer, unit: str) -> str:
+    """Return a hash of all that a table depends on."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        size, special = entries_of(tokenizer)
+        pieces, facts = tokenizer.convert_ids_to_tokens(list(range(size))), [size, sorted(special)]
+    else:
+        pieces = map(backend.id_to_token, range(len(tokenizer)))
+        facts = [len(tokenizer), repr(tokenizer.added_tokens_decoder), repr(backend.decoder)]
+    facts += [type(tokenizer).__name__, unit, unicodedata.unidata_version, regex.__version__, columns_version]
+    known = hashlib.sha256(json.dumps(facts).encode())
+    known.update("\n".join(f"{piece}" for piece in pieces).encode("utf-8", "surrogatepass"))
+    for source in _SOURCES:
+        known.update(Path(__file__).with_name(source).read_bytes())
+    return known.hexdigest()
