@@ -9,7 +9,7 @@ from test_causal import build_plain, make_tokenizer
 
 from hf_lenctrl import LengthControlledGenerationPipeline, fit, fit_async
 from hf_lenctrl.commands import fit as fit_command
-from hf_lenctrl.inference.fit import Candidate, _Job, _Request, lost
+from hf_lenctrl.inference.fit import Candidate, _Job, _Request, lost, similarity
 from hf_lenctrl.inference.ranking import endings
 
 
@@ -219,3 +219,20 @@ def test_the_command_refuses_candidates_that_are_no_list(tmp_path):
     options = {"input_file": file, "output_file": tmp_path / "out.jsonl", "length": 20, "candidates_column": "others"}
     with pytest.raises(ValueError, match="row 2 of .*'others' must hold a list of texts, got 'b'"):
         fit_command.main(as_options(options))
+
+
+@pytest.mark.parametrize(
+    ("text", "other", "wanted"),
+    [
+        ("the cat", "The cat", 5 * 3 / (4 + 4 * 4)),  # hec, eca, cat of theca: The is another trigram
+        ("aaaa", "aaa", 5 * 1 / (2 + 4 * 1)),  # each as often as it is there
+        ("a b c", "abc", 1.0),  # spaces do not count
+        ("", "abc", 0.0),
+        ("ab", "", 0.0),
+        # matches of trigrams in sacreBLEU's chrF, and the trigrams of either text
+        ("She went home early.", "She left for home.", 5 * 3 / (15 + 4 * 13)),
+        ("It is late", "It's late now", 5 * 3 / (6 + 4 * 9)),
+    ],
+)
+def test_similarity_is_the_f_score_of_character_trigrams(text, other, wanted):
+    assert similarity(text, other) == pytest.approx(wanted)

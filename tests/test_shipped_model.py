@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 
 import hf_lenctrl
 from hf_lenctrl.evaluation.metrics import translation_metrics
-from hf_lenctrl.inference.ranking import judge
 
 
 MODELS = ROOT / "models"
@@ -96,16 +95,6 @@ def test_its_default_is_a_window_of_ten_percent_and_exact_is_for_who_asks(pipe):
 
 
 def test_no_final_mark_is_behind_half_a_word(pipe):
-    cases = {
-        "Je serai là dans 20min.": {"I'll be there in 20min.": False, "I'll be there in 20mina.": True},
-        "Le train a 20min de retard.": {"The train is 20min late.": False, "The train is 20minate.": True},
-        "Nous avons rencontré Schwarzenegger.": {"We met Schwarzenegger.": False, "We met Schwarzeneggers.": True},
-        "Nos noces d'or sont en juin.": {"Our golden wedding is in June.": False, "Our wedding is in Junetime.": True},
-        "Le prix de la chambre ?": {"The price of the room?": False, "The price of theroom?": True},
-    }
-    for source, texts in cases.items():
-        judged = judge(pipe.model, pipe.tokenizer, [source] * len(texts), list(texts))
-        assert [odd for _, odd in judged] == list(texts.values()), source
     outputs = pipe("Je serai là dans 20min.", length=[21, 24, 26])
     assert all(out["generated_text"].endswith(("20min.", "20 minutes.")) for out in outputs), outputs
 

@@ -148,8 +148,7 @@ class Choice(Single):
                 jobs.append(Job(longest, 0, max(1, low), longest.high, count, self.search))
             else:
                 for request in own:
-                    count_free = max(self._count(request), config.free_beams)
-                    free = Job(request, 0, request.low, request.high, count_free)
+                    free = Job(request, 0, request.low, request.high, self._count(request))
                     jobs += [*self._planned(request), free]
             self.natural[place] = Job(longest, 0, 1, config.natural_room * longest.high + 32, count)
             jobs.append(self.natural[place])
@@ -215,10 +214,7 @@ class Choice(Single):
 
     def select(self, requests: Sequence[Request], jobs: Sequence[Job], model, tokenizer) -> list[Any]:
         """Return the best output of each request, with its score."""
-        natural = {
-            place: list(dict.fromkeys(candidate.text for candidate in job.candidates))
-            for place, job in self.natural.items()
-        }
+        natural = {place: job.candidates[0].text for place, job in self.natural.items()}
         plain: dict[Pair, float] = {}  # log-probability without a length
         for job in jobs:
             if job.search is not None:  # its scores are without a length; the best score of a text comes last
@@ -228,7 +224,7 @@ class Choice(Single):
             for request, pool in zip(requests, self._pools(requests, jobs), strict=True)
         ]
         sources: dict[int, Prompt] = {request.place: request.source for request in requests}
-        best = choose(model, tokenizer, [list(pool) for pool in pools], natural, plain, sources, self.config)
+        best = choose(model, tokenizer, [list(pool) for pool in pools], natural, plain, sources)
         return [
             pool[pair] | {"requested_length": request.requested, "score": plain[pair]}
             for request, pool, pair in zip(requests, pools, best, strict=True)

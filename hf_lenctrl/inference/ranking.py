@@ -3,10 +3,9 @@
 import inspect
 import math
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import dropwhile, takewhile
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -17,10 +16,9 @@ from ..cache import CACHE, read_once, without_length
 from ..length_units import UnitTable
 from ..lengths import check_name
 from .chats import Prompt, as_prompt, prompt_ids
-from .sentences import ends, goes_on, pieces_of, sentence_ends
+from .sentences import ends, pieces_of, sentence_ends
 
 
-_UNIT = re.compile(r"\d([^\W\d_]{3,})\W*$")  # "20min."
 Pair = tuple[int, str]
 _AT_ONCE = 16  # outputs in one batch, because their logits take more memory than a step of generation
 
@@ -34,26 +32,18 @@ class ChoiceConfig:
     Attributes:
         planned_shares (`tuple[float, ...]`): Planned lengths for a limit, as shares of it.
         beams (`int`): Beams and candidates, divided among the searches of a text.
-        free_beams (`int`): The fewest beams of the search without a planned length.
         natural_room (`int`): Limit of the natural text, as a multiple of the length.
         few_lengths (`int`): A text with more lengths than this gets one search by length.
         shared_beams (`int`): Beams of the search by length, in each group, and of its natural text.
         branches (`int`): Most likely next entries that the search by length tries for each hypothesis.
-        similarity_weight (`float`): Nats for full similarity to the natural texts.
-        temperature (`float`): Softmax temperature for the probabilities of the natural texts.
-        odd_share (`float`): An entry is odd if its probability is below this share of the most likely entry's.
     """
 
     planned_shares: Sequence[float] = (1.0, 0.9, 0.8)
-    beams: int = 24
-    free_beams: int = 1
+    beams: int = 20
     natural_room: int = 4
     few_lengths: int = 8
     shared_beams: int = 5
     branches: int = 8
-    similarity_weight: float = 40.0
-    temperature: float = 2.0
-    odd_share: float = 0.05
 
     @classmethod
     def of(cls, config) -> "ChoiceConfig":
@@ -132,37 +122,6 @@ def endings(model, tokenizer, sources: Sequence, texts: Sequence[str]) -> list[t
         end = len(list(marks)) or 1
         found.append((float(chosen.sum()), float((chosen - best)[-end:].min())))
     return found
-
-
-@torch.no_grad()
-def judge(
-    model, tokenizer, sources: Sequence, texts: Sequence[str], odd_share: float = ChoiceConfig.odd_share
-) -> list[tuple[float, bool]]:
-    """
-    Judge each text: return its log-probability, and whether its last word is odd, which the model would not produce.
-
-    An odd word continues with an entry that is less than `odd_share` times as likely as another one: "20mina."
-    instead of "20min." A constraint leads to such words where a text has to fill its length. The first entry of a word
-    carries the meaning, so it is not checked. Three letters or more behind digits must be a word of the source too.
-    """
-    pieces, judged = pieces_of(tokenizer, model.get_output_embeddings().weight.shape[0]), []
-    scored = _entry_log_probabilities(model, tokenizer, sources, texts)
-    for source, text, (chosen, best, ids) in zip(sources, texts, scored, strict=True):
-        known = re.findall(r"[^\W\d_]+", as_prompt(source, tokenizer).text)
-        odd = (chosen < best + math.log(odd_share)).tolist()
-        written = [pieces[i] for i in ids.tolist()]
-        unit = _UNIT.search(text)
-        glued = unit is not None and unit[1] not in known
-        judged.append((float(chosen.sum()), glued or _ends_oddly(list(zip(written, odd, strict=True))[1:])))
-    return judged
-
-
-def _ends_oddly(entries: list[tuple[str | None, bool]]) -> bool:
-    """Return whether the last word goes on with an odd entry; `entries` are pairs of a text and whether it is odd."""
-    word = dropwhile(lambda entry: entry[0] is not None and not any(map(str.isalnum, entry[0])), reversed(entries))
-    # A script without capitals may have no spaces between words; then an entry is a word of its own.
-    firsts = [((piece or "").lstrip("'’")[:1], odd) for piece, odd in takewhile(lambda entry: goes_on(entry[0]), word)]
-    return any(odd and (first.islower() or first.isupper() or first.isdigit()) for first, odd in firsts)
 
 
 def _entry_log_probabilities(
@@ -291,94 +250,38 @@ def token_log_probabilities(
     return means
 
 
-def similarity(text: str, other: str) -> float:
-    """
-    Return the similarity of two texts: the F-score of their character trigrams, without spaces; recall counts twice.
-
-    This is chrF (Popović 2015) with trigrams alone.
-
-    Example:
-
-    ```python
-    >>> from hf_lenctrl.inference.ranking import similarity
-    >>> round(similarity("He saw the cat.", "He saw the black cat."), 3)
-    0.571
-
-    ```
-    """
-    own, known = _trigrams(text), _trigrams(other)
-    return 5 * (own & known).total() / max(1, own.total() + 4 * known.total())
-
-
-def _trigrams(text: str) -> Counter[str]:
-    text = "".join(text.split())
-    return Counter(text[i : i + 3] for i in range(len(text) - 2))
-
-
-def rank(
-    text: str,
-    plain: float,
-    natural: Mapping[str, float],
-    odd_end: bool = False,
-    config: ChoiceConfig = ChoiceConfig(),
-) -> tuple[int, float]:
+def rank(text: str, plain: float, natural: str) -> tuple[int, float]:
     """
     Rank a candidate: return its rank as a pair; higher is better.
 
-    `plain` is the candidate's log-probability without a length (`log_probabilities`). `natural` has the best texts
-    that the model generates without a length, each with its log-probability. The first of them, the natural text, is
-    the best candidate: if its length is allowed, no choice is needed.
-
-    A candidate with an `odd_end` (see `judge`) comes last. If the natural text ends a sentence, a candidate that also
-    ends one, and has no more sentences, comes before the others, because a piece of a second sentence only fills the
-    length. Among equal candidates the log-probability decides, plus `similarity_weight` times the expected similarity
-    to the natural texts, because log-probability alone prefers texts that leave words out. The expectation is that of
-    minimum Bayes risk decoding (Kumar & Byrne 2004), over the natural texts.
+    `plain` is the candidate's log-probability without a length (`log_probabilities`). The `natural` text, which the
+    model generates without a length, is the best candidate: if its length is allowed, no choice is needed. If it ends
+    a sentence, a candidate that also ends one, and has no more sentences, comes before the others, because a piece of
+    a second sentence only fills the length. Among equal candidates the log-probability decides.
     """
-    first = next(iter(natural))
-    if text == first:
+    if text == natural:
         return 2, math.inf
-    whole = ends(text) and len(sentence_ends(text)) <= max(1, len(sentence_ends(first)))
-    highest = max(natural.values())
-    weights = [math.exp((score - highest) / config.temperature) for score in natural.values()]
-    pairs = zip(weights, natural, strict=True)
-    expected = sum(weight * similarity(text, other) for weight, other in pairs) / sum(weights)
-    worth = 0 if odd_end else 1 + (whole or not ends(first))
-    return worth, plain + config.similarity_weight * expected
+    whole = ends(text) and len(sentence_ends(text)) <= max(1, len(sentence_ends(natural)))
+    return int(whole or not ends(natural)), plain
 
 
 def choose(
     model,
     tokenizer,
     pools: Sequence[Sequence[Pair]],
-    natural: Mapping[int, list[str]],
+    natural: Mapping[int, str],
     plain: dict[Pair, float],
     sources_at: Mapping[int, Prompt],
-    config: ChoiceConfig,
 ) -> list[Pair]:
     """
     Choose the best candidate of each pool, by `rank`; a `Pair` is the place of a source and a text.
 
-    `natural` has the natural texts of each source, the best first. `plain` has the known log-probabilities; this
-    function adds the others. `sources_at` has the source of each place. The log-probabilities of a search by length
-    are known, so only its best texts are judged.
+    `natural` has the natural text of each source, and `sources_at` the source of each place. `plain` has the known
+    log-probabilities, those of a search by length; this function adds the others.
     """
-    odd: dict[Pair, bool] = {}  # whether a text ends oddly
-    new = {pair for pool in pools for pair in pool} | {
-        (source, text) for source in natural for text in natural[source]
-    }
-    new -= plain.keys()
-    while True:
-        # The texts of a source stay together, so that its encoder runs once or twice. Similar sizes need less padding.
-        order = sorted(new, key=lambda pair: (len(sources_at[pair[0]].text), pair[0], len(pair[1]), pair[1]))
-        sources, texts = [sources_at[place] for place, _ in order], [text for _, text in order]
-        judged = judge(model, tokenizer, sources, texts, config.odd_share)
-        for pair, (score, ends_oddly) in zip(order, judged, strict=True):
-            plain.setdefault(pair, score)
-            odd[pair] = ends_oddly
-        known = {source: {text: plain[source, text] for text in texts} for source, texts in natural.items()}
-        ranks = {p: rank(p[1], plain[p], known[p[0]], odd.get(p, False), config) for pool in pools for p in pool}
-        best = [max(pool, key=ranks.__getitem__) for pool in pools]
-        new = set(best) - odd.keys()
-        if not new:
-            return best
+    new = {pair for pool in pools for pair in pool} - plain.keys()
+    # The texts of a source stay together, so that its encoder runs once or twice. Similar sizes need less padding.
+    order = sorted(new, key=lambda pair: (len(sources_at[pair[0]].text), pair[0], len(pair[1]), pair[1]))
+    sources, texts = [sources_at[place] for place, _ in order], [text for _, text in order]
+    plain |= zip(order, log_probabilities(model, tokenizer, sources, texts), strict=True)
+    return [max(pool, key=lambda pair: rank(pair[1], plain[pair], natural[pair[0]])) for pool in pools]

@@ -46,7 +46,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "exact": {"length_constraint": "exact"},
     "10 %": {"length_constraint": "exact", "length_tolerance": 0.1},
 }
-BEAMS, NATURAL = 16, 8  # as many natural texts as the default's choice has
+BEAMS = 16
 
 
 def window(length: int, mode: str) -> tuple[int, int]:
@@ -123,11 +123,8 @@ class Systems:
             low, high = window(length, mode)
             pool = [out["generated_text"] for out in outputs]
             pool = list(dict.fromkeys(pool + [text for text in self.best[source] if low <= len(text) <= high]))
-            both = list(dict.fromkeys(pool + self.best[source][:NATURAL]))
-            scores = log_probabilities(self.plain.model, self.plain.tokenizer, [source] * len(both), both)
-            plain = dict(zip(both, scores, strict=True))
-            natural = {text: plain[text] for text in self.best[source][:NATURAL]}
-            ranks = [rank(text, plain[text], natural) for text in pool]
+            plain = log_probabilities(self.plain.model, self.plain.tokenizer, [source] * len(pool), pool)
+            ranks = [rank(text, own, self.natural(source)) for text, own in zip(pool, plain, strict=True)]
             texts.append(pool[ranks.index(max(ranks))])
         return texts
 
