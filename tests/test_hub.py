@@ -150,7 +150,7 @@ def test_all_that_a_reader_needs_is_there_and_nothing_else(hub, short):
     figures = {f"{name}_results.json" for name in ("all", "train", "test", "test_20")}
     predictor = {"config.json", "model.safetensors", "tokenizer_config.json", "tokenizer.json", "length_predictor.py"}
     predictor |= {"character_costs.py", "length_units.py", "lengths.py", "unit_vocabulary.py", "card.py", "shards.py"}
-    predictor |= {"text_units.py"}
+    predictor |= {"text_units.py", "saved_table.py"}
     names = {".gitignore", "README.md", "report.png", "config.json", "generation_config.json", "model.safetensors"}
     files, commits = hub.files("user/short"), hub.repos["user/short"]["commits"]
     assert list(commits[1][1]) == [".gitignore"] and len(commits) == 3  # once, at the end
