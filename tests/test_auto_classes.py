@@ -185,7 +185,7 @@ def test_a_checkpoint_brings_the_pipeline_of_the_installed_package(checkpoints, 
 
 def test_a_checkpoint_ships_the_code_it_needs_and_no_more(checkpoints, family):
     modules = """
-        cache card character_costs configuration_lenctrl controlled_parts custom_pipeline generation
+        bounded_generation cache card character_costs configuration_lenctrl controlled_parts custom_pipeline generation
         length_constraint length_encoding length_guidance length_head length_pair length_rules length_signal
         length_tokens length_units lengths modeling_lenctrl shards text_units thoughts unit_vocabulary
     """
