@@ -48,7 +48,7 @@ for name in models:
     answer["search"].append(lengths_of(model.generate(**prompt, **found, tokenizer=tokenizer).sequences, "character"))
 print(json.dumps(answer))
 """
-BOUND = {"cache", "character_costs", "generation", "length_constraint", "length_guidance", "length_pair"}
+BOUND = {"bounded_generation", "cache", "character_costs", "length_constraint", "length_pair"}
 BOUND |= {"length_rules", "length_units", "lengths", "saved_table", "text_units", "thoughts", "unit_vocabulary"}
 
 
