@@ -16,6 +16,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from hf_lenctrl import LengthConstraintLogitsProcessor
 from hf_lenctrl.length_units import LENGTH_UNITS, UnitTable, count_units
+from hf_lenctrl.unit_vocabulary import entries_of
 
 
 TEXTS = [  # the scripts that most people read, and what joins or splits characters
@@ -42,6 +43,8 @@ TEXTS = [  # the scripts that most people read, and what joins or splits charact
 ]  # fmt: skip
 LONGEST = {"byte": 40, "token": 12, "word": 8, "arial": 12_000}  # other units: 24
 POSITIONS = 64
+ENDS = ("<end_of_turn>", "</s>", "<|end_of_text|>", "<|im_end|>", "<｜end▁of▁sentence｜>", "<|return|>", "<EOT>")
+ENDS += ("<|endoftext|>",)
 
 
 def count_wrong(tokenizer, tables: dict[str, UnitTable]) -> list[str]:
@@ -73,9 +76,8 @@ def outputs_of(model, table: UnitTable, constraint: str, count: int) -> tuple[li
 def check(folder: Path, units: list[str], outputs: int) -> list[str]:
     """Return the lines of a tokenizer."""
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
-    vocabulary = tokenizer.get_vocab()
-    names = ("<end_of_turn>", "</s>", "<|end_of_text|>", "<|im_end|>", "<｜end▁of▁sentence｜>", "<|return|>", "<EOT>")
-    eos = next(vocabulary[name] for name in (*names, "<|endoftext|>") if name in vocabulary)
+    special = {tokenizer.convert_ids_to_tokens(i): i for i in entries_of(tokenizer)[1]}
+    eos = next(special[name] for name in ENDS if name in special)  # in another vocabulary such a name is text
     tables = {unit: UnitTable.from_tokenizer(tokenizer, unit) for unit in units}
     lines = [f"{folder.name} counted {line}" for line in count_wrong(tokenizer, tables)]
     size: dict[str, Any] = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
