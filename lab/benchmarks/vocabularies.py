@@ -43,8 +43,8 @@ TEXTS = [  # the scripts that most people read, and what joins or splits charact
 ]  # fmt: skip
 LONGEST = {"byte": 40, "token": 12, "word": 8, "arial": 12_000}  # other units: 24
 POSITIONS = 64
-ENDS = ("<end_of_turn>", "</s>", "<|end_of_text|>", "<|im_end|>", "<｜end▁of▁sentence｜>", "<|return|>", "<EOT>")
-ENDS += ("<|endoftext|>",)
+ENDS = ["<end_of_turn>", "</s>", "<|end_of_text|>", "<|im_end|>", "<｜end▁of▁sentence｜>", "<|return|>", "<EOT>"]
+ENDS += ["<|endoftext|>"]
 
 
 def count_wrong(tokenizer, tables: dict[str, UnitTable]) -> list[str]:
