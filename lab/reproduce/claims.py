@@ -3,8 +3,9 @@
     python lab/reproduce/claims.py
     python lab/reproduce/claims.py --runs runs/reproduce/headline_en runs/reproduce/headline_ja
 
-With `--runs`, folders of run.py, it first writes the figures of their `results.jsonl` to methods_en.csv and
-methods_ja.csv, and to the tables of methods.md. It prints each claim whose verdict has changed: read its `why` again.
+With `--runs`, folders of run.py, it first writes the figures of their `results.jsonl` to protocol_en.csv and
+protocol_ja.csv, and to the tables of methods.md. methods_en.csv and methods_ja.csv have rows by an older protocol. It
+prints each claim whose verdict has changed: read its `why` again.
 
 A claim of claims.csv names a `source`. For a CSV file it compares a `measure` of rows, `ldpe > transformer at 75;
 ldpe <= 0.02`, at each length or at some of them; `figures` and `verdict` follow. A row or measure that is not there
@@ -24,6 +25,7 @@ from run import load_results, load_table, of_seeds, rows_of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "results"
 COLUMNS = ["paper", "table", "claim", "source", "measure", "comparison", "figures", "verdict", "why"]
+FILES = ("protocol_en.csv", "protocol_ja.csv", "methods_en.csv", "methods_ja.csv")  # the last two by an older one
 VERDICTS = ("reproduced", "in part", "not reproduced", "untested")
 COMPARISON = re.compile(r"(\w+) ([<>]=?) (\w*[a-z]\w*|[\d.]+)(?: ([+-]) ([\d.]+))?(?: at ([\d ]+))?")
 OPERATORS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
@@ -45,7 +47,7 @@ def write(path: Path, rows: list[dict[str, str]]) -> None:
 
 
 def figures_of(path: Path) -> Figures:
-    """Return the figures of methods_*.csv, of which a cell has one for each length."""
+    """Return the figures of methods_*.csv or protocol_*.csv, of which a cell has one for each length."""
     rows = read(path)
     first = next(name for name in rows[0] if name.startswith("variance at "))
     lengths = [int(length) for length in first.removeprefix("variance at ").split(" / ")]
@@ -65,7 +67,7 @@ def judge(measure: str, comparison: str, figures: Figures) -> tuple[str, str]:
     Return the figures and the verdict of a claim.
 
     Args:
-        measure (`str`): A column of methods_*.csv, `variance` for that of the lengths.
+        measure (`str`): A column of the files, `variance` for that of the lengths.
         comparison (`str`): Separated by `;`, two rows each, or a row and a number: `ldpe > transformer - 1 at 50 75`.
 
     Raises:
@@ -101,7 +103,7 @@ def judged(claims: list[dict[str, str]], docs: Path = DOCS) -> list[dict[str, st
     Raises:
         `ValueError`: where a figure that a person wrote is not in its source.
     """
-    known = {name: figures_of(docs / name) for name in ("methods_en.csv", "methods_ja.csv")}
+    known = {name: figures_of(docs / name) for name in FILES}
     found = []
     for claim in claims:
         own = dict(claim)
@@ -148,8 +150,10 @@ def page_of(claims: list[dict[str, str]]) -> str:
         "python lab/reproduce/claims.py",
         "```",
         "",
-        "It judges the claims of [claims.csv](claims.csv) by the figures of [methods_en.csv](methods_en.csv) and",
-        "[methods_ja.csv](methods_ja.csv), and writes this page. A test fails where a figure has changed since.",
+        "It judges the claims of [claims.csv](claims.csv), and writes this page. Where all rows of a claim ran by",
+        "the [papers' protocol](methods.md#protocol), the figures are those of [protocol_en.csv](protocol_en.csv) and",
+        "[protocol_ja.csv](protocol_ja.csv), of one seed; the others are of [methods_en.csv](methods_en.csv) and",
+        "[methods_ja.csv](methods_ja.csv), by the older one. A test fails where a figure has changed since.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -161,7 +165,7 @@ def short(value: float) -> str:
 
 def methods_of(folder: Path, old: dict[str, str]) -> list[dict[str, str]]:
     """
-    Return the rows of methods_*.csv.
+    Return the rows of protocol_*.csv.
 
     Args:
         folder (`Path`): `--output_dir` of run.py; its name is that of the table.
@@ -203,26 +207,24 @@ def methods_of(folder: Path, old: dict[str, str]) -> list[dict[str, str]]:
 
 
 def replace_table(page: str, rows: list[dict[str, str]], columns: list[str]) -> str:
-    """Return a page with these `columns` of its table that begins with `| row |` and a variance, for the same rows."""
+    """Return a page with these `columns` of its table that has the lengths of the rows, and a column `distinct %`."""
     first = next(name for name in rows[0] if name.startswith("variance at "))
-    table = re.compile(rf"^\| row \|[^\n]*{re.escape(first)}[^\n]*\n(?:\|[^\n]*\n)+", re.M)
+    table = re.compile(rf"^\| row \|[^\n]*{re.escape(first)}[^\n]*distinct[^\n]*\n(?:\|[^\n]*\n)+", re.M)
     (old,) = table.findall(page)
-    shown = [line.split("|")[1].strip() for line in old.splitlines()[2:]]
-    by_name = {row["row"]: row for row in rows}
-    kept = [name for name in columns if name in rows[0]]
-    lines = [f"| {' | '.join(kept)} |", "|" + "---|" * len(kept)]
-    lines += [f"| {' | '.join(by_name[name][column] for column in kept)} |" for name in shown if name in by_name]
+    lines = [f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    lines += [f"| {' | '.join(row[column] for column in columns)} |" for row in rows]
     return page.replace(old, "\n".join(lines) + "\n")
 
 
 def take_figures(folder: Path) -> None:
-    """Write the figures of a run to methods_*.csv and to the table of methods.md."""
-    path = DOCS / f"methods_{folder.name.removeprefix('headline_')}.csv"
-    rows = methods_of(folder, {row["row"]: row["system"] for row in read(path) if "system" in row})
-    write(path, rows)
+    """Write the figures of a run to protocol_*.csv and to the table of methods.md."""
+    language = folder.name.removeprefix("headline_")
+    systems = {row["row"]: row["system"] for row in read(DOCS / f"methods_{language}.csv") if "system" in row}
+    rows = methods_of(folder, systems)
+    write(DOCS / f"protocol_{language}.csv", rows)
     page = DOCS / "methods.md"
-    left_out = ("over %", "ROUGE-2 recall", "ROUGE-1 F1", "minutes")
-    columns = [name for name in rows[0] if name not in left_out]
+    shown = ("row", "MAE", "exact %", "distinct %", "ROUGE-1 recall", "the paper's ROUGE-1", "seeds", "loss")
+    columns = [name for name in rows[0] if name in shown or name.startswith("variance at ")]
     page.write_text(replace_table(page.read_text(encoding="utf-8"), rows, columns), encoding="utf-8")
 
 

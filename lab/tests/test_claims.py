@@ -45,7 +45,7 @@ def test_a_comparison_that_cannot_be_read_is_refused():
 
 
 def test_a_figure_that_changed_is_seen(tmp_path):
-    for name in ("methods_en.csv", "methods_ja.csv"):
+    for name in claims.FILES:
         (tmp_path / name).write_text("row,variance at 30 / 75\nldpe,0.010 / 0.030\n")
     (tmp_path / "page.md").write_text("BLEU 26.63 and 127.68")
     by_rule = {"source": "methods_en.csv", "measure": "variance", "comparison": "ldpe <= 0.02", "claim": "exact"}
@@ -73,11 +73,11 @@ def test_figures_of_a_run_are_written_with_the_spread_of_its_seeds(tmp_path, mon
     lines = [line("ldpe", 0.01, **costs), line("ldpe_seed2", 0.03, **costs), line("cut_off", 45.678)]
     (folder / "results.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
     (tmp_path / "methods_en.csv").write_text("row,system\nldpe,LDPE\n")
-    table = "| row | system | variance at 30 / 50 / 75 | MAE |\n|---|---|---|---|\n| ldpe | LDPE | 9 / 9 / 9 | 3 |\n"
+    table = "| row | variance at 30 / 50 / 75 | distinct % |\n|---|---|---|\n| ldpe | 9 / 9 / 9 | 3 |\n"
     (tmp_path / "methods.md").write_text(f"before\n\n{table}\nafter\n")
     monkeypatch.setattr(claims, "DOCS", tmp_path)
     claims.take_figures(folder)
-    with (tmp_path / "methods_en.csv").open(newline="") as file:
+    with (tmp_path / "protocol_en.csv").open(newline="") as file:
         first, second = csv.DictReader(file)
     # the deviation of 0.01 and 0.03 is 0.02 by the root of 2
     assert first["variance at 30 / 50 / 75"] == "0.020 ±0.014 / 0.020 ±0.014 / 0.020 ±0.014"
@@ -86,8 +86,6 @@ def test_figures_of_a_run_are_written_with_the_spread_of_its_seeds(tmp_path, mon
     assert second["system"] == "cut_off" and second["variance at 30 / 50 / 75"] == "45.7 / 45.7 / 45.7"
     assert second["loss"] == second["the paper's variance"] == ""
     page = (tmp_path / "methods.md").read_text()
-    assert page.startswith(
-        "before\n\n| row | system | variance at 30 / 50 / 75 | the paper's variance | MAE | exact % |"
-    )
-    assert page.endswith(" |\n\nafter\n") and "| ldpe | LDPE | 0.020 ±0.014" in page and "cut_off" not in page
-    assert claims.figures_of(tmp_path / "methods_en.csv")["ldpe"]["variance"][75] == "0.020 ±0.014"
+    assert page.startswith("before\n\n| row | variance at 30 / 50 / 75 | MAE | exact % | distinct % |")
+    assert page.endswith(" |\n\nafter\n") and "| ldpe | 0.020 ±0.014" in page and "9 / 9 / 9" not in page
+    assert claims.figures_of(tmp_path / "protocol_en.csv")["ldpe"]["variance"][75] == "0.020 ±0.014"
