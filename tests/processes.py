@@ -1,8 +1,10 @@
-"""Fresh Python processes, which need not import torch again: forks of one that has imported nothing else."""
+"""Processes of tests that need not import torch again: forks of one that has imported nothing else, or of the test."""
 
 import atexit
 import functools
+import gc
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -98,3 +100,19 @@ def output_of(code: str, *argv: str, **options) -> str:
     text = process.stdout.read()
     assert process.wait() == 0, process.log.read_text()[-3000:]
     return text
+
+
+def fork(target, *args) -> multiprocessing.process.BaseProcess:
+    """
+    Start a function in a fork of this process, with all that it has imported.
+
+    The fork must not collect what other tests left: the end of a process group waits for threads that no fork has.
+    """
+    process = multiprocessing.get_context("fork").Process(target=target, args=args, daemon=True)
+    gc.collect()
+    gc.freeze()
+    try:
+        process.start()
+    finally:
+        gc.unfreeze()
+    return process

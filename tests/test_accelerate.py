@@ -1,5 +1,6 @@
 """Several processes, by the configurations of recipes/accelerate."""
 
+import gc
 import json
 import os
 import re
@@ -205,8 +206,17 @@ def test_accelerate_reads_a_configuration_and_needs_no_more(name, caplog):
     assert "recipes/train_seq2seq.py" in text and len(list(CONFIGURATIONS.glob("*.yaml"))) == len(EXPECTED)
 
 
+@pytest.fixture
+def process_group():
+    """A process group of this process alone. Its threads end here, not where a fork collects what is left of it."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+    gc.collect()
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
-def test_fsdp_wraps_layers_and_the_models_compute_and_generate_what_they_did(any_family, monkeypatch):
+def test_fsdp_wraps_layers_and_the_models_compute_and_generate_what_they_did(any_family, monkeypatch, process_group):
     # as far as a CPU goes: accelerate refuses to shard there, so the wrapper of its plugin is put on by hand
     command = ["--config_file", str(CONFIGURATIONS / "fsdp.yaml")]
     if any_family in ("marian", "pegasus"):  # as the file says
@@ -221,20 +231,16 @@ def test_fsdp_wraps_layers_and_the_models_compute_and_generate_what_they_did(any
     plugin = FullyShardedDataParallelPlugin()
     plugin.set_auto_wrap_policy(model)
     assert (plugin.fsdp_version, plugin.state_dict_type.name) == (1, "FULL_STATE_DICT")
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    try:
-        policy, device = plugin.auto_wrap_policy, torch.device("cpu")
-        sharded = FullyShardedDataParallel(model, auto_wrap_policy=policy, use_orig_params=True, device_id=device)
-        assert sum(isinstance(module, FullyShardedDataParallel) for module in sharded.modules()) >= 5  # four layers
-        ids, labels = torch.tensor([[11, 12, 13], [21, 22, 23]]), torch.tensor([[31, 32, 33], [41, 42, 43]])
-        losses = [each(ids, labels=labels).loss for each in (sharded, plain)]
-        assert torch.equal(*losses)
-        losses[0].backward()
-        options = {"length": 5, "max_new_tokens": 4}
-        with FullyShardedDataParallel.summon_full_params(sharded):  # as Seq2SeqTrainer does
-            assert torch.equal(model.generate(ids, **options), plain.generate(ids, **options))
-    finally:
-        torch.distributed.destroy_process_group()
+    policy, device = plugin.auto_wrap_policy, torch.device("cpu")
+    sharded = FullyShardedDataParallel(model, auto_wrap_policy=policy, use_orig_params=True, device_id=device)
+    assert sum(isinstance(module, FullyShardedDataParallel) for module in sharded.modules()) >= 5  # four layers
+    ids, labels = torch.tensor([[11, 12, 13], [21, 22, 23]]), torch.tensor([[31, 32, 33], [41, 42, 43]])
+    losses = [each(ids, labels=labels).loss for each in (sharded, plain)]
+    assert torch.equal(*losses)
+    losses[0].backward()
+    options = {"length": 5, "max_new_tokens": 4}
+    with FullyShardedDataParallel.summon_full_params(sharded):  # as Seq2SeqTrainer does
+        assert torch.equal(model.generate(ids, **options), plain.generate(ids, **options))
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import SOURCES
+from processes import fork
 from test_readme import ENVIRONMENT, ROOT
 
 import hf_lenctrl
@@ -118,16 +119,14 @@ def test_a_second_command_does_not_write_where_the_first_does_until_that_is_kill
     }[command].split()
     if command != "generate":
         out.mkdir()
-    context = multiprocessing.get_context("fork")
-    locked_there = context.Event()
+    locked_there = multiprocessing.get_context("fork").Event()
 
     def hold():
         with locking.locked(out):
             locked_there.set()
             signal.pause()
 
-    first = context.Process(target=hold, daemon=True)
-    first.start()
+    first = fork(hold)
     assert locked_there.wait(60)
     status, error = run(command, *options)
     assert status == 1 and f"another command is writing {out}; wait for its end" in error

@@ -1,6 +1,5 @@
 """Training that is killed at random, again and again, ends with the weights of training that was not."""
 
-import multiprocessing
 import os
 import random
 import signal
@@ -9,6 +8,7 @@ import sys
 import pytest
 import torch
 import transformers.modeling_utils
+from processes import fork
 from recipe_runs import ROWS, as_options, options_of, write_rows
 from transformers import Trainer
 from transformers.trainer_callback import TrainerState
@@ -61,13 +61,14 @@ OPTIONS = options_of(
 def start(tmp_path_factory):
     """Trains in a folder, in a process of its own that has imported all it needs; returns how it ended."""
     file = write_rows(tmp_path_factory.mktemp("rows") / "rows.jsonl", ROWS[:36])
-    context = multiprocessing.get_context("fork")
 
     def start(folder, *where):
         options = as_options({**OPTIONS, "train_file": file, "output_dir": folder})
-        process = context.Process(target=run, args=(options, str(folder.with_suffix(".log")), *where))
-        process.start()
-        process.join()
+        process = fork(run, options, str(folder.with_suffix(".log")), *where)
+        process.join(120)
+        hangs = process.is_alive()
+        process.kill()
+        assert not hangs
         return process.exitcode
 
     return start
