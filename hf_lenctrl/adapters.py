@@ -81,6 +81,9 @@ def load_adapter(name, base_model=None, *, merge: bool = True, is_trainable: boo
     if not merge:
         return adapted
     merged = adapted.merge_and_unload().eval()
+    for weight in merged.parameters():
+        # as in a loaded model; PEFT leaves all frozen, and torch copies a frozen head for each row of a partial output
+        weight.requires_grad_(weight.is_floating_point())
     merged.name_or_path = merged.config._name_or_path = str(name)
     return merged
 

@@ -15,7 +15,7 @@ from test_causal import build_plain, make_tokenizer
 from transformers import AutoModelForCausalLM, pipeline
 
 import hf_lenctrl
-from hf_lenctrl.commands import causal, generate, train
+from hf_lenctrl.commands import causal, fit, generate, train
 from hf_lenctrl.commands.answer_rows import encode
 from hf_lenctrl.commands.arguments import parse_arguments
 
@@ -60,6 +60,7 @@ def test_an_adapter_loads_with_its_plain_base(trained, way, part):
     control = {"tokenizer": make_tokenizer(), "length_unit": "character"}
     expected = peft.PeftModel.from_pretrained(hf_lenctrl.add_length_control(plain, **control), trained / "lora" / part)
     model = WAYS[way](trained / "lora" / part)
+    assert way == "unmerged" or all(weight.requires_grad for weight in model.parameters())  # as in any loaded model
     torch.testing.assert_close(logits(model), logits(expected), atol=1e-4, rtol=1e-4)
     assert not torch.allclose(logits(model), logits(model, 9), atol=1e-4)
     assert model.config.length_unit == "character" and model.config.trained_lengths["max"] == len("one more text")
@@ -119,6 +120,9 @@ def test_a_base_that_is_elsewhere_or_another_is_said(trained, tmp_path):
     words += ["--output_file", str(tmp_path / "out.jsonl"), "--length", "9", "--length_constraint", "exact"]
     generate.main(words)
     assert [row["length"] for row in read_rows(tmp_path / "out.jsonl")] == [9]
+    (tmp_path / "out.jsonl").unlink()
+    fit.main([*words[:-2], "--dtype", "bfloat16"])
+    assert [row["origin"] for row in read_rows(tmp_path / "out.jsonl")] == ["model"]
     with pytest.raises(ValueError, match="belongs to another base than .*, which has num_hidden_layers=1, not 2"):
         hf_lenctrl.load_adapter(tmp_path / "lora", base_model=build_plain("llama", num_hidden_layers=1))
 

@@ -54,6 +54,8 @@ def make_parser() -> CommandParser:
     add("--length_constraint", choices=LENGTH_CONSTRAINTS, default="max", help="never longer, exact, never shorter")
     parser.add_window("window around an exact length: units (4), a share (0.1), or two of them, below and above")
     add("--model", type=model_name, help="folder or Hub name of a model that rewords; without it, candidates alone")
+    add("--base_model", type=model_name, help="base of a --model that is an adapter; by default the one that it names")
+    add("--dtype", choices=["float32", "bfloat16", "float16"], help="of the weights")
     add("--instruction", default=INSTRUCTION, help="system message, for a model with a chat template")
     add("--source_column", default="source", help="column of the texts")
     add("--candidates_column", help="column with a list of other texts for each row")
@@ -78,9 +80,11 @@ def write(requests: list[Request], candidates: list[list[str]], args: Any, file:
     options: dict[str, Any] = {"unit": unit, "constraint": args.length_constraint}
     options |= {"tolerance": args.length_tolerance, "instruction": args.instruction}
     if args.model is not None:
-        from transformers import pipeline
+        from ..inference.pipeline import LengthControlledGenerationPipeline  # `--help` does not need these imports
+        from .generate import load
 
-        options["model"] = pipeline("length-controlled-generation", model=args.model)  # type: ignore[call-overload]
+        model, tokenizer = load(args.model, args.dtype, base_model=args.base_model)
+        options["model"] = LengthControlledGenerationPipeline(model=model, tokenizer=tokenizer, device=model.device)
     done = len(file.lines) - len(file.lines) % BLOCK
     file.begin(done)
     origins: Counter[str] = Counter()

@@ -71,9 +71,10 @@ def pairs_of(texts: Sequence[str], most: int, draw: random.Random) -> list[tuple
 
 
 def written_groups() -> list[list[str]]:
-    """Return the English texts of each row of `data/everyday_en_de_fr` that has several, in its order."""
-    groups = ([text for text in dict.fromkeys(line[2:]) if text] for line in written.lines())
-    return [texts for texts in groups if len(texts) > 1]
+    """Return the English texts of each row of `data/everyday_en_de_fr` that has several, with their rewordings."""
+    more = written.rewordings()
+    groups = ([*line[2:], *more.get(line[2], [])] for line in written.lines())
+    return [texts for texts in ([text for text in dict.fromkeys(group) if text] for group in groups) if len(texts) > 1]
 
 
 def rows_of(path: str) -> Iterator[dict]:
@@ -120,7 +121,7 @@ def make(args: argparse.Namespace) -> tuple[list[dict], list[dict], list[list[st
     held_out = [group for group in groups if is_held_out(group[0])]
     apart = {text for group in held_out for text in group}
     kept = [group for group in groups if apart.isdisjoint(group)]
-    pairs = [pair for group in kept for pair in pairs_of(with_other_names(group, draw), 2, draw)]
+    pairs = [pair for group in kept for pair in pairs_of(with_other_names(group, draw), len(group), draw)]
     pairs += paragraphs(kept, draw)
     for group in translation_groups(args.files):
         if apart.isdisjoint(group) and not is_held_out(group[0]):
