@@ -173,9 +173,13 @@ def generate_within(
     if constraint is not None:
         start = 0 if prompt else 1 + (options.in_force("forced_bos_token_id") is not None)
         start += 0 if thoughts is None or thoughts.budget is None else room
-        positional = {"max_length": own if limit is None else limit, "prompt_length": prompt, "start_length": start}
         process: LogitsProcessor = LengthConstraintLogitsProcessor(
-            table, target, constraint, eos_token_id=eos, length_from=thoughts, **positional
+            *(table, target, constraint),
+            eos_token_id=eos,
+            max_length=own if limit is None else limit,
+            prompt_length=prompt,
+            start_length=start,
+            length_from=thoughts,
         )
         processors.append(process if target.other is None else PairConstraintLogitsProcessor(process, *target.other))
     if thoughts is not None and target.other is not None:

@@ -59,8 +59,8 @@ def defaults_for(model, generation_config=None) -> dict[str, Any]:
         found |= {name: value for name, value in given.items() if value is not None}
     tolerance = found["length_tolerance"]
     found["length_tolerance"] = tuple(tolerance) if isinstance(tolerance, list) else tolerance
-    if found["length_constraint"] != "exact":  # a call that takes the default window checks it
-        check_tolerance(found["length_tolerance"], found["length_constraint"])
+    if tolerance is not None and found["length_constraint"] != "exact":  # else the call that takes it checks it
+        check_tolerance(tolerance, found["length_constraint"])
     for name in OPTIONS[:2]:
         own, other = getattr(model.config, name, None), getattr(model.generation_config, name, None)
         if own is not None and other is not None and own != other:

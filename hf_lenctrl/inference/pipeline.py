@@ -23,7 +23,7 @@ from .finish import FinishLogitsProcessor, HeldStreamer
 from .marks import MarkRunsLogitsProcessor
 from .options import CallOptions, Chat, GeneratedText, Length
 from .ranking import log_probabilities, token_log_probabilities
-from .request import Call, Request, over, requests_of
+from .request import Call, Request, requests_of
 from .sources import Predictors
 
 
@@ -164,7 +164,7 @@ class LengthControlledGenerationPipeline(Pipeline):
         if not prompts:
             return []
         single = is_single(inputs)
-        call = Call.read(over(self._forward_params, kwargs), self.model, self._batch_size or 32)
+        call = Call.read(kwargs, self.model, self._forward_params, self._batch_size or 32)
         requests, has_lists = requests_of(call, prompts, single, self.model, self.tokenizer, self._predictors.predict)
         table = self._unit_table(call.unit)
         other = None if call.other is None else self._unit_table(call.other[0])

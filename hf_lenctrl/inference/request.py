@@ -88,13 +88,6 @@ def switches_off(options: Mapping[str, Any]) -> bool:
     return options.get("length", 0) is None and options.get("length_ratio") is None
 
 
-def over(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a call over the defaults of its pipeline; its length, or None, replaces their length."""
-    gone = {"length", "length_ratio"} if options.keys() & {"length", "length_ratio"} else set()
-    gone |= set(_WITH_A_LENGTH) if switches_off(options) else set()
-    return {**{name: value for name, value in defaults.items() if name not in gone}, **options}
-
-
 @dataclass
 class Call:
     """The checked options of a call; `read` makes it."""
@@ -132,11 +125,15 @@ class Call:
     outputs: int = field(default=1, init=False)  # generated for each request; only some of them are returned
 
     @classmethod
-    def read(cls, options: Mapping[str, Any], model, batch_size: int = 32) -> "Call":
+    def read(cls, given: Mapping[str, Any], model, defaults: Mapping[str, Any], batch_size: int = 32) -> "Call":
         """
-        Build a call from its options, and check them. It passes unknown ones on to `generate`, which raises for those
-        that it does not know. `batch_size` is the default.
+        Build a call from the options that are given and the defaults of its pipeline, and check them. A length that is
+        given, or None, replaces the default one. The call passes unknown options on to `generate`, which raises for
+        those that it does not know. `batch_size` is the default.
         """
+        gone = {"length", "length_ratio"} if given.keys() & {"length", "length_ratio"} else set()
+        gone |= set(_WITH_A_LENGTH) if switches_off(given) else set()
+        options = {**{name: value for name, value in defaults.items() if name not in gone}, **given}
         names = [option.name for option in fields(cls) if option.init]
         call = cls(**{name: options[name] for name in names if name in options})
         call.able = Abilities.of(model.config)
