@@ -2,10 +2,17 @@
 
 import logging
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers.generation import LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
+from transformers.generation import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
@@ -93,17 +100,17 @@ class _ForcedEnds(LogitsProcessor):
         return torch.where(ends.unsqueeze(1), only_eos, scores)
 
 
+@dataclass
 class _Options:
     """The options of one call: its arguments, then its generation configuration, then the model's."""
 
-    def __init__(self, model, arguments: dict[str, Any]):
-        self.arguments, self.defaults = arguments, model.generation_config
-        self.config = arguments.get("generation_config")
+    arguments: dict[str, Any]
+    defaults: GenerationConfig  # the model's
 
     def given(self, name: str) -> Any:
         """Return an option of the call, or `None`; `generate` reads missing options from the checkpoint."""
         value = self.arguments.get(name)
-        return getattr(self.config, name, None) if value is None else value
+        return getattr(self.arguments.get("generation_config"), name, None) if value is None else value
 
     def in_force(self, name: str) -> Any:
         """Return an option of the call, or the checkpoint's."""
@@ -113,7 +120,7 @@ class _Options:
 
 def rows_of_each(model, arguments: dict[str, Any]) -> int | None:
     """Return how many rows a call makes of each prompt; `None` if it has a cache or a search of its own."""
-    options = _Options(model, arguments)
+    options = _Options(arguments, model.generation_config)
     own = ("custom_generate", "assistant_model", CACHE)
     set_by = ("prompt_lookup_num_tokens", "cache_implementation", "prefill_chunk_size")
     if any(arguments.get(name) is not None for name in own) or any(map(options.in_force, set_by)):
@@ -143,7 +150,7 @@ def generate_within(
     `ValueError` for a length that does not fit the positions, or an exact length beyond the call's own limit.
     """
     kwargs = dict(arguments)
-    options = _Options(model, kwargs)
+    options = _Options(kwargs, model.generation_config)
     before, prompt = prompt_of(model, kwargs)
     # We need this limit even if the call sets its own, because it raises for a length that the model cannot hold.
     room = 0 if thoughts is None else thoughts.room
@@ -152,7 +159,8 @@ def generate_within(
     eos = options.in_force("eos_token_id")
     if eos is None:
         eos = kwargs["eos_token_id"] = model.config.eos_token_id
-    limit = _call_limit(options, before)
+    new = options.given("max_new_tokens")
+    limit = options.given("max_length") if new is None else before + new  # the call's own, in positions
     if limit is None:  # the model's own limit does not fit this length
         kwargs |= {"max_length": int(own.max()), "max_new_tokens": None}
         if constraint is None and bool((own < own.max()).any()):
@@ -165,8 +173,15 @@ def generate_within(
     if constraint is not None:
         start = 0 if prompt else 1 + (options.in_force("forced_bos_token_id") is not None)
         start += 0 if thoughts is None or thoughts.budget is None else room
-        positional = {"max_length": own if limit is None else limit, "prompt_length": prompt, "start_length": start}
-        processors.append(_constraint_of(table, target, constraint, eos, thoughts, positional))
+        process: LogitsProcessor = LengthConstraintLogitsProcessor(
+            *(table, target, constraint),
+            eos_token_id=eos,
+            max_length=own if limit is None else limit,
+            prompt_length=prompt,
+            start_length=start,
+            length_from=thoughts,
+        )
+        processors.append(process if target.other is None else PairConstraintLogitsProcessor(process, *target.other))
     if thoughts is not None and target.other is not None:
         raise ValueError(f"length_from={thoughts!r} goes with a length in one unit, got two; leave one of them out")
     if thoughts is not None and thoughts.budget is not None:
@@ -180,28 +195,12 @@ def generate_within(
     return outputs
 
 
-def _call_limit(options: _Options, before: int) -> int | None:
-    """Return the call's own limit in positions, behind `before` positions; `None` if it sets none."""
-    new = options.given("max_new_tokens")
-    return options.given("max_length") if new is None else before + new
-
-
 def _longest(options: _Options, before: int) -> float:
     """Return the number of positions at which `generate` cuts an output."""
-    arguments, config = options.arguments, options.config
+    arguments, config = options.arguments, options.arguments.get("generation_config")
     new = arguments.get("max_new_tokens")
     most = arguments.get("max_length") if new is None else before + new
     return most or getattr(config, "max_length", None) or getattr(config, "max_new_tokens", None) or math.inf
-
-
-def _constraint_of(
-    table: UnitTable, target: Target, constraint: str, eos, thoughts: Thoughts | None, positional: dict[str, Any]
-) -> LogitsProcessor:
-    """Build the logits processor of a target: for one unit, or for two."""
-    processor = LengthConstraintLogitsProcessor(
-        table, target, constraint, eos_token_id=eos, length_from=thoughts, **positional
-    )
-    return processor if target.other is None else PairConstraintLogitsProcessor(processor, *target.other)
 
 
 def _answered(thoughts: Thoughts, ids: torch.Tensor, prompt: int, target: Target) -> torch.Tensor:

@@ -3,6 +3,7 @@
 import copy
 import inspect
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any, Literal
 
 import torch
@@ -14,7 +15,7 @@ from .cache import CACHE, takes_cache
 from .length_guidance import LengthGuidanceLogitsProcessor
 from .length_pair import check_pair, other_limit, units_apart
 from .length_units import UnitTable
-from .lengths import OPTIONS, Target, as_target, defaults_of, refuse_length, refuse_none
+from .lengths import OPTIONS, Target, as_target, check_tolerance, refuse_length, refuse_none
 from .thoughts import Thoughts, thoughts_of
 
 
@@ -35,10 +36,31 @@ class PromptSpan:
 
 def defaults_for(model, generation_config=None) -> dict[str, Any]:
     """
-    Return the default `lengths.OPTIONS` of a call, see `defaults_of`. Warns once if the generation configuration
-    overrides options of the model's configuration.
+    Return the defaults of the `lengths.OPTIONS`, which hold unless a call sets them; `None` if there is no default.
+
+    The model's configuration has them, then its generation configuration, then the one of the call; a later one
+    overrides, with a warning, once, for the model's two. A window of two sides is a list there, as in JSON. A
+    constraint without a window removes an earlier window.
+
+    Raises:
+        `ValueError`: for a window without `"exact"`, and for a generation configuration with a misspelt length option.
     """
-    found = defaults_of(model.config, model.generation_config, generation_config)
+    found: dict[str, Any] = dict.fromkeys(OPTIONS)
+    known = vars(GenerationConfig()).keys() | {*OPTIONS}
+    for config in (model.config, model.generation_config, generation_config):
+        unknown = vars(config).keys() - known if isinstance(config, GenerationConfig) else ()
+        for name in sorted(unknown):
+            if name.startswith("length") or get_close_matches(name, OPTIONS, cutoff=0.8):
+                names = ", ".join(OPTIONS)
+                raise ValueError(f"of a length a generation configuration may have {names}, got {name!r}")
+        given = {name: getattr(config, name, None) for name in OPTIONS}
+        if given["length_constraint"] is not None:
+            found["length_tolerance"] = None
+        found |= {name: value for name, value in given.items() if value is not None}
+    tolerance = found["length_tolerance"]
+    found["length_tolerance"] = tuple(tolerance) if isinstance(tolerance, list) else tolerance
+    if tolerance is not None and found["length_constraint"] != "exact":  # else the call that takes it checks it
+        check_tolerance(tolerance, found["length_constraint"])
     for name in OPTIONS[:2]:
         own, other = getattr(model.config, name, None), getattr(model.generation_config, name, None)
         if own is not None and other is not None and own != other:
@@ -117,11 +139,6 @@ def resolve(config, defaults: dict[str, Any], unit: str, length, constraint, tol
     return Resolved(mode, length, other, constraint, tolerance)
 
 
-def _number_of(length: Any) -> int:
-    """Return the number of lengths in a tensor, a list or a single length."""
-    return length.numel() if isinstance(length, torch.Tensor) else len(length) if isinstance(length, list) else 1
-
-
 class LengthControlledGeneration:
     """`generate` with a length, for every model of this package."""
 
@@ -184,13 +201,18 @@ class LengthControlledGeneration:
                 `max_new_tokens` leaves no room for; for a tolerance without `"exact"`.
         """
         generate = super().generate  # type: ignore[misc]
-        controlled = self.config.length_controlled
         # These are the positional arguments behind `inputs`, by their names in the base method.
         kwargs |= dict(zip(list(inspect.signature(generate).parameters)[1:], args, strict=False))
         kwargs |= {} if cache is None else {CACHE: cache}
-        own = defaults_for(self, kwargs.get("generation_config"))
-        asked = resolve(self.config, own, self.unit_table.unit, length, length_constraint, length_tolerance)
-        self._check_thinking(length_from, thinking_budget, asked.mode != "length")
+        table = self.unit_table  # not `self.device`, because the first parameter may be offloaded
+        if isinstance(length, Target):  # of the pipeline, which has resolved and checked it
+            asked, table = Resolved("length", length, constraint=length_constraint), length.table or table
+        else:
+            own = defaults_for(self, kwargs.get("generation_config"))
+            asked = resolve(self.config, own, table.unit, length, length_constraint, length_tolerance)
+        thinks = length_from is not None or thinking_budget is not None
+        if thinks:
+            self._check_thinking(length_from, thinking_budget, asked.mode != "length")
         if asked.mode == "stock":
             if asked.length is not None:
                 refuse_length()
@@ -200,44 +222,52 @@ class LengthControlledGeneration:
         if asked.mode == "none":
             none = torch.zeros(batch_size, dtype=torch.long, device=self.device)
             return generate(inputs, **kwargs, length=none)
-        requested = refuse_none() if asked.length is None else asked.length
-        table = self.unit_table  # not `self.device`, because the first parameter may be offloaded
-        if isinstance(requested, Target) and requested.table is not None:
-            table = requested.table
         if rows is not None and rows.device != table.weights.device:  # a model over several devices
             table = copy.deepcopy(table).to(rows.device)
-        many = _number_of(requested)
-        if batch_size == 1 and many > 1:
-            inputs, kwargs = self._one_text(inputs, kwargs, many)
-            batch_size = many
-        target = as_target(requested, asked.constraint, asked.tolerance, batch_size, table.weights.device)
-        if asked.other is not None:
-            target = replace(target, other=other_limit(asked.other, kwargs.get("tokenizer"), table, batch_size))
+        target = refuse_none() if asked.length is None else asked.length
+        if not isinstance(target, Target):
+            many = len(target) if isinstance(target, list) else 1
+            many = target.numel() if isinstance(target, torch.Tensor) else many
+            if batch_size == 1 and many > 1:
+                inputs, kwargs = self._one_text(inputs, kwargs, many)
+                batch_size = many
+            target = as_target(target, asked.constraint, asked.tolerance, batch_size, table.weights.device)
+            if asked.other is not None:
+                target = replace(target, other=other_limit(asked.other, kwargs.get("tokenizer"), table, batch_size))
         warn_of_range(target.length, getattr(self.config, "trained_lengths", None), self.unit_table.unit)
-        thoughts = thoughts_of(length_from, kwargs.get("tokenizer"), table, thinking_budget)
-        kwargs["inputs"] = inputs
-        if controlled:
-            guidance = self._guidance(kwargs)
-            kwargs |= self._planned(target, thoughts, table, kwargs)
-            if guidance != 1:
-                self._guide(kwargs, guidance, batch_size)
+        tokenizer, kwargs["inputs"] = kwargs.get("tokenizer"), inputs
+        thoughts = thoughts_of(length_from, tokenizer, table, thinking_budget) if thinks else None
+        if self.config.length_controlled:
+            self._plan(kwargs, target, thoughts, table)
         return generate_within(
             generate, self, table, target, asked.constraint, kwargs, positions=self._positions, thoughts=thoughts
         )
 
-    def _planned(self, target: Target, thoughts: Thoughts | None, table: UnitTable, kwargs: dict) -> dict[str, Any]:
-        """Return the arguments with which a length-controlled model plans for a target."""
-        own: dict[str, Any] = {"length": target.length}
+    def _plan(self, kwargs: dict, target: Target, thoughts: Thoughts | None, table: UnitTable) -> None:
+        """Add the arguments with which a length-controlled model plans for a target, and its guidance."""
+        kwargs["length"] = target.length
         if self.config.is_encoder_decoder:
-            own["prefill_chunk_size"] = None  # a decoder's prompt is short, and progress needs all of it
+            kwargs["prefill_chunk_size"] = None  # a decoder's prompt is short, and progress needs all of it
         if thoughts is not None:
             prompts = self._rows(kwargs["inputs"], kwargs)
             closed = torch.zeros(1) if prompts is None else thoughts.closed(prompts.to(table.weights.device))
-            own["prompt"] = replace(kwargs["prompt"], thoughts=thoughts, closed=closed)
-        return own
+            kwargs["prompt"] = replace(kwargs["prompt"], thoughts=thoughts, closed=closed)
+        config = kwargs.get("generation_config") or self.generation_config
+        scale = kwargs.get("guidance_scale", getattr(config, "guidance_scale", None))
+        if scale not in (None, 1):
+            self._guide(kwargs, scale, len(target.length))
 
     def _guide(self, kwargs: dict, scale: float, batch_size: int) -> None:
-        """Add the guidance towards the length to the arguments; a model with an encoder runs the encoder once."""
+        """
+        Add the guidance towards the length to the arguments; a model with an encoder runs the encoder once. Raises
+        `ValueError` where there is no model without a length.
+        """
+        if not self.config.length_optional or kwargs.get("negative_prompt_ids") is not None:
+            raise ValueError(
+                f"guidance_scale={scale} compares the model with itself without a length, so it needs a model with "
+                "length_optional=True, and no negative prompt; leave it out"
+            )
+        kwargs["guidance_scale"] = None  # the base class would call the model without length and progress
         if self.config.is_encoder_decoder and kwargs.get("encoder_outputs") is None:
             texts: dict[str, Any] = {
                 "input_ids": kwargs.pop("inputs"),
@@ -246,32 +276,16 @@ class LengthControlledGeneration:
             if texts["input_ids"] is None:
                 texts["input_ids"] = kwargs.pop("input_ids")
             kwargs |= encode_once(self, texts, torch.arange(batch_size))
-        guide = LengthGuidanceLogitsProcessor(self, scale, batch_size, kwargs)
+        guide = LengthGuidanceLogitsProcessor(self, float(scale), batch_size, kwargs)
         kwargs["logits_processor"] = [guide, *(kwargs.get("logits_processor") or [])]
 
     def _check_thinking(self, length_from, budget, without: bool) -> None:
         """Raise `ValueError` for thinking options that have no effect."""
-        if length_from is None and budget is None:
-            return
         given = f"length_from={length_from!r}" if budget is None else f"thinking_budget={budget}"
         if self.config.is_encoder_decoder:
             raise ValueError(f"{given} is for causal models, got {type(self).__name__}; leave it out")
         if without:
             raise ValueError(f"{given} goes with a length, got none; pass length=75, or leave it out")
-
-    def _guidance(self, kwargs: dict) -> float:
-        """Return the scale of the length guidance. Raises `ValueError` where there is no model without a length."""
-        config = kwargs.get("generation_config") or self.generation_config
-        scale = kwargs.get("guidance_scale", getattr(config, "guidance_scale", None))
-        if scale in (None, 1):
-            return 1.0
-        if not self.config.length_optional or kwargs.get("negative_prompt_ids") is not None:
-            raise ValueError(
-                f"guidance_scale={scale} compares the model with itself without a length, so it needs a model with "
-                "length_optional=True, and no negative prompt; leave it out"
-            )
-        kwargs["guidance_scale"] = None  # the base class would call the model without length and progress
-        return float(scale)
 
     def save_pretrained(self, *args, **kwargs):
         """Save the model, without the default `max_length` that `Seq2SeqTrainer` stores."""

@@ -82,12 +82,13 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         if constraint is None or eos_token_id is None:
             raise ValueError(f"a constraint has a mode and an EOS, got {constraint=} and {eos_token_id=}")
         unit_table.require_filled()
-        self.thoughts = thoughts_of(length_from, tokenizer, unit_table)
+        self.thoughts = None if length_from is None else thoughts_of(length_from, tokenizer, unit_table)
         unit_table = unit_table if self.thoughts is None else self.thoughts.table
         self.table, self.constraint = unit_table, "max" if constraint == "max" else "exact"  # "min" is a window
-        rows = len(length) if isinstance(length, torch.Tensor | list) else 1
-        target = as_target(length, constraint, tolerance, rows, unit_table.weights.device)
-        self.low, self.high = target.low, target.high  # (B,) each
+        if not isinstance(length, Target):
+            rows = len(length) if isinstance(length, torch.Tensor | list) else 1
+            length = as_target(length, constraint, tolerance, rows, unit_table.weights.device)
+        self.low, self.high = length.low, length.high  # (B,) each
         self.window = bool((self.low < self.high).any())
         self.max_length, self.prompt_length = max_length, prompt_length
         self.running = RunningCount(unit_table if self.thoughts is None else self.thoughts, prompt_length)

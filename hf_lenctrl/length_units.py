@@ -93,7 +93,8 @@ def count_texts(tokenizer, texts: Sequence[str], unit: str | Unit, *, target: bo
     `target` of the target side, without special tokens.
     """
     if unit != "token":
-        return [count_units(text, unit) for text in texts]
+        check_unit("unit of a text", unit, LENGTH_UNITS[1:])
+        return list(map(counter_of(unit), texts))
     if not texts:
         return []
     side = {"text_target" if target else "text": list(texts)}

@@ -3,13 +3,11 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fractions import Fraction
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
-from transformers.generation import GenerationConfig
 
 
 if TYPE_CHECKING:
@@ -90,48 +88,6 @@ def window_in(options) -> dict[str, Any]:
     return {} if tolerance is None else {"tolerance": tolerance}
 
 
-def defaults_of(*configs) -> dict[str, Any]:
-    """
-    Return the defaults of the `OPTIONS`, which hold unless a call sets them; `None` if there is no default.
-
-    Args:
-        configs: A model's configuration, then generation configurations, or `None`; a later one overrides. A window of
-            two sides is a list here, as in JSON. A constraint without a window removes an earlier window.
-
-    Raises:
-        `ValueError`: for a window without `"exact"`, and for a generation configuration with a misspelt length option.
-    """
-    found: dict[str, Any] = dict.fromkeys(OPTIONS)
-    for config in configs:
-        if isinstance(config, GenerationConfig):
-            _check_spelling(config)
-        own = {name: getattr(config, name, None) for name in OPTIONS}
-        own = {name: value for name, value in own.items() if value is not None}
-        if "length_constraint" in own:
-            found["length_tolerance"] = None
-        found |= own
-        if "length_tolerance" in own:
-            tolerance = own["length_tolerance"]
-            found["length_tolerance"] = tuple(tolerance) if isinstance(tolerance, list) else tolerance
-            check_tolerance(found["length_tolerance"], found["length_constraint"])
-    return found
-
-
-def _check_spelling(config: GenerationConfig) -> None:
-    """Raise `ValueError` for the misspelt name of a length option: an unknown name that looks like one."""
-    for name in sorted(vars(config).keys() - vars(GenerationConfig()).keys() - {*OPTIONS}):
-        if name.startswith("length") or get_close_matches(name, OPTIONS, cutoff=0.8):
-            raise ValueError(f"of a length a generation configuration may have {', '.join(OPTIONS)}, got {name!r}")
-
-
-def tolerances_of(tolerance, count: int) -> list:
-    """Return the tolerance of each of `count` lengths. Raises `ValueError` for a list of another size."""
-    items = tolerance if isinstance(tolerance, list) else [tolerance] * count
-    if len(items) != count:
-        raise ValueError(f"length_tolerance needs one item for each of {count} lengths, got {tolerance}")
-    return items
-
-
 def units_of(length: int, side: int | float) -> int:
     """Return the units of one side of a window, which is in units or a share of the length."""
     if isinstance(side, float):
@@ -142,7 +98,7 @@ def units_of(length: int, side: int | float) -> int:
 def window_of(lengths: Sequence[int], tolerance, constraint: str | None = "exact") -> tuple[list[int], list[int]]:
     """
     Return the lowest and the highest length of each window, in units. `check_tolerance` must have checked the
-    tolerance.
+    tolerance. Raises `ValueError` for a list of tolerances of another size.
 
     Shares are rounded down: 0.1 of 36 is 3 units, and the window is 33 to 39. A share above 0 is at least one unit. No
     window goes below 1. The window of the constraint `"min"` begins at the length, and ends at four times as much.
@@ -158,8 +114,11 @@ def window_of(lengths: Sequence[int], tolerance, constraint: str | None = "exact
     """
     if constraint == "min":
         return list(lengths), [min(LONGEST - 1, _MOST * n) for n in lengths]
+    items = tolerance if isinstance(tolerance, list) else [tolerance] * len(lengths)
+    if len(items) != len(lengths):
+        raise ValueError(f"length_tolerance needs one item for each of {len(lengths)} lengths, got {tolerance}")
     lowest, highest = [], []
-    for n, item in zip(lengths, tolerances_of(tolerance, len(lengths)), strict=True):
+    for n, item in zip(lengths, items, strict=True):
         sides = item if isinstance(item, tuple) else (item, item)
         below, above = (units_of(n, side) for side in sides)
         lowest.append(max(1, n - below))
@@ -185,11 +144,9 @@ class Target:
 
 def as_target(length, constraint, tolerance, batch_size: int, device: torch.device) -> Target:
     """
-    Return a request as a `Target`; the request is checked here and nowhere else. A `Target` is returned unchanged.
+    Return a request as a `Target`. The request is checked here and nowhere else; a `Target` is not checked again.
     Raises as `as_length_tensor`, `check_constraint`, `check_tolerance` and `window_of` do.
     """
-    if isinstance(length, Target):
-        return length
     check_constraint(constraint)
     check_tolerance(tolerance, constraint)
     length = as_length_tensor(length, batch_size, device)  # (B,)

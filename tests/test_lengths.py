@@ -58,7 +58,6 @@ def test_every_form_of_a_length_is_one_for_each_row(length):
 def test_a_request_becomes_a_target(length, constraint, tolerance, expected):
     target = as_target(length, constraint, tolerance, 2, torch.device("cpu"))
     assert [ends.tolist() for ends in (target.length, target.low, target.high)] == expected
-    assert as_target(target, "exact", None, 9, torch.device("cpu")) is target
 
 
 def test_constraints_are_max_exact_min_or_none():

@@ -1,6 +1,8 @@
 """A model that was trained on rows without a length too."""
 
 import copy
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from pipeline_calls import spy
 from recipe_runs import read_rows, write_texts
 from test_causal import build_plain, make_tokenizer
 
+import hf_lenctrl
 from hf_lenctrl import LengthControlledGenerationPipeline, add_length_control
 from hf_lenctrl.inference import ranking
 from hf_lenctrl.inference.chats import Prompt
@@ -117,6 +120,38 @@ def test_a_chosen_text_has_its_length_and_the_best_score(chooser):
         written = [out["generated_text"] for out in outputs]
         expected = log_probabilities(chooser.model, chooser.tokenizer, texts, written)
         assert [out["score"] for out in outputs] == pytest.approx(expected, abs=1e-3)
+
+
+def functions_entered(call) -> list[str]:
+    """The names of the package's functions in the order of their calls, without comprehensions and lambdas."""
+    entered, folder, before = [], str(Path(hf_lenctrl.__file__).parent), sys.getprofile()
+
+    def keep(frame, event, _):
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(folder) and not code.co_name.startswith("<"):
+            entered.append(code.co_qualname)
+
+    sys.setprofile(keep)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return entered
+
+
+@pytest.mark.parametrize("options", [{}, {"length_constraint": "exact", "length_tolerance": 1}])
+def test_a_call_checks_each_option_once_and_reaches_its_first_mask_by_few_functions(chooser, options):
+    options = {"length": 3, "length_constraint": "max", "max_new_tokens": 6, **options}
+    chooser("one", **options)  # makes the rules of the table
+    entered = functions_entered(lambda: chooser("one", **options))
+    names = [name.rpartition(".")[2] for name in entered]
+    once = ("defaults_for", "check_sources", "check_constraint", "check_tolerance", "check_length", "check_counts")
+    assert {name: names.count(name) for name in once} == dict.fromkeys(once, 1)
+    checks = [name for name in names if name.startswith(("check_", "_check_", "_read_")) or name.endswith("window_of")]
+    assert len(checks) == len(set(checks))
+    assert not {"resolve", "as_target"} & set(names)  # the target that the pipeline made holds as it is
+    first = entered.index("LengthConstraintLogitsProcessor.constrain")
+    assert len(set(entered[: first + 1])) <= 91
 
 
 def test_a_natural_text_that_fits_needs_no_candidates_and_no_more_positions_than_the_model_has(chooser, monkeypatch):

@@ -85,7 +85,7 @@ class LengthControlledGenerator:
         requested = [out["requested_length"] for out in outputs]
         windows: list[Any] = [None] * len(requested)
         if None not in requested:
-            call = Call.read(options, self.pipeline.model)
+            call = Call.read(options, self.pipeline.model, {})
             windows = call.windows(requested, call.length_tolerance)
         lengths = [out["length"] for out in outputs]
         return {

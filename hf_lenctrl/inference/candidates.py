@@ -51,13 +51,12 @@ class Job:
     candidates: list[Candidate] = field(default_factory=list)
 
 
+@dataclass
 class Single:
     """A plan with one candidate for each request, which is returned."""
 
-    scores_tokens = False  # the candidates need a `token_score`
-
-    def __init__(self, call: Call):
-        self.call = call
+    call: Call
+    scores_tokens: bool = field(default=False, init=False)  # the candidates need a `token_score`
 
     def jobs(self, requests: Sequence[Request]) -> list[Job]:
         """Return the jobs of the requests; `stages` may add others."""
@@ -87,9 +86,8 @@ class Single:
 class NBest(Single):
     """A plan with several candidates for each request, of which the best are returned: for reranking, and ranges."""
 
-    def __init__(self, call: Call):
-        super().__init__(call)
-        self.scores_tokens = call.ranged
+    def __post_init__(self):
+        self.scores_tokens = self.call.ranged
 
     def jobs(self, requests: Sequence[Request]) -> list[Job]:
         """Return the jobs of the requests. A narrow range has fewer planned lengths, so each gets more candidates."""
@@ -125,6 +123,7 @@ class NBest(Single):
         return [candidates[k] for k in order]
 
 
+@dataclass
 class Choice(Single):
     """
     A plan that chooses the best of several candidates: with several planned lengths, without a plan, and the natural
@@ -132,44 +131,38 @@ class Choice(Single):
     many requests gets one search by length, and its own candidates for a request only where the search finds none.
     """
 
-    def __init__(self, call: Call, config: ChoiceConfig, search: SearchByLength):
-        super().__init__(call)
-        self.config, self.search = config, search
-        self.natural: dict[int, Job] = {}  # of each place
+    config: ChoiceConfig
+    search: SearchByLength
+    natural: dict[int, Job] = field(default_factory=dict, init=False)  # of each place
 
     def jobs(self, requests: Sequence[Request]) -> list[Job]:
         """Return the jobs of the requests; those of a source follow each other."""
         jobs, config = [], self.config
-        for place, own in _by_place(requests).items():
+        places: dict[int, list[Request]] = {}
+        for request in requests:
+            places.setdefault(request.place, []).append(request)
+        for place, own in places.items():
             longest = max(own, key=lambda request: request.high)
-            count = self._count(longest)
+            count = self._planned(longest)[0].count
             if len(own) > config.few_lengths:
                 count, low = config.shared_beams, min(request.low for request in own)
                 jobs.append(Job(longest, 0, max(1, low), longest.high, count, self.search))
             else:
                 for request in own:
-                    free = Job(request, 0, request.low, request.high, self._count(request))
-                    jobs += [*self._planned(request), free]
+                    planned = self._planned(request)
+                    jobs += [*planned, Job(request, 0, request.low, request.high, planned[0].count)]
             self.natural[place] = Job(longest, 0, 1, config.natural_room * longest.high + 32, count)
             jobs.append(self.natural[place])
         return jobs
 
-    def _lengths(self, request: Request) -> list[int]:
-        """Return the planned lengths of a request."""
-        if self.call.length_constraint == "max":
-            shares = (max(1, round(share * request.high)) for share in self.config.planned_shares)
-            return list(dict.fromkeys(shares))
-        return list(request.planned)
-
-    def _count(self, request: Request) -> int:
-        """Return the candidates of each job of a request: two more jobs have no plan."""
-        return max(1, self.config.beams // (len(self._lengths(request)) + 2))
-
     def _planned(self, request: Request) -> list[Job]:
         """Return the jobs of a request with a planned length."""
-        count = self._count(request)
-        planned = map(request.plan, self._lengths(request))
-        return [Job(request, length, request.low, request.high, count) for length in planned]
+        lengths = list(request.planned)
+        if self.call.length_constraint == "max":
+            lengths = [max(1, round(share * request.high)) for share in self.config.planned_shares]
+        lengths = list(dict.fromkeys(lengths))
+        count = max(1, self.config.beams // (len(lengths) + 2))  # two more jobs have no plan
+        return [Job(request, request.plan(length), request.low, request.high, count) for length in lengths]
 
     def stages(self, jobs: list[Job], requests: Sequence[Request]) -> Iterator[list[Job]]:
         """
@@ -252,14 +245,6 @@ def _of_each(requests: Sequence[Request], jobs: Sequence[Job]) -> list[list[Job]
     for job in jobs:
         found[id(job.request)].append(job)
     return list(found.values())
-
-
-def _by_place(requests: Sequence[Request]) -> dict[int, list[Request]]:
-    """Return the requests of each place."""
-    places: dict[int, list[Request]] = {}
-    for request in requests:
-        places.setdefault(request.place, []).append(request)
-    return places
 
 
 def batches(jobs: Sequence[Job], plan: Single, call: Call, sizes: dict[int, int] | None) -> Iterator[list[Job]]:

@@ -57,10 +57,3 @@ def prompt_ids(tokenizer, prompts: Iterable[Prompt]) -> list[list[int]]:
 def encode_prompts(tokenizer, prompts: Iterable[Prompt]) -> Any:
     """Encode prompts as a batch, padded on the left, so that all answers begin in the same column."""
     return tokenizer.pad({"input_ids": prompt_ids(tokenizer, prompts)}, padding_side="left", return_tensors="pt")
-
-
-def check_length_source(prompts: Iterable[Prompt], length, ratio) -> None:
-    """Raise `ValueError` if the length would be counted from a chat, because a chat contains markup."""
-    if any(prompt.is_chat for prompt in prompts) and (ratio is not None or length in ("source", "predict")):
-        given = f"length_ratio={ratio}" if ratio is not None else f"length={length!r}"
-        raise ValueError(f"a chat has no length of its own for {given}; pass length=75, or the text alone")

@@ -13,7 +13,7 @@ from ..bounded_generation import encode_once, eos_of, generate_for, prompt_of, r
 from ..cache import CACHE, read_once
 from ..conversion import LoadedModel, PipelineModel, check_tokenizer
 from ..length_tokens import LengthTokens
-from ..length_units import COST, Unit, UnitTable, check_sources, count_texts
+from ..length_units import COST, Unit, UnitTable, check_sources, count_texts, counter_of
 from ..lengths import Target
 from ..shards import check_shards
 from ..thoughts import Thoughts, thoughts_of
@@ -23,7 +23,7 @@ from .finish import FinishLogitsProcessor, HeldStreamer
 from .marks import MarkRunsLogitsProcessor
 from .options import CallOptions, Chat, GeneratedText, Length
 from .ranking import log_probabilities, token_log_probabilities
-from .request import Call, Request, over, requests_of
+from .request import Call, Request, requests_of
 from .sources import Predictors
 
 
@@ -163,15 +163,15 @@ class LengthControlledGenerationPipeline(Pipeline):
         check_sources([prompt.text if isinstance(prompt, Prompt) else prompt for prompt in prompts])
         if not prompts:
             return []
-        call = Call.read(over(self._forward_params, kwargs), self.model, self._batch_size or 32)
-        requests, has_lists = requests_of(
-            call, prompts, is_single(inputs), self.model, self.tokenizer, self._predictors.predict
-        )
+        single = is_single(inputs)
+        call = Call.read(kwargs, self.model, self._forward_params, self._batch_size or 32)
+        requests, has_lists = requests_of(call, prompts, single, self.model, self.tokenizer, self._predictors.predict)
         table = self._unit_table(call.unit)
         other = None if call.other is None else self._unit_table(call.other[0])
         plan = plan_of(call, self.model, self.tokenizer, table)
         jobs = plan.jobs(requests)
-        call.check_streamer(len(jobs))
+        if call.options.get("streamer") is not None:
+            call.check_streamer(len(jobs))
         sizes = None if call.batch_tokens is None else self._sizes(prompts)
         show = len(jobs) > (call.batch_size or 32) if call.progress_bar is None else call.progress_bar
         with tqdm(total=len(jobs), desc="Generating", unit="text", disable=not show) as bar:
@@ -192,7 +192,7 @@ class LengthControlledGenerationPipeline(Pipeline):
                 [result for result, request in zip(results, requests, strict=True) if request.place == place]
                 for place in range(len(prompts))
             ]
-        return results[0] if is_single(inputs) else results
+        return results[0] if single else results
 
     def _unit_table(self, unit: str | Unit) -> UnitTable:
         own = getattr(self.model, "unit_table", None)
@@ -217,17 +217,15 @@ class LengthControlledGenerationPipeline(Pipeline):
         """
         sources = {job.request.place: job.request.source for job in jobs}
         if self._encodes_each or len(sources) == len(jobs):
-            prompts = [job.request.source for job in jobs]
-            return self.preprocess(prompts, tokens=self._tokens_of(jobs)), None
+            tokens = None if self._length_tokens is None else self._tokens_of(self._length_tokens, jobs)
+            return self.preprocess([job.request.source for job in jobs], tokens=tokens), None
         place = {place: k for k, place in enumerate(sources)}
         rows = torch.tensor([place[job.request.place] for job in jobs])
         return self.preprocess(list(sources.values()), tokens=None), rows
 
-    def _tokens_of(self, jobs: Sequence[Job]) -> list[int] | None:
+    def _tokens_of(self, tokens: LengthTokens, jobs: Sequence[Job]) -> list[int]:
         """Return the id of the length token of each job."""
-        if self._length_tokens is None:
-            return None
-        texts, tokens = [job.request.source.text for job in jobs], self._length_tokens
+        texts = [job.request.source.text for job in jobs]
         counts = count_texts(self.tokenizer, texts, self.model.config.length_unit)
         named = [tokens.token_for(job.planned or 0, count) for job, count in zip(jobs, counts, strict=True)]
         return [self.tokenizer.convert_tokens_to_ids(name) for name in named]
@@ -401,7 +399,8 @@ class LengthControlledGenerationPipeline(Pipeline):
         )
         if answers is not None:
             texts = [answer or "" for _, answer in answers]
-        counts = count_texts(self.tokenizer, texts, unit) if outputs["counts"] is None else outputs["counts"].tolist()
+        counts = outputs["counts"]  # of the ids, or of the texts, in a unit that the table has checked
+        counts = list(map(counter_of(unit), texts)) if counts is None else counts.tolist()
         others = outputs["others"]
         if others is None and call.other is not None:
             others = count_texts(self.tokenizer, texts, call.other[0])

@@ -14,7 +14,6 @@ from torch.nn.utils.rnn import pad_sequence
 from ..bounded_generation import encode_once, eos_of
 from ..cache import CACHE, read_once, without_length
 from ..length_units import UnitTable
-from ..lengths import check_name
 from .chats import Prompt, as_prompt, prompt_ids
 from .sentences import ends, pieces_of, sentence_ends
 
@@ -49,8 +48,9 @@ class ChoiceConfig:
     def of(cls, config) -> "ChoiceConfig":
         """Return the constants in a model's configuration. Raises `ValueError` for unknown names."""
         own = getattr(config, "choice", None) or {}
-        for name in own:
-            check_name("choice of the configuration", name, [option.name for option in fields(cls)])
+        known = [option.name for option in fields(cls)]
+        if unknown := [name for name in own if name not in known]:
+            raise ValueError(f"choice of the configuration must be one of {', '.join(known)}, got {unknown[0]!r}")
         return cls(**own)
 
 

@@ -11,7 +11,7 @@ from ..generation import FROM_CONFIG, defaults_for
 from ..length_pair import check_pair, units_apart
 from ..length_units import COST, Unit, as_unit, count_texts
 from ..lengths import check_constraint, check_counts, check_length, check_name, check_tolerance, window_of
-from .chats import Prompt, check_length_source
+from .chats import Prompt
 from .finish import check_finish
 from .options import Length, Predictor, Tolerance
 from .presets import limit_of
@@ -88,13 +88,6 @@ def switches_off(options: Mapping[str, Any]) -> bool:
     return options.get("length", 0) is None and options.get("length_ratio") is None
 
 
-def over(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a call over the defaults of its pipeline; its length, or None, replaces their length."""
-    gone = {"length", "length_ratio"} if options.keys() & {"length", "length_ratio"} else set()
-    gone |= set(_WITH_A_LENGTH) if switches_off(options) else set()
-    return {**{name: value for name, value in defaults.items() if name not in gone}, **options}
-
-
 @dataclass
 class Call:
     """The checked options of a call; `read` makes it."""
@@ -120,6 +113,7 @@ class Call:
     batch_tokens: int | None = None
     progress_bar: bool | None = None
 
+    able: Abilities = field(init=False)  # the model's
     options: dict[str, Any] = field(default_factory=dict, init=False)  # the others, for `generate`
     defaults: GenerationConfig = field(default_factory=GenerationConfig, init=False)  # those of `generate`
     own: dict[str, Any] = field(default_factory=dict, init=False)  # the model's defaults for the length options
@@ -128,30 +122,38 @@ class Call:
     other: tuple[str, Any] | None = field(default=None, init=False)  # another unit and its limit, for all or for each
     ranged: bool = field(default=False, init=False)  # the lengths are ranges
     plans: int = field(default=1, init=False)  # planned lengths of a range, at most
+    outputs: int = field(default=1, init=False)  # generated for each request; only some of them are returned
 
     @classmethod
-    def read(cls, options: Mapping[str, Any], model, batch_size: int = 32) -> "Call":
+    def read(cls, given: Mapping[str, Any], model, defaults: Mapping[str, Any], batch_size: int = 32) -> "Call":
         """
-        Build a call from its options, and check them. It passes unknown ones on to `generate`, which raises for those
-        that it does not know. `batch_size` is the default.
+        Build a call from the options that are given and the defaults of its pipeline, and check them. A length that is
+        given, or None, replaces the default one. The call passes unknown options on to `generate`, which raises for
+        those that it does not know. `batch_size` is the default.
         """
+        gone = {"length", "length_ratio"} if given.keys() & {"length", "length_ratio"} else set()
+        gone |= set(_WITH_A_LENGTH) if switches_off(given) else set()
+        options = {**{name: value for name, value in defaults.items() if name not in gone}, **given}
         names = [option.name for option in fields(cls) if option.init]
-        call, able = cls(**{name: options[name] for name in names if name in options}), Abilities.of(model.config)
+        call = cls(**{name: options[name] for name in names if name in options})
+        call.able = Abilities.of(model.config)
         call.options = {name: value for name, value in options.items() if name not in names}
         own = defaults_for(model, call.options.get("generation_config"))
-        is_off = switches_off(options) or call.length_constraint is None and not able.needs_unit
+        is_off = switches_off(options) or call.length_constraint is None and not call.able.needs_unit
         call.own = dict.fromkeys(own) if is_off else own  # a switched off length has no options
         call.defaults = call.options.get("generation_config") or model.generation_config
-        call._read_unit(able)
-        call._read_constraint(able)
+        call._read_unit()
+        call._read_constraint()
         if call.batch_size is None and call.batch_tokens is None:
             call.batch_size = batch_size
-        call._read_candidates(able)
-        call._check_score(able)
-        call._check_thinking(able)
+        call._read_candidates()
+        if call.min_score is not None or call.on_low_score != "flag":
+            call._check_score()
+        if call.length_from is not None:
+            call._check_thinking()
         return call
 
-    def _read_unit(self, able: Abilities) -> None:
+    def _read_unit(self) -> None:
         """Set the unit: the call's, else the model's, else the first of a length in two units; and the other unit."""
         if isinstance(self.length, str):
             name = self.length
@@ -159,21 +161,21 @@ class Call:
             if self.length != name and self.length_constraint is FROM_CONFIG:
                 self.length_constraint = "max"
         first = next(iter(self.length), None) if isinstance(self.length, Mapping) else None
-        self.unit = as_unit(self.length_unit or able.unit or first or "token")
+        self.unit = as_unit(self.length_unit or self.able.unit or first or "token")
         if isinstance(self.length, Mapping):
             self.length, self.other = units_apart(self.length, self.unit)
         self.ranged = is_ranged(self.length) or isinstance(self.length_ratio, tuple)
         if self.other is not None and self.finish is not None:
             raise ValueError(f"finish={self.finish!r} goes with one limit, got two; pass a length in one unit")
-        if able.needs_unit and self.unit != able.unit:
-            self.planned_unit = able.unit
-            if able.unit == COST:
+        if self.able.needs_unit and self.unit != self.able.unit:
+            self.planned_unit = self.able.unit
+            if self.planned_unit == COST:
                 raise ValueError(
                     f"a model that plans in a cost has lengths in this alone, got length_unit={str(self.unit)!r}; "
                     "leave length_unit out"
                 )
 
-    def _read_constraint(self, able: Abilities) -> None:
+    def _read_constraint(self) -> None:
         """Set the constraint and the tolerance, from the call or the model; a range is a window."""
         constraint, tolerance = self.length_constraint, self.length_tolerance
         if self.other is not None and not self.ranged:
@@ -188,26 +190,27 @@ class Call:
             constraint = "exact"
         if constraint is FROM_CONFIG:
             is_without = self.length is None and self.length_ratio is None and self.own["length"] is None
-            constraint = None if is_without and able.is_optional else self.own["length_constraint"]
+            constraint = None if is_without and self.able.is_optional else self.own["length_constraint"]
             if tolerance is None and constraint == "exact":
                 tolerance = self.own["length_tolerance"]
         if self.finish is not None:
             check_finish(self.finish, constraint, self.unit)
         self.length_constraint, self.length_tolerance = constraint, tolerance
 
-    def _read_candidates(self, able: Abilities) -> None:
+    def _read_candidates(self) -> None:
         """Set the numbers of candidates, and whether the best of them is chosen: by default where that is possible."""
         self.rerank = 20 if self.rerank is True else self.rerank or 1
         names = ("num_return_sequences", "rerank", "batch_size", "batch_tokens")
         check_counts(**{name: getattr(self, name) for name in names if getattr(self, name) is not None})
-        self.plans = LENGTH_PLANS if self.ranged and able.needs_unit else 1
+        self.outputs = max(self.rerank, self.num_return_sequences)
+        self.plans = LENGTH_PLANS if self.ranged and self.able.needs_unit else 1
         streamer = self.options.get("streamer")
         others = (
             self.outputs > 1
             or any(option is not None for option in (self.finish, self.other, self.length_from, streamer))
             or self.options.get("do_sample", self.defaults.do_sample)
         )
-        is_able = able.is_optional and self.length_constraint is not None and not others
+        is_able = self.able.is_optional and self.length_constraint is not None and not others
         self.choose = is_able if self.choose is None else self.choose
         if self.choose and not is_able:
             raise ValueError(
@@ -215,29 +218,24 @@ class Call:
                 "streamer, second unit, length_from, rerank or num_return_sequences; leave choose or these out"
             )
 
-    def _check_score(self, able: Abilities) -> None:
+    def _check_score(self) -> None:
         """Raise `ValueError` for an invalid `min_score` or `on_low_score`, or one that has no effect."""
-        if self.on_low_score != "flag":
-            check_name("on_low_score", self.on_low_score, LOW_SCORES)
+        check_name("on_low_score", self.on_low_score, LOW_SCORES)
         if self.min_score is None:
-            if self.on_low_score != "flag":
-                raise ValueError(f"on_low_score={self.on_low_score!r} needs a min_score; pass min_score=-4")
-            return
+            raise ValueError(f"on_low_score={self.on_low_score!r} needs a min_score; pass min_score=-4")
         is_number = isinstance(self.min_score, int | float) and not isinstance(self.min_score, bool)
         if not is_number or math.isnan(self.min_score):
             raise ValueError(f"min_score must be a number, a log-probability as -4, got {self.min_score!r}")
-        if able.needs_unit and not able.is_optional:
+        if self.able.needs_unit and not self.able.is_optional:
             raise ValueError(
                 f"min_score={self.min_score} takes a model that also writes without a length (a plain one, or one "
                 "with length_optional), because the score is the log-probability without a length; leave min_score out"
             )
 
-    def _check_thinking(self, able: Abilities) -> None:
+    def _check_thinking(self) -> None:
         """Raise `ValueError` for `length_from` with options that do not know thoughts, or with an encoder."""
-        if self.length_from is None:
-            return
         others = {
-            "an encoder-decoder model": not able.is_causal,
+            "an encoder-decoder model": not self.able.is_causal,
             "min_score": self.min_score is not None,
             "a range of lengths": self.ranged,
             "a second unit": self.other is not None or self.planned_unit is not None,
@@ -247,15 +245,8 @@ class Call:
             if is_given:
                 raise ValueError(f"length_from={self.length_from!r} goes without {other}; leave one of them out")
 
-    @property
-    def outputs(self) -> int:
-        """Number of outputs that are generated for each request; only some of them are returned."""
-        return max(int(self.rerank), self.num_return_sequences)
-
     def check_streamer(self, outputs: int) -> None:
         """Raise `ValueError` for a streamer with several outputs, or with an output that another text may replace."""
-        if self.options.get("streamer") is None:
-            return
         if outputs > 1:
             raise ValueError(f"a streamer takes one text of one length, got {outputs}; call once for each")
         if self.on_low_score == "natural":
@@ -278,21 +269,23 @@ class Call:
         length: Length | list[Any],
     ) -> list | None:
         """Return the requested length or range of each prompt; `None` if the model generates without a length."""
-        texts, ratio, able = [prompt.text for prompt in prompts], self.length_ratio, Abilities.of(model.config)
-        check_length_source(prompts, length, ratio)
+        texts, ratio = [prompt.text for prompt in prompts], self.length_ratio
+        if any(prompt.is_chat for prompt in prompts) and (ratio is not None or length in ("source", "predict")):
+            given = f"length_ratio={ratio}" if ratio is not None else f"length={length!r}"
+            raise ValueError(f"a chat has no length of its own for {given}; pass length=75, or the text alone")
         for name, source in (("predictor", "predict"), ("references", "reference")):
             if getattr(self, name) is not None and not (isinstance(length, str) and length == source):
                 raise ValueError(f"{name} gives the lengths with length={source!r}, got length={length!r}")
         length = self.own["length"] if length is None and ratio is None else length
         is_without = length is None and ratio is None
-        if self.length_constraint is None and not able.needs_unit:
+        if self.length_constraint is None and not self.able.needs_unit:
             if is_without:
                 return None
             raise ValueError(
                 f"{type(model).__name__} has no length control, so a length needs a constraint; pass "
                 "length_constraint='max' or 'exact', or use a length-controlled model"
             )
-        if is_without and able.is_optional and self.length_constraint is None:
+        if is_without and self.able.is_optional and self.length_constraint is None:
             return None
         options = {"batch_size": self.batch_size or 32, "truncation": self.truncation}
         return requested_lengths(
@@ -316,10 +309,8 @@ class Call:
 
     def rates(self, prompts: Sequence[Prompt], tokenizer) -> list[float]:
         """Return for each source the units that the model plans in, for each unit of the call."""
-        if self.planned_unit is None:
-            return [1.0] * len(prompts)
-        texts = [prompt.text for prompt in prompts]
-        own, requested = (count_texts(tokenizer, texts, unit) for unit in (self.planned_unit, self.unit))
+        texts, units = [prompt.text for prompt in prompts], (self.planned_unit or self.unit, self.unit)
+        own, requested = (count_texts(tokenizer, texts, unit) for unit in units)
         return [planned / max(1, count) for planned, count in zip(own, requested, strict=True)]
 
 
@@ -341,7 +332,7 @@ def requests_of(
             )
         length = [item for own in several for item in own]
         places = [place for place, own in enumerate(several) for _ in own]
-    limits = _limits_of(call, count)
+    limits = [None] * count if call.other is None else _limits_of(*call.other, count)
     for place, prompt in enumerate(prompts):
         if not prompt.text.strip():
             raise ValueError(f"the text at position {place} is empty; remove it")
@@ -356,7 +347,7 @@ def requests_of(
         if len(tolerance) != count:
             raise ValueError(f"length_tolerance needs one item for each of {count} lengths, got {tolerance}")
         tolerance = [tolerance[place] for place in places]
-    requests, rates = [], call.rates(prompts, tokenizer)
+    requests, rates = [], [1.0] * count if call.planned_unit is None else call.rates(prompts, tokenizer)
     for source, place, own, (low, high) in zip(
         sources, places, lengths, call.windows(lengths, tolerance), strict=True
     ):
@@ -365,11 +356,8 @@ def requests_of(
     return requests, has_lists
 
 
-def _limits_of(call: Call, count: int) -> list:
-    """Return the limit in the other unit for each source."""
-    if call.other is None:
-        return [None] * count
-    unit, limit = call.other
+def _limits_of(unit: str, limit, count: int) -> list:
+    """Return the limit in another unit for each source."""
     limits = limit if isinstance(limit, list) else [limit] * count
     for item in limits:
         check_length(item)

@@ -1,6 +1,7 @@
 """Search by length: a beam search in which a hypothesis competes only with hypotheses of its own length."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from ..length_constraint import LengthConstraintLogitsProcessor
 from ..length_units import UnitTable
 
 
+@dataclass(eq=False)
 class SearchByLength:
     """
     A beam search for `generate(custom_generate=...)` in which a hypothesis competes only with hypotheses of the same
@@ -34,8 +36,10 @@ class SearchByLength:
         a text that ends with a mark, `(texts,)` each. An example with fewer texts repeats its last one.
     """
 
-    def __init__(self, table: UnitTable, beams: int, marks: Sequence[int] = (), branches: int = 8):
-        self.table, self.beams, self.marks, self.branches = table, beams, list(marks), branches
+    table: UnitTable
+    beams: int
+    marks: Sequence[int] = ()
+    branches: int = 8
 
     def __call__(self, model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):
         eos, ids = torch.tensor(eos_of(model), device=input_ids.device), input_ids  # (examples, T)
