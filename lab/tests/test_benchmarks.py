@@ -92,13 +92,16 @@ def test_percentages_are_of_words_and_of_texts(tmp_path, capsys):
     assert lines[3].startswith("| a | 2 | 20.00 | 50.00 | 0.00 |")
 
 
+REFERENCES = TARGETS[1:] + TARGETS[:1]
+
+
 @pytest.fixture
 def models(shared_tokenizer, tmp_path):
     """A controlled model and a plain one of short texts, their test file and a recipe with fewer beams and tries."""
     for model, name in zip(save_translators(tmp_path, shared_tokenizer), ("model", "base"), strict=True):
         model.generation_config.max_length = 12
         model.save_pretrained(tmp_path / name)
-    write_rows(tmp_path / "test.jsonl", [{"source": text, "target": text} for text in TARGETS])
+    write_rows(tmp_path / "test.jsonl", [{"source": a, "target": b} for a, b in zip(TARGETS, REFERENCES, strict=True)])
     spec = yaml.safe_load((ROOT / "lab" / "benchmarks" / "isometric.yaml").read_text(encoding="utf-8"))
     spec |= {"model": str(tmp_path / "model"), "base_model": str(tmp_path / "base"), "num_beams": 2, "batch_size": 4}
     spec["ways"]["base, window, 16 beams"]["num_beams"] = 4
@@ -142,7 +145,7 @@ def test_every_length_is_written_in_every_way_and_met_by_the_exact_one(models, m
     assert len(lines) == 2 + 1 + 3 * 4  # the base; three lengths, three ways and the cut text
     outputs = {path.stem: read_rows(path) for path in (folder / "out").glob("*.jsonl")}
     assert len(outputs) == 13
-    references = [len(target) for target in TARGETS]
+    references = [len(target) for target in REFERENCES]
     assert [row["requested"] for row in outputs["reference_exact"]] == references
     assert [row["length"] for row in outputs["reference_exact"]] == references
     assert all(row["length"] <= row["requested"] for row in outputs["own_0.8_max"])
