@@ -25,7 +25,7 @@ import hf_lenctrl
 from hf_lenctrl.evaluation.report import LengthReport
 
 
-gc.disable()  # until all modules are imported: they stay, and each full collection looks at all of them
+gc.disable()  # until the tests are imported: modules stay, and each full collection would look at all of them
 atexit.register(shutil.rmtree, os.environ["HF_DATASETS_CACHE"], ignore_errors=True)
 SOURCES = [
     "This package contains a small editor for plain text files. It opens large files fast.",
@@ -239,15 +239,8 @@ def saved(character_tokenizer, tmp_path_factory):
 def plain_marian(tokenizer, seed: int = 3, **fields):
     """A stock model, untrained."""
     torch.manual_seed(seed)
-    shape = {
-        **SHAPE,
-        **MARIAN,
-        "vocab_size": len(tokenizer),
-        "max_position_embeddings": 512,
-        "init_std": 0.5,
-        **fields,
-    }
-    return transformers.MarianMTModel(transformers.MarianConfig(**shape)).eval()
+    shape = {**SHAPE, **MARIAN, "vocab_size": len(tokenizer), "max_position_embeddings": 512, "init_std": 0.5}
+    return transformers.MarianMTModel(transformers.MarianConfig(**shape | fields)).eval()
 
 
 @pytest.fixture(scope="session")
@@ -304,14 +297,14 @@ def pictures(request):
         yield
 
 
-LONGEST = ("test_onnx", "test_docs", "test_notebooks", "test_causal_recipe", "test_reproduce", "test_benchmarks")
+LONGEST = ("test_onnx", "test_docs", "test_notebooks", "test_smollm2", "test_precision", "test_reproduce")
 
 
 def pytest_collection_modifyitems(items):
     """The tests of the lab last, and in each part the longest files first, so that no worker waits for another."""
     items.sort(key=lambda item: (item.path.is_relative_to(LAB), item.path.stem not in LONGEST))
     gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
+    gc.set_threshold(20_000, 20, 20)  # a twelfth of the time went to collections
     gc.enable()
 
 
