@@ -25,7 +25,7 @@ import hf_lenctrl
 from hf_lenctrl.evaluation.report import LengthReport
 
 
-gc.freeze()  # the modules stay, and each full collection looked at all of them
+gc.disable()  # until the tests are imported: modules stay, and each full collection would look at all of them
 atexit.register(shutil.rmtree, os.environ["HF_DATASETS_CACHE"], ignore_errors=True)
 SOURCES = [
     "This package contains a small editor for plain text files. It opens large files fast.",
@@ -236,11 +236,11 @@ def saved(character_tokenizer, tmp_path_factory):
     return save_in(tmp_path_factory.mktemp("saved"), model, character_tokenizer)
 
 
-def plain_marian(tokenizer, seed: int = 3):
+def plain_marian(tokenizer, seed: int = 3, **fields):
     """A stock model, untrained."""
     torch.manual_seed(seed)
     shape = {**SHAPE, **MARIAN, "vocab_size": len(tokenizer), "max_position_embeddings": 512, "init_std": 0.5}
-    return transformers.MarianMTModel(transformers.MarianConfig(**shape)).eval()
+    return transformers.MarianMTModel(transformers.MarianConfig(**shape | fields)).eval()
 
 
 @pytest.fixture(scope="session")
@@ -297,12 +297,19 @@ def pictures(request):
         yield
 
 
-LONGEST = ("test_onnx", "test_docs", "test_notebooks", "test_causal_recipe", "test_reproduce", "test_benchmarks")
+LONGEST = ("test_onnx", "test_docs", "test_notebooks", "test_smollm2", "test_precision", "test_reproduce")
 
 
 def pytest_collection_modifyitems(items):
     """The tests of the lab last, and in each part the longest files first, so that no worker waits for another."""
     items.sort(key=lambda item: (item.path.is_relative_to(LAB), item.path.stem not in LONGEST))
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)  # a twelfth of the time went to collections
+    gc.enable()
+
+
+def pytest_sessionfinish():
+    gc.freeze()  # pytest collects five times at the end
 
 
 @pytest.fixture(autouse=True)

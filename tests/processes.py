@@ -17,9 +17,11 @@ from pathlib import Path
 
 # SIGCHLD is ignored, so that a fork that has ended leaves nothing to wait for
 TEMPLATE = """
-import json, os, runpy, signal, sys, traceback
+import gc, json, os, runpy, signal, sys, traceback
 import scipy.optimize, torch, torch._dynamo, torch.distributed.fsdp, torch.distributed.tensor
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+gc.freeze()
+gc.set_threshold(20_000, 20, 20)
 for line in iter(sys.stdin.readline, ""):
     start = json.loads(line)
     child = os.fork()
@@ -103,16 +105,21 @@ def output_of(code: str, *argv: str, **options) -> str:
 
 
 def fork(target, *args) -> multiprocessing.process.BaseProcess:
-    """
-    Start a function in a fork of this process, with all that it has imported.
-
-    The fork must not collect what other tests left: the end of a process group waits for threads that no fork has.
-    """
-    process = multiprocessing.get_context("fork").Process(target=target, args=args, daemon=True)
-    gc.collect()
-    gc.freeze()
+    """Start a function in a fork of this process, with all that it has imported."""
+    process = multiprocessing.get_context("fork").Process(target=_frozen, args=(target, *args), daemon=True)
+    gc.disable()
     try:
         process.start()
     finally:
-        gc.unfreeze()
+        gc.enable()
     return process
+
+
+def _frozen(target, *args) -> None:
+    """
+    Call a function, and never collect what other tests left: the end of a process group waits for threads that no
+    fork has.
+    """
+    gc.freeze()
+    gc.enable()
+    target(*args)

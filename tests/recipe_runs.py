@@ -37,7 +37,8 @@ ROWS = [
 ]
 TINY = options_of(
     "d_model=32 layers=1 attention_heads=2 ffn_dim=32 vocab_size=150 group_column=package group_separator=- "
-    "validation_share=0.1 test_share=0.1 per_device_train_batch_size=8 learning_rate=1e-3 lr_scheduler_type=constant "
+    "validation_share=0.1 test_share=0.1 per_device_train_batch_size=8 per_device_eval_batch_size=32 "
+    "learning_rate=1e-3 lr_scheduler_type=constant "
     "predict_with_generate=true report_to=none disable_tqdm=true use_cpu=true"
 )
 FIGURES = {"variance", "mae", "exact", "over", "settings"} | {

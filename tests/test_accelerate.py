@@ -35,7 +35,7 @@ TESTED = recipe_runs.options_of(
     "seed=1 save_steps=1 average_checkpoints=2 eval_strategy=steps eval_steps=2 max_validation_rows=5 max_test_rows=7 "
     "per_device_eval_batch_size=2 length_noise=2 validation_share=0.2 test_share=0.2"
 )
-REQUESTS = [{"source": f"{source} {i}", "budget": 5 + i % 7} for i, source in enumerate(SOURCES * 7)]
+REQUESTS = [{"source": f"{source} {i}", "budget": 2 + i % 5} for i, source in enumerate(SOURCES * 7)]
 GENERATED = ["--length_column", "budget", "--batch_size", "1", "--length_constraint", "max"]  # two blocks
 
 # Runs of the recipes one after the other in the same processes, which took long enough to import them; each process

@@ -38,7 +38,7 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     with gzip.open(folder / "rows.jsonl.gz", "wt", encoding="utf-8") as file:
         file.write("".join(json.dumps(row) + "\n" for row in ROWS))
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(base, "LlamaConfig", lambda **fields: LlamaConfig(**{**fields, **sizes}))
         base.main([str(folder / "rows.jsonl.gz"), str(folder / "base"), "--max_steps", "2", "--batch_size", "2"])
@@ -82,13 +82,12 @@ def test_a_base_a_whole_training_an_adapter_and_their_table(runs, capsys):
 
     test = runs / "base" / "data" / "test.jsonl"
     options = ["--rows", "2", "--lengths", "9", "--output_file", str(runs / "outputs.jsonl")]
-    evaluate_causal.main([str(test), str(runs / "base"), str(runs / "whole"), str(runs / "lora"), *options])
+    evaluate_causal.main([str(test), str(runs / "base"), str(runs / "whole"), *options])
     lines = table_rows(capsys.readouterr().out)
     assert lines[0] == ["model", "asked", "length", "variance", "MAE", "exact %", "over %", "ROUGE-1", "whole %"]
     rows = {tuple(cells[:3]): cells[3:] for cells in lines[1:]}
     asked = {"base": ["no length", "named in the prompt", "max", "exact"]}
-    controlled = ["no length", "unconstrained", "max", "exact", "max, chosen", "exact, chosen"]
-    asked |= dict.fromkeys(("whole", "lora"), controlled)
+    asked["whole"] = ["no length", "unconstrained", "max", "exact", "max, chosen", "exact, chosen"]
     assert set(rows) == {(m, way, n) for m in asked for way in asked[m] for n in ("9", "reference")}
     for model in asked:
         assert rows[model, "exact", "9"][:4] == ["0.000", "0.00", "100.0", "0.0"]
@@ -96,7 +95,7 @@ def test_a_base_a_whole_training_an_adapter_and_their_table(runs, capsys):
     assert rows["whole", "exact, chosen", "9"][:4] == ["0.000", "0.00", "100.0", "0.0"]
     assert evaluate_causal.whole(["An editor", "The edi", "12"], {"the", "an", "editor"}) == pytest.approx(100 / 3)
     options = ["--rows", "2", "--lengths", "2", "--unit", "word", "--asked", "exact"]
-    evaluate_causal.main([str(test), str(runs / "base"), *options])
+    evaluate_causal.main([str(test), str(runs / "lora"), *options])
     lines = table_rows(capsys.readouterr().out)
     assert [cells[2:7] for cells in lines[1:]] == [[n, "0.000", "0.00", "100.0", "0.0"] for n in ("2", "reference")]
     outputs = read_rows(runs / "outputs.jsonl")

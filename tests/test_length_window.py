@@ -107,7 +107,7 @@ def expected_entries(weights, following, eos, state, count, low, high) -> set[in
     return found
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_entries_that_get_through_are_those_that_trying_every_text_finds(seed):
     """Within a window, of an exact length and up to one."""
     draw = random.Random(seed)

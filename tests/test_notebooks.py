@@ -16,9 +16,9 @@ import torch
 from conftest import plain_marian, save_in
 from hub_server import Hub
 from jupyter_client import AsyncKernelManager
-from jupyter_core.utils import run_sync
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell
+from processes import Process
 from recipe_runs import ROOT, write_predictor
 from test_causal import build_plain, make_tokenizer
 
@@ -94,7 +94,7 @@ def execute(tmp_path_factory, shared_tokenizer, hub):
     tmp_path = tmp_path_factory.mktemp("clone")
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
     (tmp_path / "notebooks").mkdir()
-    models, plain = tmp_path / "models", plain_marian(shared_tokenizer)
+    models, plain = tmp_path / "models", plain_marian(shared_tokenizer, encoder_layers=1, decoder_layers=1)
     save_chat_model(tmp_path / "runs" / "smollm2", models / "rewrite_english")
     model = add_length_control(plain, tokenizer=shared_tokenizer, length_unit="character")
     model.make_length_optional()
@@ -106,19 +106,23 @@ def execute(tmp_path_factory, shared_tokenizer, hub):
     environment |= {"LENCTRL_NOTEBOOK_STEPS": "2", "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
     environment |= {"HF_ENDPOINT": hub.url, "HF_TOKEN": hub.token, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
     environment |= {"HF_HOME": str(tmp_path / "home"), "NO_PROXY": "127.0.0.1"}
-    kernel, where = AsyncKernelManager(kernel_name="python3"), {"metadata": {"path": str(tmp_path / "notebooks")}}
+    kernel = AsyncKernelManager(owns_kernel=False)
+    kernel.write_connection_file()
+    code, file = "runpy.run_module('ipykernel_launcher', run_name='__main__')", kernel.connection_file
+    process = Process(code, "-f", file, cwd=tmp_path / "notebooks", **environment)
 
     def execute(name: str):
         notebook = copy.deepcopy(NOTEBOOKS[name])
         # its imports take longer than a notebook; the names of the last one are gone
         notebook.cells = [new_code_cell("%reset -f"), *notebook.cells, new_code_cell(FACTS[name])]
-        client = NotebookClient(notebook, timeout=200, km=kernel, resources=where)
-        executed = client.execute(env=environment)  # an error is raised
+        client = NotebookClient(notebook, timeout=200, km=kernel)
+        executed = client.execute()  # an error is raised
         client.kc.stop_channels()
         return executed
 
     yield execute
-    run_sync(kernel.shutdown_kernel)(now=True)
+    process.end()
+    kernel.cleanup_connection_file()
 
 
 @pytest.mark.slow

@@ -47,17 +47,17 @@ def address():
         except httpx.TransportError:
             time.sleep(0.2)
     yield address
-    with ThreadPoolExecutor(12) as pool:
-        waiting = [pool.submit(ask, address, text=SENTENCES[k % 4], length=30 + k) for k in range(12)]
+    with ThreadPoolExecutor(6) as pool:
+        waiting = [pool.submit(ask, address, text=SENTENCES[k % 4], length=30 + k) for k in range(6)]
         while True:  # until all are accepted
             answered = sum(one.done() for one in waiting)
-            if answered + httpx.get(f"{address}/health", timeout=60).json()["waiting"] == 12:
+            if answered + httpx.get(f"{address}/health", timeout=60).json()["waiting"] == 6:
                 break
             time.sleep(0.01)
         os.kill(server.pid, signal.SIGINT)
         answers = [one.result() for one in waiting]
-    assert [answer.status_code for answer in answers] == [200] * 12
-    assert [answer.json()["requested_length"] for answer in answers] == list(range(30, 42))
+    assert [answer.status_code for answer in answers] == [200] * 6
+    assert [answer.json()["requested_length"] for answer in answers] == list(range(30, 36))
     assert server.wait(60) == 0
 
 
@@ -65,21 +65,21 @@ def ask(address: str, **request) -> httpx.Response:
     return CLIENT.post(f"{address}/generate", json=request)
 
 
-def test_32_parallel_requests_are_answered_each_with_its_own(address):
+def test_parallel_requests_are_answered_each_with_its_own(address):
     requests = [
         {"text": SENTENCES[k % 4], "length": 20 + k, "constraint": ("exact", "max", None)[k % 3], "unit": "character"}
-        for k in range(32)
+        for k in range(12)
     ]
-    for k in range(0, 32, 6):
-        requests[k]["tolerance"] = k // 6  # a window of its own
+    for k in range(0, 12, 3):
+        requests[k]["tolerance"] = k // 3  # a window of its own
     # white space for Python alone, refused before it is in a batch
     requests.append({"text": "\x1c", "length": 30, "constraint": "exact"})
     alone = {text: ask(address, text=text, length=36, constraint="max").json() for text in SENTENCES[:2]}
-    with ThreadPoolExecutor(34) as pool:
+    with ThreadPoolExecutor(14) as pool:
         same = [pool.submit(ask, address, text=text, length=36, constraint="max") for text in alone]
         answers = list(pool.map(lambda request: ask(address, **request), requests))
-    assert [answer.status_code for answer in answers] == [200] * 32 + [422]
-    for request, answer in zip(requests[:32], answers[:32], strict=True):
+    assert [answer.status_code for answer in answers] == [200] * 12 + [422]
+    for request, answer in zip(requests[:12], answers[:12], strict=True):
         out = answer.json()
         assert (out["requested_length"], out["length_unit"]) == (request["length"], "character")
         assert out["length"] == len(out["generated_text"])

@@ -74,8 +74,8 @@ def test_it_keeps_the_names_of_people(pipe):
 
 
 def test_exact_lengths_are_exact(pipe, own_lengths):
-    lengths = [[round(ratio * n) for ratio in (0.7, 1.0, 1.4)] for n in own_lengths[:4]]
-    outputs = pipe(SENTENCES[:4], length=lengths, length_constraint="exact")
+    lengths = [[round(ratio * n) for ratio in (0.7, 1.0, 1.4)] for n in own_lengths[:2]]
+    outputs = pipe(SENTENCES[:2], length=lengths, length_constraint="exact")
     assert [[len(out["generated_text"]) for out in row] for row in outputs] == lengths
 
 
@@ -118,7 +118,7 @@ def test_its_card_prints_what_it_says(capsys, monkeypatch):
 def test_it_is_as_good_as_its_card_says(pipe):
     """On German test rows of the card, without a length, though not on all of them."""
     with gzip.open(SHARED, "rt", encoding="utf-8") as file:
-        rows = [row for row in map(json.loads, file) if row["split"] == "test"][:100]
+        rows = [row for row in map(json.loads, file) if row["split"] == "test"][:50]
     said = re.search(r"^\| Tatoeba, German .*\| ([\d.]+) \|$", CARD, flags=re.M)
     outputs = pipe([row["de"] for row in rows])
     bleu = translation_metrics([out["generated_text"] for out in outputs], [row["en"] for row in rows])["bleu"]

@@ -215,8 +215,8 @@ def total(batches: int, rows: int) -> dict[str, int]:
 
 
 def test_random_runs_keep_the_length_behind_the_marker_and_are_the_stock_model_before_it():
-    met = total(12, 20)
-    assert met["answers"] > 140 and met["steps compared"] > 240
+    met = total(12, 8)
+    assert met["answers"] > 50 and met["steps compared"] > 90
 
 
 KINDS = ["bart", "byte fallback", "mbart", "nllb", "pegasus", "t5"]
@@ -231,7 +231,7 @@ def test_answers_of_every_kind_of_tokenizer_are_counted_as_they_read(kind, unit,
     thoughts = thoughts_of("e", tokenizer, table)  # which many entries have in them
     size, answers = len(tokenizer), 0
     pieces = [i for i in range(size) if i not in tokenizer.all_special_ids and "\ufffd" not in tokenizer.decode([i])]
-    for _ in range(100):
+    for _ in range(40):
         text = "".join(draw.choices("ae né日😀 x\u3000", k=draw.randint(0, 6)))  # whose characters are split
         middle = tokenizer(text, add_special_tokens=False)["input_ids"]
         ids = [*draw.choices(pieces, k=2), *middle, *draw.choices(pieces, k=3)]
@@ -246,7 +246,7 @@ def test_answers_of_every_kind_of_tokenizer_are_counted_as_they_read(kind, unit,
             assert answer == text.partition("e")[2].lstrip(" \t\r\n") and before == text.partition("e")[0].strip()
             assert count == hf_lenctrl.count_units(answer, unit)
             answers += 1
-    assert answers > 25
+    assert answers > 10
 
 
 @pytest.mark.parametrize("unit", COUNTS)

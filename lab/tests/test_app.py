@@ -10,7 +10,6 @@ import time
 from html import unescape
 from itertools import pairwise
 
-import gradio as gr
 import pytest
 from huggingface_hub import SpaceCard
 from playwright.sync_api import expect
@@ -18,10 +17,17 @@ from recipe_runs import ROOT, load_script
 from test_browser import WAIT, needs_chromium, opened
 
 
-app = load_script("lab/app/app.py")
-
 SENTENCE = "This package contains a small editor for plain text files."
 QUESTION = "Wo ist die Apotheke?"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def gradio():
+    """Imported by the worker that runs these tests alone: it takes two seconds."""
+    global app, gr
+    import gradio as gr
+
+    app = load_script("lab/app/app.py")
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +46,7 @@ def shipped():
     return app.load(str(ROOT / "models" / "translate_to_english"))
 
 
-def components(page: gr.Blocks) -> dict:
+def components(page) -> dict:
     """Properties of the page's components, by label."""
     return {c["props"]["label"]: c["props"] for c in page.get_config_file()["components"] if c["props"].get("label")}
 

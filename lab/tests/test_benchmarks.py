@@ -10,7 +10,7 @@ import pytest
 import timing
 import torch
 import yaml
-from conftest import SOURCES, TARGETS
+from conftest import TARGETS
 from recipe_runs import ROOT, read_rows, save_translators, write_rows
 from test_report import table_rows
 
@@ -92,15 +92,20 @@ def test_percentages_are_of_words_and_of_texts(tmp_path, capsys):
     assert lines[3].startswith("| a | 2 | 20.00 | 50.00 | 0.00 |")
 
 
+REFERENCES = TARGETS[1:] + TARGETS[:1]
+
+
 @pytest.fixture
 def models(shared_tokenizer, tmp_path):
-    """A controlled model and a plain one of short texts, their test file and a recipe."""
+    """A controlled model and a plain one of short texts, their test file and a recipe with fewer beams and tries."""
     for model, name in zip(save_translators(tmp_path, shared_tokenizer), ("model", "base"), strict=True):
         model.generation_config.max_length = 12
         model.save_pretrained(tmp_path / name)
-    write_rows(tmp_path / "test.jsonl", [{"source": a, "target": b} for a, b in zip(SOURCES, TARGETS, strict=True)])
+    write_rows(tmp_path / "test.jsonl", [{"source": a, "target": b} for a, b in zip(TARGETS, REFERENCES, strict=True)])
     spec = yaml.safe_load((ROOT / "lab" / "benchmarks" / "isometric.yaml").read_text(encoding="utf-8"))
     spec |= {"model": str(tmp_path / "model"), "base_model": str(tmp_path / "base"), "num_beams": 2, "batch_size": 4}
+    spec["ways"]["base, window, 16 beams"]["num_beams"] = 4
+    spec["ways"]["retry"]["tries"] = 3
     (tmp_path / "ways.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
     return tmp_path, spec
 
@@ -111,7 +116,7 @@ def test_every_way_writes_each_sentence(models, capsys):
     instead.main([str(folder / "ways.yaml"), *files, "--max_rows", "2"])
     assert [cells[0] for cells in table_rows(capsys.readouterr().out)[1:]] == list(spec["ways"])
     rows = read_rows(folder / "out.jsonl")
-    assert [row["source"] for row in rows] == SOURCES[:2]
+    assert [row["source"] for row in rows] == TARGETS[:2]
     for row in rows:
         assert len(row["outputs"]["base, max"]) <= 1.1 * len(row["source"])
         for name in ("window", "window, greedy", "range"):
@@ -131,15 +136,16 @@ def test_the_first_that_fits_is_taken_else_the_best():
     assert instead.write(pipe, sources, {"of": "base", "n_best": 3}, 0.1) == ["ab" * 6, "ab" * 10]
 
 
-def test_every_length_is_written_in_every_way_and_met_by_the_exact_one(models, capsys):
+def test_every_length_is_written_in_every_way_and_met_by_the_exact_one(models, monkeypatch, capsys):
     folder, _ = models
+    monkeypatch.setattr(translation, "RATIOS", (0.8, 1.2))
     named = {"model": "model", "base_model": "base", "test_file": "test.jsonl", "output_dir": "out"}
     translation.main([*(f"--{key}={folder / name}" for key, name in named.items()), "--num_beams", "1"])
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2 + 1 + 6 * 4  # the base; six lengths, three ways and the cut text
+    assert len(lines) == 2 + 1 + 3 * 4  # the base; three lengths, three ways and the cut text
     outputs = {path.stem: read_rows(path) for path in (folder / "out").glob("*.jsonl")}
-    assert len(outputs) == 25
-    references = [len(target) for target in TARGETS]
+    assert len(outputs) == 13
+    references = [len(target) for target in REFERENCES]
     assert [row["requested"] for row in outputs["reference_exact"]] == references
     assert [row["length"] for row in outputs["reference_exact"]] == references
     assert all(row["length"] <= row["requested"] for row in outputs["own_0.8_max"])

@@ -36,7 +36,7 @@ TABLE = {
         "{length_unit: character, target_vocabulary: shared, vocab_size: 120, layers: 1, d_model: 32, ffn_dim: 32, "
         "attention_heads: 2, validation_share: 0.2, test_share: 0.2, max_steps: 2, save_steps: 2, use_cpu: true, "
         "predict_with_generate: true, generation_num_beams: 2, generation_early_stopping: true, "
-        "per_device_eval_batch_size: 8, max_target_length: 40, report_to: none}"
+        "per_device_eval_batch_size: 32, max_target_length: 30, report_to: none}"
     ),
     "paper": {"ldpe": {"variance": [0.015, 0.012], "rouge1_recall": [47.0, 48.0]}},
 }
