@@ -58,8 +58,8 @@ class LengthTokens:
         cls, kind: str, source_lengths: Sequence[int], target_lengths: Sequence[int], *, bins: int = 10
     ) -> "LengthTokens":
         """
-        Fit thresholds to the lengths of training pairs, in one unit: terciles for `"ratio"`, `bins` ranges for
-        `"bins"`, fewer if many targets have the same length. Raises `ValueError` for pairs that are too similar for
+        Fit thresholds to the lengths of training pairs, in one unit. `"ratio"` has terciles; `"bins"` has `bins`
+        ranges, or fewer if many targets have the same length. Raises `ValueError` if the pairs are too similar for
         several classes.
         """
         values: list[float] = sorted(
