@@ -1,4 +1,4 @@
-"""Progress over a prompt and its answer in causal models."""
+"""Count the progress over a prompt and its answer, for causal models."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Generation within a length, for any model: the limit of tokens, the constraint, and the warnings."""
+"""Generate outputs within a length, with any model: the token limit, the constraint, and the warnings."""
 
 import logging
 import math
@@ -44,8 +44,8 @@ def token_limit(
     table: UnitTable, target: Target, prompt_length: int, positions: int | None, apart: int = 0
 ) -> torch.Tensor:
     """
-    Return the token limit of each output in decoder positions, `(batch_size,)`: enough for twice its target, within
-    `positions`, which also hold a causal model's prompt of `apart` tokens. Raises `ValueError` if they are too few.
+    Return the last position of each output, `(batch_size,)`: after `prompt_length`, enough for twice its target, but
+    at most `positions`. Raises `ValueError` if they are too few, also for a causal model's prompt of `apart` tokens.
     """
     # A word is many tokens in a character decoder; a character is up to four tokens in byte-level BPE.
     per_unit: float = {"token": 2, "byte": 2, "word": 24, "zh_word": 24}.get(table.unit, 8 if table.states > 3 else 2)
@@ -168,7 +168,7 @@ def generate_within(
         positional = {"max_length": own if limit is None else limit, "prompt_length": prompt, "start_length": start}
         processors.append(_constraint_of(table, target, constraint, eos, thoughts, positional))
     if thoughts is not None and target.other is not None:
-        raise ValueError(f"length_from={thoughts!r} goes with a length in one unit, got two; leave one of them out")
+        raise ValueError(f"length_from={thoughts!r} needs a length in one unit, got two; leave one of them out")
     if thoughts is not None and thoughts.budget is not None:
         processors.append(ThinkingBudgetLogitsProcessor(thoughts, prompt))
     outputs = generate(**kwargs, logits_processor=LogitsProcessorList(processors))
@@ -205,7 +205,7 @@ def _constraint_of(
 
 
 def _answered(thoughts: Thoughts, ids: torch.Tensor, prompt: int, target: Target) -> torch.Tensor:
-    """Count the units of each answer, `(batch_size * n,)`; warn of missing answers, which count as their target."""
+    """Count the units of each answer, `(batch_size * n,)`; for an output without a marker warn, and use its target."""
     count, state = thoughts.count_and_state(ids.to(thoughts.table.weights.device), prompt)
     begun = state >= 0
     if not bool(begun.all()):
@@ -229,7 +229,7 @@ def generate_for(model, table: UnitTable, target: Target | None, constraint: str
         arguments = {**arguments, "length_constraint": None}
     if target is None:
         if "length_from" in arguments:
-            raise ValueError(f"length_from={arguments['length_from']!r} goes with a length, got none; pass length=75")
+            raise ValueError(f"length_from={arguments['length_from']!r} needs a length, got none; pass length=75")
         return model.generate(**arguments)
     positions, thoughts = getattr(model.config, "max_position_embeddings", None), arguments.get("length_from")
     arguments = {name: value for name, value in arguments.items() if name != "length_from"}

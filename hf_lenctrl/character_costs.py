@@ -104,7 +104,7 @@ class Unit:
         return self.name
 
     def add_up(self, text: str) -> int:
-        """Return the sum of the steps over a text."""
+        """Return the units of a text: the sum over the steps of its characters."""
         units = context = 0
         for character in text:
             more, context, _ = self.step(context, self.kind(character))
@@ -122,7 +122,7 @@ class Unit:
         return self._kinds[character]
 
     def step(self, context: int, kind: int) -> tuple[int, int, bool]:
-        """Return the units of a step, the next context, and whether a constraint may allow the character."""
+        """Return for a kind in a context: its units, the next context, and whether a constraint may allow it."""
         if (context, kind) not in self._steps:
             self._steps[context, kind] = self._first_step(context, self._values[kind])
         return self._steps[context, kind]
@@ -134,7 +134,7 @@ class Unit:
             raise ValueError(f"a step must add 0 to {_DEAREST} units, a whole number, got {units!r} for {value!r}")
         if state not in self._context_of:
             if len(self._states) == _MOST_CONTEXTS:
-                raise ValueError(f"a unit may have {_MOST_CONTEXTS} states, got {state!r} beside these; merge some")
+                raise ValueError(f"a unit may have {_MOST_CONTEXTS} states, got {state!r} as one more; merge some")
             self._context_of[state] = len(self._states)
             self._states.append(state)
         return int(units), self._context_of[state], all(may)

@@ -264,12 +264,12 @@ class LenCtrlCausalLMConfig(LengthControlRules, _HoldsConfig):
     absolute_positions: bool = True
 
     def validate_causal_length_control(self):
-        """Raise `ValueError` for fields that need an encoder, or that change the model before it is trained."""
+        """Raise `ValueError` for fields that need an encoder, or that would break a pretrained causal model."""
         if not self.absolute_positions:
             raise ValueError("absolute_positions=False would take a causal model's positions away; leave it out")
         for name in ("encoder_length_embedding", "length_head", "length_tokens"):
             if getattr(self, name):
-                raise ValueError(f"{name}={getattr(self, name)!r} needs an encoder, which a causal model has not")
+                raise ValueError(f"{name}={getattr(self, name)!r} needs an encoder, which a causal model lacks")
         if self.length_encoding == "scale":
             raise ValueError("length_encoding='scale' would change a causal model's prompt; choose another")
 

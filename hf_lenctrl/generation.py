@@ -257,7 +257,7 @@ class LengthControlledGeneration:
         if self.config.is_encoder_decoder:
             raise ValueError(f"{given} is for causal models, got {type(self).__name__}; leave it out")
         if without:
-            raise ValueError(f"{given} goes with a length, got none; pass length=75, or leave it out")
+            raise ValueError(f"{given} needs a length, got none; pass length=75, or leave it out")
 
     def _guidance(self, kwargs: dict) -> float:
         """Return the scale of the length guidance. Raises `ValueError` if the model needs a length in each call."""

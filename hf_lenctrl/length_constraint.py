@@ -80,7 +80,7 @@ class LengthConstraintLogitsProcessor(LogitsProcessor):
         tokenizer: Any = None,
     ):
         if constraint is None or eos_token_id is None:
-            raise ValueError(f"a constraint has a mode and an EOS, got {constraint=} and {eos_token_id=}")
+            raise ValueError(f"a constraint needs a mode and an EOS, got {constraint=} and {eos_token_id=}")
         unit_table.require_filled()
         self.thoughts = thoughts_of(length_from, tokenizer, unit_table)
         unit_table = unit_table if self.thoughts is None else self.thoughts.table

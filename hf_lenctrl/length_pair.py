@@ -38,7 +38,7 @@ def units_apart(length, unit: str | Unit) -> tuple[Any, tuple[str, Any] | None]:
 def check_pair(constraint: str | None) -> str:
     """Return the constraint on a length in two units, unchanged; raise `ValueError` if it is None."""
     if constraint is None:
-        raise ValueError("a length in two units is kept by a constraint, got None; pass 'max' or 'exact', or one unit")
+        raise ValueError("a length in two units needs a constraint, got None; pass 'max' or 'exact', or one unit")
     return constraint
 
 

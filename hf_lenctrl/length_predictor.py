@@ -289,7 +289,7 @@ def round_lengths(lengths: torch.Tensor) -> torch.Tensor:
     number. Raises `ValueError` for NaN.
     """
     if bool(lengths.isnan().any()):
-        raise ValueError("the predictor gives NaN: its training has diverged; lower its learning rate")
+        raise ValueError("the predictor predicts NaN: its training has diverged; lower its learning rate")
     return lengths.round().clamp(1, LONGEST - 1).long()
 
 

@@ -1,4 +1,4 @@
-"""Precomputed masks over the vocabulary, from a unit table and a constraint, for states and remaining lengths."""
+"""Precompute masks over the vocabulary from a unit table and a constraint, for each state and remaining length."""
 
 import math
 import threading
@@ -305,7 +305,7 @@ class Rows:
         self.keys = self.slot = torch.empty(0, dtype=torch.long)  # sorted keys of the computed rows, and their places
 
     def __call__(self, state: torch.Tensor, number: torch.Tensor, scores: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the rows, `(rows, V)`; with `scores (rows, V)`, return the scores with the rows added."""
+        """Return the rows of pairs of state and number, `(rows, V)`; or add these to `scores (rows, V)`, in place."""
         first = self.high - self.period + 1
         if self.period > 1:
             number = torch.where(number > first, first + (number - first) % self.period, number)

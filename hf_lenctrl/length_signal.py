@@ -204,7 +204,7 @@ class StoresUnitTable:
 
     @property
     def unit_table(self) -> UnitTable:
-        """Units that each entry of the vocabulary adds; `unit_table.count(ids)` measures outputs."""
+        """Return the table of the units that each vocabulary entry adds; `unit_table.count(ids)` measures outputs."""
         return self._counting_part()._modules["unit_table"]
 
     def set_unit_table(self, tokenizer, *, cost: Unit | Callable[[str], int] | None = None) -> None:

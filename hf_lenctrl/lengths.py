@@ -40,7 +40,7 @@ def check_name(option: str, name, known) -> None:
 
 
 def check_length(length) -> None:
-    """Raise unless `length` is an integer from 1 to `LONGEST` - 1."""
+    """Raise `TypeError` or `ValueError` unless `length` is an integer from 1 to `LONGEST` - 1."""
     if not is_integer(length):
         raise TypeError(f"length must be an int of at least 1, got {length!r} ({type(length).__name__})")
     if not 1 <= length < LONGEST:
@@ -48,21 +48,21 @@ def check_length(length) -> None:
 
 
 def check_constraint(constraint) -> None:
-    """Raise unless `constraint` is None or one of `LENGTH_CONSTRAINTS`."""
+    """Raise `ValueError` unless `constraint` is None or one of `LENGTH_CONSTRAINTS`."""
     if constraint not in (None, *LENGTH_CONSTRAINTS):
         rule = "'max' (never longer), 'exact', 'min' (never shorter) or None"
         raise ValueError(f"length_constraint must be {rule}, got {constraint!r}")
 
 
 def share_of(length: int, share: float) -> Fraction:
-    """Return a share of a length exactly, from the decimal form of the number: 0.1 is a tenth."""
+    """Return a share of a length as an exact fraction: the share 0.1 is one tenth, not the nearest binary number."""
     return Fraction(str(float(share))) * length
 
 
 def check_tolerance(tolerance, constraint) -> None:
     """
-    Raise unless `tolerance` is None, or valid and the constraint `"exact"`. Valid are units (an `int` from 0), a share
-    of the length (a `float` from 0 to under 1), a pair of these, below and above, or a list of one for each row.
+    Raise if `tolerance` is invalid, or not None without the constraint `"exact"`. Valid are units (an `int` from 0), a
+    share of the length (a `float` from 0 to under 1), a pair of these, or a list with one item for each row.
     """
     if tolerance is None:
         return
@@ -121,7 +121,7 @@ def _check_spelling(config: GenerationConfig) -> None:
     """Raise `ValueError` for the misspelt name of a length option: an unknown name that looks like one."""
     for name in sorted(vars(config).keys() - vars(GenerationConfig()).keys() - {*OPTIONS}):
         if name.startswith("length") or get_close_matches(name, OPTIONS, cutoff=0.8):
-            raise ValueError(f"of a length a generation configuration may have {', '.join(OPTIONS)}, got {name!r}")
+            raise ValueError(f"length options of a generation configuration are {', '.join(OPTIONS)}, got {name!r}")
 
 
 def tolerances_of(tolerance, count: int) -> list:
@@ -133,7 +133,7 @@ def tolerances_of(tolerance, count: int) -> list:
 
 
 def units_of(length: int, side: int | float) -> int:
-    """Return the units of one side of a window, which is in units or a share of the length."""
+    """Return one side of a window in units; `side` is a number of units, or a share of the length."""
     if isinstance(side, float):
         return max(1, math.floor(share_of(length, side))) if side else 0
     return side
@@ -199,7 +199,7 @@ def as_target(length, constraint, tolerance, batch_size: int, device: torch.devi
 
 
 def refuse_length() -> None:
-    """Raise because this model ignores lengths."""
+    """Raise `ValueError`, because this model ignores lengths."""
     raise ValueError("length was given to a model with length_encoding='none'; pass a length_constraint too")
 
 
@@ -210,7 +210,7 @@ def given_or_default(length, config):
 
 
 def refuse_none() -> NoReturn:
-    """Raise because the call has no length, but needs one."""
+    """Raise `ValueError`, because the call has no length, but needs one."""
     raise ValueError("no length was given; pass it to the call (length=75), or a default to from_pretrained")
 
 

@@ -30,7 +30,7 @@ class LenCtrlForSeq2SeqLM(CountsLabels, LengthControlWrapper):  # type: ignore[m
         decoder = self.language_model.get_decoder()
         if not hasattr(decoder, "get_input_embeddings"):  # FSMT's decoder lacks this method
             name = type(self.language_model).__name__
-            raise ValueError(f"the decoder of {name} is no model, so it takes no length; use another architecture")
+            raise ValueError(f"the decoder of {name} is not a model, so it takes no length; use another architecture")
         return decoder.get_input_embeddings()
 
     @property

@@ -52,8 +52,8 @@ def write_table(tokenizer, unit: str, weights: torch.Tensor, next_state: torch.T
     file = _file_of(tokenizer, unit)
     if file is None:
         raise ValueError(
-            f"a table is saved beside its tokenizer, got name_or_path={tokenizer.name_or_path!r}, which is no folder; "
-            "call tokenizer.save_pretrained(folder) and load the tokenizer from there"
+            f"a table is saved with its tokenizer, got name_or_path={tokenizer.name_or_path!r}, which is not a folder"
+            "; call tokenizer.save_pretrained(folder) and load the tokenizer from there"
         )
     both = torch.cat([weights, next_state.to(weights.dtype)]).T.contiguous()  # (V, 2 S)
     column, entries = columns_of(map(bytes, both.numpy()))

@@ -53,7 +53,7 @@ class AnswerMarker:
         self.following = self._machine(self.data if text else [(i,) for i in range(size)])  # (L, V)
         self._made: WeakKeyDictionary = WeakKeyDictionary()
         if self._end(self.ids) != len(self.ids):
-            raise ValueError(f"length_from must be what the tokenizer can write, got {marker!r}; pass another marker")
+            raise ValueError(f"length_from must be what the tokenizer can encode, got {marker!r}; pass another marker")
 
     def _machine(self, entries: Sequence[Sequence[int]]) -> torch.Tensor:
         symbols, most = self.symbols, len(self.symbols)
@@ -141,7 +141,7 @@ class AnswerMarker:
         rests = [(0, 0), *((1, 1) if tokens else count.of(rest) for rest in [*self.rests][1:])]
         if None in rests:
             rest = [*self.rests][rests.index(None)].decode(errors="replace")
-            raise ValueError(f"{rest!r} behind a marker cannot be counted in {table.unit}s; pass length_unit='token'")
+            raise ValueError(f"{rest!r} after a marker cannot be counted in {table.unit}s; pass length_unit='token'")
         weights, following = weights.clone(), following.clone()
         weights[0], following[0] = torch.tensor(units), torch.tensor(states)
         own = torch.arange(len(weights)).unsqueeze(1)
@@ -206,7 +206,7 @@ class Thoughts:
 
     @property
     def room(self) -> int:
-        """Most entries that the thoughts and the marker may have."""
+        """Return the most entries of the thoughts and the marker together."""
         return _ROOM if self.budget is None else self.budget + len(self.marker.ids)
 
     def _read(self, ids: torch.Tensor) -> torch.Tensor:

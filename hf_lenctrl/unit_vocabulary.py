@@ -1,4 +1,4 @@
-"""The text that each entry of a tokenizer's target vocabulary decodes to."""
+"""Decode each entry of a tokenizer's target vocabulary, and build the automaton that counts units."""
 
 import json
 import math

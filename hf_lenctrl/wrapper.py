@@ -106,7 +106,7 @@ class LengthControlWrapper(  # type: ignore[misc, override]
             try:
                 length = {"length": 4, "progress": torch.zeros_like(ids)} if self.config.length_controlled else {}
                 if not torch.equal(expected, self(**given, **{f"{side}input_ids": ids}, **length).logits):
-                    reason = "reads the ids beside their embeddings"
+                    reason = "reads the ids as well as their embeddings"
                 # no token has these embeddings, just as no token has embeddings with a length
                 plain(**given, **{f"{side}inputs_embeds": 2 * embed(ids)})
             except Exception as error:

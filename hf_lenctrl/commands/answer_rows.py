@@ -16,14 +16,14 @@ def encode(row: dict, tokenizer) -> list[dict[str, list[int]]]:
         messages = row["messages"]
         ends = [i + 1 for i, message in enumerate(messages) if message["role"] == "assistant"]
         if not ends:
-            raise ValueError("messages hold no answer, a message of role assistant; mend or remove the row")
+            raise ValueError("messages hold no answer, a message of role assistant; correct or remove the row")
         return [_encode_answer(messages[:end], tokenizer) for end in ends]
     for name in ("prompt", "completion"):
         text = row.get(name)
         if not isinstance(text, str) or (name == "completion" and not text):
             raise ValueError(
-                f"prompt and completion must be texts, the completion not empty, got {name}={text!r}; mend or remove "
-                "the row"
+                f"prompt and completion must be texts, the completion not empty, got {name}={text!r}; correct or "
+                "remove the row"
             )
     prompt = tokenizer(row["prompt"])["input_ids"]
     answer = tokenizer(row["completion"], add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]

@@ -283,7 +283,7 @@ def _words_of(path: Path, parser: CommandParser, required: set[str]) -> list[str
     options = {action.dest: action for action in parser._actions}
     if unknown := sorted(texts.keys() - options):
         near = did_you_mean(unknown[0], options)
-        raise ValueError(f"{path} has unknown keys: {', '.join(unknown)}{near}; take them out")
+        raise ValueError(f"{path} has unknown keys: {', '.join(unknown)}{near}; remove them")
     words: list[str] = []
     for (key, text), value in zip(texts.items(), values.values(), strict=True):
         action = options[key]

@@ -132,9 +132,9 @@ def parse(argv) -> argparse.Namespace:
     if (args.way == "reference") != (args.reference_column is not None):
         parser.error("--length reference and --reference_column go together")
     if args.predictor is not None and args.way != "predict":
-        parser.error("--predictor goes with --length predict")
+        parser.error("--predictor needs --length predict")
     if args.min_score is not None and args.num_return_sequences > 1:
-        parser.error("--min_score goes with one output for each text, that the model chooses")
+        parser.error("--min_score needs one output for each text; leave out --num_return_sequences")
     return args
 
 

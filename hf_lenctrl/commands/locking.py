@@ -11,7 +11,7 @@ PRIVATE = "_run"  # a folder next to the outputs; Trainer does not upload names 
 
 
 def kept(path: str | Path, name: str) -> Path:
-    """Return the path of a command's private file: `_run/<name>` in a folder, `_run/<file>.<name>` beside a file."""
+    """Return the path of a private file: `_run/<name>` in a folder, `_run/<file>.<name>` in the folder of a file."""
     path = Path(path)
     return path / PRIVATE / name if path.is_dir() else path.parent / PRIVATE / f"{path.name}.{name}"
 

@@ -16,7 +16,7 @@ class Alone:
         self.device = torch.accelerator.current_accelerator() or torch.device("cpu")
 
     def wait_for_everyone(self) -> None:
-        """Return at once: there are no other processes to wait for."""
+        """Return immediately: there are no other processes to wait for."""
 
 
 def processes() -> Any:

@@ -26,7 +26,7 @@ ROW_FILES = ("json", "jsonl", "csv", "parquet")
 
 def holds_null(row: int, path: str, name: str) -> str:
     """Return the error message for a text with U+0000; UTF-16 that is read as UTF-8 has this character."""
-    return f"row {row} of {path}: {name!r} holds U+0000; save the file as UTF-8, or take the character out"
+    return f"row {row} of {path}: {name!r} holds U+0000; save the file as UTF-8, or remove the character"
 
 
 def load_rows(path: str) -> "Dataset":
@@ -190,7 +190,7 @@ def _with_file_name(path: str, kind: str) -> Iterator[None]:
         raise ValueError(f"{path} has no rows") from None
     except (ValueError, OSError, EOFError, RecursionError, zlib.error, csv.Error) as error:
         cause = error.__cause__ or error
-        advice = "save it as UTF-8" if _is_utf16(path, kind) else "mend or remove the broken row"
+        advice = "save it as UTF-8" if _is_utf16(path, kind) else "correct or remove the broken row"
         raise ValueError(f"{path} could not be read as {kind}: {cause}; {advice}") from error
 
 

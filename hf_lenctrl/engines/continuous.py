@@ -40,8 +40,8 @@ def add_length_constraint(manager: ContinuousBatchingManager, tokenizer, length_
     hidden = [name for name in ahead if getattr(config, name)] + ["use_cuda_graph"] * any(config.cuda_graph_booleans)
     if hidden:
         raise ValueError(
-            f"a constraint counts each token before the next one is chosen, which goes without {', '.join(hidden)}; "
-            "pass ContinuousBatchingConfig(use_async_batching=False, use_cuda_graph=False), not compiled"
+            f"a constraint counts each token before the next is chosen, which does not work with {', '.join(hidden)}"
+            "; pass ContinuousBatchingConfig(use_async_batching=False, use_cuda_graph=False), not compiled"
         )
     if getattr(model.config, "length_controlled", False):
         raise ValueError(
@@ -89,7 +89,7 @@ class LengthConstraint(ContinuousBatchingLogitsProcessor):
         if (asked := Asked.of(kwargs)) is not None:
             if asked.length_from is not None:
                 raise ValueError(
-                    f"length_from={asked.length_from!r} goes without continuous batching; call model.generate, or "
+                    f"length_from={asked.length_from!r} does not work in continuous batching; call model.generate, or "
                     "leave it out"
                 )
             self.count(asked.unit)

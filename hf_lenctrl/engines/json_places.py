@@ -163,7 +163,7 @@ class Places:
                 values = node.get(name, ())
                 texts = [values] if isinstance(values, str) else values if isinstance(values, list) else []
                 if any(isinstance(text, str) for text in texts):
-                    rule = f"a length does not go with {name!r}, which may leave no string of that length"
+                    rule = f"a length does not work with {name!r}, which may leave no string of that length"
                     raise ValueError(f"{rule}, got {values!r} at {pointer}; leave one of them out")
 
     def _check_followed(self, reached: set[str]) -> None:

@@ -56,7 +56,7 @@ class StringVocabulary:
             self.fits(PLAIN, left)
 
     def bits(self, allowed: np.ndarray) -> np.ndarray:
-        """Pack booleans, one for each of the first entries, at most `(V,)`, into bits `(words,)`."""
+        """Pack booleans `(V,)`, or fewer, for the first entries of the vocabulary, into bits `(words,)`."""
         padded = np.zeros(32 * self.words, dtype=bool)
         padded[: len(allowed)] = allowed
         return np.packbits(padded, bitorder="little").view(np.int32)
@@ -327,7 +327,7 @@ class JsonStringsLogitsProcessor(LogitsProcessor):
             return  # the rest is padding
         if not row.matcher.read(entry):
             piece = self.vocabulary.pieces[entry] if entry < self.vocabulary.size else None
-            raise ValueError(f"the output is no JSON of the schema at entry {entry} ({piece!r}); pass prompt_length")
+            raise ValueError(f"the output is not JSON of the schema at entry {entry} ({piece!r}); pass prompt_length")
         row.reader.read(self.vocabulary.data[entry])
 
     def finish(self, ids: Sequence[int]) -> str:

@@ -54,7 +54,7 @@ class Asked:
         if not given:
             return None
         if "length" not in given:
-            raise ValueError(f"{next(iter(given))} goes with a length, got {given}; {CALL}")
+            raise ValueError(f"{next(iter(given))} needs a length, got {given}; {CALL}")
         constraint, tolerance = given.get("length_constraint", "max"), given.get("length_tolerance")
         try:
             length, unit = limit_of(given["length"], given.get("length_unit"))

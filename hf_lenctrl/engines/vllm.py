@@ -82,7 +82,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
         breaks += ["stop", "stop_token_ids"] if asked.constraint != "max" else []
         for name in breaks:
             if (value := getattr(params, name, None)) not in (None, False, []):
-                raise ValueError(f"a length goes without {name}, which may end or continue a text, got {value!r}")
+                raise ValueError(f"a length does not work with {name}, which can end or extend a text, got {value!r}")
         least = asked.low + 1
         if asked.unit == "token" and asked.constraint != "max" and params.max_tokens and params.max_tokens < least:
             raise ValueError(
@@ -116,7 +116,7 @@ class LengthConstraint(LogitsProcessor, V1LogitsProcessor):
             schema = schema_of(params.extra_args, params.structured_outputs)
             config = self.structured_outputs
             if config.reasoning_parser and not config.enable_in_reasoning:
-                raise ValueError("thoughts are no JSON; serve without a reasoning parser")
+                raise ValueError("thoughts are not JSON; serve without a reasoning parser")
             strings = JsonRequest(schema, cached_tokenizer_from_config(self.model_config))
         except Exception as error:  # a tokenizer may raise any error, and one request must not end the engine
             logger.error("hf_lenctrl cannot keep lengths in JSON, so such outputs are empty: %s", error)

@@ -1,4 +1,4 @@
-"""Metrics of lengths and texts: plain functions of lengths and texts, and `compute_metrics` for a Trainer."""
+"""Metrics of lengths and of text quality, as plain functions, and `compute_metrics` for a Trainer."""
 
 import logging
 import re
@@ -279,8 +279,8 @@ def translation_metrics(
 
 def predictor_figures(predicted: Sequence[int], reference: Sequence[int]) -> dict[str, Any]:
     """
-    Compute `mae`, `variance` and `pearson` of predicted lengths (Oka et al. 2020, Table 2); `pearson` is `None` if one
-    side is constant.
+    Compute `mae`, `variance` and `pearson` of predicted lengths (Oka et al. 2020, Table 2); `pearson` is `None` if
+    either list is constant.
     """
     import numpy as np
 

@@ -111,7 +111,7 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
         if self.length_noise < 0:
             raise ValueError(f"length_noise must be at least 0, got {self.length_noise}; pass length_noise=2")
         if self.length_noise and self.length is not None:
-            raise ValueError(f"length={self.length} leaves no place for length_noise={self.length_noise}; give one")
+            raise ValueError(f"length={self.length} does not work with length_noise={self.length_noise}; give one")
         shares = {name: getattr(self, name) for name in ("overshoot_share", "no_length_share")}
         if not all(0 <= share < 1 for share in shares.values()) or sum(shares.values()) > 1:
             raise ValueError(f"shares must be at least 0, under 1, and at most 1 together, got {shares}")
@@ -183,7 +183,7 @@ class DataCollatorForLengthControl(DrawsByExample, DataCollatorForSeq2Seq):
         return self._overshoot(batch, length, draws[:, 1], draws[:, 2], keeps)
 
     def _overshoot(self, batch, length, sort, where, keeps):
-        """Make overshoot examples and examples without a length; the draws `sort` and `where (batch_size,)` decide."""
+        """Make overshoot examples and examples without a length, as the random draws `sort` and `where` decide."""
         over = (sort < self.overshoot_share) & (length > 1)  # (B,)
         without = (sort >= self.overshoot_share) & (sort < self.overshoot_share + self.no_length_share) & ~keeps
         half = (length // 2).clamp(min=1)

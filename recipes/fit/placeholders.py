@@ -133,7 +133,7 @@ def piece(line: str, variant: int) -> Piece | str:
         return line
     names, numbers = list(NAMES[variant]), list(NUMBERS[variant])
     if set("{}<>") & set(without(core)):
-        raise Unprotectable("a brace or an angle bracket that is no whole placeholder")
+        raise Unprotectable("a brace or an angle bracket that is not a whole placeholder")
     inside: dict[str, str] = {}
 
     def stand_in(match: re.Match) -> str:

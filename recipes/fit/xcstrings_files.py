@@ -36,7 +36,7 @@ class Xcstrings(Catalogue):
                 else:
                     yield from self._strings(data["sourceLanguage"], key, item)
         except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"no string catalog of Xcode: {error}") from error
+            raise ValueError(f"not a string catalog of Xcode: {error}") from error
 
     def _strings(self, original: str, key: str, item: dict) -> Iterator[tuple[Entry, Slot]]:
         """Find all forms of a string, each with its slot."""

@@ -111,7 +111,7 @@ def _set_limits(row: Entry, own: dict[str, str], version_2: bool, shared: bool) 
         if most == "*":
             continue
         if not (most.isdecimal() and least in ("", "0")):
-            row.fault = row.fault or f"a limit that is no maximum: {value!r}"
+            row.fault = row.fault or f"a limit that is not a maximum: {value!r}"
         elif version_2 and shared:
             row.fault = row.fault or "a limit that several strings share"
         elif version_2 and {own.get("general", "none"), own.get("storage", "none")} != {"none"}:

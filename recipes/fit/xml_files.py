@@ -86,7 +86,7 @@ def parse(text: str) -> Element:
     try:
         parser.Parse(text.encode(), True)
     except (expat.ExpatError, UnicodeEncodeError) as error:
-        raise ValueError(f"no valid XML: {error}") from error
+        raise ValueError(f"not valid XML: {error}") from error
     return document.children[0]
 
 
@@ -141,7 +141,7 @@ class Xml(Catalogue):
         try:
             expat.ParserCreate().Parse(f"<x>{self.slots[row.key].written(text)}</x>".encode(), True)
         except expat.ExpatError as error:
-            raise ValueError(f"the output is no valid XML: {error}") from error
+            raise ValueError(f"the output is not valid XML: {error}") from error
         super().set(row, text)
 
     def slot(self, node: Element, written: Callable[[str], str], marks: dict[tuple[int, int], str]) -> Slot:
