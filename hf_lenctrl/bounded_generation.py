@@ -276,9 +276,8 @@ def _warn_of_misses(produced: torch.Tensor, target: Target, unit: str) -> None:
 
 def encode_once(model, inputs, rows: torch.Tensor) -> dict:
     """
-    Encode each text of `inputs` once, `input_ids (texts, source_length)`, and copy the states to every row of the
-    text; `rows (batch_size,)` is the index of each row's text. Return `encoder_outputs` and `attention_mask` for
-    `generate`.
+    Encode each text once, `input_ids (texts, source_length)`, and copy the states to every row of the text; `rows
+    (batch_size,)` is the index of each row's text. Return `encoder_outputs` and `attention_mask` for `generate`.
     """
     mask = inputs.get("attention_mask")
     mask = torch.ones_like(inputs["input_ids"]) if mask is None else mask
