@@ -249,7 +249,7 @@ def test_ids_without_their_prompt_are_not_finished(grammar):
     process = JsonStringsLogitsProcessor(TEXT, make_tokenizer(), prompt_length=2, grammar=grammar)
     with pytest.raises(ValueError, match="with the prompt of 2, got 2"):
         process.finish([5, 6])
-    with pytest.raises(ValueError, match="no JSON of the schema at entry"):
+    with pytest.raises(ValueError, match="not JSON of the schema at entry"):
         process.finish([5, 6, 7, 8])
 
 
